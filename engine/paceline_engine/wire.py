@@ -1,0 +1,291 @@
+"""Every message between sidecar and engine, as msgspec structs in MessagePack.
+
+One ZeroMQ pair on `ipc://{run_dir}/engine.sock`: the engine binds a ROUTER, the sidecar connects
+a DEALER and sends `Hello` until the engine answers. The engine answers with `Loading` while the
+model loads, then with `Ready`; it sends `Failed` before it exits for a reason that a person can
+act on. Times named `*_at` are CLOCK_MONOTONIC seconds, which all processes of a host share.
+
+This module is the only one of the engine, beside `limits`, that the sidecar may import.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from paceline_engine.limits import Lane
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the next token of one request is chosen."""
+
+    max_tokens: int
+    """Output tokens at most; the sidecar has already cut it to the context."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    seed: int | None = None
+    """Same seed, same prompt, same output, whatever else is in the batch."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Beside the model's own end-of-sequence ids."""
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+# --- sidecar to engine ---------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The sidecar is here; the engine answers `Loading`, `Ready` or `Failed`."""
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Run one request. Output comes back in `Outputs` under the same id."""
+
+    id: str
+    prompt_ids: list[int]
+    sampling: Sampling
+    lane: Lane = "interactive"
+    arrived_at: float = 0.0
+    """When the sidecar accepted the HTTP request: the start of TTFT."""
+    deadline_at: float | None = None
+    """Past it the request is refused while waiting and aborted while running."""
+    cache_salt: str = ""
+    """Prefix blocks are shared only within one salt."""
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """Forget these requests and free their blocks within two steps. Unknown ids are ignored."""
+
+    ids: list[str]
+
+
+class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Change any subset of the limits. Answered by `LimitsState` with the same `call`."""
+
+    call: int
+    epoch: int
+    """Must be greater than the engine's epoch, or equal to it to renew the lease unchanged."""
+    max_batch_size: int | None = None
+    token_budget: int | None = None
+    step_target_ms: float | None = None
+    clear_step_target: bool = False
+    """Switch the pacer off: only the token budget bounds a step."""
+    interactive_share: float | None = None
+    batch_share: float | None = None
+    lease_s: float | None = None
+    """Without renewal the engine returns to its last certified limits after this long."""
+    certified: bool = False
+    """The operator has certified the limits that now hold: what a lost lease returns to."""
+
+
+ToEngine = Hello | Submit | Abort | SetLimits
+
+
+# --- engine to sidecar ---------------------------------------------------------------------------
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """The model is being loaded."""
+
+    stage: str
+    fraction: float
+    """0 to 1."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot serve and is about to exit."""
+
+    reason: str
+    """One of the condition reasons: DownloadFailed, RevisionNotFound, DoesNotFit, ..."""
+    message: str
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What the sidecar must know of the model; the tokenizer's files lie in the run directory."""
+
+    name: str
+    family: str
+    revision: str
+    dtype: str
+    device: str
+    num_parameters: int
+    vocab_size: int
+    max_model_len: int
+    bos_token_id: int | None
+    eos_token_ids: list[int]
+    kv_bytes_per_token: int
+    weight_bytes: int
+
+
+class CapacityInfo(msgspec.Struct, frozen=True):
+    """`limits.Capacity`, on the wire."""
+
+    max_batch_size: int
+    max_token_budget: int
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+
+
+class LimitsView(msgspec.Struct, frozen=True):
+    """`limits.Limits`, on the wire."""
+
+    max_batch_size: int
+    token_budget: int
+    step_target_ms: float | None
+    interactive_share: float
+    batch_share: float
+
+
+class LimitsState(msgspec.Struct, frozen=True, tag=True):
+    """What was asked for, what holds, and since when."""
+
+    call: int
+    """The `SetLimits.call` answered, 0 when the engine speaks by itself (a lost lease)."""
+    requested: LimitsView
+    effective: LimitsView
+    certified: LimitsView
+    capacity: CapacityInfo
+    epoch: int
+    since_step: int
+    """The first step that ran, or will run, under `effective`."""
+    lease_expires_at: float | None
+    lease_lost: bool
+    clamped: list[str]
+    """Fields of `requested` that capacity or the running decodes changed."""
+    error: str | None = None
+    """Why nothing was changed, when nothing was."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The engine serves. `instance` differs after every start."""
+
+    instance: str
+    model: ModelInfo
+    limits: LimitsState
+
+
+class Output(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one step gave one request."""
+
+    id: str
+    token_ids: list[int]
+    finish: FinishReason | None = None
+    error: str | None = None
+    """Why, when `finish` is `error`; `deadline` when the request's own time ran out."""
+    cached_tokens: int = 0
+    """Prompt tokens taken from the prefix cache; set on the first output."""
+    scheduled_at: float | None = None
+    """When its first chunk was scheduled; set on the first output."""
+
+
+class Outputs(msgspec.Struct, frozen=True, tag=True):
+    """One step's outputs, at most one per request."""
+
+    at: float
+    outputs: list[Output]
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One step, as the step model sees it (the features of docs/runtime-api.md)."""
+
+    seq: int
+    """Number of the step since the engine started; no gaps."""
+    at: float
+    """End of the step."""
+    wall_ms: float
+    host_ms: float
+    """Of `wall_ms`: scheduling, preparation and settling on the host."""
+    decode: int
+    """d: decode sequences in the step."""
+    prefill: int
+    """p: uncached prefill tokens in the step."""
+    context: int
+    """C: sum of the context lengths of the decode sequences, tokens."""
+    attention: int
+    """A: sum over prefill chunks of chunk * (context before + chunk / 2)."""
+    running: int
+    waiting: int
+    waiting_tokens: int
+    """Uncached prompt tokens not yet prefilled, of waiting and running requests."""
+    kv_used: int
+    """Blocks held by running requests."""
+    preemptions: int
+    """In this step."""
+    epoch: int
+    token_budget: int
+    """The cap that held."""
+    paced_tokens: int
+    """The token total that the pacer allowed; equals `token_budget` when the pacer is off."""
+    predicted_ms: float
+    """The step model's prediction before the step, q_r left out; 0 without a model."""
+    clean: bool
+    """False for steps the model must not learn from (warm-up, preemption)."""
+
+
+class StepModelInfo(msgspec.Struct, frozen=True):
+    """The fitted step-time model, in milliseconds (docs/runtime-api.md)."""
+
+    theta: list[float]
+    """th0..th4 of t = th0 + th1*T + th2*max(0, T-h) + th3*C/1e3 + th4*A/1e6."""
+    prior: list[float]
+    knee: int
+    """h."""
+    correction: list[float]
+    """Factor per bin of 128 tokens of T; 1 where unvisited."""
+    fast: float
+    q_r: float
+    """0.95 quantile of measured / predicted over the last 1,000 steps."""
+    samples: int
+    mape: float
+    """Mean absolute relative error over the last 1,000 clean steps."""
+    valid: bool
+    reason: str
+    """Why not valid; empty when valid."""
+
+
+class EngineLoad(msgspec.Struct, frozen=True):
+    """The engine now."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    oldest_waiting_s: float
+    kv_used_blocks: int
+    kv_cached_blocks: int
+    """Free blocks that still hold a reusable prefix."""
+    prefix_queries: int
+    """Prompt tokens looked up since start."""
+    prefix_hits: int
+    """Prompt tokens found since start."""
+    preemptions: int
+    """Since start."""
+    prompt_tokens: int
+    """Prefilled since start."""
+    output_tokens: int
+    """Generated since start."""
+    gc_pause_ms: float
+    """Total of the collector's pauses in the step loop since start."""
+    waiting_by_lane: dict[str, int]
+    running_by_lane: dict[str, int]
+
+
+class Telemetry(msgspec.Struct, frozen=True, tag=True):
+    """Sent every 200 ms, with or without steps: also the heartbeat."""
+
+    at: float
+    load: EngineLoad
+    model: StepModelInfo
+    steps: list[StepRecord]
+    """Every step since the last message."""
+
+
+FromEngine = Loading | Failed | Ready | LimitsState | Outputs | Telemetry
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

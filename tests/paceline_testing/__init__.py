@@ -1,0 +1,1 @@
+"""Builders, clocks and fakes that tests of several parts use."""
