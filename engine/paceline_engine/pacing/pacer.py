@@ -1,0 +1,71 @@
+"""Pacer (Protocol): what the scheduler asks before a step, and tells after it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline_engine.limits import Limits
+from paceline_engine.wire import StepModelInfo, StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What is known of the next step before its prefill is chosen."""
+
+    decode: int
+    """d: decode sequences that will run."""
+    context: int
+    """C: sum of their context lengths, tokens."""
+    prefill_wanted: int
+    """Uncached prompt tokens that wait to be prefilled, of requests that could run now."""
+    prefill_context: int
+    """Tokens already computed of the first request to be prefilled."""
+
+
+class Pacer(Protocol):
+    """Keeps a step within `limits.step_target_ms`."""
+
+    def token_total(self, shape: StepShape, limits: Limits) -> int:
+        """Tokens (decode and prefill) this step may hold: within [decode, limits.token_budget]."""
+        ...
+
+    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:
+        """Predicted step time in milliseconds, without the safety factor q_r."""
+        ...
+
+    def observe(self, record: StepRecord) -> None:
+        """Learn from a step that has run."""
+        ...
+
+    def info(self) -> StepModelInfo:
+        """The fitted model, as telemetry reports it."""
+        ...
+
+
+class NoPacer:
+    """Bounds a step by the token budget alone."""
+
+    def token_total(self, shape: StepShape, limits: Limits) -> int:  # noqa: ARG002 - the port's shape
+        """Allow the whole budget."""
+        return limits.token_budget
+
+    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
+        """Predict nothing."""
+        return 0.0
+
+    def observe(self, record: StepRecord) -> None:
+        """Learn nothing."""
+
+    def info(self) -> StepModelInfo:
+        """Report that there is no model."""
+        return StepModelInfo(
+            theta=[0.0] * 5,
+            prior=[0.0] * 5,
+            knee=256,
+            correction=[],
+            fast=1.0,
+            q_r=1.0,
+            samples=0,
+            mape=0.0,
+            valid=False,
+            reason="no pacer",
+        )

@@ -1,0 +1,47 @@
+"""One request on its way through the engine."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from paceline_engine.limits import Lane
+from paceline_engine.wire import FinishReason, Sampling
+
+
+class State(Enum):
+    """Where a request is. Only `RUNNING` holds a row and KV blocks."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Mutable, owned by the scheduler; the runner only reads it."""
+
+    id: str
+    token_ids: list[int]
+    """Prompt, then every token generated so far."""
+    num_prompt_tokens: int
+    sampling: Sampling
+    lane: Lane = "interactive"
+    arrived_at: float = 0.0
+    deadline_at: float | None = None
+    cache_salt: str = ""
+
+    state: State = State.WAITING
+    num_computed: int = 0
+    """Tokens whose keys and values lie in the cache: `token_ids[:num_computed]`."""
+    num_cached: int = 0
+    """Of these, prompt tokens taken from the prefix cache."""
+    row: int | None = None
+    """The row held while running, in [0, capacity.max_batch_size)."""
+    block_ids: list[int] = field(default_factory=list)
+    """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
+    scheduled_at: float | None = None
+    finish: FinishReason | None = None
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens

@@ -1,0 +1,1 @@
+"""Which request gets how many tokens of the next step. No torch here."""

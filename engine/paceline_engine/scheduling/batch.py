@@ -1,0 +1,31 @@
+"""What one step computes: some tokens of some requests."""
+
+from dataclasses import dataclass
+
+from paceline_engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Tokens `[start, start + count)` of one request; their KV slots are already allocated."""
+
+    request: Request
+    start: int
+    count: int
+    samples: bool
+    """The slice ends at the request's last known token, so the step gives it a next token."""
+    is_decode: bool
+    """One token, after the whole prompt was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step. Decode slices come first, then prefill chunks."""
+
+    slices: tuple[Slice, ...]
+    num_decodes: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes."""
+        return sum(piece.count for piece in self.slices)

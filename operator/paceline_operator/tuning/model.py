@@ -1,0 +1,168 @@
+"""The words between the tuner and those who call it: what is wanted, and what was concluded."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["Auto", "Observe", "Fixed"]
+Phase = Literal[
+    "ColdStart", "Learning", "Tracking", "Transition", "Backoff", "Frozen", "Unattainable"
+]
+Verdict = Literal["Meeting", "Violating", "Idle", "Unknown"]
+Status = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class SLA:
+    """Targets in milliseconds; None where the service declares none."""
+
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    objective: float = 0.99
+    """Share of offered requests that must meet every target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds of one live limit; `max` None is the pod's capacity."""
+
+    min: int
+    max: int | None = None
+    initial: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the sidecar refuses at the door."""
+
+    max_queued_requests: int = 1024
+    max_queued_tokens: int | None = None
+    reject_at: float = 0.8
+    request_timeout_s: float = 60.0
+    shed_hopeless: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TuningSpec:
+    """The hot part of one InferenceService, as the tuner reads it."""
+
+    sla: SLA
+    mode: Mode = "Auto"
+    batch_size: Range = Range(min=1)
+    token_budget: Range = Range(min=64)
+    admission: Admission = Admission()
+    interactive_share: float = 0.8
+    batch_share: float = 0.2
+    interval_s: float = 5.0
+    window_s: float = 60.0
+    on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
+    paused: bool = False
+    config_hash: str = ""
+    """Of the hot fields: a pod that reports it has acknowledged this configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTarget:
+    """One pod to tune."""
+
+    name: str
+    admin_url: str
+    """`http://10.88.0.7:8001`."""
+    token: str
+    """Bearer token of its runtime API."""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTarget:
+    """One service to tune, with its ready pods."""
+
+    key: str
+    """`namespace/name`."""
+    spec: TuningSpec
+    pods: tuple[PodTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was measured over the spec's window; milliseconds, None without samples."""
+
+    ttft_p99_ms: float | None
+    tpot_p99_ms: float | None
+    itl_p99_ms: float | None
+    samples: int
+    """Offered requests in the window."""
+    attainment: float | None
+    """Share of them that met every target; refused, shed, failed and timed out ones missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a pod's limits."""
+
+    at: float
+    """Unix seconds."""
+    pod: str
+    from_batch_size: int
+    from_token_budget: int
+    to_batch_size: int
+    to_token_budget: int
+    reason: str
+    """Why, in words: the binding constraint and the prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """One pod, as status and `paceline explain` show it."""
+
+    name: str
+    node: str
+    batch_size: int | None
+    token_budget: int | None
+    step_target_ms: float | None
+    running: int
+    waiting: int
+    observed: Observed
+    phase: Phase
+    binding: str
+    """The constraint that decided: `SLA:itl`, `SLA:tpot`, `KV`, `Capacity`, `Bounds`, `None`"""
+    verdict: Verdict
+    reason: str
+    predicted_step_ms: float | None
+    model_mape: float | None
+    last_change: Change | None
+    capacity_rps: float | None
+    """λ*: requests per second that this pod can serve within the SLA at the present mix."""
+    arrival_rps: float
+    acknowledged_hash: str
+    error: str
+    """Why telemetry or a change failed; empty when neither did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionReport:
+    """One condition, with a reason from docs/crd.md and no numbers in the message."""
+
+    type: Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "TuningActive"]
+    status: Status
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReport:
+    """One tick's conclusion for one service: what status is written from."""
+
+    key: str
+    at: float
+    """Unix seconds."""
+    observed: Observed
+    capacity_rps: float | None
+    utilization: float | None
+    recommended_replicas: int | None
+    conditions: tuple[ConditionReport, ...]
+    pods: tuple[PodReport, ...]
+    history: tuple[Change, ...]
+    """The newest five, newest first."""
+    acknowledged: bool
+    """Every pod reports the spec's config hash."""
