@@ -1,3 +1,21 @@
-"""The GPU kernels, each with its reference in plain torch beside it."""
+"""The GPU kernels, each with its reference in plain torch beside it.
+
+Every op runs its Triton kernel on CUDA tensors and its reference elsewhere, with one signature.
+"""
+
+from paceline_kernels.activation import silu_mul
+from paceline_kernels.decode_attention import paged_decode_attention
+from paceline_kernels.norm import add_rms_norm, rms_norm
+from paceline_kernels.prefill_attention import paged_prefill_attention
+from paceline_kernels.rotary import rope_and_store_kv
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "add_rms_norm",
+    "paged_decode_attention",
+    "paged_prefill_attention",
+    "rms_norm",
+    "rope_and_store_kv",
+    "silu_mul",
+]

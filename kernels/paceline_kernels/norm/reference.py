@@ -1,0 +1,22 @@
+"""RMSNorm in plain torch: the ground truth."""
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:  # [tokens, hidden], [hidden]
+    """Divide each row by its root mean square, then scale it by `weight`."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    inverse_rms = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return (wide * inverse_rms).to(x.dtype) * weight
+
+
+def add_rms_norm(
+    x: Tensor,  # [tokens, hidden]
+    residual: Tensor,  # [tokens, hidden]
+    weight: Tensor,  # [hidden]
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Add `x` to the residual stream; return the sum's norm and the sum, the new residual."""
+    new_residual = x + residual
+    return rms_norm(new_residual, weight, eps), new_residual

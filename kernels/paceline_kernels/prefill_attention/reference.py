@@ -1,0 +1,41 @@
+"""Prefill attention in plain torch: the ground truth."""
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+from torch import Tensor
+
+
+def paged_prefill_attention(
+    q: Tensor,  # [tokens, num_q_heads, head_size]: the chunks, one after the other
+    k_cache: Tensor,  # [blocks, block_size, num_kv_heads, head_size]
+    v_cache: Tensor,  # as k_cache
+    block_table: Tensor,  # [sequences, max_blocks] int32; read only as far as the context goes
+    cu_seqlens: Tensor,  # [sequences + 1] int32: where each chunk starts in q, and the end
+    context_lens: Tensor,  # [sequences] int32: the sequence's KV, its chunk included
+    scale: float,
+) -> Tensor:  # [tokens, num_q_heads, head_size]
+    """Attend from each token to itself and all before it; tokens past the last chunk give zeros."""
+    block_size = k_cache.shape[1]
+    out = torch.zeros_like(q)
+    chunks = pairwise(cu_seqlens.tolist())
+    for row, ((start, end), length) in enumerate(zip(chunks, context_lens.tolist(), strict=True)):
+        if start == end:
+            continue
+        blocks = block_table[row, : -(-length // block_size)]
+        k = k_cache.index_select(0, blocks).flatten(0, 1)[:length]  # [length, kv heads, size]
+        v = v_cache.index_select(0, blocks).flatten(0, 1)[:length]
+        # Token i of the chunk stands at position length - (end - start) + i.
+        visible = torch.ones(end - start, length, dtype=torch.bool, device=q.device)
+        visible = visible.tril(diagonal=length - (end - start))
+        attended = F.scaled_dot_product_attention(
+            q[start:end].transpose(0, 1),
+            k.transpose(0, 1),
+            v.transpose(0, 1),
+            attn_mask=visible,
+            scale=scale,
+            enable_gqa=True,
+        )
+        out[start:end] = attended.transpose(0, 1)
+    return out
