@@ -1,0 +1,114 @@
+"""Least squares on relative error, pulled to the prior, inside a box. A few hundred samples.
+
+Unknowns are multiples of the prior, so that one pull and one box suit every coefficient:
+
+    minimise  sum_i (sum_j z_ij*u_j - 1)^2 + sum_j w_j*(u_j - 1)^2    low_j <= u_j <= high_j
+    with      z_ij = prior_j * x_ij / wall_i,   theta_j = u_j * prior_j
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_engine.pacing.prior import Prior
+from paceline_engine.pacing.step_model import NUM_TERMS, StepModel, features, step_model
+from paceline_engine.pacing.store import Sample
+
+_PRIOR_WORTH = 3.0  # samples
+_PRIOR_FLOOR = 1e-3  # keeps a term that was never excited at its prior
+_MAX_SWEEPS = 300
+_MIN_SHARE = 0.05  # of the time: a smaller term may sit at its bound
+_MAX_AT_BOUND = 0.2  # of the coefficients
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One fit, and whether to believe it."""
+
+    model: StepModel
+    prior: StepModel
+    """As scaled to the hardware."""
+    holdout_mape: float
+    refusal: str
+    """Why not to use it; empty when it may be used."""
+
+
+def fit(training: Sequence[Sample], holdout: Sequence[Sample], prior: Prior) -> Fit:
+    """Fit the coefficients to `training`, judge them by `holdout`."""
+    if prior.is_guess:
+        prior = replace(prior, model=prior.model.scaled(_scale(training, prior.model)))
+    z = _relative(training, prior.model)
+    multiples = _solve(z, prior)
+    theta = multiples * np.array(prior.model.theta)
+    model = step_model([float(value) for value in theta], prior.model.knee)
+    mape = _spread(holdout or training, model)
+    return Fit(model, prior.model, mape, _refusal(multiples, z, prior, mape))
+
+
+def _scale(samples: Sequence[Sample], model: StepModel) -> float:
+    return float(np.median(_ratios(samples, model)))
+
+
+def _ratios(samples: Sequence[Sample], model: StepModel) -> Array:
+    return np.array(
+        [
+            s.wall_ms / model.ms(tokens=s.tokens, context=s.context, attention=s.attention)
+            for s in samples
+        ]
+    )
+
+
+def _spread(samples: Sequence[Sample], model: StepModel) -> float:
+    """Mean relative error once the level is taken out: a slow hour is not a wrong model."""
+    ratios = _ratios(samples, model)
+    return float(np.mean(np.abs(ratios / np.median(ratios) - 1.0)))
+
+
+def _relative(samples: Sequence[Sample], model: StepModel) -> Array:
+    rows = [
+        features(tokens=s.tokens, context=s.context, attention=s.attention, knee=model.knee)
+        for s in samples
+    ]
+    wall = np.array([s.wall_ms for s in samples])
+    return np.array(rows) * np.array(model.theta) / wall[:, None]
+
+
+def _solve(z: Array, prior: Prior) -> Array:
+    pull = _PRIOR_WORTH * np.mean(z * z, axis=0) + _PRIOR_FLOOR
+    gram = z.T @ z + np.diag(pull)
+    target = z.sum(axis=0) + pull
+    low, high = np.array(prior.low), np.array(prior.high)
+    free = np.linalg.solve(gram, target)
+    if bool(np.all((free >= low) & (free <= high))):
+        return np.asarray(free, dtype=np.float64)
+    return _descend(gram, target, low, high, start=np.clip(free, low, high))
+
+
+def _descend(gram: Array, target: Array, low: Array, high: Array, start: Array) -> Array:
+    """Coordinate descent: exact for a convex quadratic in a box."""
+    u = start.copy()
+    for _ in range(_MAX_SWEEPS):
+        before = u.copy()
+        for j in range(NUM_TERMS):
+            rest = target[j] - gram[j] @ u + gram[j, j] * u[j]
+            u[j] = min(max(rest / gram[j, j], low[j]), high[j])
+        if float(np.max(np.abs(u - before))) < 1e-6:  # noqa: PLR2004 - far below any noise
+            break
+    return u
+
+
+def _refusal(multiples: Array, z: Array, prior: Prior, mape: float) -> str:
+    share = np.mean(z, axis=0) * multiples
+    at_bound = (multiples <= np.array(prior.low)) | (multiples >= np.array(prior.high))
+    stuck = int(np.sum(at_bound & (share > _MIN_SHARE)))
+    if not np.all(np.isfinite(multiples)):
+        return "the fit is not finite"
+    if stuck > _MAX_AT_BOUND * NUM_TERMS:
+        return f"{stuck} of {NUM_TERMS} coefficients are at their bounds"
+    if mape > prior.max_mape:
+        return f"holdout error {mape:.0%} is above {prior.max_mape:.0%}"
+    return ""

@@ -1,0 +1,169 @@
+"""The pacer that keeps a step within its target by a model fitted from its own steps."""
+
+import math
+from collections import deque
+
+from paceline_engine.limits import Capacity, Limits
+from paceline_engine.pacing.fit import fit
+from paceline_engine.pacing.pacer import StepShape
+from paceline_engine.pacing.prior import Prior
+from paceline_engine.pacing.residuals import BIN_TOKENS, Residuals
+from paceline_engine.pacing.store import Sample, SampleStore
+from paceline_engine.wire import StepModelInfo, StepRecord
+
+_FIRST_FIT_STEPS = 20
+_LEARNING_STEPS = 200
+_REFIT_STEPS = 200
+_REFIT_S = 5.0  # where steps are slow, 200 of them are minutes
+_OUTLIER = 2.0  # measured / predicted of a step that teaches nothing, once warm
+_NEW_REGIME_STEPS = 20  # so many outliers in a row are the new normal
+_RECENT = 200
+_MAX_WALL_MS = 1e7
+
+
+class ModelPacer:
+    """L0 and L1: the largest step predicted to keep its target. One thread, the engine's own."""
+
+    def __init__(self, prior: Prior, capacity: Capacity) -> None:
+        """Start from the prior, untrusted until the first fit."""
+        self._prior = prior
+        self._capacity = capacity
+        self._model = prior.model
+        self._anchor = prior.model
+        self._residuals = Residuals(capacity.max_token_budget)
+        self._store = SampleStore()
+        self._recent: deque[Sample] = deque(maxlen=_RECENT)
+        self._samples = 0
+        self._since_fit = 0
+        self._fitted_at = -math.inf
+        self._outliers = 0
+        self._reason = "learning: no fit yet"
+
+    def token_total(self, shape: StepShape, limits: Limits) -> int:
+        """Tokens this step may hold: within [decode, limits.token_budget]."""
+        budget = max(limits.token_budget, shape.decode)
+        target_ms = limits.step_target_ms
+        if shape.decode == 0 or target_ms is None:
+            return budget
+        least = min(shape.decode + self._prior.min_prefill, budget)
+        return max(least, self._largest(shape, budget, target_ms / self._residuals.q_r))
+
+    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:
+        """Predicted step time in milliseconds, without the safety factor q_r."""
+        tokens = decode + prefill
+        line = self._model.ms(tokens=tokens, context=context, attention=attention)
+        return line * self._residuals.factor(tokens)
+
+    def observe(self, record: StepRecord) -> None:
+        """Learn from a step that has run."""
+        if not record.clean or not self._is_plausible(record):
+            return
+        tokens = record.decode + record.prefill
+        sample = Sample(tokens, record.context, record.attention, record.wall_ms)
+        ratio = self._residuals.learn(tokens, record.wall_ms, self._line_ms(sample))
+        self._samples += 1
+        self._since_fit += 1
+        self._recent.append(sample)
+        if self._is_lesson(ratio):
+            self._store.add(sample, has_prefill=record.prefill > 0)
+        if self._is_fit_due(record.at):
+            self._refit(record.at)
+
+    def info(self) -> StepModelInfo:
+        """The fitted model, as telemetry reports it."""
+        reason = self._reason
+        if not reason and self._residuals.q_r > self._prior.max_q_r:
+            reason = f"q_r {self._residuals.q_r:.2f} is above {self._prior.max_q_r:.2f}"
+        return StepModelInfo(
+            theta=list(self._model.theta),
+            prior=list(self._anchor.theta),
+            knee=self._model.knee,
+            correction=list(self._residuals.correction),
+            fast=self._residuals.fast,
+            q_r=self._residuals.q_r,
+            samples=self._samples,
+            mape=self._residuals.mape,
+            valid=not reason,
+            reason=reason,
+        )
+
+    def _largest(self, shape: StepShape, budget: int, target_ms: float) -> int:
+        """The largest total in [decode, budget] predicted within the target, else 0."""
+        # The line with the least correction bounds every bin from below and is monotone; from
+        # the total it allows, bins are tried downwards, as their corrections need not be.
+        lowest = self._residuals.fast * self._residuals.lowest
+        top = self._bisect(shape, shape.decode, budget, target_ms / lowest)
+        while top >= shape.decode:
+            first = max(top - top % BIN_TOKENS, shape.decode)
+            found = self._bisect(shape, first, top, target_ms / self._residuals.factor(top))
+            if found >= first:
+                return found
+            top = first - 1
+        return 0
+
+    def _bisect(self, shape: StepShape, low: int, high: int, line_ms: float) -> int:
+        """The largest total in [low, high] whose line is within `line_ms`, else low - 1."""
+        model = self._model
+        decode, context, before = shape.decode, shape.context, shape.prefill_context
+        low -= 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            chunk = middle - decode
+            attention = chunk * (before + chunk * 0.5)
+            if model.ms(tokens=middle, context=context, attention=attention) <= line_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _line_ms(self, sample: Sample) -> float:
+        return self._model.ms(
+            tokens=sample.tokens, context=sample.context, attention=sample.attention
+        )
+
+    def _is_plausible(self, record: StepRecord) -> bool:
+        capacity = self._capacity
+        tokens = record.decode + record.prefill
+        return (
+            math.isfinite(record.wall_ms)
+            and 0.0 < record.wall_ms < _MAX_WALL_MS
+            and record.decode >= 0
+            and record.prefill >= 0
+            and 0 < tokens <= capacity.max_token_budget
+            and 0 <= record.context <= capacity.max_batch_size * capacity.max_model_len
+            and 0 <= record.attention <= tokens * capacity.max_model_len
+        )
+
+    def _is_lesson(self, ratio: float) -> bool:
+        if self._reason or ratio <= _OUTLIER:
+            self._outliers = 0
+            return True
+        self._outliers += 1
+        if self._outliers < _NEW_REGIME_STEPS:
+            return False
+        self._outliers = 0
+        self._store.clear()
+        return True
+
+    def _is_fit_due(self, at: float) -> bool:
+        if self._since_fit < _FIRST_FIT_STEPS:
+            return False
+        is_young = self._samples < _LEARNING_STEPS
+        # `at` of a broken record may be anything: a clock that went back makes a fit due too.
+        return is_young or self._since_fit >= _REFIT_STEPS or abs(at - self._fitted_at) >= _REFIT_S
+
+    def _refit(self, at: float) -> None:
+        self._since_fit = 0
+        self._fitted_at = at if math.isfinite(at) else 0.0
+        training, holdout = self._store.split()
+        if len(training) < _FIRST_FIT_STEPS // 2:
+            return
+        result = fit(training, holdout, self._prior)
+        self._reason = result.refusal
+        if result.refusal:
+            return
+        self._model = result.model
+        self._anchor = result.prior
+        self._residuals.restart(
+            [(sample.tokens, sample.wall_ms, self._line_ms(sample)) for sample in self._recent]
+        )

@@ -1,0 +1,110 @@
+"""What the fitted line misses: a slow minute, a tile of tokens, and the tail.
+
+t^ = fast * correction[T // 128] * t(x)          q_r = 0.95 quantile of measured / t^
+"""
+
+from collections import deque
+
+import numpy as np
+
+BIN_TOKENS = 128
+_MIN_VISITS = 15  # before a bin's correction is used
+_CORRECTION_RATE = 0.05
+_CORRECTION_RANGE = (0.7, 1.5)
+_FAST_RATE = 1 / 30  # steps
+_FAST_RANGE = (0.7, 2.0)
+_MAX_RATIO = 2.0  # one stalled step must not pull the level
+_WINDOW = 1000
+_REFRESH_STEPS = 20
+_COLD_Q_R = 1.3
+_YOUNG_Q_R = 1.1
+_YOUNG_STEPS = 200
+_QUANTILE = 0.95
+
+
+class Residuals:
+    """Follows measured / predicted, step by step."""
+
+    __slots__ = (
+        "_correction",
+        "_pending",
+        "_ratios",
+        "_steps",
+        "_used",
+        "_visits",
+        "fast",
+        "lowest",
+        "mape",
+        "q_r",
+    )
+
+    def __init__(self, max_tokens: int) -> None:
+        bins = max_tokens // BIN_TOKENS + 1
+        self._correction = [1.0] * bins
+        self._visits = [0] * bins
+        self._used = [1.0] * bins
+        self._ratios: deque[float] = deque(maxlen=_WINDOW)
+        self._pending = 0
+        self._steps = 0
+        self.fast = 1.0
+        self.lowest = 1.0
+        """The least correction in use."""
+        self.q_r = _COLD_Q_R
+        self.mape = 0.0
+
+    @property
+    def correction(self) -> list[float]:
+        """Factor per bin; 1 where it has not been visited enough."""
+        return self._used
+
+    def factor(self, tokens: int) -> float:
+        """fast * correction[bin]."""
+        return self.fast * self._used[min(tokens // BIN_TOKENS, len(self._used) - 1)]
+
+    def learn(self, tokens: int, measured_ms: float, line_ms: float) -> float:
+        """Follow one step; measured / t^ as it was predicted."""
+        place = min(tokens // BIN_TOKENS, len(self._used) - 1)
+        ratio = measured_ms / (self.factor(tokens) * line_ms)
+        bounded = min(max(ratio, 1 / _MAX_RATIO), _MAX_RATIO)
+        self._correct(place, bounded)
+        self.fast = _clip(self.fast * (1 + _FAST_RATE * (bounded - 1)), _FAST_RANGE)
+        self._ratios.append(ratio)
+        self._steps += 1
+        self._pending += 1
+        if self._pending >= _REFRESH_STEPS:
+            self._refresh()
+        return ratio
+
+    def restart(self, steps: list[tuple[int, float, float]]) -> None:
+        """Judge a new line by recent steps: (tokens, measured ms, line ms), oldest first."""
+        self._ratios.clear()
+        self.fast = 1.0
+        if steps:
+            level = float(np.median([measured / line for _, measured, line in steps[-30:]]))
+            self.fast = _clip(level, _FAST_RANGE)
+            self._ratios.extend(
+                measured / (line * self.factor(tokens)) for tokens, measured, line in steps
+            )
+        self._refresh()
+
+    def _correct(self, place: int, ratio: float) -> None:
+        # Only what differs between bins: the common level belongs to `fast`.
+        self._visits[place] += 1
+        moved = self._correction[place] * (1 + _CORRECTION_RATE * (ratio - 1))
+        self._correction[place] = _clip(moved, _CORRECTION_RANGE)
+        if self._visits[place] >= _MIN_VISITS:
+            self._used[place] = self._correction[place]
+            self.lowest = min(self._used)
+
+    def _refresh(self) -> None:
+        self._pending = 0
+        if len(self._ratios) < _REFRESH_STEPS:
+            return
+        ratios = np.array(self._ratios)
+        self.mape = float(np.mean(np.abs(ratios - 1.0)))
+        floor = _YOUNG_Q_R if self._steps < _YOUNG_STEPS else 1.0
+        self.q_r = max(float(np.quantile(ratios, _QUANTILE)), floor)
+
+
+def _clip(value: float, bounds: tuple[float, float]) -> float:
+    return min(max(value, bounds[0]), bounds[1])

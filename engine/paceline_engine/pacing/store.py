@@ -1,0 +1,58 @@
+"""Clean steps to fit from, the newest few of each kind: the past keeps its excitation.
+
+A loop that has settled runs the same step over and over; a plain ring would then forget every
+other size, and the coefficients would drift along the direction that nothing excites.
+"""
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+_PER_BUCKET = 24
+_CONTEXT_PER_BUCKET = 25_000
+_HOLDOUT = 10  # one of ten, the newest
+
+
+class Sample(NamedTuple):
+    """One measured step."""
+
+    tokens: int
+    context: int
+    attention: int
+    wall_ms: float
+
+
+class SampleStore:
+    """Buckets by size, context and whether prefill ran."""
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[int, int, bool], deque[Sample]] = {}
+
+    def add(self, sample: Sample, *, has_prefill: bool) -> None:
+        """Keep the sample, and let go of its bucket's oldest."""
+        key = (
+            math.floor(2 * math.log2(sample.tokens)),
+            sample.context // _CONTEXT_PER_BUCKET,
+            has_prefill,
+        )
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = deque(maxlen=_PER_BUCKET)
+        bucket.append(sample)
+
+    def split(self) -> tuple[list[Sample], list[Sample]]:
+        """Samples to fit from, and the newest tenth of each bucket to judge by."""
+        training: list[Sample] = []
+        holdout: list[Sample] = []
+        for bucket in self._buckets.values():
+            samples = list(bucket)
+            kept = len(samples) - len(samples) // _HOLDOUT
+            training += samples[:kept]
+            holdout += samples[kept:]
+        return training, holdout
+
+    def clear(self) -> None:
+        """Forget everything: the engine is no longer the one that was measured."""
+        self._buckets.clear()
