@@ -1,0 +1,95 @@
+"""The engine's settings: environment variables, read once in `__main__` (docs/processes.md)."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from paceline_engine.errors import BadSettings
+
+_PREFIX = "PACELINE_ENGINE_"
+
+
+class Settings(BaseSettings):
+    """One engine process. Each field is the variable `PACELINE_ENGINE_<FIELD>`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        protected_namespaces=(),
+    )
+
+    run_dir: Path = Path("/run/paceline")
+    """Shared with the sidecar: the socket and the tokenizer's files."""
+    model_uri: str = "builtin://smollm2-135m-instruct"
+    """`builtin://`, `file://`, `pvc://`, `oci://` or `hf://`."""
+    model_revision: str | None = None
+    """Commit, tag or branch of an `hf://` model."""
+    model_mount: Path = Path("/model")
+    """Where `oci://` and `pvc://` volumes are mounted."""
+    cache_dir: Path = Path("/cache")
+    """Where `hf://` downloads go."""
+    hf_token: str | None = Field(default=None, validation_alias="HF_TOKEN", repr=False)
+    """Credentials for `hf://`."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    threads: int = Field(default=0, ge=0)
+    """Torch threads on a CPU; 0 is every core."""
+
+    max_model_len: int | None = Field(default=None, ge=1)
+    """Longest sequence in tokens; the model's own by default, 2048 at most on a CPU."""
+    max_batch_size: int = Field(default=256, ge=1)
+    """Capacity: rows."""
+    max_token_budget: int = Field(default=8192, ge=1)
+    """Capacity: tokens in one step."""
+    block_size: int = Field(default=16, ge=1)
+    """Tokens in one KV block."""
+    kv_cache_memory_fraction: float = Field(default=0.90, gt=0, le=1)
+    """Share of the GPU's memory for weights and KV cache together."""
+    kv_cache_bytes: int | None = Field(default=None, ge=1)
+    """Overrides the fraction; 1 GiB by default on a CPU."""
+    prefix_caching: bool = True
+
+    initial_batch_size: int | None = Field(default=None, ge=1)
+    """Limit until the first change; the capacity by default."""
+    initial_token_budget: int | None = Field(default=None, ge=1)
+    """Limit until the first change; the capacity by default."""
+    drain_s: float = Field(default=120.0, ge=0)
+    """After SIGTERM the requests in flight get this long to finish."""
+    termination_log: Path = Path("/dev/termination-log")
+    """One line of JSON goes here when the engine exits for a reason that a person can act on."""
+
+    @model_validator(mode="after")
+    def _rows_fit_in_a_step(self) -> "Settings":
+        if self.max_token_budget < self.max_batch_size:
+            raise ValueError(
+                f"max_token_budget must be at least max_batch_size ({self.max_batch_size}),"
+                f" one token for each row, got {self.max_token_budget}"
+            )
+        return self
+
+
+def read_settings() -> Settings:
+    """Read the environment, or raise `BadSettings` that names each wrong variable and its rule."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise BadSettings("; ".join(_sentences(error))) from error
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    sentences = []
+    for problem in error.errors():
+        field = str(problem["loc"][0]) if problem["loc"] else ""
+        rule = problem["msg"].removeprefix("Value error, ")
+        if not field:
+            sentences.append(rule)
+            continue
+        name = field if field.isupper() else f"{_PREFIX}{field.upper()}"
+        sentences.append(f"{name}: {rule}, got {problem['input']!r}")
+    return sentences
