@@ -1,0 +1,1 @@
+"""Open-loop traffic: planned ahead, sent on time whatever the server does, measured at the end."""
