@@ -1,0 +1,1 @@
+"""The custom resource as typed models: the only reading of raw dicts."""

@@ -1,0 +1,117 @@
+"""The cold half of a spec: what is served and with what capacity. A change rolls the pods."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from paceline_operator.api.part import Part, Rule
+from paceline_operator.api.units import Fraction, Quantity
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""The name of another object in the same namespace."""
+
+ModelUri = Annotated[str, Field(pattern=r"^(builtin|oci|hf|pvc|file|s3)://.+$", max_length=2048)]
+
+
+class SecretKey(Part):
+    """One key of a Secret in the same namespace."""
+
+    name: Name
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = "token"
+
+
+class Cache(Part):
+    """Where downloaded weights are kept."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "(self.type == 'PVC') == has(self.claimName)",
+            "claimName is needed by type PVC, and only by it",
+            ".claimName",
+        ),
+    )
+
+    type: Literal["EmptyDir", "PVC", "HostPath"] = "EmptyDir"
+    """EmptyDir goes with the pod, PVC and HostPath outlive it."""
+    claim_name: Name | None = None
+    """The PersistentVolumeClaim of type PVC."""
+    size_limit: Quantity | None = None
+    """Of an EmptyDir: a pod that exceeds it is evicted."""
+
+
+class Model(Part):
+    """Which weights are served, and under which name."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "!self.uri.startsWith('hf://') || has(self.revision)",
+            "an hf:// model needs a revision: a branch can move, a commit cannot",
+            ".revision",
+            is_required=True,
+        ),
+    )
+
+    uri: ModelUri
+    """`builtin://NAME`, `oci://IMAGE`, `hf://ORG/NAME`, `pvc://CLAIM/PATH`, `file:///PATH`, `s3://BUCKET/PATH`."""
+    revision: Annotated[str, Field(pattern=r"^[-._/a-zA-Z0-9]+$", max_length=128)] | None = None
+    """The commit of an hf:// model."""
+    served_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """`model` in requests; the name of the InferenceService when absent."""
+    credentials_secret_ref: SecretKey | None = None
+    """Token for a private or gated model."""
+    cache: Cache = Cache()
+
+
+class Speculative(Part):
+    """Draft tokens that one step verifies."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "(self.method == 'Draft') == has(self.draftModelUri)",
+            "draftModelUri is needed by method Draft, and only by it",
+            ".draftModelUri",
+        ),
+    )
+
+    method: Literal["None", "NGram", "Draft"] = "None"
+    draft_model_uri: ModelUri | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=16)] = 4
+    """Draft tokens per step and sequence."""
+
+
+class Capacity(Part):
+    """What is allocated at start; the live limits move below it."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "self.maxTokenBudget >= self.maxBatchSize",
+            "must be at least maxBatchSize: a step holds one token per running sequence",
+            ".maxTokenBudget",
+        ),
+    )
+
+    max_batch_size: Annotated[int, Field(ge=1, le=4096)] = 256
+    """Running sequences."""
+    max_token_budget: Annotated[int, Field(ge=16, le=262_144)] = 8192
+    """Tokens in one step."""
+
+
+class Engine(Part):
+    """How the engine is started."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """The operator's own engine image when absent."""
+    dtype: Literal["Auto", "Float16", "BFloat16", "Float32"] = "Auto"
+    """Auto: as the weights were saved on a GPU, Float32 on a CPU."""
+    quantization: Literal["None", "FP8", "INT8"] = "None"
+    max_model_len: Annotated[int, Field(ge=16, le=10_485_760)] | None = None
+    """Longest prompt and answer together, in tokens; the model's own when absent."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=8)] = 1
+    """GPUs that share one model."""
+    kv_cache_memory_fraction: Fraction = "0.90"
+    """Share of the GPU's memory that weights and KV cache may take."""
+    kv_cache_dtype: Literal["Auto", "FP8"] = "Auto"
+    prefix_caching: bool = True
+    """Share the KV blocks of equal prompt beginnings."""
+    speculative: Speculative = Speculative()
+    capacity: Capacity = Capacity()

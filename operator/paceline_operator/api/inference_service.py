@@ -1,0 +1,117 @@
+"""The InferenceService as a typed model."""
+
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from paceline_operator.api.cold import Engine, Model
+from paceline_operator.api.hot import Admission, Lanes, Sla, Tuning
+from paceline_operator.api.part import Part, Rule
+from paceline_operator.api.placement import (
+    Api,
+    Disruption,
+    Monitoring,
+    Network,
+    PodMetadata,
+    Resources,
+    Rollout,
+    Scheduling,
+)
+from paceline_operator.api.status import Status
+
+GROUP: Final = "serving.paceline.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "InferenceService"
+PLURAL: Final = "inferenceservices"
+
+
+def _below_capacity(limit: str, capacity: str) -> Rule:
+    bounds = f"self.tuning.{limit}"
+    ceiling = f"self.engine.capacity.{capacity}"
+    return Rule(
+        f"{bounds}.min <= {ceiling} && (!has({bounds}.max) || {bounds}.max <= {ceiling}) &&"
+        f" (!has({bounds}.initial) || {bounds}.initial <= {ceiling})",
+        f"min, max and initial must not exceed engine.capacity.{capacity}",
+        f".tuning.{limit}",
+    )
+
+
+class Spec(Part):
+    """What is wanted. Fields marked hot reach running pods; the others roll them."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "self.tuning.mode != 'Auto' || has(self.sla)",
+            "tuning.mode Auto needs at least one target: sla.ttft, sla.tpot or sla.itl",
+            ".sla",
+            is_required=True,
+        ),
+        _below_capacity("batchSize", "maxBatchSize"),
+        _below_capacity("tokenBudget", "maxTokenBudget"),
+    )
+
+    model: Model
+    """Which weights are served."""
+    engine: Engine = Engine()
+    """How the engine is started."""
+    sla: Sla | None = None
+    """The declared p99 targets. Hot."""
+    lanes: Lanes = Lanes()
+    """How interactive and batch requests share a step. Hot."""
+    tuning: Tuning = Tuning()
+    """How the operator moves the live limits. Hot."""
+    admission: Admission = Admission()
+    """What is refused at the door. Hot."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Pods; the only field that an autoscaler writes, through /scale."""
+    rollout: Rollout = Rollout()
+    """How a new pod template replaces the old one."""
+    resources: Resources = Resources()
+    """What one pod asks for."""
+    scheduling: Scheduling = Scheduling()
+    """Which nodes may run the pods."""
+    api: Api = Api()
+    """Keys and certificate of the OpenAI API. Their files are watched."""
+    network: Network = Network()
+    """Who may reach the pods."""
+    monitoring: Monitoring = Monitoring()
+    """Prometheus Operator objects for this service."""
+    disruption: Disruption = Disruption()
+    """What a node drain may take away at once."""
+    pod_metadata: PodMetadata = PodMetadata()
+    """Labels and annotations of every pod."""
+    paused: bool = False
+    """Freezes every write to children; tuning holds its last value."""
+
+
+class Metadata(Part):
+    """The part of an object's metadata that we read."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    deletion_timestamp: str | None = None
+
+
+class InferenceService(Part):
+    """Serves a language model and keeps a declared p99 SLA."""
+
+    metadata: Metadata
+    spec: Spec
+    status: Status = Status()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def served_name(self) -> str:
+        """`model` in requests."""
+        return self.spec.model.served_name or self.metadata.name
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> "InferenceService":
+        """Read an object as the API server gives it: validated, defaulted, pruned."""
+        return cls.model_validate(raw)

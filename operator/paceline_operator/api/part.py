@@ -1,0 +1,61 @@
+"""What every part of the resource shares: camelCase outside, frozen inside, CEL rules beside the fields."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One CEL rule, as the API server and `paceline up` both evaluate it."""
+
+    expression: str
+    message: str
+    field: str = ""
+    """Path below the part that the error names, such as `.p99`."""
+    is_required: bool = False
+    """The rule asks for a field that is absent."""
+
+    def schema(self) -> dict[str, str]:
+        """Write the rule as an entry of `x-kubernetes-validations`."""
+        entry = {"rule": self.expression, "message": self.message}
+        if self.field:
+            entry["fieldPath"] = self.field
+        entry["reason"] = "FieldValueRequired" if self.is_required else "FieldValueInvalid"
+        return entry
+
+
+class Part(BaseModel):
+    """A part of spec or status. Unknown fields are dropped, as the API server prunes them."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
+        protected_namespaces=(),  # status.engine.modelRevision is ours
+    )
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        if cls.cel_rules:
+            schema["x-kubernetes-validations"] = [rule.schema() for rule in cls.cel_rules]
+        return schema
+
+
+def listed(kind: str, *, max_items: int, keys: tuple[str, ...] = ()) -> dict[str, Any]:
+    """How server-side apply merges a list, and how long it may grow."""
+    extra: dict[str, Any] = {"maxItems": max_items, "x-kubernetes-list-type": kind}
+    if keys:
+        extra["x-kubernetes-list-map-keys"] = list(keys)
+    return extra

@@ -1,0 +1,1 @@
+"""Pure decisions: (spec, Observed, now) -> Plan and conditions."""

@@ -1,0 +1,1 @@
+"""Pure: a Plan -> manifests, one kind a file."""
