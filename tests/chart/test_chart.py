@@ -1,0 +1,116 @@
+"""The chart, by a real Helm: it lints, renders what it promises and refuses bad values."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python import HelmError
+from helm_python.chart import Chart, lint
+
+CHART = Path(__file__).parents[2] / "charts" / "paceline"
+
+
+def render(**values: Any) -> list[dict[str, Any]]:
+    rendered = Chart.load(CHART).render(values, name="pl", namespace="paceline-system")
+    texts = [text for path, text in sorted(rendered.items()) if path.endswith(".yaml")]
+    return [item for text in texts for item in yaml.safe_load_all(text) if item]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [item for item in objects if item["kind"] == kind]
+
+
+def test_the_chart_lints_without_an_error_or_a_warning() -> None:
+    report = lint(CHART, strict=True)
+
+    serious = [message for message in report["messages"] if message["severity"] > 1]
+    assert (serious, report["errors"]) == ([], [])
+
+
+def test_the_operator_runs_restricted() -> None:
+    """The Pod Security Standard `restricted` would admit it."""
+    (deployment,) = of_kind(render(), "Deployment")
+
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_images_follow_the_chart_unless_named() -> None:
+    (deployment,) = of_kind(render(sidecarImage="registry.test/s:2"), "Deployment")
+
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    env = {item["name"]: item.get("value") for item in container["env"]}
+    assert container["image"] == "paceline/operator:0.1.0"
+    assert env["PACELINE_OPERATOR_ENGINE_IMAGE"] == "paceline/engine:0.1.0"
+    assert env["PACELINE_OPERATOR_SIDECAR_IMAGE"] == "registry.test/s:2"
+
+
+def test_named_namespaces_need_no_cluster_role() -> None:
+    """A team without cluster rights can install the operator for its own namespaces."""
+    objects = render(watchNamespaces=["team-a", "team-b"], aggregateRoles=False)
+
+    roles = {item["metadata"]["namespace"] for item in of_kind(objects, "Role")}
+    assert of_kind(objects, "ClusterRole") == []
+    assert of_kind(objects, "ClusterRoleBinding") == []
+    assert roles == {"team-a", "team-b", "paceline-system"}
+
+
+def test_secrets_are_never_listed() -> None:
+    """The operator reads the tokens that it made, by name, and no other secret of a namespace."""
+    rules = [
+        rule
+        for role in of_kind(render(), "ClusterRole") + of_kind(render(), "Role")
+        for rule in role["rules"]
+        if "secrets" in rule["resources"]
+    ]
+
+    assert rules
+    assert all(set(rule["verbs"]) <= {"get", "create", "patch"} for rule in rules)
+
+
+def test_the_spec_is_never_written() -> None:
+    """GitOps owns spec: the operator may write `status` alone."""
+    (role,) = [
+        r for r in of_kind(render(), "ClusterRole") if r["metadata"]["name"] == "pl-paceline"
+    ]
+
+    (rule,) = [rule for rule in role["rules"] if "inferenceservices" in rule["resources"]]
+    assert set(rule["verbs"]) == {"get", "list", "watch"}
+
+
+def test_monitors_and_rules_come_only_when_asked_for() -> None:
+    """A cluster without the Prometheus operator has no such kinds."""
+    kinds = {item["kind"] for item in render()}
+    asked = render(
+        monitoring={"podMonitor": True, "servicePodMonitor": True, "prometheusRule": True}
+    )
+
+    plain = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
+    (rule,) = of_kind(asked, "PrometheusRule")
+    assert kinds.isdisjoint({"PodMonitor", "PrometheusRule"})
+    assert len(of_kind(asked, "PodMonitor")) == 2
+    assert rule["spec"] == plain
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"replicaCount": "two"}, "replicaCount"),
+        ({"logLevel": "loud"}, "logLevel"),
+        ({"watchNamespaces": ["Not_A_Name"]}, "watchNamespaces"),
+        ({"replicas": 2}, "replicas"),
+    ],
+    ids=["type", "enum", "pattern", "unknown"],
+)
+def test_bad_values_are_refused_by_name(values: dict[str, Any], field: str) -> None:
+    """A typo in a values file must not pass silently."""
+    with pytest.raises(HelmError, match=field):
+        Chart.load(CHART).validate_schema(values)
