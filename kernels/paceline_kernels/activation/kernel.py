@@ -1,0 +1,37 @@
+"""SiLU-mul in Triton, and its launcher."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect
+
+BLOCK = 1024
+
+
+@triton.jit
+def _silu_mul_kernel(x_ptr, out_ptr, features, BLOCK: tl.constexpr):
+    """Out = gate / (1 + exp(-gate)) * up; a program takes BLOCK columns of a row."""
+    row = tl.program_id(0).to(tl.int64)  # int64: row * features overflows int32 on long batches
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < features
+    gate_ptr = x_ptr + row * 2 * features
+    dtype = out_ptr.dtype.element_ty
+
+    gate = tl.load(gate_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_ptr + features + columns, mask=inside, other=0.0).to(tl.float32)
+    silu = (gate * tl.sigmoid(gate)).to(dtype).to(tl.float32)
+    tl.store(out_ptr + row * features + columns, (silu * up).to(dtype), mask=inside)
+
+
+def silu_mul(x: Tensor) -> Tensor:
+    """Launch over [tokens, 2 * features]."""
+    expect("x", x, shape=("tokens", "2 * features"), dtypes=FLOATS, like=x)
+    num_tokens, width = x.shape
+    if width % 2:
+        raise ValueError(f"x must have an even number of columns, gate then up, got {width}")
+    features = width // 2
+    out = torch.empty((num_tokens, features), dtype=x.dtype, device=x.device)
+    _silu_mul_kernel[num_tokens, triton.cdiv(features, BLOCK)](x, out, features, BLOCK=BLOCK)
+    return out

@@ -1,0 +1,62 @@
+"""What a launcher demands of its tensors: a kernel that is handed a wrong one reads wild memory."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def expect(
+    name: str,
+    tensor: Tensor,
+    *,
+    shape: Sequence[int | str],
+    dtypes: Collection[torch.dtype],
+    like: Tensor,
+) -> None:
+    """Raise ValueError unless the tensor is contiguous, of this shape and dtype, beside `like`.
+
+    A word in `shape` names a size that may be any.
+    """
+    fits = len(shape) == tensor.ndim and all(
+        isinstance(wanted, str) or wanted == seen
+        for wanted, seen in zip(shape, tensor.shape, strict=False)
+    )
+    is_near = tensor.device == like.device
+    if fits and is_near and tensor.dtype in dtypes and tensor.is_contiguous():
+        return
+    wanted = f"contiguous {_dims(shape)} {' or '.join(map(_short, dtypes))} on {like.device}"
+    layout = "" if tensor.is_contiguous() else f" with strides {_dims(tensor.stride())}"
+    seen = f"{_dims(tensor.shape)} {_short(tensor.dtype)} on {tensor.device}{layout}"
+    raise ValueError(f"{name} must be {wanted}, got {seen}")
+
+
+def expect_caches(k_cache: Tensor, v_cache: Tensor, *, like: Tensor) -> None:
+    """Raise ValueError unless both caches are [blocks, block_size, num_kv_heads, head_size].
+
+    Each block must be contiguous; blocks may lie apart, as in one tensor of K and V.
+    """
+    if k_cache.ndim != 4:  # noqa: PLR2004 - the four sizes that the docstring names
+        raise ValueError(
+            "k_cache must be [blocks, block_size, num_kv_heads, head_size], "
+            f"got {_dims(k_cache.shape)}"
+        )
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.shape != k_cache.shape:
+            raise ValueError(
+                f"{name} must be {_dims(k_cache.shape)} as k_cache, got {_dims(cache.shape)}"
+            )
+        expect(f"{name}[0]", cache[0], shape=k_cache.shape[1:], dtypes=(like.dtype,), like=like)
+    max_head_size = 256
+    if k_cache.shape[-1] > max_head_size:
+        raise ValueError(f"head_size must be at most {max_head_size}, got {k_cache.shape[-1]}")
+
+
+def _dims(sizes: Sequence[int | str]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

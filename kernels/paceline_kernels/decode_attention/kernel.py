@@ -1,0 +1,228 @@
+"""Split-KV decode attention in Triton, and its launcher.
+
+A first kernel attends over one part of one row's context, for all query heads that share a KV
+head; a second one joins the parts. The grid follows from shapes alone, so a CUDA graph that was
+captured once serves every batch: a part that a short row does not need leaves at once.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect, expect_caches
+from paceline_kernels.paged_kv.kernel import attend, load_tile
+
+MAX_GROUP = 16
+MAX_SPLITS = 32
+MIN_SPLITS = 8  # a long context among short ones is the tail of the step: never left in one piece
+WANTED_PROGRAMS = 1024
+MIN_SPLIT_TOKENS = 128  # below it, joining costs more than the part
+
+
+@triton.jit
+def _split_tokens(length, SPLITS: tl.constexpr, MIN_TOKENS: tl.constexpr, TILE: tl.constexpr):
+    """Tokens in each part of a row's context: whole tiles, and not too few."""
+    return tl.maximum(tl.cdiv(tl.cdiv(length, SPLITS), TILE) * TILE, MIN_TOKENS)
+
+
+@triton.jit
+def _attend_split_kernel(
+    q_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,
+    lens_ptr,
+    partial_ptr,  # [rows, num_q_heads, SPLITS, HEAD_SIZE] float32
+    lse_ptr,  # [rows, num_q_heads, SPLITS] float32, base 2
+    scale_log2,
+    k_block_stride,
+    v_block_stride,
+    table_stride,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    MIN_TOKENS: tl.constexpr,
+    TILE_Q: tl.constexpr,
+    TILE_KV: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Partial = softmax(scale * q k) v over one part of the context, and its log-sum-exp."""
+    row = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    length = tl.load(lens_ptr + row)
+    span = _split_tokens(length, SPLITS, MIN_TOKENS, TILE_KV)
+    start = split * span
+    if start >= length:
+        return
+    end = tl.minimum(start + span, length)
+
+    member = tl.arange(0, TILE_Q)
+    columns = tl.arange(0, COLUMNS)
+    head = row * NUM_KV_HEADS * GROUP + kv_head * GROUP + member
+    inside = (member < GROUP)[:, None] & (columns < HEAD_SIZE)[None, :]
+    q = tl.load(q_ptr + head[:, None] * HEAD_SIZE + columns[None, :], mask=inside, other=0.0)
+    out = tl.zeros([TILE_Q, COLUMNS], dtype=tl.float32)
+    peak = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([TILE_Q], dtype=tl.float32)
+
+    row_table_ptr = table_ptr + row * table_stride
+    for tile in range(start, end, TILE_KV):
+        tokens = tile + tl.arange(0, TILE_KV)
+        k = load_tile(
+            k_cache_ptr,
+            row_table_ptr,
+            tokens,
+            end,
+            k_block_stride,
+            kv_head,
+            NUM_KV_HEADS,
+            HEAD_SIZE,
+            BLOCK_SIZE,
+            COLUMNS,
+        )  # fmt: skip - one line a tile's place, one its shape
+        v = load_tile(
+            v_cache_ptr,
+            row_table_ptr,
+            tokens,
+            end,
+            v_block_stride,
+            kv_head,
+            NUM_KV_HEADS,
+            HEAD_SIZE,
+            BLOCK_SIZE,
+            COLUMNS,
+        )  # fmt: skip - as k
+        out, peak, total = attend(q, k, v, (tokens < end)[None, :], scale_log2, out, peak, total)
+
+    part = head * SPLITS + split
+    tl.store(
+        partial_ptr + part[:, None] * HEAD_SIZE + columns[None, :],
+        out / total[:, None],
+        mask=inside,
+    )
+    tl.store(lse_ptr + part, peak + tl.log2(total), mask=member < GROUP)
+
+
+@triton.jit
+def _join_splits_kernel(
+    partial_ptr,
+    lse_ptr,
+    lens_ptr,
+    out_ptr,
+    NUM_Q_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    MIN_TOKENS: tl.constexpr,
+    TILE_KV: tl.constexpr,
+    PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Out = sum(2 ** lse * partial) / sum(2 ** lse) over the parts that the row has."""
+    row = tl.program_id(0).to(tl.int64)
+    head = row * NUM_Q_HEADS + tl.program_id(1)
+    length = tl.load(lens_ptr + row)
+    num_parts = tl.cdiv(length, _split_tokens(length, SPLITS, MIN_TOKENS, TILE_KV))
+
+    part = tl.arange(0, PARTS)
+    columns = tl.arange(0, COLUMNS)
+    is_live = part < num_parts
+    in_head = columns < HEAD_SIZE
+    at = head * SPLITS + part
+    lse = tl.load(lse_ptr + at, mask=is_live, other=float("-inf"))
+    peak = tl.maximum(tl.max(lse, axis=0), -1e30)  # a padding row has no part: no -inf - -inf
+    weights = tl.exp2(lse - peak)
+    partial = tl.load(
+        partial_ptr + at[:, None] * HEAD_SIZE + columns[None, :],
+        mask=is_live[:, None] & in_head[None, :],
+        other=0.0,
+    )
+    # The largest weight is 1, so only a padding row's sum is below 1: it divides 0 by 1.
+    total = tl.maximum(tl.sum(weights, axis=0), 1.0)
+    out = tl.sum(weights[:, None] * partial, axis=0) / total
+    tl.store(out_ptr + head * HEAD_SIZE + columns, out.to(out_ptr.dtype.element_ty), mask=in_head)
+
+
+def paged_decode_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    scale: float,
+) -> Tensor:
+    """Launch over every row, KV head and part of the context, then over every head."""
+    expect_caches(k_cache, v_cache, like=q)
+    _, block_size, num_kv_heads, head_size = k_cache.shape
+    expect("q", q, shape=("rows", "num_q_heads", head_size), dtypes=FLOATS, like=q)
+    rows, num_q_heads, _ = q.shape
+    expect("block_table", block_table, shape=(rows, "blocks"), dtypes=(torch.int32,), like=q)
+    expect("context_lens", context_lens, shape=(rows,), dtypes=(torch.int32,), like=q)
+    group, rest = divmod(num_q_heads, num_kv_heads)
+    if rest or not 1 <= group <= MAX_GROUP:
+        raise ValueError(
+            f"num_q_heads must be 1 to {MAX_GROUP} times num_kv_heads={num_kv_heads}, "
+            f"got {num_q_heads}"
+        )
+
+    splits = num_splits(
+        rows=rows, num_kv_heads=num_kv_heads, max_len=block_table.shape[1] * block_size
+    )
+    partial = torch.empty(
+        (rows, num_q_heads, splits, head_size), dtype=torch.float32, device=q.device
+    )
+    lse = torch.empty((rows, num_q_heads, splits), dtype=torch.float32, device=q.device)
+    out = torch.empty_like(q)
+    columns = max(16, triton.next_power_of_2(head_size))  # 16: the least that a dot takes
+    tile_kv = 64 if head_size * q.element_size() <= 256 else 32
+    _attend_split_kernel[rows, num_kv_heads, splits](
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        context_lens,
+        partial,
+        lse,
+        scale * math.log2(math.e),
+        k_cache.stride(0),
+        v_cache.stride(0),
+        block_table.stride(0),
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=group,
+        HEAD_SIZE=head_size,
+        BLOCK_SIZE=block_size,
+        SPLITS=splits,
+        MIN_TOKENS=MIN_SPLIT_TOKENS,
+        TILE_Q=16,
+        TILE_KV=tile_kv,
+        COLUMNS=columns,
+        num_warps=4,
+        num_stages=3,
+    )
+    _join_splits_kernel[rows, num_q_heads](
+        partial,
+        lse,
+        context_lens,
+        out,
+        NUM_Q_HEADS=num_q_heads,
+        HEAD_SIZE=head_size,
+        SPLITS=splits,
+        MIN_TOKENS=MIN_SPLIT_TOKENS,
+        TILE_KV=tile_kv,
+        PARTS=triton.next_power_of_2(splits),
+        COLUMNS=columns,
+        num_warps=1 if columns <= 128 else 2,
+    )
+    return out
+
+
+def num_splits(*, rows: int, num_kv_heads: int, max_len: int) -> int:
+    """Parts of the longest context, from shapes alone: enough programs to fill the device."""
+    wanted = -(-WANTED_PROGRAMS // max(1, rows * num_kv_heads))
+    useful = max(1, -(-max_len // MIN_SPLIT_TOKENS))
+    return min(max(wanted, MIN_SPLITS), MAX_SPLITS, useful)

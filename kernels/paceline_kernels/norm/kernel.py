@@ -1,0 +1,88 @@
+"""RMSNorm in Triton, and its launchers."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect
+
+MAX_HIDDEN = 16384  # a row is one tile: past this its registers spill
+
+
+@triton.jit
+def _rms_norm_kernel(
+    x_ptr,
+    residual_ptr,  # None: there is nothing to add
+    weight_ptr,
+    normed_ptr,
+    sum_ptr,
+    hidden,
+    eps,
+    BLOCK: tl.constexpr,
+):
+    """Normed = weight * s / sqrt(mean(s * s) + eps), with s = x + residual; a row a program."""
+    row = tl.program_id(0).to(tl.int64)  # int64: row * hidden overflows int32 on long batches
+    columns = tl.arange(0, BLOCK)
+    inside = columns < hidden
+    offsets = row * hidden + columns
+    dtype = normed_ptr.dtype.element_ty
+
+    x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    if residual_ptr is not None:
+        x += tl.load(residual_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+        rounded = x.to(dtype)
+        tl.store(sum_ptr + offsets, rounded, mask=inside)
+        x = rounded.to(tl.float32)  # the norm of what the next layer reads, not of what it was
+
+    inverse_rms = tl.rsqrt(tl.sum(x * x, axis=0) / hidden + eps)
+    normed = (x * inverse_rms).to(dtype).to(tl.float32)
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(normed_ptr + offsets, (normed * weight).to(dtype), mask=inside)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Launch over [tokens, hidden]."""
+    _check(x, weight)
+    normed = torch.empty_like(x)
+    _launch(x, None, weight, normed, None, eps)
+    return normed
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Launch over [tokens, hidden] and a residual of the same shape."""
+    _check(x, weight)
+    expect("residual", residual, shape=x.shape, dtypes=(x.dtype,), like=x)
+    normed, new_residual = torch.empty_like(x), torch.empty_like(x)
+    _launch(x, residual, weight, normed, new_residual, eps)
+    return normed, new_residual
+
+
+def _check(x: Tensor, weight: Tensor) -> None:
+    expect("x", x, shape=("tokens", "hidden"), dtypes=FLOATS, like=x)
+    expect("weight", weight, shape=(x.shape[1],), dtypes=(x.dtype,), like=x)
+    if x.shape[1] > MAX_HIDDEN:
+        raise ValueError(f"hidden must be at most {MAX_HIDDEN}, got {x.shape[1]}")
+
+
+def _launch(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    normed: Tensor,
+    new_residual: Tensor | None,
+    eps: float,
+) -> None:
+    num_tokens, hidden = x.shape
+    block = triton.next_power_of_2(hidden)
+    _rms_norm_kernel[(num_tokens,)](
+        x,
+        residual,
+        weight,
+        normed,
+        new_residual,
+        hidden,
+        eps,
+        BLOCK=block,
+        num_warps=min(16, max(1, block // 512)),  # 16 elements a thread, two 16-byte loads
+    )

@@ -1,0 +1,180 @@
+"""Varlen prefill attention in Triton, and its launcher.
+
+A program takes some tokens of one chunk, for all query heads that share a KV head: its rows are
+(token, head) pairs, so one KV tile serves the whole group. The grid follows from shapes alone:
+each chunk wastes at most one program, which leaves at once.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect, expect_caches
+from paceline_kernels.paged_kv.kernel import attend, load_tile
+
+MAX_GROUP = 16
+
+
+class Tile(NamedTuple):
+    """How much a program holds at a time, and the warps that hold it."""
+
+    rows: int
+    tokens: int
+    num_warps: int
+    num_stages: int
+
+
+@triton.jit
+def _prefill_kernel(
+    q_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,
+    cu_seqlens_ptr,
+    lens_ptr,
+    out_ptr,
+    num_seqs,
+    scale_log2,
+    k_block_stride,
+    v_block_stride,
+    table_stride,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SEQS: tl.constexpr,
+    TILE_Q: tl.constexpr,
+    TILE_KV: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Out = softmax(scale * q k, causal) v for TILE_Q // GROUP tokens of one chunk."""
+    TOKENS: tl.constexpr = TILE_Q // GROUP
+    program = tl.program_id(0)
+    kv_head = tl.program_id(1)
+
+    # Chunk s owns the programs from cu_seqlens[s] // TOKENS + s on: enough, whatever its length.
+    candidate = tl.arange(0, SEQS)
+    is_seq = candidate < num_seqs
+    first_program = tl.load(cu_seqlens_ptr + candidate, mask=is_seq, other=0) // TOKENS + candidate
+    seq = tl.sum((is_seq & (first_program <= program)).to(tl.int32), axis=0) - 1
+    chunk_start = tl.load(cu_seqlens_ptr + seq)
+    chunk_len = tl.load(cu_seqlens_ptr + seq + 1) - chunk_start
+    first_token = (program - (chunk_start // TOKENS + seq)) * TOKENS
+    if first_token >= chunk_len:
+        return
+
+    row = tl.arange(0, TILE_Q)
+    columns = tl.arange(0, COLUMNS)
+    token = first_token + row // GROUP
+    is_token = (row < TOKENS * GROUP) & (token < chunk_len)
+    head = (chunk_start + token).to(tl.int64) * NUM_KV_HEADS * GROUP + kv_head * GROUP + row % GROUP
+    inside = is_token[:, None] & (columns < HEAD_SIZE)[None, :]
+    at = head[:, None] * HEAD_SIZE + columns[None, :]
+    q = tl.load(q_ptr + at, mask=inside, other=0.0)
+    out = tl.zeros([TILE_Q, COLUMNS], dtype=tl.float32)
+    peak = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([TILE_Q], dtype=tl.float32)
+
+    length = tl.load(lens_ptr + seq)
+    position = length - chunk_len + token
+    end = tl.minimum(length, length - chunk_len + first_token + TOKENS)
+    seq_table_ptr = table_ptr + seq.to(tl.int64) * table_stride
+    for tile in range(0, end, TILE_KV):
+        tokens = tile + tl.arange(0, TILE_KV)
+        k = load_tile(
+            k_cache_ptr,
+            seq_table_ptr,
+            tokens,
+            end,
+            k_block_stride,
+            kv_head,
+            NUM_KV_HEADS,
+            HEAD_SIZE,
+            BLOCK_SIZE,
+            COLUMNS,
+        )  # fmt: skip - one line a tile's place, one its shape
+        v = load_tile(
+            v_cache_ptr,
+            seq_table_ptr,
+            tokens,
+            end,
+            v_block_stride,
+            kv_head,
+            NUM_KV_HEADS,
+            HEAD_SIZE,
+            BLOCK_SIZE,
+            COLUMNS,
+        )  # fmt: skip - as k
+        visible = tokens[None, :] <= position[:, None]
+        out, peak, total = attend(q, k, v, visible, scale_log2, out, peak, total)
+
+    out = out / total[:, None]
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def paged_prefill_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    cu_seqlens: Tensor,
+    context_lens: Tensor,
+    scale: float,
+) -> Tensor:
+    """Launch over every tile of tokens and every KV head."""
+    expect_caches(k_cache, v_cache, like=q)
+    _, block_size, num_kv_heads, head_size = k_cache.shape
+    expect("q", q, shape=("tokens", "num_q_heads", head_size), dtypes=FLOATS, like=q)
+    num_tokens, num_q_heads, _ = q.shape
+    num_seqs = len(context_lens)
+    expect("context_lens", context_lens, shape=("sequences",), dtypes=(torch.int32,), like=q)
+    expect("cu_seqlens", cu_seqlens, shape=(num_seqs + 1,), dtypes=(torch.int32,), like=q)
+    expect("block_table", block_table, shape=(num_seqs, "blocks"), dtypes=(torch.int32,), like=q)
+    group, rest = divmod(num_q_heads, num_kv_heads)
+    if rest or not 1 <= group <= MAX_GROUP:
+        raise ValueError(
+            f"num_q_heads must be 1 to {MAX_GROUP} times num_kv_heads={num_kv_heads}, "
+            f"got {num_q_heads}"
+        )
+
+    out = torch.zeros_like(q)  # no program owns the tokens past the last chunk
+    tile = tile_of(head_size=head_size, element_bytes=q.element_size())
+    num_programs = num_tokens // (tile.rows // group) + num_seqs
+    _prefill_kernel[num_programs, num_kv_heads](
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        cu_seqlens,
+        context_lens,
+        out,
+        num_seqs,
+        scale * math.log2(math.e),
+        k_cache.stride(0),
+        v_cache.stride(0),
+        block_table.stride(0),
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=group,
+        HEAD_SIZE=head_size,
+        BLOCK_SIZE=block_size,
+        SEQS=triton.next_power_of_2(num_seqs),
+        TILE_Q=tile.rows,
+        TILE_KV=tile.tokens,
+        COLUMNS=max(16, triton.next_power_of_2(head_size)),  # 16: the least that a dot takes
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    return out
+
+
+def tile_of(*, head_size: int, element_bytes: int) -> Tile:
+    """Choose a tile whose sums stay in registers."""
+    if element_bytes > 2:
+        return Tile(rows=32, tokens=32, num_warps=4, num_stages=2)
+    if head_size > 128:
+        return Tile(rows=64, tokens=32, num_warps=8, num_stages=2)
+    return Tile(rows=128, tokens=64, num_warps=8, num_stages=2)

@@ -1,0 +1,142 @@
+"""QK norm, rotary embedding and the KV write in one Triton kernel, and its launcher."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect, expect_caches
+
+HEADS_PER_PROGRAM = 16
+
+
+@triton.jit
+def _rope_and_store_kv_kernel(
+    qkv_ptr,
+    positions_ptr,
+    cos_sin_ptr,
+    slots_ptr,
+    q_norm_ptr,  # None: no QK norm
+    k_norm_ptr,
+    q_ptr,
+    k_cache_ptr,
+    v_cache_ptr,
+    k_block_stride,
+    v_block_stride,
+    eps,
+    NUM_Q_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+):
+    """Each pair (x[i], x[i + half]) turned by its angle; a program takes HEADS heads of a token.
+
+    q, k and v heads lie in one row and may share a program: a v head is turned by no angle.
+    """
+    token = tl.program_id(0).to(tl.int64)  # int64: token * width overflows int32 on long batches
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
+    pair = tl.arange(0, HALF)[None, :]
+    half: tl.constexpr = HEAD_SIZE // 2
+    dtype = q_ptr.dtype.element_ty
+
+    is_q = head < NUM_Q_HEADS
+    is_k = (head >= NUM_Q_HEADS) & (head < NUM_Q_HEADS + NUM_KV_HEADS)
+    is_v = (head >= NUM_Q_HEADS + NUM_KV_HEADS) & (head < NUM_Q_HEADS + 2 * NUM_KV_HEADS)
+    in_head = pair < half
+    inside = (is_q | is_k | is_v) & in_head
+
+    row_ptr = qkv_ptr + token * (NUM_Q_HEADS + 2 * NUM_KV_HEADS) * HEAD_SIZE
+    first = tl.load(row_ptr + head * HEAD_SIZE + pair, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(row_ptr + head * HEAD_SIZE + half + pair, mask=inside, other=0.0)
+    second = second.to(tl.float32)
+
+    if q_norm_ptr is not None:
+        norm_ptr = tl.where(is_q, q_norm_ptr + pair, k_norm_ptr + pair)
+        normed = (is_q | is_k) & in_head
+        squares = tl.sum(first * first + second * second, axis=1)[:, None]
+        inverse_rms = tl.rsqrt(squares / HEAD_SIZE + eps)
+        weight = tl.load(norm_ptr, mask=normed, other=1.0).to(tl.float32)
+        first_normed = ((first * inverse_rms).to(dtype).to(tl.float32) * weight).to(dtype)
+        weight = tl.load(norm_ptr + half, mask=normed, other=1.0).to(tl.float32)
+        second_normed = ((second * inverse_rms).to(dtype).to(tl.float32) * weight).to(dtype)
+        first = tl.where(normed, first_normed.to(tl.float32), first)
+        second = tl.where(normed, second_normed.to(tl.float32), second)
+
+    angle_ptr = cos_sin_ptr + tl.load(positions_ptr + token) * HEAD_SIZE + pair
+    cos = tl.load(angle_ptr, mask=in_head, other=1.0).to(tl.float32)
+    sin = tl.load(angle_ptr + half, mask=in_head, other=0.0).to(tl.float32)
+    turned_first = tl.where(is_v, first, first * cos - second * sin).to(dtype)
+    turned_second = tl.where(is_v, second, second * cos + first * sin).to(dtype)
+
+    q_at = (token * NUM_Q_HEADS + head) * HEAD_SIZE + pair
+    tl.store(q_ptr + q_at, turned_first, mask=is_q & in_head)
+    tl.store(q_ptr + q_at + half, turned_second, mask=is_q & in_head)
+
+    slot = tl.load(slots_ptr + token)
+    if slot >= 0:
+        block = slot // BLOCK_SIZE
+        within_block = (slot % BLOCK_SIZE) * NUM_KV_HEADS * HEAD_SIZE
+        k_at = block * k_block_stride + within_block + (head - NUM_Q_HEADS) * HEAD_SIZE + pair
+        tl.store(k_cache_ptr + k_at, turned_first, mask=is_k & in_head)
+        tl.store(k_cache_ptr + k_at + half, turned_second, mask=is_k & in_head)
+        v_head = head - NUM_Q_HEADS - NUM_KV_HEADS
+        v_at = block * v_block_stride + within_block + v_head * HEAD_SIZE + pair
+        tl.store(v_cache_ptr + v_at, turned_first, mask=is_v & in_head)
+        tl.store(v_cache_ptr + v_at + half, turned_second, mask=is_v & in_head)
+
+
+def rope_and_store_kv(
+    qkv: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    num_q_heads: int,
+    num_kv_heads: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    """Launch over every token and every group of heads; writes the caches, returns q."""
+    expect_caches(k_cache, v_cache, like=qkv)
+    num_tokens = len(qkv)
+    _, block_size, cached_heads, head_size = k_cache.shape
+    if cached_heads != num_kv_heads:
+        raise ValueError(f"k_cache must have num_kv_heads={num_kv_heads}, got {cached_heads}")
+    num_heads = num_q_heads + 2 * num_kv_heads
+    expect("qkv", qkv, shape=(num_tokens, num_heads * head_size), dtypes=FLOATS, like=qkv)
+    expect("positions", positions, shape=(num_tokens,), dtypes=(torch.int64,), like=qkv)
+    expect("slots", slots, shape=(num_tokens,), dtypes=(torch.int64,), like=qkv)
+    expect("cos_sin", cos_sin, shape=("max_len", head_size), dtypes=FLOATS, like=qkv)
+    if (q_norm is None) != (k_norm is None):
+        raise ValueError("q_norm and k_norm must be given together, got only one of them")
+    for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
+        if norm is not None:
+            expect(name, norm, shape=(head_size,), dtypes=(qkv.dtype,), like=qkv)
+
+    q = torch.empty((num_tokens, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
+    _rope_and_store_kv_kernel[num_tokens, triton.cdiv(num_heads, HEADS_PER_PROGRAM)](
+        qkv,
+        positions,
+        cos_sin,
+        slots,
+        q_norm,
+        k_norm,
+        q,
+        k_cache,
+        v_cache,
+        k_cache.stride(0),
+        v_cache.stride(0),
+        eps,
+        NUM_Q_HEADS=num_q_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_SIZE=head_size,
+        BLOCK_SIZE=block_size,
+        HEADS=HEADS_PER_PROGRAM,
+        HALF=triton.next_power_of_2(head_size // 2),
+    )
+    return q
