@@ -13,6 +13,9 @@
 The name of a class below `EngineError` is the reason that conditions and the termination log show.
 """
 
+# As names are reasons, none of them ends in Error.
+# ruff: noqa: N818
+
 
 class EngineError(Exception):
     """The engine cannot serve, for a reason that a person can act on."""

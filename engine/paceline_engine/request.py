@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from paceline_engine.kv_cache.block import BlockHash
 from paceline_engine.limits import Lane
 from paceline_engine.wire import FinishReason, Sampling
 
@@ -28,6 +29,8 @@ class Request:
     arrived_at: float = 0.0
     deadline_at: float | None = None
     cache_salt: str = ""
+    number: int = 0
+    """Order of arrival in this engine."""
 
     state: State = State.WAITING
     num_computed: int = 0
@@ -38,8 +41,17 @@ class Request:
     """The row held while running, in [0, capacity.max_batch_size)."""
     block_ids: list[int] = field(default_factory=list)
     """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
+    block_hashes: list[BlockHash] = field(default_factory=list)
+    """Names of the full blocks of `token_ids`, for prefix sharing; extended when needed."""
+    num_preemptions: int = 0
+    """How often it lost its blocks to others."""
     scheduled_at: float | None = None
     finish: FinishReason | None = None
+
+    @property
+    def num_remaining(self) -> int:
+        """Known tokens whose keys and values are not computed yet."""
+        return len(self.token_ids) - self.num_computed
 
     @property
     def num_output_tokens(self) -> int:

@@ -1,0 +1,74 @@
+"""Which blocks a request holds: taken when it starts, extended while it decodes, given up at its end."""
+
+from paceline_engine.kv_cache.pool import BlockPool
+from paceline_engine.kv_cache.prefix import PrefixStats, extend_hashes, shared_blocks
+from paceline_engine.request import Request
+
+
+class BlockLedger:
+    """Fills `Request.block_ids` from one pool, shared prefixes first."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.prefix = PrefixStats()
+        self._block_size = block_size
+        self._prefix_caching = prefix_caching
+
+    def take(self, request: Request, *, spare: int) -> bool:
+        """Hold the blocks of every known token; False if fewer than `spare` would stay free."""
+        shared = self._shared(request)
+        fresh = -(-len(request.token_ids) // self._block_size) - len(shared)
+        revived = sum(self.pool.holders(block_id) == 0 for block_id in shared)
+        if self.pool.num_free - revived - fresh < spare:
+            return False
+        self.pool.share(shared)
+        request.block_ids = shared + self.pool.allocate(fresh)
+        request.num_computed = len(shared) * self._block_size
+        if request.num_preemptions == 0:
+            request.num_cached = request.num_computed
+            self.prefix.queries += request.num_prompt_tokens
+            self.prefix.hits += request.num_cached
+        return True
+
+    def is_full(self, request: Request) -> bool:
+        """Tell whether the next token needs one more block."""
+        return request.num_computed == len(request.block_ids) * self._block_size
+
+    def extend(self, request: Request) -> None:
+        """Hold one more block. The caller has checked that one is free."""
+        request.block_ids += self.pool.allocate(1)
+
+    def seal(self, request: Request, start: int) -> None:
+        """Let the blocks that were filled from token `start` on be found by later prompts."""
+        size = self._block_size
+        first, end = start // size, request.num_computed // size
+        if first == end or not self._prefix_caching:
+            return
+        self._extend_hashes(request)
+        for index in range(first, end):
+            self.pool.seal(request.block_ids[index], request.block_hashes[index])
+
+    def give_up(self, request: Request) -> None:
+        """Let go of everything the request holds."""
+        self.pool.free(request.block_ids)
+        request.block_ids = []
+        request.num_computed = 0
+
+    def _shared(self, request: Request) -> list[int]:
+        if not self._prefix_caching:
+            return []
+        self._extend_hashes(request)
+        return shared_blocks(
+            self.pool,
+            request.block_hashes,
+            num_tokens=len(request.token_ids),
+            block_size=self._block_size,
+        )
+
+    def _extend_hashes(self, request: Request) -> None:
+        extend_hashes(
+            request.block_hashes,
+            request.token_ids,
+            block_size=self._block_size,
+            salt=request.cache_salt,
+        )

@@ -1,0 +1,37 @@
+"""Who gives way when the KV cache is full, and when a request is done. Pure functions."""
+
+from collections.abc import Collection, Iterable
+
+from paceline_engine.request import Request
+from paceline_engine.wire import FinishReason
+
+MAX_PREEMPTIONS = 3
+"""A batch request preempted this often ranks as interactive, or it might never finish."""
+
+
+def victim(running: Iterable[Request]) -> Request:
+    """Pick the request to preempt: the batch lane first, in a lane the last that arrived.
+
+    The oldest of the upper rank is never picked while another runs, so it always gets done.
+    """
+    return max(running, key=_expendability)
+
+
+def _expendability(request: Request) -> tuple[bool, int]:
+    lower = request.lane == "batch" and request.num_preemptions < MAX_PREEMPTIONS
+    return lower, request.number
+
+
+def finish_reason(
+    request: Request, token: int, *, eos_token_ids: Collection[int], max_model_len: int
+) -> FinishReason | None:
+    """Decide whether the token just appended was the request's last."""
+    sampling = request.sampling
+    num_output = request.num_output_tokens
+    if num_output >= sampling.min_tokens and (
+        (token in eos_token_ids and not sampling.ignore_eos) or token in sampling.stop_token_ids
+    ):
+        return "stop"
+    if num_output >= sampling.max_tokens or len(request.token_ids) >= max_model_len:
+        return "length"
+    return None

@@ -1,0 +1,66 @@
+"""A model without weights: its next token depends on the whole sequence, read back from its cache."""
+
+from collections.abc import Callable, Collection
+from hashlib import blake2b
+
+from paceline_engine.limits import Capacity
+from paceline_engine.scheduling.batch import Batch, Slice
+
+
+def next_token(token_ids: list[int], vocab_size: int) -> int:
+    """The token that follows a sequence: a hash of all of it."""
+    text = ",".join(map(str, token_ids)).encode()
+    return int.from_bytes(blake2b(text, digest_size=4).digest(), "big") % vocab_size
+
+
+def continuation(prompt_ids: list[int], count: int, vocab_size: int) -> list[int]:
+    """What a prompt alone is answered with."""
+    token_ids = list(prompt_ids)
+    for _ in range(count):
+        token_ids.append(next_token(token_ids, vocab_size))
+    return token_ids[len(prompt_ids) :]
+
+
+class FakeRunner:
+    """Keeps tokens in block slots where a model keeps keys and values.
+
+    It reads the sequence back from the blocks, so a block that was given to two requests, freed
+    too early or found under a wrong hash gives a wrong token or an error.
+    """
+
+    def __init__(self, capacity: Capacity, vocab_size: int = 1000) -> None:
+        self.vocab_size = vocab_size
+        self._capacity = capacity
+        self._slots: list[int | None] = [None] * (capacity.num_blocks * capacity.block_size)
+        self.before_run: Callable[[Batch], None] = lambda _: None
+
+    def run(self, batch: Batch) -> list[int | None]:
+        """Write every slice, then read the whole context of those that sample."""
+        self.before_run(batch)
+        self._check_rows(batch)
+        for piece in batch.slices:
+            self._write(piece)
+        return [self._sample(piece) if piece.samples else None for piece in batch.slices]
+
+    def _write(self, piece: Slice) -> None:
+        for position in range(piece.start, piece.start + piece.count):
+            self._slots[self._slot(piece, position)] = piece.request.token_ids[position]
+
+    def _sample(self, piece: Slice) -> int:
+        end = piece.start + piece.count
+        read = [self._slots[self._slot(piece, position)] for position in range(end)]
+        known = [token for token in read if token is not None]
+        assert known == piece.request.token_ids[:end], f"{piece.request.id} lost its context"
+        return next_token(known, self.vocab_size)
+
+    def _slot(self, piece: Slice, position: int) -> int:
+        size = self._capacity.block_size
+        return piece.request.block_ids[position // size] * size + position % size
+
+    def _check_rows(self, batch: Batch) -> None:
+        rows: Collection[int | None] = [piece.request.row for piece in batch.slices]
+        assert None not in rows, "a request without a row runs"
+        assert len(set(rows)) == len(rows), f"two requests share a row: {rows}"
+        assert max((row for row in rows if row is not None), default=0) < (
+            self._capacity.max_batch_size
+        )
