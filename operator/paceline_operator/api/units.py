@@ -65,3 +65,9 @@ def as_latency(value_ms: float | None) -> str | None:
     if value_ms is None:
         return None
     return f"{value_ms:.0f}ms" if value_ms >= 100 else f"{value_ms:.1f}ms"  # noqa: PLR2004 - three digits
+
+
+def cores(quantity: int | str) -> float:
+    """Read a CPU quantity: `500m` is 0.5."""
+    text = str(quantity)
+    return float(text[:-1]) / 1_000.0 if text.endswith("m") else float(text)

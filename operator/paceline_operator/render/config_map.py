@@ -1,0 +1,39 @@
+"""The hot configuration for pods that start while the operator is away."""
+
+import dataclasses
+import json
+from typing import Any
+
+from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.api.tuning_spec import hot
+from paceline_operator.render.labels import Manifest, config_map_name, metadata
+from paceline_operator.tuning.model import Range, TuningSpec
+
+FILE = "runtime.json"
+
+
+def config_map(service: InferenceService) -> Manifest:
+    """Render `<name>-runtime`."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(service, config_map_name(service.metadata.name)),
+        "data": {FILE: json.dumps(runtime_config(hot(service.spec)), indent=2, sort_keys=True)},
+    }
+
+
+def runtime_config(spec: TuningSpec) -> dict[str, Any]:
+    """Build a `PATCH /runtime/limits` body without an epoch, with the limits of a fresh pod."""
+    return {
+        "max_batch_size": _start(spec.batch_size),
+        "token_budget": _start(spec.token_budget),
+        "interactive_share": spec.interactive_share,
+        "batch_share": spec.batch_share,
+        "sla": dataclasses.asdict(spec.sla),
+        "admission": dataclasses.asdict(spec.admission),
+        "config_hash": spec.config_hash,
+    }
+
+
+def _start(bounds: Range) -> int | None:
+    return bounds.max if bounds.initial is None else bounds.initial

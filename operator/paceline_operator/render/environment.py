@@ -1,0 +1,75 @@
+"""The settings of engine and sidecar, as docs/processes.md names them."""
+
+import math
+from typing import Any
+
+from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.api.units import cores
+from paceline_operator.render.volumes import (
+    API_KEYS,
+    CACHE,
+    MODEL,
+    RUN,
+    RUNTIME_CONFIG,
+    RUNTIME_TOKEN,
+    TLS,
+)
+
+
+def engine(service: InferenceService) -> list[dict[str, Any]]:
+    """Name what the engine loads and with what capacity. Limits are hot: they are not here."""
+    spec = service.spec
+    values = {
+        "PACELINE_ENGINE_RUN_DIR": RUN,
+        "PACELINE_ENGINE_MODEL_URI": spec.model.uri,
+        "PACELINE_ENGINE_MODEL_REVISION": spec.model.revision,
+        "PACELINE_ENGINE_MODEL_MOUNT": MODEL,
+        "PACELINE_ENGINE_CACHE_DIR": CACHE,
+        "PACELINE_ENGINE_DEVICE": "cuda" if spec.resources.gpu.count else "cpu",
+        "PACELINE_ENGINE_DTYPE": spec.engine.dtype.lower(),
+        "PACELINE_ENGINE_THREADS": _threads(service),
+        "PACELINE_ENGINE_MAX_MODEL_LEN": spec.engine.max_model_len,
+        "PACELINE_ENGINE_MAX_BATCH_SIZE": spec.engine.capacity.max_batch_size,
+        "PACELINE_ENGINE_MAX_TOKEN_BUDGET": spec.engine.capacity.max_token_budget,
+        "PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION": spec.engine.kv_cache_memory_fraction,
+        "PACELINE_ENGINE_PREFIX_CACHING": str(spec.engine.prefix_caching).lower(),
+        # The root file system is read-only; caches of the compilers go to the pod's own /tmp.
+        "HOME": "/tmp",  # noqa: S108 - a volume of this pod
+    }
+    variables = _variables(values)
+    if ref := spec.model.credentials_secret_ref:
+        source = {"secretKeyRef": {"name": ref.name, "key": ref.key}}
+        variables.append({"name": "HF_TOKEN", "valueFrom": source})
+    return variables
+
+
+def sidecar(service: InferenceService) -> list[dict[str, Any]]:
+    """Name the sidecar's doors and files."""
+    spec = service.spec
+    has_keys = spec.api.auth is not None and spec.api.auth.api_keys_secret_ref is not None
+    return _variables(
+        {
+            "PACELINE_SIDECAR_RUN_DIR": RUN,
+            "PACELINE_SIDECAR_PORT": 8000,
+            "PACELINE_SIDECAR_ADMIN_PORT": 8001,
+            "PACELINE_SIDECAR_SERVED_NAME": service.served_name,
+            "PACELINE_SIDECAR_RUNTIME_TOKEN_FILE": f"{RUNTIME_TOKEN}/token",
+            "PACELINE_SIDECAR_RUNTIME_CONFIG_FILE": f"{RUNTIME_CONFIG}/runtime.json",
+            "PACELINE_SIDECAR_API_KEYS_FILE": f"{API_KEYS}/keys" if has_keys else None,
+            "PACELINE_SIDECAR_TLS_CERT_FILE": f"{TLS}/tls.crt" if spec.api.tls else None,
+            "PACELINE_SIDECAR_TLS_KEY_FILE": f"{TLS}/tls.key" if spec.api.tls else None,
+            "PACELINE_SIDECAR_DRAIN_S": spec.rollout.drain_seconds,
+        }
+    )
+
+
+def _variables(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": str(value)} for name, value in values.items() if value is not None
+    ]
+
+
+def _threads(service: InferenceService) -> int | None:
+    """As many threads as CPUs were asked for: more would only be throttled or steal."""
+    cpu = service.spec.resources.cpu
+    return None if cpu is None else max(1, math.ceil(cores(cpu)))

@@ -1,0 +1,45 @@
+"""Who may reach the pods of a service."""
+
+from typing import Any
+
+from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.api.placement import Peer
+from paceline_operator.render.labels import Manifest, metadata, selector
+
+_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+
+
+def network_policy(service: InferenceService, *, operator_namespace: str) -> Manifest | None:
+    """Render the policy: callers to port 8000, the operator and scrapers of metrics to 8001.
+
+    Port 8001 asks for a bearer token for everything but health and metrics.
+    """
+    network = service.spec.network
+    if network.policy == "None":
+        return None
+    callers: dict[str, Any] = {"ports": [{"port": "http", "protocol": "TCP"}]}
+    if network.allow_from is not None:
+        callers["from"] = [_peer(peer) for peer in network.allow_from]
+    operator = {
+        "from": [{"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: operator_namespace}}}],
+        "ports": [{"port": "admin", "protocol": "TCP"}],
+    }
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(service),
+        "spec": {
+            "podSelector": {"matchLabels": selector(service.metadata.name)},
+            "policyTypes": ["Ingress"],
+            "ingress": [callers, operator] if network.allow_from != [] else [operator],
+        },
+    }
+
+
+def _peer(peer: Peer) -> Manifest:
+    out: Manifest = {}
+    if peer.namespace_labels is not None:
+        out["namespaceSelector"] = {"matchLabels": peer.namespace_labels}
+    if peer.pod_labels is not None or not out:
+        out["podSelector"] = {"matchLabels": peer.pod_labels or {}}
+    return out

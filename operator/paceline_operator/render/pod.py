@@ -1,0 +1,163 @@
+"""The engine and the sidecar in one pod: doors, probes, drain, resources."""
+
+from typing import Any, Final
+
+from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.render import environment
+from paceline_operator.render.labels import TEMPLATE_HASH, Manifest, labels, selector
+from paceline_operator.render.volumes import Volume, volumes
+
+_UID: Final = 65532
+# A numeric user: the kubelet cannot prove that a named one is not root.
+_POD_SECURITY: Final[Manifest] = {
+    "runAsNonRoot": True,
+    "runAsUser": _UID,
+    "runAsGroup": _UID,
+    "fsGroup": _UID,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY: Final[Manifest] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+# On deletion both hooks run at once, then the engine gets SIGTERM, and the sidecar after it.
+# The sidecar must drain while the engine still computes: its hook starts the drain as soon as
+# endpoints have forgotten the pod, the engine's hook waits until the sidecar has left its port.
+_START_DRAIN: Final = "import os, signal, time; time.sleep(2); os.kill(1, signal.SIGTERM)"
+_AWAIT_DRAIN: Final = """
+import socket, time
+while True:
+    try:
+        socket.create_connection(("127.0.0.1", 8001), 1).close()
+    except OSError:
+        break
+    time.sleep(0.2)
+"""
+_GRACE_AFTER_DRAIN_S: Final = 20
+
+
+def pod_template(
+    service: InferenceService, *, engine_image: str, sidecar_image: str, template_hash: str
+) -> Manifest:
+    """Render the pod; only cold fields appear in it."""
+    own = service.spec.pod_metadata
+    found = volumes(service)
+    return {
+        "metadata": {
+            "labels": (own.labels or {})
+            | labels(service.metadata.name)
+            | {TEMPLATE_HASH: template_hash},
+            "annotations": own.annotations or {},
+        },
+        "spec": {
+            "serviceAccountName": service.metadata.name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": service.spec.rollout.drain_seconds
+            + _GRACE_AFTER_DRAIN_S,
+            "securityContext": _POD_SECURITY,
+            "initContainers": [_sidecar(service, sidecar_image, found)],
+            "containers": [_engine(service, service.spec.engine.image or engine_image, found)],
+            "volumes": [{"name": name, **volume.source} for name, volume in found.items()],
+            **_scheduling(service),
+        },
+    }
+
+
+def _engine(service: InferenceService, image: str, found: dict[str, Volume]) -> Manifest:
+    return {
+        "name": "engine",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": environment.engine(service),
+        "resources": _resources(service),
+        "securityContext": _CONTAINER_SECURITY,
+        # The engine's last words become the condition that a person reads.
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "lifecycle": {"preStop": {"exec": {"command": ["python3", "-c", _AWAIT_DRAIN]}}},
+        "volumeMounts": [
+            {"name": name, **volume.engine} for name, volume in found.items() if volume.engine
+        ],
+    }
+
+
+def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) -> Manifest:
+    return {
+        "name": "sidecar",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "restartPolicy": "Always",
+        "env": environment.sidecar(service),
+        "ports": [
+            {"name": "http", "containerPort": 8000, "protocol": "TCP"},
+            {"name": "admin", "containerPort": 8001, "protocol": "TCP"},
+        ],
+        "startupProbe": _probe("/health/live", period_s=1, failures=120),
+        "livenessProbe": _probe("/health/live", period_s=10, failures=6),
+        "readinessProbe": _probe("/health/ready", period_s=2, failures=2),
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "securityContext": _CONTAINER_SECURITY,
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "lifecycle": {"preStop": {"exec": {"command": ["python3", "-c", _START_DRAIN]}}},
+        "volumeMounts": [
+            {"name": name, **volume.sidecar} for name, volume in found.items() if volume.sidecar
+        ],
+    }
+
+
+def _probe(path: str, *, period_s: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": "admin", "scheme": "HTTP"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _resources(service: InferenceService) -> Manifest:
+    wanted = service.spec.resources
+    requests: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    if wanted.cpu is not None:
+        requests["cpu"] = str(wanted.cpu)
+    if wanted.memory is not None:
+        requests["memory"] = limits["memory"] = str(wanted.memory)
+    if wanted.gpu.count:
+        requests[wanted.gpu.resource_name] = limits[wanted.gpu.resource_name] = str(
+            wanted.gpu.count
+        )
+    return {"requests": requests, "limits": limits}
+
+
+def _scheduling(service: InferenceService) -> Manifest:
+    wanted = service.spec.scheduling
+    fields: Manifest = {
+        "nodeSelector": wanted.node_selector,
+        "tolerations": [
+            toleration.model_dump(by_alias=True, exclude_none=True)
+            for toleration in wanted.tolerations or ()
+        ],
+        "affinity": wanted.affinity,
+        "priorityClassName": wanted.priority_class_name,
+        "runtimeClassName": wanted.runtime_class_name,
+        "topologySpreadConstraints": _spread(service),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _spread(service: InferenceService) -> list[Manifest]:
+    if service.spec.scheduling.topology_spread == "None":
+        return []
+    is_required = service.spec.scheduling.topology_spread == "Required"
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule" if is_required else "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector(service.metadata.name)},
+        }
+    ]

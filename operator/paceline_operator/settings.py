@@ -1,0 +1,44 @@
+"""The operator's settings, read once at start from `PACELINE_OPERATOR_*`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from paceline_operator import __version__
+
+
+class OperatorSettings(BaseSettings):
+    """Every field has a default that suits the chart's Deployment."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PACELINE_OPERATOR_", frozen=True, use_attribute_docstrings=True
+    )
+
+    engine_image: str = f"paceline/engine:{__version__}"
+    """Of services that name no image themselves."""
+    sidecar_image: str = f"paceline/sidecar:{__version__}"
+    watch_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
+    """Separated by commas; empty is every namespace, which needs a ClusterRole."""
+    namespace: str = "default"
+    """Where the operator runs: home of its Lease, source of traffic to port 8001."""
+    pod_name: str = "operator"
+    """Holder of the Lease; must differ between replicas."""
+    lease_name: str = "paceline-operator"
+    host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    """Of /metrics, /healthz and /readyz; 0 takes a free one."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 4
+    """Services reconciled at the same time."""
+    resync_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
+    """How often each service is looked at even though nothing was seen to change."""
+    status_interval_s: Annotated[float, Field(ge=0.0, le=3600.0)] = 30.0
+    """Numbers alone are written to status no more often than this."""
+    log_level: Literal["debug", "info", "warning"] = "info"
+
+    @field_validator("watch_namespaces", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
