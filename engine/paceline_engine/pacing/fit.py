@@ -74,7 +74,8 @@ def _relative(samples: Sequence[Sample], model: StepModel) -> Array:
         for s in samples
     ]
     wall = np.array([s.wall_ms for s in samples])
-    return np.array(rows) * np.array(model.theta) / wall[:, None]
+    relative: Array = np.array(rows) * np.array(model.theta) / wall[:, None]
+    return relative
 
 
 def _solve(z: Array, prior: Prior) -> Array:
@@ -82,9 +83,9 @@ def _solve(z: Array, prior: Prior) -> Array:
     gram = z.T @ z + np.diag(pull)
     target = z.sum(axis=0) + pull
     low, high = np.array(prior.low), np.array(prior.high)
-    free = np.linalg.solve(gram, target)
+    free: Array = np.linalg.solve(gram, target)
     if bool(np.all((free >= low) & (free <= high))):
-        return np.asarray(free, dtype=np.float64)
+        return free
     return _descend(gram, target, low, high, start=np.clip(free, low, high))
 
 
@@ -103,6 +104,7 @@ def _descend(gram: Array, target: Array, low: Array, high: Array, start: Array) 
 
 def _refusal(multiples: Array, z: Array, prior: Prior, mape: float) -> str:
     share = np.mean(z, axis=0) * multiples
+    share = share / np.sum(share)
     at_bound = (multiples <= np.array(prior.low)) | (multiples >= np.array(prior.high))
     stuck = int(np.sum(at_bound & (share > _MIN_SHARE)))
     if not np.all(np.isfinite(multiples)):

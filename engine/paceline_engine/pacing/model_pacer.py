@@ -16,7 +16,6 @@ _LEARNING_STEPS = 200
 _REFIT_STEPS = 200
 _REFIT_S = 5.0  # where steps are slow, 200 of them are minutes
 _OUTLIER = 2.0  # measured / predicted of a step that teaches nothing, once warm
-_NEW_REGIME_STEPS = 20  # so many outliers in a row are the new normal
 _RECENT = 200
 _MAX_WALL_MS = 1e7
 
@@ -36,7 +35,6 @@ class ModelPacer:
         self._samples = 0
         self._since_fit = 0
         self._fitted_at = -math.inf
-        self._outliers = 0
         self._reason = "learning: no fit yet"
 
     def token_total(self, shape: StepShape, limits: Limits) -> int:
@@ -64,7 +62,12 @@ class ModelPacer:
         self._samples += 1
         self._since_fit += 1
         self._recent.append(sample)
-        if self._is_lesson(ratio):
+        if self._residuals.is_lost:
+            self._store.clear()
+            self._residuals.forget()
+            self._recent.clear()
+            self._reason = "learning anew: steps take far more or less time than before"
+        if self._reason or ratio <= _OUTLIER:
             self._store.add(sample, has_prefill=record.prefill > 0)
         if self._is_fit_due(record.at):
             self._refit(record.at)
@@ -134,21 +137,10 @@ class ModelPacer:
             and 0 <= record.attention <= tokens * capacity.max_model_len
         )
 
-    def _is_lesson(self, ratio: float) -> bool:
-        if self._reason or ratio <= _OUTLIER:
-            self._outliers = 0
-            return True
-        self._outliers += 1
-        if self._outliers < _NEW_REGIME_STEPS:
-            return False
-        self._outliers = 0
-        self._store.clear()
-        return True
-
     def _is_fit_due(self, at: float) -> bool:
         if self._since_fit < _FIRST_FIT_STEPS:
             return False
-        is_young = self._samples < _LEARNING_STEPS
+        is_young = self._samples < _LEARNING_STEPS or self._reason != ""
         # `at` of a broken record may be anything: a clock that went back makes a fit due too.
         return is_young or self._since_fit >= _REFIT_STEPS or abs(at - self._fitted_at) >= _REFIT_S
 

@@ -52,7 +52,9 @@ def _cpu_prior(info: ModelInfo) -> Prior:
     weights_ms = info.weight_bytes / (_CPU_GBPS * 1e6)
     token_ms = 2 * info.num_parameters / (_CPU_GFLOPS * 1e6)
     context_ms = 1e3 * info.kv_bytes_per_token / (_CPU_GBPS * 1e6)
-    model = StepModel((weights_ms, token_ms, 0.1 * token_ms, context_ms, _attention_ms(info, 10)))
+    model = StepModel(
+        (weights_ms, token_ms, 0.1 * token_ms, context_ms, _attention_ms(info, _CPU_GFLOPS))
+    )
     # CPUs differ by 30 times and share their cores: only the form is believed, not its scale.
     return Prior(
         model,

@@ -9,11 +9,14 @@ import numpy as np
 
 BIN_TOKENS = 128
 _MIN_VISITS = 15  # before a bin's correction is used
-_CORRECTION_RATE = 0.05
+_CORRECTION_RATE = 0.02
 _CORRECTION_RANGE = (0.7, 1.5)
 _FAST_RATE = 1 / 30  # steps
+_LEVEL_STEPS = 30
+_SETTLED = (0.85, 1.2)
 _FAST_RANGE = (0.7, 2.0)
-_MAX_RATIO = 2.0  # one stalled step must not pull the level
+_MAX_RATIO = 1.5  # one stalled step must not pull the level
+_PINNED_STEPS = 30  # at the end of its range for so long, `fast` no longer explains the level
 _WINDOW = 1000
 _REFRESH_STEPS = 20
 _COLD_Q_R = 1.3
@@ -28,6 +31,7 @@ class Residuals:
     __slots__ = (
         "_correction",
         "_pending",
+        "_pinned",
         "_ratios",
         "_steps",
         "_used",
@@ -39,12 +43,14 @@ class Residuals:
     )
 
     def __init__(self, max_tokens: int) -> None:
+        """Correct nothing yet; steps hold up to `max_tokens`."""
         bins = max_tokens // BIN_TOKENS + 1
         self._correction = [1.0] * bins
         self._visits = [0] * bins
         self._used = [1.0] * bins
         self._ratios: deque[float] = deque(maxlen=_WINDOW)
         self._pending = 0
+        self._pinned = 0
         self._steps = 0
         self.fast = 1.0
         self.lowest = 1.0
@@ -58,7 +64,7 @@ class Residuals:
         return self._used
 
     def factor(self, tokens: int) -> float:
-        """fast * correction[bin]."""
+        """What the line is multiplied by: fast * correction[bin]."""
         return self.fast * self._used[min(tokens // BIN_TOKENS, len(self._used) - 1)]
 
     def learn(self, tokens: int, measured_ms: float, line_ms: float) -> float:
@@ -68,6 +74,7 @@ class Residuals:
         bounded = min(max(ratio, 1 / _MAX_RATIO), _MAX_RATIO)
         self._correct(place, bounded)
         self.fast = _clip(self.fast * (1 + _FAST_RATE * (bounded - 1)), _FAST_RANGE)
+        self._pinned = self._pinned + 1 if self.fast in _FAST_RANGE else 0
         self._ratios.append(ratio)
         self._steps += 1
         self._pending += 1
@@ -75,20 +82,35 @@ class Residuals:
             self._refresh()
         return ratio
 
+    @property
+    def is_lost(self) -> bool:
+        """The level left the range that a passing cause explains: the line itself is wrong."""
+        return self._pinned >= _PINNED_STEPS
+
+    def forget(self) -> None:
+        """Drop the corrections: they belong to an engine that is no longer there."""
+        self._pinned = 0
+        self._visits = [0] * len(self._visits)
+        self._correction = [1.0] * len(self._correction)
+        self._used = list(self._correction)
+        self.lowest = 1.0
+
     def restart(self, steps: list[tuple[int, float, float]]) -> None:
         """Judge a new line by recent steps: (tokens, measured ms, line ms), oldest first."""
         self._ratios.clear()
         self.fast = 1.0
         if steps:
-            level = float(np.median([measured / line for _, measured, line in steps[-30:]]))
-            self.fast = _clip(level, _FAST_RANGE)
+            levels = [measured / (line * self.factor(tokens)) for tokens, measured, line in steps]
+            self.fast = _clip(float(np.median(levels[-_LEVEL_STEPS:])), _FAST_RANGE)
             self._ratios.extend(
                 measured / (line * self.factor(tokens)) for tokens, measured, line in steps
             )
         self._refresh()
 
     def _correct(self, place: int, ratio: float) -> None:
-        # Only what differs between bins: the common level belongs to `fast`.
+        # While the common level moves, that is for `fast` alone to follow.
+        if not _SETTLED[0] < self.fast < _SETTLED[1]:
+            return
         self._visits[place] += 1
         moved = self._correction[place] * (1 + _CORRECTION_RATE * (ratio - 1))
         self._correction[place] = _clip(moved, _CORRECTION_RANGE)

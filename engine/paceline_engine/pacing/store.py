@@ -28,6 +28,7 @@ class SampleStore:
     __slots__ = ("_buckets",)
 
     def __init__(self) -> None:
+        """Hold nothing."""
         self._buckets: dict[tuple[int, int, bool], deque[Sample]] = {}
 
     def add(self, sample: Sample, *, has_prefill: bool) -> None:

@@ -1,0 +1,100 @@
+"""The fit finds what made the steps, and stays near what it knew where nothing tells it."""
+
+import random
+
+import pytest
+
+from paceline_engine.pacing.fit import fit
+from paceline_engine.pacing.prior import Prior
+from paceline_engine.pacing.step_model import StepModel
+from paceline_engine.pacing.store import Sample, SampleStore
+
+TRUTH = StepModel((5.0, 0.004, 0.03, 0.05, 2.0), knee=256)
+
+
+def a_prior(*, off_by: float = 0.7, is_guess: bool = False) -> Prior:
+    return Prior(
+        TRUTH.scaled(off_by),
+        low=(0.3,) * 5,
+        high=(4.0,) * 5,
+        is_guess=is_guess,
+        max_mape=0.15,
+        max_q_r=1.5,
+        min_prefill=64,
+    )
+
+
+def steps(model: StepModel, count: int, *, noise: float, seed: int = 7) -> list[Sample]:
+    """Steps of many sizes, as a warm-up with mixed traffic gives them."""
+    rng = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        decode = rng.randint(1, 128)
+        chunk = rng.choice([0, 0, 64, 200, 500, 1000, 2000])
+        context = decode * rng.randint(100, 3000)
+        attention = int(chunk * (rng.randint(0, 4000) + chunk / 2))
+        exact = model.ms(tokens=decode + chunk, context=context, attention=attention)
+        samples.append(Sample(decode + chunk, context, attention, exact * rng.gauss(1.0, noise)))
+    return samples
+
+
+def test_planted_coefficients_are_recovered_within_five_percent() -> None:
+    """Three percent of noise and a prior 30 % low must not hide what each term costs."""
+    result = fit(steps(TRUTH, 1500, noise=0.03), steps(TRUTH, 50, noise=0.03, seed=8), a_prior())
+
+    assert result.refusal == ""
+    assert result.model.theta == pytest.approx(TRUTH.theta, rel=0.05)
+
+
+def test_a_guessed_prior_is_scaled_to_the_hardware() -> None:
+    """A laptop may be ten times slower than assumed; its first steps tell."""
+    prior = a_prior(off_by=0.1, is_guess=True)
+
+    result = fit(steps(TRUTH, 400, noise=0.1), [], prior)
+
+    assert result.refusal == ""
+    assert result.prior.theta == pytest.approx(TRUTH.theta, rel=0.15)
+
+
+def test_one_repeated_step_leaves_the_other_coefficients_at_their_prior() -> None:
+    """Loss of excitation: a loop that has settled must not invent the cost of prefill."""
+    same = [Sample(32, 32_000, 0, TRUTH.ms(tokens=32, context=32_000, attention=0))] * 500
+
+    result = fit(same, [], a_prior(off_by=1.0))
+
+    assert result.model.theta == pytest.approx(TRUTH.theta, rel=0.01)
+
+
+def test_the_store_remembers_sizes_that_are_no_longer_run() -> None:
+    """Thousands of equal steps push out only their own kind."""
+    store = SampleStore()
+    for sample in steps(TRUTH, 400, noise=0.03):
+        store.add(sample, has_prefill=sample.attention > 0)
+    for _ in range(5000):
+        store.add(Sample(32, 32_000, 0, 6.7), has_prefill=False)
+
+    training, holdout = store.split()
+    result = fit(training, holdout, a_prior())
+
+    assert result.refusal == ""
+    assert result.model.ms(tokens=2000, context=1000, attention=2_000_000) == pytest.approx(
+        TRUTH.ms(tokens=2000, context=1000, attention=2_000_000), rel=0.05
+    )
+
+
+def test_a_form_that_does_not_hold_is_refused() -> None:
+    """Steps that take half or twice as long at equal size must not become a model."""
+    rng = random.Random(3)
+    wild = [
+        sample._replace(wall_ms=sample.wall_ms * rng.choice([0.5, 2.0]))
+        for sample in steps(TRUTH, 300, noise=0.03)
+    ]
+
+    assert "holdout error" in fit(wild, wild[:50], a_prior()).refusal
+
+
+def test_a_fit_held_by_its_bounds_is_refused() -> None:
+    """Hardware a hundred times slower than its datasheet is a wrong prior, not a measurement."""
+    result = fit(steps(TRUTH, 300, noise=0.03), [], a_prior(off_by=0.01))
+
+    assert "at their bounds" in result.refusal
