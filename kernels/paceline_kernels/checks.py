@@ -36,7 +36,8 @@ def expect(
 def expect_caches(k_cache: Tensor, v_cache: Tensor, *, like: Tensor) -> None:
     """Raise ValueError unless both caches are [blocks, block_size, num_kv_heads, head_size].
 
-    Each block must be contiguous; blocks may lie apart, as in one tensor of K and V.
+    Each block must be contiguous; blocks may lie apart, in both caches alike, as they do in one
+    tensor of [blocks, 2, ...].
     """
     if k_cache.ndim != 4:  # noqa: PLR2004 - the four sizes that the docstring names
         raise ValueError(
@@ -47,6 +48,11 @@ def expect_caches(k_cache: Tensor, v_cache: Tensor, *, like: Tensor) -> None:
         if cache.shape != k_cache.shape:
             raise ValueError(
                 f"{name} must be {_dims(k_cache.shape)} as k_cache, got {_dims(cache.shape)}"
+            )
+        if cache.stride(0) != k_cache.stride(0):
+            raise ValueError(
+                f"{name} must have block stride {k_cache.stride(0)} as k_cache, "
+                f"got {cache.stride(0)}"
             )
         expect(f"{name}[0]", cache[0], shape=k_cache.shape[1:], dtypes=(like.dtype,), like=like)
     max_head_size = 256

@@ -12,7 +12,7 @@ BLOCK = 1024
 
 @triton.jit
 def _silu_mul_kernel(x_ptr, out_ptr, features, BLOCK: tl.constexpr):
-    """Out = gate / (1 + exp(-gate)) * up; a program takes BLOCK columns of a row."""
+    """Compute gate / (1 + exp(-gate)) * up for BLOCK columns of a row."""
     row = tl.program_id(0).to(tl.int64)  # int64: row * features overflows int32 on long batches
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < features
@@ -33,5 +33,7 @@ def silu_mul(x: Tensor) -> Tensor:
         raise ValueError(f"x must have an even number of columns, gate then up, got {width}")
     features = width // 2
     out = torch.empty((num_tokens, features), dtype=x.dtype, device=x.device)
-    _silu_mul_kernel[num_tokens, triton.cdiv(features, BLOCK)](x, out, features, BLOCK=BLOCK)
+    _silu_mul_kernel[num_tokens, triton.cdiv(features, BLOCK)](
+        x, out, features, BLOCK=BLOCK, enable_fp_fusion=True
+    )
     return out

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect, expect_caches
-from paceline_kernels.paged_kv.kernel import attend, load_tile
+from paceline_kernels.paged_kv.kernel import attend
 
 MAX_GROUP = 16
 MAX_SPLITS = 32
@@ -38,8 +38,7 @@ def _attend_split_kernel(
     partial_ptr,  # [rows, num_q_heads, SPLITS, HEAD_SIZE] float32
     lse_ptr,  # [rows, num_q_heads, SPLITS] float32, base 2
     scale_log2,
-    k_block_stride,
-    v_block_stride,
+    block_stride,
     table_stride,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -51,7 +50,7 @@ def _attend_split_kernel(
     TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Partial = softmax(scale * q k) v over one part of the context, and its log-sum-exp."""
+    """Attend over one part of one row's context."""
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -67,46 +66,29 @@ def _attend_split_kernel(
     head = row * NUM_KV_HEADS * GROUP + kv_head * GROUP + member
     inside = (member < GROUP)[:, None] & (columns < HEAD_SIZE)[None, :]
     q = tl.load(q_ptr + head[:, None] * HEAD_SIZE + columns[None, :], mask=inside, other=0.0)
-    out = tl.zeros([TILE_Q, COLUMNS], dtype=tl.float32)
-    peak = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
-    total = tl.zeros([TILE_Q], dtype=tl.float32)
 
-    row_table_ptr = table_ptr + row * table_stride
-    for tile in range(start, end, TILE_KV):
-        tokens = tile + tl.arange(0, TILE_KV)
-        k = load_tile(
-            k_cache_ptr,
-            row_table_ptr,
-            tokens,
-            end,
-            k_block_stride,
-            kv_head,
-            NUM_KV_HEADS,
-            HEAD_SIZE,
-            BLOCK_SIZE,
-            COLUMNS,
-        )  # fmt: skip - one line a tile's place, one its shape
-        v = load_tile(
-            v_cache_ptr,
-            row_table_ptr,
-            tokens,
-            end,
-            v_block_stride,
-            kv_head,
-            NUM_KV_HEADS,
-            HEAD_SIZE,
-            BLOCK_SIZE,
-            COLUMNS,
-        )  # fmt: skip - as k
-        out, peak, total = attend(q, k, v, (tokens < end)[None, :], scale_log2, out, peak, total)
+    out, lse = attend(
+        q,
+        tl.full([TILE_Q], end - 1, dtype=tl.int32),
+        k_cache_ptr,
+        v_cache_ptr,
+        table_ptr + row * table_stride,
+        start,
+        end,
+        block_stride,
+        kv_head,
+        scale_log2,
+        NUM_KV_HEADS,
+        HEAD_SIZE,
+        BLOCK_SIZE,
+        TILE_Q,
+        TILE_KV,
+        COLUMNS,
+    )
 
     part = head * SPLITS + split
-    tl.store(
-        partial_ptr + part[:, None] * HEAD_SIZE + columns[None, :],
-        out / total[:, None],
-        mask=inside,
-    )
-    tl.store(lse_ptr + part, peak + tl.log2(total), mask=member < GROUP)
+    tl.store(partial_ptr + part[:, None] * HEAD_SIZE + columns[None, :], out, mask=inside)
+    tl.store(lse_ptr + part, lse, mask=member < GROUP)
 
 
 @triton.jit
@@ -120,16 +102,15 @@ def _join_splits_kernel(
     SPLITS: tl.constexpr,
     MIN_TOKENS: tl.constexpr,
     TILE_KV: tl.constexpr,
-    PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Out = sum(2 ** lse * partial) / sum(2 ** lse) over the parts that the row has."""
+    """Join the parts that the row has: out = sum(2 ** lse * partial) / sum(2 ** lse)."""
     row = tl.program_id(0).to(tl.int64)
     head = row * NUM_Q_HEADS + tl.program_id(1)
     length = tl.load(lens_ptr + row)
     num_parts = tl.cdiv(length, _split_tokens(length, SPLITS, MIN_TOKENS, TILE_KV))
 
-    part = tl.arange(0, PARTS)
+    part = tl.arange(0, SPLITS)
     columns = tl.arange(0, COLUMNS)
     is_live = part < num_parts
     in_head = columns < HEAD_SIZE
@@ -190,7 +171,6 @@ def paged_decode_attention(
         lse,
         scale * math.log2(math.e),
         k_cache.stride(0),
-        v_cache.stride(0),
         block_table.stride(0),
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
@@ -203,6 +183,7 @@ def paged_decode_attention(
         COLUMNS=columns,
         num_warps=4,
         num_stages=3,
+        enable_fp_fusion=True,
     )
     _join_splits_kernel[rows, num_q_heads](
         partial,
@@ -214,15 +195,23 @@ def paged_decode_attention(
         SPLITS=splits,
         MIN_TOKENS=MIN_SPLIT_TOKENS,
         TILE_KV=tile_kv,
-        PARTS=triton.next_power_of_2(splits),
         COLUMNS=columns,
-        num_warps=1 if columns <= 128 else 2,
+        num_warps=4,
+        enable_fp_fusion=True,
     )
     return out
 
 
 def num_splits(*, rows: int, num_kv_heads: int, max_len: int) -> int:
-    """Parts of the longest context, from shapes alone: enough programs to fill the device."""
+    """Parts of the longest context, from shapes alone: enough programs to fill the device.
+
+    A power of two, so that all batch sizes together compile only a few variants.
+    """
     wanted = -(-WANTED_PROGRAMS // max(1, rows * num_kv_heads))
-    useful = max(1, -(-max_len // MIN_SPLIT_TOKENS))
-    return min(max(wanted, MIN_SPLITS), MAX_SPLITS, useful)
+    useful = -(-max_len // MIN_SPLIT_TOKENS)
+    limit = min(MAX_SPLITS, _power_of_2_from(useful))
+    return min(max(_power_of_2_from(wanted), MIN_SPLITS), limit)
+
+
+def _power_of_2_from(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()

@@ -21,7 +21,7 @@ def _rms_norm_kernel(
     eps,
     BLOCK: tl.constexpr,
 ):
-    """Normed = weight * s / sqrt(mean(s * s) + eps), with s = x + residual; a row a program."""
+    """Normalise a row: weight * s / sqrt(mean(s * s) + eps), with s = x + residual."""
     row = tl.program_id(0).to(tl.int64)  # int64: row * hidden overflows int32 on long batches
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
@@ -85,4 +85,5 @@ def _launch(
         eps,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),  # 16 elements a thread, two 16-byte loads
+        enable_fp_fusion=True,
     )

@@ -1,1 +1,1 @@
-"""What the attention kernels share: a tile of paged KV, and one step of the online softmax."""
+"""What the attention kernels share: attention of a tile of queries over a range of paged KV."""

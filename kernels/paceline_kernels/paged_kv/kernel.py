@@ -1,47 +1,56 @@
-"""A tile of paged KV, and one step of the online softmax, for the attention kernels."""
+"""Attention of a tile of queries over a range of paged KV: the heart of both attention kernels."""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def load_tile(
-    cache_ptr,
-    table_ptr,
-    tokens,
+def attend(
+    q,  # [TILE_Q, COLUMNS]
+    position,  # [TILE_Q]: the last token that each row of q may see, `start` or later
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,  # of this sequence
+    start,
     end,
     block_stride,
     kv_head,
+    scale_log2,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    TILE_Q: tl.constexpr,
+    TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Load one KV head of `tokens` through a sequence's block table; zeros from `end` on.
+    """Return softmax(scale * q k) v over the tokens [start, end), and its log-sum-exp in base 2.
 
-    Zeros, not whatever lies there: 0 * NaN would reach the sum through a weight of zero.
+    Online softmax: `weights` are relative to the highest score so far, `peak`, and what was
+    summed under a lower one is scaled down.
     """
-    inside = tokens < end
-    block = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-    token_at = block * block_stride + (tokens % BLOCK_SIZE) * NUM_KV_HEADS * HEAD_SIZE
     columns = tl.arange(0, COLUMNS)
-    at = token_at[:, None] + kv_head * HEAD_SIZE + columns[None, :]
-    return tl.load(cache_ptr + at, mask=inside[:, None] & (columns < HEAD_SIZE)[None, :], other=0.0)
+    out = tl.zeros([TILE_Q, COLUMNS], dtype=tl.float32)
+    peak = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([TILE_Q], dtype=tl.float32)
 
+    for tile in range(start, end, TILE_KV):
+        tokens = tile + tl.arange(0, TILE_KV)
+        inside = tokens < end
+        block = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+        slot = (tokens % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
+        at = (block * block_stride + slot * HEAD_SIZE)[:, None] + columns[None, :]
+        # Zeros past the end, not what lies there: NaN would reach the sum through a weight of 0.
+        loaded = inside[:, None] & (columns < HEAD_SIZE)[None, :]
+        k = tl.load(k_cache_ptr + at, mask=loaded, other=0.0)
+        v = tl.load(v_cache_ptr + at, mask=loaded, other=0.0)
 
-@triton.jit
-def attend(q, k, v, visible, scale_log2, out, peak, total):
-    """One step of the online softmax, in base 2: out = sum(p * v), total = sum(p).
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
+        scores = tl.where(tokens[None, :] <= position[:, None], scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, axis=1))
+        shrink = tl.exp2(peak - new_peak)
+        weights = tl.exp2(scores - new_peak[:, None])
+        total = total * shrink + tl.sum(weights, axis=1)
+        out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
+        peak = new_peak
 
-    p = 2 ** (scale_log2 * q k - peak), and what was summed under a lower peak is scaled down.
-    Each row must see a token of the first tile, or its peak stays -inf and its sum NaN.
-    """
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-    scores = tl.where(visible, scores, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(scores, axis=1))
-    shrink = tl.exp2(peak - new_peak)
-    weights = tl.exp2(scores - new_peak[:, None])
-    total = total * shrink + tl.sum(weights, axis=1)
-    out = out * shrink[:, None]
-    out = tl.dot(weights.to(v.dtype), v, out, input_precision="ieee")
-    return out, new_peak, total
+    return out / total[:, None], peak + tl.log2(total)

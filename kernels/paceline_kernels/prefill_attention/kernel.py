@@ -14,9 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect, expect_caches
-from paceline_kernels.paged_kv.kernel import attend, load_tile
+from paceline_kernels.paged_kv.kernel import attend
 
 MAX_GROUP = 16
+MIN_SEQS = 256  # one compiled variant for every usual batch: nothing compiles while serving
 
 
 class Tile(NamedTuple):
@@ -28,7 +29,7 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])  # as MIN_SEQS
 def _prefill_kernel(
     q_ptr,
     k_cache_ptr,
@@ -39,8 +40,7 @@ def _prefill_kernel(
     out_ptr,
     num_seqs,
     scale_log2,
-    k_block_stride,
-    v_block_stride,
+    block_stride,
     table_stride,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -51,7 +51,7 @@ def _prefill_kernel(
     TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Out = softmax(scale * q k, causal) v for TILE_Q // GROUP tokens of one chunk."""
+    """Attend causally from TILE_Q // GROUP tokens of one chunk, for the heads of a group."""
     TOKENS: tl.constexpr = TILE_Q // GROUP
     program = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -75,44 +75,27 @@ def _prefill_kernel(
     inside = is_token[:, None] & (columns < HEAD_SIZE)[None, :]
     at = head[:, None] * HEAD_SIZE + columns[None, :]
     q = tl.load(q_ptr + at, mask=inside, other=0.0)
-    out = tl.zeros([TILE_Q, COLUMNS], dtype=tl.float32)
-    peak = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
-    total = tl.zeros([TILE_Q], dtype=tl.float32)
 
     length = tl.load(lens_ptr + seq)
     position = length - chunk_len + token
-    end = tl.minimum(length, length - chunk_len + first_token + TOKENS)
-    seq_table_ptr = table_ptr + seq.to(tl.int64) * table_stride
-    for tile in range(0, end, TILE_KV):
-        tokens = tile + tl.arange(0, TILE_KV)
-        k = load_tile(
-            k_cache_ptr,
-            seq_table_ptr,
-            tokens,
-            end,
-            k_block_stride,
-            kv_head,
-            NUM_KV_HEADS,
-            HEAD_SIZE,
-            BLOCK_SIZE,
-            COLUMNS,
-        )  # fmt: skip - one line a tile's place, one its shape
-        v = load_tile(
-            v_cache_ptr,
-            seq_table_ptr,
-            tokens,
-            end,
-            v_block_stride,
-            kv_head,
-            NUM_KV_HEADS,
-            HEAD_SIZE,
-            BLOCK_SIZE,
-            COLUMNS,
-        )  # fmt: skip - as k
-        visible = tokens[None, :] <= position[:, None]
-        out, peak, total = attend(q, k, v, visible, scale_log2, out, peak, total)
-
-    out = out / total[:, None]
+    out, _ = attend(
+        q,
+        position,
+        k_cache_ptr,
+        v_cache_ptr,
+        table_ptr + seq.to(tl.int64) * table_stride,
+        0,
+        tl.minimum(length, length - chunk_len + first_token + TOKENS),
+        block_stride,
+        kv_head,
+        scale_log2,
+        NUM_KV_HEADS,
+        HEAD_SIZE,
+        BLOCK_SIZE,
+        TILE_Q,
+        TILE_KV,
+        COLUMNS,
+    )
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -155,18 +138,18 @@ def paged_prefill_attention(
         num_seqs,
         scale * math.log2(math.e),
         k_cache.stride(0),
-        v_cache.stride(0),
         block_table.stride(0),
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         HEAD_SIZE=head_size,
         BLOCK_SIZE=block_size,
-        SEQS=triton.next_power_of_2(num_seqs),
+        SEQS=max(MIN_SEQS, triton.next_power_of_2(num_seqs)),
         TILE_Q=tile.rows,
         TILE_KV=tile.tokens,
         COLUMNS=max(16, triton.next_power_of_2(head_size)),  # 16: the least that a dot takes
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        enable_fp_fusion=True,
     )
     return out
 

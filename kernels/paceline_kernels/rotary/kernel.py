@@ -21,8 +21,7 @@ def _rope_and_store_kv_kernel(
     q_ptr,
     k_cache_ptr,
     v_cache_ptr,
-    k_block_stride,
-    v_block_stride,
+    block_stride,
     eps,
     NUM_Q_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
@@ -31,7 +30,7 @@ def _rope_and_store_kv_kernel(
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Each pair (x[i], x[i + half]) turned by its angle; a program takes HEADS heads of a token.
+    """Turn each pair (x[i], x[i + half]) by its angle; a program takes HEADS heads of a token.
 
     q, k and v heads lie in one row and may share a program: a v head is turned by no angle.
     """
@@ -76,13 +75,12 @@ def _rope_and_store_kv_kernel(
 
     slot = tl.load(slots_ptr + token)
     if slot >= 0:
-        block = slot // BLOCK_SIZE
-        within_block = (slot % BLOCK_SIZE) * NUM_KV_HEADS * HEAD_SIZE
-        k_at = block * k_block_stride + within_block + (head - NUM_Q_HEADS) * HEAD_SIZE + pair
+        in_block = (slot % BLOCK_SIZE) * NUM_KV_HEADS * HEAD_SIZE
+        slot_at = slot // BLOCK_SIZE * block_stride + in_block
+        k_at = slot_at + (head - NUM_Q_HEADS) * HEAD_SIZE + pair
         tl.store(k_cache_ptr + k_at, turned_first, mask=is_k & in_head)
         tl.store(k_cache_ptr + k_at + half, turned_second, mask=is_k & in_head)
-        v_head = head - NUM_Q_HEADS - NUM_KV_HEADS
-        v_at = block * v_block_stride + within_block + v_head * HEAD_SIZE + pair
+        v_at = slot_at + (head - NUM_Q_HEADS - NUM_KV_HEADS) * HEAD_SIZE + pair
         tl.store(v_cache_ptr + v_at, turned_first, mask=is_v & in_head)
         tl.store(v_cache_ptr + v_at + half, turned_second, mask=is_v & in_head)
 
@@ -130,7 +128,6 @@ def rope_and_store_kv(
         k_cache,
         v_cache,
         k_cache.stride(0),
-        v_cache.stride(0),
         eps,
         NUM_Q_HEADS=num_q_heads,
         NUM_KV_HEADS=num_kv_heads,
@@ -138,5 +135,6 @@ def rope_and_store_kv(
         BLOCK_SIZE=block_size,
         HEADS=HEADS_PER_PROGRAM,
         HALF=triton.next_power_of_2(head_size // 2),
+        enable_fp_fusion=True,
     )
     return q

@@ -1,0 +1,194 @@
+"""Compiles every kernel for Hopper, without a GPU: `python tests/kernels/aot.py` prints the table.
+
+The launchers themselves are called, on small CPU tensors, under a driver that names its target
+and launches nothing. So what is compiled is what the engine would launch: dtypes, constants,
+divisibility and number of warps included.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
+from triton.runtime.jit import JITFunction
+
+from paceline_kernels.activation.kernel import silu_mul
+from paceline_kernels.decode_attention.kernel import paged_decode_attention
+from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
+from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
+from paceline_kernels.rotary.kernel import rope_and_store_kv
+
+HOPPER = GPUTarget("cuda", 90, 32)
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a model that a kernel is compiled for."""
+
+    name: str
+    hidden: int
+    features: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_size: int
+    has_qk_norm: bool = False
+    dtype: torch.dtype = torch.bfloat16
+
+
+SHAPES = (
+    Shape("smollm2-135m", 576, 1536, 9, 3, 64),
+    Shape("llama-3.1-8b", 4096, 14336, 32, 8, 128),
+    Shape("qwen3-0.6b", 1024, 3072, 16, 8, 128, has_qk_norm=True),
+    Shape("head-96", 3072, 8192, 32, 32, 96),
+    Shape("head-256", 2560, 10240, 8, 4, 256),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the compiler made of one kernel."""
+
+    shape: str
+    kernel: str
+    num_warps: int
+    registers: int
+    """Per thread."""
+    spilled_bytes: int
+    """Per thread, in local memory."""
+    shared_bytes: int
+    has_wgmma: bool
+    """The tensor cores of Hopper, a warp group at a time."""
+    has_mma: bool
+    """The tensor cores, a warp at a time."""
+    has_async_copy: bool
+
+
+class HopperDriver:
+    """As much of Triton's driver as compiling asks for."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return HOPPER
+
+
+def compile_all() -> list[Compiled]:
+    """Every kernel for every shape."""
+    triton.runtime.driver.set_active(HopperDriver())
+    seen: list[Compiled] = []
+    for shape in SHAPES:
+        with launching_nothing() as compiled:
+            launch_all(shape)
+        seen += [inspect_cubin(shape, kernel) for kernel in compiled]
+    return seen
+
+
+@contextmanager
+def launching_nothing() -> Iterator[list[CompiledKernel]]:
+    """Compile what is launched, and collect it."""
+    compiled: list[CompiledKernel] = []
+    launch = JITFunction.run
+
+    def compile_only(function: Any, *args: Any, warmup: bool, **kwargs: Any) -> None:
+        compiled.append(launch(function, *args, warmup=True, **kwargs))
+
+    JITFunction.run = compile_only
+    try:
+        yield compiled
+    finally:
+        JITFunction.run = launch
+
+
+def launch_all(shape: Shape) -> None:
+    """Call every launcher as the engine does: three rows, whole caches."""
+    rows, block_size, num_blocks, max_blocks = 3, 16, 4, 256
+    num_heads = shape.num_q_heads + 2 * shape.num_kv_heads
+
+    def floats(*sizes: int) -> torch.Tensor:
+        return torch.zeros(sizes, dtype=shape.dtype)
+
+    def ints(*sizes: int) -> torch.Tensor:
+        return torch.zeros(sizes, dtype=torch.int32)
+
+    x, weight = floats(rows, shape.hidden), floats(shape.hidden)
+    rms_norm(x, weight, 1e-5)
+    add_rms_norm(x, x, weight, 1e-5)
+    silu_mul(floats(rows, 2 * shape.features))
+
+    head_norm = floats(shape.head_size) if shape.has_qk_norm else None
+    caches = floats(2, num_blocks, block_size, shape.num_kv_heads, shape.head_size).unbind()
+    q = rope_and_store_kv(
+        floats(rows, num_heads * shape.head_size),
+        ints(rows).long(),
+        torch.zeros(64, shape.head_size),
+        ints(rows).long(),
+        *caches,
+        num_q_heads=shape.num_q_heads,
+        num_kv_heads=shape.num_kv_heads,
+        q_norm=head_norm,
+        k_norm=head_norm,
+    )
+    table = ints(rows, max_blocks)
+    paged_decode_attention(q, *caches, table, ints(rows), shape.head_size**-0.5)
+    paged_prefill_attention(q, *caches, table, ints(rows + 1), ints(rows), shape.head_size**-0.5)
+
+
+def inspect_cubin(shape: Shape, kernel: CompiledKernel) -> Compiled:
+    """Read registers and spills from the machine code, instructions from the assembly."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [CUOBJDUMP, "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    figures = {name: int(figure) for name, figure in re.findall(r"\b(REG|STACK):(\d+)", usage)}
+    ptx = kernel.asm["ptx"]
+    return Compiled(
+        shape=shape.name,
+        kernel=kernel.name,
+        num_warps=kernel.metadata.num_warps,
+        registers=figures["REG"],
+        spilled_bytes=figures["STACK"],
+        shared_bytes=kernel.metadata.shared,
+        has_wgmma="wgmma.mma_async" in ptx,
+        has_mma="mma.sync" in ptx,
+        has_async_copy="cp.async" in ptx,
+    )
+
+
+def table_of(compiled: Iterable[Compiled]) -> str:
+    """One line a kernel."""
+    lines = [f"{'shape':14} {'kernel':28} warps regs spill shared  instructions"]
+    for one in compiled:
+        flags = (("wgmma", one.has_wgmma), ("mma", one.has_mma), ("cp.async", one.has_async_copy))
+        instructions = " ".join(name for name, is_there in flags if is_there)
+        lines.append(
+            f"{one.shape:14} {one.kernel:28} {one.num_warps:5} {one.registers:4} "
+            f"{one.spilled_bytes:5} {one.shared_bytes:6}  {instructions}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    everything = compile_all()
+    if sys.argv[1:] == ["--json"]:
+        print(json.dumps([asdict(one) for one in everything]))
+    else:
+        print(table_of(everything))
