@@ -1,4 +1,4 @@
-"""A model without weights: its next token depends on the whole sequence, read back from its cache."""
+"""A model without weights: its next token depends on the whole sequence, read from its blocks."""
 
 from collections.abc import Callable, Collection
 from hashlib import blake2b

@@ -1,4 +1,4 @@
-"""Which blocks a request holds: taken when it starts, extended while it decodes, given up at its end."""
+"""Which blocks a request holds: taken at its start, extended as it decodes, then given up."""
 
 from paceline_engine.kv_cache.pool import BlockPool
 from paceline_engine.kv_cache.prefix import PrefixStats, extend_hashes, shared_blocks

@@ -80,6 +80,10 @@ class Scheduler:
         """Walk the requests that hold a row."""
         return chain(self.decoding.values(), self.prefilling.values())
 
+    def requests(self) -> list[Request]:
+        """List every request that is not finished."""
+        return list(self._requests.values())
+
     def get(self, request_id: str) -> Request | None:
         """Look up a request that is not finished."""
         return self._requests.get(request_id)

@@ -1,0 +1,208 @@
+"""The engine: step() is schedule, run, settle, record. One thread owns it."""
+
+from collections.abc import Callable, Iterable
+
+from paceline_engine.control import LimitsControl
+from paceline_engine.errors import RequestError
+from paceline_engine.intake import refusal
+from paceline_engine.limits import Capacity, Limits
+from paceline_engine.pacing.pacer import Pacer
+from paceline_engine.request import Request
+from paceline_engine.runner import Runner
+from paceline_engine.scheduling.scheduler import Plan, Scheduler
+from paceline_engine.stats import StepLog, Totals, load_of, work_of
+from paceline_engine.wire import (
+    EngineLoad,
+    LimitsState,
+    ModelInfo,
+    Output,
+    SetLimits,
+    StepRecord,
+    Submit,
+)
+
+_WARM_UP_STEPS = 3
+"""First steps pay for allocations and caches that no later step pays for."""
+
+
+class Engine:
+    """Takes requests and limits in, gives outputs out, one step at a time."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        info: ModelInfo,
+        capacity: Capacity,
+        pacer: Pacer,
+        *,
+        limits: Limits,
+        clock: Callable[[], float],
+        prefix_caching: bool = True,
+    ) -> None:
+        self.control = LimitsControl(limits, capacity)
+        self.scheduler = Scheduler(
+            capacity, pacer, eos_token_ids=info.eos_token_ids, prefix_caching=prefix_caching
+        )
+        self.pacer = pacer
+        self.log = StepLog()
+        self.totals = Totals()
+        self._runner = runner
+        self._info = info
+        self._capacity = capacity
+        self._clock = clock
+        self._num_arrived = 0
+        self._unsent: list[Output] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, nothing waits, nothing is left to be told."""
+        scheduler = self.scheduler
+        return not (scheduler.num_running or scheduler.num_waiting or self._unsent)
+
+    def submit(self, submit: Submit) -> None:
+        """Queue a request. A refused one is answered by the next step's outputs."""
+        reason = refusal(submit, capacity=self._capacity, vocab_size=self._info.vocab_size)
+        if reason is None and self.scheduler.get(submit.id) is not None:
+            reason = f"id must be new, got {submit.id!r}, which is in the engine"
+        if reason is not None:
+            self._unsent.append(Output(submit.id, [], finish="error", error=reason))
+            return
+        self._num_arrived += 1
+        self.scheduler.add(_request(submit, self._num_arrived))
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """Forget requests and free their blocks now. Unknown ids are ignored."""
+        for id_ in ids:
+            request = self.scheduler.get(id_)
+            if request is not None:
+                self.scheduler.finish(request, "abort")
+                self._unsent.append(Output(id_, [], finish="abort"))
+
+    def abort_all(self) -> None:
+        """Forget every request: whoever submitted them is gone."""
+        self.abort([request.id for request in self.scheduler.requests()])
+        self._unsent.clear()
+
+    def set_limits(self, wanted: SetLimits) -> LimitsState:
+        """Change the limits; the next step is the first to see them."""
+        return self.control.change(
+            wanted,
+            now=self._clock(),
+            next_step=self.totals.steps,
+            decodes=len(self.scheduler.decoding),
+        )
+
+    def expire_lease(self) -> LimitsState | None:
+        """Give up limits whose lease has run out; the new state, if it has."""
+        return self.control.expire(
+            now=self._clock(),
+            next_step=self.totals.steps,
+            decodes=len(self.scheduler.decoding),
+        )
+
+    def limits_state(self) -> LimitsState:
+        """Tell which limits hold."""
+        return self.control.state(call=0, decodes=len(self.scheduler.decoding))
+
+    def step(self) -> list[Output]:
+        """Run one step, if there is anything to run; what it gives to each request."""
+        started = self._clock()
+        limits = self.control.limits
+        self._refuse_late(started)
+        plan = self.scheduler.schedule(limits, started)
+        if plan.batch.slices:
+            self._run(plan, limits, started)
+        elif self.scheduler.num_waiting:
+            waiting = self.scheduler.num_waiting
+            raise RuntimeError(f"{waiting} requests wait, none runs and none was admitted")
+        outputs, self._unsent = self._unsent, []
+        return outputs
+
+    def load(self, *, gc_pause_ms: float = 0.0) -> EngineLoad:
+        """Describe the engine now."""
+        return load_of(self.scheduler, self.totals, now=self._clock(), gc_pause_ms=gc_pause_ms)
+
+    def _refuse_late(self, now: float) -> None:
+        for request in self.scheduler.deadlines.pop_passed(now):
+            self.scheduler.finish(request, "error")
+            self._unsent.append(Output(request.id, [], finish="error", error="deadline"))
+
+    def _run(self, plan: Plan, limits: Limits, started: float) -> None:
+        work = work_of(plan.batch, plan.context)
+        predicted_ms = self.pacer.predict_ms(
+            decode=work.decode,
+            prefill=work.prefill,
+            context=work.context,
+            attention=work.attention,
+        )
+        run_started = self._clock()
+        try:
+            tokens = self._runner.run(plan.batch)
+        except RequestError as error:
+            self._fail(error)
+            return
+        run_ended = self._clock()
+
+        sampled = self.scheduler.settle(plan.batch, tokens)
+        self._unsent += map(_output, sampled)
+        self.totals.prompt_tokens += work.prefill
+        self.totals.output_tokens += len(sampled)
+        ended = self._clock()
+        record = StepRecord(
+            seq=self.totals.steps,
+            at=ended,
+            wall_ms=(ended - started) * 1e3,
+            host_ms=(ended - started - (run_ended - run_started)) * 1e3,
+            decode=work.decode,
+            prefill=work.prefill,
+            context=work.context,
+            attention=work.attention,
+            running=self.scheduler.num_running,
+            waiting=self.scheduler.num_waiting,
+            waiting_tokens=self.scheduler.num_waiting_tokens,
+            kv_used=self.scheduler.blocks.pool.num_used,
+            preemptions=plan.preemptions,
+            epoch=limits.epoch,
+            token_budget=limits.token_budget,
+            paced_tokens=plan.token_total,
+            predicted_ms=predicted_ms,
+            clean=self.totals.steps >= _WARM_UP_STEPS and plan.preemptions == 0,
+        )
+        self.totals.steps += 1
+        self.pacer.observe(record)
+        self.log.append(record)
+
+    def _fail(self, error: RequestError) -> None:
+        """End the request that broke a step. Nothing was settled, so the others just run again."""
+        request = self.scheduler.get(error.request_id)
+        if request is None:
+            raise error  # a runner that names nobody has broken for all
+        self.scheduler.finish(request, "error")
+        self._unsent.append(Output(request.id, [], finish="error", error=error.message))
+
+
+def _request(submit: Submit, number: int) -> Request:
+    return Request(
+        id=submit.id,
+        token_ids=list(submit.prompt_ids),
+        num_prompt_tokens=len(submit.prompt_ids),
+        sampling=submit.sampling,
+        lane=submit.lane,
+        arrived_at=submit.arrived_at,
+        deadline_at=submit.deadline_at,
+        cache_salt=submit.cache_salt,
+        number=number,
+    )
+
+
+def _output(request: Request) -> Output:
+    newest = [request.token_ids[-1]]
+    if request.num_output_tokens > 1:
+        return Output(request.id, newest, finish=request.finish)
+    return Output(
+        request.id,
+        newest,
+        finish=request.finish,
+        cached_tokens=request.num_cached,
+        scheduled_at=request.scheduled_at,
+    )

@@ -1,0 +1,131 @@
+"""The life of the engine's process: socket, model, step loop, and what it says when it ends."""
+
+import json
+import logging
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from paceline_engine.engine import Engine
+from paceline_engine.errors import EngineError
+from paceline_engine.ipc import Link, Stop
+from paceline_engine.limits import Capacity, Limits
+from paceline_engine.pacing.pacer import Pacer
+from paceline_engine.runner import Runner
+from paceline_engine.settings import Settings
+from paceline_engine.wire import Failed, Loading, ModelInfo
+from paceline_engine.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str, float], None]
+"""Told the stage and its fraction, 0 to 1."""
+
+
+class LoadedModel(Protocol):
+    """A model on its device, with the memory of its cache allocated."""
+
+    @property
+    def runner(self) -> Runner:
+        """What computes its steps."""
+        ...
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the sidecar must know of it."""
+        ...
+
+    @property
+    def capacity(self) -> Capacity:
+        """What was allocated."""
+        ...
+
+    def write_tokenizer(self, run_dir: Path) -> None:
+        """Put the tokenizer's files where the sidecar reads them."""
+        ...
+
+
+LoadModel = Callable[[Settings, Progress], LoadedModel]
+MakePacer = Callable[[ModelInfo, Capacity], Pacer]
+
+
+def serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> int:
+    """Serve until SIGTERM; the exit code."""
+    # While loading there is nothing to finish.
+    signal.signal(signal.SIGTERM, _leave_now)
+    try:
+        _serve(settings, load_model, make_pacer)
+    except EngineError as error:
+        explain(error, settings.termination_log)
+        return 1
+    return 0
+
+
+def explain(error: EngineError, termination_log: Path) -> None:
+    """Say why the engine cannot serve, where an operator and a person look."""
+    _log.error("%s: %s", error.reason, error.message)
+    line = json.dumps({"reason": error.reason, "message": error.message})
+    try:
+        termination_log.write_text(line + "\n")
+    except OSError as failure:
+        _log.warning("cannot write the termination log %s: %s", termination_log, failure)
+
+
+def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> None:
+    instance = uuid.uuid4().hex
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    _write_state(settings.run_dir, instance, "loading")
+    link = Link(settings.run_dir, time.monotonic)
+    try:
+        model = load_model(settings, lambda stage, done: link.greet(Loading(stage, done)))
+        model.write_tokenizer(settings.run_dir)
+        engine = Engine(
+            model.runner,
+            model.info,
+            model.capacity,
+            make_pacer(model.info, model.capacity),
+            limits=_initial_limits(settings, model.capacity),
+            clock=time.monotonic,
+            prefix_caching=settings.prefix_caching,
+        )
+        worker = Worker(engine, link, instance=instance, info=model.info, drain_s=settings.drain_s)
+        signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
+        _write_state(settings.run_dir, instance, "ready")
+        worker.run()
+    except EngineError as error:
+        _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
+        raise
+    except Exception as error:
+        # A defect of ours: the traceback says where, and the sidecar need not wait to find out.
+        reason = Failed("EngineCrashed", f"{type(error).__name__}: {error}")
+        _fail(link, settings.run_dir, instance, reason)
+        raise
+    finally:
+        link.close()
+
+
+def _fail(link: Link, run_dir: Path, instance: str, failed: Failed) -> None:
+    _write_state(run_dir, instance, "failed")
+    link.greet(failed)
+
+
+def _initial_limits(settings: Settings, capacity: Capacity) -> Limits:
+    return Limits(
+        max_batch_size=settings.initial_batch_size or capacity.max_batch_size,
+        token_budget=settings.initial_token_budget or capacity.max_token_budget,
+    )
+
+
+def _write_state(run_dir: Path, instance: str, state: str) -> None:
+    fresh = run_dir / "engine.json.new"
+    fresh.write_text(json.dumps({"instance": instance, "state": state}))
+    fresh.replace(run_dir / "engine.json")
+
+
+def _leave_now(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,87 @@
+"""What telemetry says of the engine: totals since start, step records, the load now."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from paceline_engine.request import Request
+from paceline_engine.scheduling.batch import Batch
+from paceline_engine.scheduling.scheduler import Scheduler
+from paceline_engine.scheduling.waiting import LANES
+from paceline_engine.wire import EngineLoad, StepRecord
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counted since start."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class StepLog:
+    """Step records that no telemetry message has carried yet."""
+
+    max_records: int = 20_000
+    records: list[StepRecord] = field(default_factory=list)
+
+    def append(self, record: StepRecord) -> None:
+        """Keep a record; the oldest half goes when nobody takes them."""
+        if len(self.records) >= self.max_records:
+            del self.records[: self.max_records // 2]
+        self.records.append(record)
+
+    def take(self) -> list[StepRecord]:
+        """Hand over every record kept."""
+        taken, self.records = self.records, []
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The features of one step (docs/runtime-api.md)."""
+
+    decode: int
+    prefill: int
+    context: int
+    attention: int
+
+
+def work_of(batch: Batch, context: int) -> Work:
+    """Measure a batch whose decodes have `context` tokens of context in all."""
+    chunks = batch.slices[batch.num_decodes :]
+    return Work(
+        decode=batch.num_decodes,
+        prefill=sum(piece.count for piece in chunks),
+        context=context,
+        attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks)),
+    )
+
+
+def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: float) -> EngineLoad:
+    """Describe the engine now."""
+    pool = scheduler.blocks.pool
+    heads = [lane.head for lane in scheduler.waiting.values()]
+    oldest = min((head.arrived_at for head in heads if head is not None), default=now)
+    return EngineLoad(
+        running=scheduler.num_running,
+        waiting=scheduler.num_waiting,
+        waiting_tokens=scheduler.num_waiting_tokens,
+        oldest_waiting_s=max(now - oldest, 0.0),
+        kv_used_blocks=pool.num_used,
+        kv_cached_blocks=pool.num_cached,
+        prefix_queries=scheduler.blocks.prefix.queries,
+        prefix_hits=scheduler.blocks.prefix.hits,
+        preemptions=scheduler.num_preemptions,
+        prompt_tokens=totals.prompt_tokens,
+        output_tokens=totals.output_tokens,
+        gc_pause_ms=gc_pause_ms,
+        waiting_by_lane={lane: len(scheduler.waiting[lane]) for lane in LANES},
+        running_by_lane=_by_lane(scheduler.running()),
+    )
+
+
+def _by_lane(requests: Iterable[Request]) -> dict[str, int]:
+    lanes: Sequence[str] = [request.lane for request in requests]
+    return {lane: lanes.count(lane) for lane in LANES}

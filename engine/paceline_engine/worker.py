@@ -1,0 +1,139 @@
+"""The loop of the thread that owns the device: take messages, step, give outputs."""
+
+import logging
+import time
+from collections.abc import Callable
+from queue import Empty
+
+from paceline_engine.collector import QuietCollector
+from paceline_engine.engine import Engine
+from paceline_engine.ipc import HEARTBEAT_S, FromLink, Link, PeerLost, Stop
+from paceline_engine.wire import (
+    Abort,
+    LimitsState,
+    ModelInfo,
+    Outputs,
+    Ready,
+    SetLimits,
+    Submit,
+    Telemetry,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Runs one engine behind one link until it is told to stop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        link: Link,
+        *,
+        instance: str,
+        info: ModelInfo,
+        drain_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._link = link
+        self._instance = instance
+        self._info = info
+        self._drain_s = drain_s
+        self._clock = clock
+        self._collector = QuietCollector()
+        self._telemetry_at = clock()
+        self._drain_until: float | None = None
+
+    def run(self) -> None:
+        """Serve until stopped, and until what was accepted by then is answered."""
+        self._link.greet(self._greeting())
+        try:
+            while not self._is_done():
+                self._receive()
+                self._hold_lease()
+                outputs = self._engine.step()
+                if outputs:
+                    self._collector.worked()
+                    self._link.send(Outputs(at=self._clock(), outputs=outputs))
+                self._report()
+        finally:
+            self._collector.close()
+
+    def _is_done(self) -> bool:
+        if self._drain_until is None:
+            return False
+        return self._engine.is_idle or self._clock() >= self._drain_until
+
+    def _receive(self) -> None:
+        """Take every message that has come; wait for one when there is nothing to run."""
+        if self._engine.is_idle:
+            self._collector.idle()
+            if not self._take(self._idle_s()):
+                return
+        while self._take(0.0):
+            pass
+
+    def _take(self, timeout_s: float) -> bool:
+        try:
+            message = (
+                self._link.inbox.get(timeout=timeout_s)
+                if timeout_s > 0
+                else self._link.inbox.get_nowait()
+            )
+        except Empty:
+            return False
+        self._handle(message)
+        return True
+
+    def _handle(self, message: FromLink) -> None:
+        match message:
+            case Submit():
+                self._engine.submit(message)
+            case Abort():
+                self._engine.abort(message.ids)
+            case SetLimits():
+                self._tell(self._engine.set_limits(message))
+            case PeerLost():
+                self._engine.abort_all()
+            case Stop():
+                self._stop()
+
+    def _stop(self) -> None:
+        is_first = self._drain_until is None
+        self._drain_until = self._clock() + (self._drain_s if is_first else 0.0)
+        _log.info("stopping%s", "" if is_first else " at once")
+
+    def _hold_lease(self) -> None:
+        lost = self._engine.expire_lease()
+        if lost is not None:
+            _log.warning("the lease of the limits has run out")
+            self._tell(lost)
+
+    def _tell(self, state: LimitsState) -> None:
+        self._link.send(state)
+        self._link.renew_greeting(self._greeting())
+
+    def _greeting(self) -> Ready:
+        return Ready(instance=self._instance, model=self._info, limits=self._engine.limits_state())
+
+    def _idle_s(self) -> float:
+        """How long nothing needs to be done, unless a message comes."""
+        due = self._telemetry_at
+        if self._engine.control.lease_expires_at is not None:
+            due = min(due, self._engine.control.lease_expires_at)
+        return max(due - self._clock(), 0.0)
+
+    def _report(self) -> None:
+        now = self._clock()
+        if now < self._telemetry_at:
+            return
+        self._telemetry_at = now + HEARTBEAT_S
+        self._link.send(
+            Telemetry(
+                at=now,
+                load=self._engine.load(gc_pause_ms=self._collector.pause_ms),
+                model=self._engine.pacer.info(),
+                steps=self._engine.log.take(),
+            )
+        )

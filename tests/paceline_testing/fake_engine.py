@@ -1,0 +1,79 @@
+"""The engine's real process around a model without weights, for tests of what surrounds it.
+
+`python -m paceline_testing.fake_engine` takes the settings of `python -m paceline_engine`.
+`FAKE_ENGINE_FAULT` makes it fail:
+`load` (the model is not found), `step` (a defect in the first step), `wait` (loading never ends).
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline_engine.errors import ModelNotFound
+from paceline_engine.limits import Capacity
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.process import serve
+from paceline_engine.scheduling.batch import Batch
+from paceline_engine.settings import Settings, read_settings
+from paceline_engine.wire import ModelInfo
+from paceline_testing.fake_runner import FakeRunner
+
+FAKE_MODEL = ModelInfo(
+    name="fake",
+    family="llama",
+    revision="0",
+    dtype="float32",
+    device="cpu",
+    num_parameters=1,
+    vocab_size=1000,
+    max_model_len=512,
+    bos_token_id=None,
+    eos_token_ids=[],
+    kv_bytes_per_token=8,
+    weight_bytes=4,
+)
+FAKE_CAPACITY = Capacity(
+    max_batch_size=8, max_token_budget=256, num_blocks=256, block_size=8, max_model_len=512
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeModel:
+    """What the loader gives."""
+
+    info: ModelInfo = FAKE_MODEL
+    capacity: Capacity = FAKE_CAPACITY
+    runner: FakeRunner = field(default_factory=lambda: FakeRunner(FAKE_CAPACITY))
+
+    def write_tokenizer(self, run_dir: Path) -> None:
+        """Write files that no test reads."""
+        (run_dir / "tokenizer.json").write_text("{}")
+        (run_dir / "tokenizer_config.json").write_text(json.dumps({"chat_template": ""}))
+
+
+def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) -> FakeModel:
+    """Load nothing, or fail as `FAKE_ENGINE_FAULT` says."""
+    progress("weights", 0.5)
+    fault = os.environ.get("FAKE_ENGINE_FAULT")
+    if fault == "load":
+        raise ModelNotFound(f"nothing lies at {settings.model_uri}")
+    if fault == "wait":
+        threading.Event().wait()
+    model = FakeModel()
+    if fault == "step":
+        model.runner.before_run = _break
+    return model
+
+
+def _break(_batch: Batch) -> None:
+    raise ZeroDivisionError("a defect in a step")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    sys.exit(serve(read_settings(), load_fake_model, lambda _info, _capacity: NoPacer()))
