@@ -1,4 +1,4 @@
-"""What every part of the resource shares: camelCase outside, frozen inside, CEL rules beside the fields."""
+"""What every part of the resource shares: camelCase outside, frozen inside, CEL rules beside."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -47,6 +47,7 @@ class Part(BaseModel):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
+        """Add the CEL rules to the schema."""
         schema = handler.resolve_ref_schema(handler(core_schema))
         if cls.cel_rules:
             schema["x-kubernetes-validations"] = [rule.schema() for rule in cls.cel_rules]

@@ -1,4 +1,4 @@
-"""The typed models -> the CustomResourceDefinition: `python -m paceline_operator.api.schema FOLDER...`."""
+"""The typed models -> the definition: `python -m paceline_operator.api.schema FOLDER...`."""
 
 import sys
 from collections.abc import Iterator
@@ -8,12 +8,17 @@ from typing import Any, Final
 import yaml
 
 from paceline_operator.api.inference_service import GROUP, KIND, PLURAL, VERSION, Spec
-from paceline_operator.api.part import Part
+from paceline_operator.api.part import Part, Rule
 from paceline_operator.api.status import Status
 
 FILE: Final = "inferenceservices.yaml"
 HEADER: Final = "# Generated from operator/paceline_operator/api by `make crds`: do not edit.\n"
 
+_NAME: Final = Rule(
+    "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,48}[a-z0-9])?$')",
+    "metadata.name must be 1 to 50 of a-z, 0-9 and '-', and start with a letter:"
+    " it names a Service and labels pods",
+)
 _COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
     ("SLA", "string", '.status.conditions[?(@.type=="SLAMet")].status'),
@@ -89,6 +94,7 @@ def resource_schema() -> dict[str, Any]:
         "type": "object",
         "description": "Serves a language model and keeps a declared p99 SLA.",
         "required": ["spec"],
+        "x-kubernetes-validations": [_NAME.schema()],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
@@ -100,7 +106,7 @@ def resource_schema() -> dict[str, Any]:
 
 
 def structural(part: type[Part]) -> dict[str, Any]:
-    """Turn pydantic's JSON schema into what Kubernetes calls structural: inline, no nulls, no titles."""
+    """Turn pydantic's JSON schema into a structural one: inline, without nulls and titles."""
     schema = part.model_json_schema(by_alias=True)
     return _inline(schema, schema.get("$defs", {}))
 

@@ -1,4 +1,4 @@
-"""Refuses a bad manifest without an API server: the same schema, defaults and CEL, the same sentence.
+"""Refuses a bad manifest without an API server: same schema, defaults and CEL, same sentence.
 
 Part of local mode: `jsonschema` and `cel` are not in the operator's image.
 """
@@ -33,8 +33,8 @@ def validate(manifest: dict[str, Any]) -> InferenceService:
         ),
         *_schema_problems(manifest, schema),
     ]
-    # Rules may read fields of the wrong type: like the API server, only a well-formed object is asked.
-    problems = problems or [*_broken_rules(manifest["spec"], _spec(schema), "spec")]
+    # A rule cannot read a field of the wrong type: as the API server, ask well-formed objects only.
+    problems = problems or [*_broken_rules(manifest, schema, "")]
     if problems:
         name = manifest.get("metadata", {}).get("name", "")
         raise InvalidManifestError(f'{KIND}.{GROUP} "{name}" is invalid: {"; ".join(problems)}')
@@ -104,7 +104,8 @@ def _broken_rules(value: Any, schema: Schema, path: str) -> Iterator[str]:
             verdict = (
                 "Required value" if rule["reason"] == "FieldValueRequired" else "Invalid value"
             )
-            yield f"{path}{rule.get('fieldPath', '')}: {verdict}: {rule['message']}"
+            field = f"{path}{rule.get('fieldPath', '')}".lstrip(".") or "<root>"
+            yield f"{field}: {verdict}: {rule['message']}"
     if isinstance(value, dict):
         for name, inner in schema.get("properties", {}).items():
             if name in value:

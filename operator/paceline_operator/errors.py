@@ -1,0 +1,57 @@
+"""What can go wrong between the operator and a cluster.
+
+OperatorError
+├── ClusterError          the API server answered with an error, or not at all: try again
+│   ├── ConflictError     somebody else was faster
+│   └── RefusedError      a manifest of ours is invalid or forbidden: a person must act
+├── NameTakenError        an object of that name belongs to somebody else: a person must act
+└── NotLeadingError       another replica holds the Lease: write nothing
+"""
+
+from typing import Final
+
+_CONFLICT: Final = 409
+_REFUSED: Final = frozenset({400, 403, 422})
+
+
+class OperatorError(Exception):
+    """Root of the tree."""
+
+
+class ClusterError(OperatorError):
+    """A request that failed; `code` is 0 where no answer came."""
+
+    def __init__(self, verb: str, what: str, code: int, message: str) -> None:
+        super().__init__(
+            f"{verb} {what}: {code} {message}" if code else f"{verb} {what}: {message}"
+        )
+        self.code = code
+        self.answer = message
+
+
+class ConflictError(ClusterError):
+    """The object exists, or changed since it was read."""
+
+
+class RefusedError(ClusterError):
+    """The API server understood and declined."""
+
+
+class NameTakenError(OperatorError):
+    """Writing would take an object away from its owner."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name} exists and is not owned by this InferenceService")
+
+
+class NotLeadingError(OperatorError):
+    """The Lease is not ours."""
+
+
+def from_answer(verb: str, what: str, code: int, message: str) -> ClusterError:
+    """Choose the most precise error for an HTTP answer."""
+    if code == _CONFLICT:
+        return ConflictError(verb, what, code, message)
+    if code in _REFUSED:
+        return RefusedError(verb, what, code, message)
+    return ClusterError(verb, what, code, message)

@@ -1,0 +1,50 @@
+"""The operator's own metrics."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from paceline_operator import __version__
+
+_PREFIX = "paceline_operator"
+_DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """One set per process, on a registry of its own; each metric is named once, here."""
+
+    def __init__(self) -> None:
+        """Create every metric at zero."""
+        self.registry = CollectorRegistry()
+        self.reconciles = self._counter(
+            "reconcile", "Reconciliations by result: ok, error, refused.", "result"
+        )
+        self.reconcile_duration = Histogram(
+            f"{_PREFIX}_reconcile_duration_seconds",
+            "One reconciliation, from observing to reporting.",
+            buckets=_DURATION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.queue_depth = self._gauge("queue_depth", "Services that wait to be reconciled.")
+        self.queue_oldest_age = self._gauge(
+            "queue_oldest_age_seconds", "How long the oldest of them has waited."
+        )
+        self.api_requests = self._counter(
+            "api_requests", "API requests by verb and HTTP code; 0 is no answer.", "verb", "code"
+        )
+        self.status_writes = self._counter(
+            "status_writes", "Writes of the status of an InferenceService."
+        )
+        self.tuning_rounds = self._counter(
+            "tuning_rounds", "Rounds over the pods of one service, by result: ok, error.", "result"
+        )
+        self.services = self._gauge("services", "InferenceServices that are known.")
+        self.is_leader = self._gauge("is_leader", "1 while this replica holds the Lease.")
+        build = Info(f"{_PREFIX}_build", "The version that runs.", registry=self.registry)
+        build.info({"version": __version__})
+        for result in ("ok", "error", "refused"):
+            self.reconciles.labels(result)  # a rate needs a zero to start from
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"{_PREFIX}_{name}", meaning, registry=self.registry)

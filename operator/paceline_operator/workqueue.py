@@ -1,0 +1,93 @@
+"""A queue of keys: each waits once, has one worker at a time, and backs off on errors."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Clock = Callable[[], float]
+
+_FIRST_BACKOFF_S = 0.2
+_LONGEST_BACKOFF_S = 60.0
+
+
+@dataclass(slots=True)
+class WorkQueue:
+    """`add` at any time; workers loop over `get`, then `done`."""
+
+    clock: Clock
+    _waiting: dict[str, float] = field(default_factory=dict)
+    """Keys in their order, with the time since when they wait."""
+    _working: set[str] = field(default_factory=set)
+    _again: dict[str, float] = field(default_factory=dict)
+    """Added while worked on: they wait again as soon as they are done."""
+    _failures: dict[str, int] = field(default_factory=dict)
+    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, key: str) -> None:
+        """Let a key be worked on soon."""
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        if key in self._working:
+            self._again.setdefault(key, self.clock())
+        else:
+            self._waiting.setdefault(key, self.clock())
+            self._news.set()
+
+    def add_after(self, key: str, delay_s: float) -> None:
+        """Let a key be worked on after a while, unless it is due sooner anyhow."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay_s
+        timer = self._timers.get(key)
+        if timer is not None and timer.when() <= due:
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timers[key] = loop.call_later(delay_s, self.add, key)
+
+    async def get(self) -> str:
+        """Take the key that has waited longest."""
+        while not self._waiting:
+            self._news.clear()
+            await self._news.wait()
+        key = next(iter(self._waiting))
+        del self._waiting[key]
+        self._working.add(key)
+        return key
+
+    def done(self, key: str) -> None:
+        """End the work on a key; errors are forgotten."""
+        self._failures.pop(key, None)
+        self._leave(key)
+
+    def failed(self, key: str) -> float:
+        """End the work on a key and try again later; returns when, in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        # 2^16 is far past the longest wait; an unbounded power would overflow a float.
+        delay_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures, 16))
+        self._leave(key)
+        if key not in self._waiting:
+            self.add_after(key, delay_s)
+        return delay_s
+
+    def forget(self, key: str) -> None:
+        """Drop what is remembered of a key that is gone."""
+        self._failures.pop(key, None)
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+
+    def depth(self) -> int:
+        """Count the keys that wait."""
+        return len(self._waiting)
+
+    def oldest_age_s(self) -> float:
+        """Tell how long the oldest waiting key has waited."""
+        since = next(iter(self._waiting.values()), None)
+        return 0.0 if since is None else self.clock() - since
+
+    def _leave(self, key: str) -> None:
+        self._working.discard(key)
+        if (since := self._again.pop(key, None)) is not None:
+            self._waiting.setdefault(key, since)
+            self._news.set()
