@@ -18,14 +18,14 @@ def by_device(reference: Op[Rest, Result]) -> Op[Rest, Result]:
 
     @functools.wraps(reference)
     def op(first: Tensor, /, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
-        chosen = _launcher(reference) if first.is_cuda else reference
+        chosen = launcher(reference) if first.is_cuda else reference
         return chosen(first, *args, **kwargs)
 
     return op
 
 
 @functools.cache
-def _launcher(reference: Op[Rest, Result]) -> Op[Rest, Result]:
+def launcher(reference: Op[Rest, Result]) -> Op[Rest, Result]:
     """Import the kernel at its first use: a CPU neither needs Triton nor pays for its import."""
     if find_spec("triton") is None:
         return reference

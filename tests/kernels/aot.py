@@ -58,6 +58,15 @@ SHAPES = (
 )
 
 
+# What a fast kernel is recognised by, and how PTX spells it.
+INSTRUCTIONS = {
+    "wgmma": "wgmma.mma_async",  # Hopper's tensor cores, a warp group at a time
+    "mma": "mma.sync",  # the tensor cores, a warp at a time
+    "copy16": "cp.async.cg",  # 16 bytes from global to shared memory, behind the arithmetic
+    "load16": "ld.global.v4",  # 16 bytes into registers
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """What the compiler made of one kernel."""
@@ -70,11 +79,8 @@ class Compiled:
     spilled_bytes: int
     """Per thread, in local memory."""
     shared_bytes: int
-    has_wgmma: bool
-    """The tensor cores of Hopper, a warp group at a time."""
-    has_mma: bool
-    """The tensor cores, a warp at a time."""
-    has_async_copy: bool
+    instructions: tuple[str, ...]
+    """Those of INSTRUCTIONS that the kernel has."""
 
 
 class HopperDriver:
@@ -90,25 +96,25 @@ class HopperDriver:
         return HOPPER
 
 
-def compile_all() -> list[Compiled]:
+def compile_all(shapes: Iterable[Shape] = SHAPES, **options: int) -> list[Compiled]:
     """Every kernel for every shape."""
     triton.runtime.driver.set_active(HopperDriver())
     seen: list[Compiled] = []
-    for shape in SHAPES:
-        with launching_nothing() as compiled:
+    for shape in shapes:
+        with launching_nothing(**options) as compiled:
             launch_all(shape)
         seen += [inspect_cubin(shape, kernel) for kernel in compiled]
     return seen
 
 
 @contextmanager
-def launching_nothing() -> Iterator[list[CompiledKernel]]:
-    """Compile what is launched, and collect it."""
+def launching_nothing(**options: int) -> Iterator[list[CompiledKernel]]:
+    """Compile what is launched, with these options besides its own, and collect it."""
     compiled: list[CompiledKernel] = []
     launch = JITFunction.run
 
-    def compile_only(function: Any, *args: Any, warmup: bool, **kwargs: Any) -> None:
-        compiled.append(launch(function, *args, warmup=True, **kwargs))
+    def compile_only(function: Any, *args: Any, **kwargs: Any) -> None:
+        compiled.append(launch(function, *args, **{**kwargs, **options, "warmup": True}))
 
     JITFunction.run = compile_only
     try:
@@ -134,21 +140,25 @@ def launch_all(shape: Shape) -> None:
     silu_mul(floats(rows, 2 * shape.features))
 
     head_norm = floats(shape.head_size) if shape.has_qk_norm else None
-    caches = floats(2, num_blocks, block_size, shape.num_kv_heads, shape.head_size).unbind()
+    k_cache, v_cache = floats(
+        2, num_blocks, block_size, shape.num_kv_heads, shape.head_size
+    ).unbind()
     q = rope_and_store_kv(
         floats(rows, num_heads * shape.head_size),
         ints(rows).long(),
         torch.zeros(64, shape.head_size),
         ints(rows).long(),
-        *caches,
+        k_cache,
+        v_cache,
         num_q_heads=shape.num_q_heads,
         num_kv_heads=shape.num_kv_heads,
         q_norm=head_norm,
         k_norm=head_norm,
     )
     table = ints(rows, max_blocks)
-    paged_decode_attention(q, *caches, table, ints(rows), shape.head_size**-0.5)
-    paged_prefill_attention(q, *caches, table, ints(rows + 1), ints(rows), shape.head_size**-0.5)
+    lens, starts = ints(rows), ints(rows + 1)
+    paged_decode_attention(q, k_cache, v_cache, table, lens, 0.125)
+    paged_prefill_attention(q, k_cache, v_cache, table, starts, lens, 0.125)
 
 
 def inspect_cubin(shape: Shape, kernel: CompiledKernel) -> Compiled:
@@ -156,7 +166,7 @@ def inspect_cubin(shape: Shape, kernel: CompiledKernel) -> Compiled:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        command = [CUOBJDUMP, "--dump-resource-usage", file.name]
+        command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
         usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     figures = {name: int(figure) for name, figure in re.findall(r"\b(REG|STACK):(\d+)", usage)}
     ptx = kernel.asm["ptx"]
@@ -167,28 +177,31 @@ def inspect_cubin(shape: Shape, kernel: CompiledKernel) -> Compiled:
         registers=figures["REG"],
         spilled_bytes=figures["STACK"],
         shared_bytes=kernel.metadata.shared,
-        has_wgmma="wgmma.mma_async" in ptx,
-        has_mma="mma.sync" in ptx,
-        has_async_copy="cp.async" in ptx,
+        instructions=tuple(name for name, spelt in INSTRUCTIONS.items() if spelt in ptx),
     )
 
 
 def table_of(compiled: Iterable[Compiled]) -> str:
     """One line a kernel."""
-    lines = [f"{'shape':14} {'kernel':28} warps regs spill shared  instructions"]
-    for one in compiled:
-        flags = (("wgmma", one.has_wgmma), ("mma", one.has_mma), ("cp.async", one.has_async_copy))
-        instructions = " ".join(name for name, is_there in flags if is_there)
-        lines.append(
-            f"{one.shape:14} {one.kernel:28} {one.num_warps:5} {one.registers:4} "
-            f"{one.spilled_bytes:5} {one.shared_bytes:6}  {instructions}"
-        )
-    return "\n".join(lines)
+    heading = f"{'shape':14} {'kernel':28} warps regs spill shared  instructions"
+    lines = (
+        f"{one.shape:14} {one.kernel:28} {one.num_warps:5} {one.registers:4} "
+        f"{one.spilled_bytes:5} {one.shared_bytes:6}  {' '.join(one.instructions)}"
+        for one in compiled
+    )
+    return "\n".join((heading, *lines))
+
+
+def main() -> None:
+    """Print a table, or with --json the same beside one shape that is starved of registers."""
+    everything = compile_all()
+    if sys.argv[1:] != ["--json"]:
+        sys.stdout.write(table_of(everything) + "\n")
+        return
+    starved = compile_all(SHAPES[:1], maxnreg=64)
+    report = {"compiled": everything, "starved": starved}
+    json.dump(report, sys.stdout, default=asdict)
 
 
 if __name__ == "__main__":
-    everything = compile_all()
-    if sys.argv[1:] == ["--json"]:
-        print(json.dumps([asdict(one) for one in everything]))
-    else:
-        print(table_of(everything))
+    main()

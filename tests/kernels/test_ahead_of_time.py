@@ -1,0 +1,90 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMPILER = Path(__file__).with_name("aot.py")
+HEAD_SIZES = ("smollm2-135m", "llama-3.1-8b", "qwen3-0.6b", "head-96", "head-256")
+KERNELS = {
+    "_rms_norm_kernel",
+    "_silu_mul_kernel",
+    "_rope_and_store_kv_kernel",
+    "_attend_split_kernel",
+    "_join_splits_kernel",
+    "_prefill_kernel",
+}
+HOPPER_SHARED_BYTES = 227 * 1024
+HOPPER_REGISTERS = 65536
+
+Compiled = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Compiled]:
+    """Compile in a process of its own: here, triton was imported as an interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, str(COMPILER), "--json"]
+    run = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    found: dict[str, Compiled] = json.loads(run.stdout)
+    return found
+
+
+@pytest.fixture
+def compiled(report: dict[str, Compiled]) -> Compiled:
+    return report["compiled"]
+
+
+def test_every_kernel_compiles_for_every_shape(compiled: Compiled) -> None:
+    """From the embedded model to heads of 256, with and without the norm of each head."""
+    seen = {(one["shape"], one["kernel"]) for one in compiled}
+
+    assert seen == {(shape, kernel) for shape in HEAD_SIZES for kernel in KERNELS}
+
+
+def test_nothing_spills(compiled: Compiled) -> None:
+    """A spilled register is a round trip to memory, in the middle of the innermost loop."""
+    spilling = [one for one in compiled if one["spilled_bytes"]]
+
+    assert not spilling
+
+
+def test_a_spill_would_be_seen(report: dict[str, Compiled]) -> None:
+    """With 64 registers a thread, attention cannot but spill."""
+    starved = {one["kernel"]: one["spilled_bytes"] for one in report["starved"]}
+
+    assert starved["_prefill_kernel"] > 0
+
+
+def test_every_kernel_fits_a_multiprocessor(compiled: Compiled) -> None:
+    """A program that asks for more than there is would fail at its first launch."""
+    for one in compiled:
+        assert one["registers"] * one["num_warps"] * 32 <= HOPPER_REGISTERS, one
+        assert one["shared_bytes"] <= HOPPER_SHARED_BYTES, one
+
+
+def test_prefill_runs_on_hoppers_tensor_cores(compiled: Compiled) -> None:
+    """Only wgmma reaches the rate that the roofline assumes."""
+    for one in compiled:
+        if one["kernel"] == "_prefill_kernel":
+            assert "wgmma" in one["instructions"], one
+
+
+def test_decode_runs_on_tensor_cores(compiled: Compiled) -> None:
+    """A group of query heads fills 16 rows, too few for wgmma and right for mma."""
+    for one in compiled:
+        if one["kernel"] == "_attend_split_kernel":
+            assert "mma" in one["instructions"], one
+
+
+def test_kv_is_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
+    """Attention is bound by these copies: narrower ones would waste the memory's bandwidth."""
+    for one in compiled:
+        if one["kernel"] in {"_attend_split_kernel", "_prefill_kernel"}:
+            assert "copy16" in one["instructions"], one

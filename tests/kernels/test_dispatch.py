@@ -1,0 +1,92 @@
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import paceline_kernels
+from paceline_kernels import activation, decode_attention, norm, prefill_attention, rotary
+from paceline_kernels.activation import kernel as activation_kernel
+from paceline_kernels.decode_attention import kernel as decode_kernel
+from paceline_kernels.dispatch import by_device, launcher
+from paceline_kernels.norm import kernel as norm_kernel
+from paceline_kernels.prefill_attention import kernel as prefill_kernel
+from paceline_kernels.rotary import kernel as rotary_kernel
+
+OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
+    "paged_decode_attention": (
+        decode_attention.reference_paged_decode_attention,
+        decode_kernel.paged_decode_attention,
+    ),
+    "paged_prefill_attention": (
+        prefill_attention.reference_paged_prefill_attention,
+        prefill_kernel.paged_prefill_attention,
+    ),
+    "rms_norm": (norm.reference_rms_norm, norm_kernel.rms_norm),
+    "rope_and_store_kv": (rotary.reference_rope_and_store_kv, rotary_kernel.rope_and_store_kv),
+    "silu_mul": (activation.reference_silu_mul, activation_kernel.silu_mul),
+}
+
+
+def test_these_are_all_the_ops() -> None:
+    """An op that is added here is added to the tests below."""
+    assert sorted(OPS) == paceline_kernels.__all__
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_kernel_and_reference_take_the_same_arguments(op: str) -> None:
+    """They are looked up by name, so no type checker compares them."""
+    reference, kernel = OPS[op]
+
+    assert inspect.signature(kernel) == inspect.signature(reference)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_each_reference_finds_its_kernel(op: str) -> None:
+    """This is what a tensor on a GPU gets."""
+    reference, kernel = OPS[op]
+
+    assert launcher(reference) is kernel
+
+
+def test_the_device_of_the_first_tensor_decides() -> None:
+    """A CPU tensor gets the reference, with arguments by place and by name."""
+    seen = []
+
+    def rms_norm(x: torch.Tensor, weight: torch.Tensor, *, eps: float) -> float:
+        seen.append(x)
+        return weight.item() + eps
+
+    x = torch.zeros(1)
+
+    assert by_device(rms_norm)(x, torch.tensor(2.0), eps=1.0) == 3
+    assert seen == [x]
+
+
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["triton installed", "triton missing"])
+def test_a_cpu_never_imports_triton(is_hidden: bool) -> None:
+    """The import takes a second and much memory, and there are machines without it."""
+    script = f"""
+import sys
+if {is_hidden}:
+    sys.modules["triton"] = None
+import torch
+import paceline_kernels as kernels
+from paceline_kernels.dispatch import launcher
+from paceline_kernels.norm import reference_rms_norm
+x = torch.ones(2, 8)
+kernels.silu_mul(kernels.rms_norm(x, x[0], 1e-5))
+if {is_hidden}:
+    assert launcher(reference_rms_norm) is reference_rms_norm
+else:
+    assert "triton" not in sys.modules
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,84 @@
+"""Inputs for the kernels, ragged and poisoned, and how near to float64 each dtype must come."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+FLOAT64 = torch.float64
+
+# The interpreter computes bfloat16 wrongly and does not say so: only a GPU can test it.
+DTYPES = (
+    pytest.param(torch.float32, id="float32"),
+    pytest.param(torch.float16, id="float16"),
+    pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.gpu),
+)
+
+# A few units in the last place of each type: to skip one of some hundred terms shows in float32.
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def assert_near(seen: Tensor, wanted: Tensor) -> None:
+    """Compare with a float64 result, as strictly as the dtype of `seen` allows; NaN never fits."""
+    tolerance = TOLERANCES[seen.dtype]
+    torch.testing.assert_close(seen.double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def random_floats(*sizes: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:
+    """Draw the same normal numbers for every dtype and device, then round them."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sizes, generator=generator, dtype=FLOAT64).to(dtype).to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """How a model cuts its attention."""
+
+    num_q: int
+    num_kv: int
+    size: int
+    block_size: int = 16
+    has_norm: bool = False
+
+    def __str__(self) -> str:
+        """Name the case among a test's parameters."""
+        norm = "-norm" if self.has_norm else ""
+        return f"{self.num_q}q-{self.num_kv}kv-{self.size}-blocks{self.block_size}{norm}"
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKV:
+    """The KV of some sequences in shuffled blocks; NaN wherever no sequence has a token."""
+
+    k_cache: Tensor
+    v_cache: Tensor
+    block_table: Tensor
+    context_lens: Tensor
+
+    def double(self) -> "PagedKV":
+        """Give the same KV to a reference in float64."""
+        return replace(self, k_cache=self.k_cache.double(), v_cache=self.v_cache.double())
+
+    @property
+    def caches(self) -> tuple[Tensor, Tensor]:
+        """Both caches, in the order in which every op takes them."""
+        return self.k_cache, self.v_cache
+
+
+def a_paged_kv(lengths: Sequence[int], heads: Heads, *, dtype: torch.dtype, device: str) -> PagedKV:
+    """Lay out sequences of these lengths; block 0 is all NaN and fills the tables' unused ends."""
+    needed = [-(-length // heads.block_size) for length in lengths]
+    num_blocks = 1 + sum(needed)
+    shape = (num_blocks, 2, heads.block_size, heads.num_kv, heads.size)
+    kv = random_floats(*shape, dtype=dtype, device=device)
+    shuffled = iter((1 + torch.randperm(num_blocks - 1)).tolist())
+    table = torch.zeros(len(lengths), max([*needed, 1]) + 1, dtype=torch.int32)
+    kv[0] = torch.nan
+    for row, (length, count) in enumerate(zip(lengths, needed, strict=True)):
+        table[row, :count] = torch.tensor([next(shuffled) for _ in range(count)])
+        if rest := length % heads.block_size:
+            kv[int(table[row, count - 1]), :, rest:] = torch.nan
+    lens = torch.tensor(lengths, dtype=torch.int32, device=device)
+    return PagedKV(kv[:, 0], kv[:, 1], table.to(device), lens)
