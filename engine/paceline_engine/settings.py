@@ -31,6 +31,8 @@ class Settings(BaseSettings):
     """Commit, tag or branch of an `hf://` model."""
     model_mount: Path = Path("/model")
     """Where `oci://` and `pvc://` volumes are mounted."""
+    models_dir: Path | None = None
+    """Models that `builtin://NAME` means before those of installed packages: `NAME[.gguf]`."""
     cache_dir: Path = Path("/cache")
     """Where `hf://` downloads go."""
     hf_token: str | None = Field(default=None, validation_alias="HF_TOKEN", repr=False)

@@ -1,0 +1,1 @@
+"""From a model URI to weights and a tokenizer. Nothing here computes."""

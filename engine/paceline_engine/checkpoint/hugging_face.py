@@ -1,0 +1,114 @@
+"""A Hugging Face folder: `config.json`, safetensors (one file or an index), tokenizer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
+from paceline_engine.errors import CorruptModel, ModelNotFound
+from paceline_engine.model.config import from_hugging_face
+
+
+def open_folder(folder: Path) -> Checkpoint:
+    """Read what is small, and where each tensor lies."""
+    config = _read_json(folder / "config.json")
+    generation = _read_json(folder / "generation_config.json", default={})
+    bos = generation.get("bos_token_id", config.get("bos_token_id"))
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
+    return Checkpoint(
+        config=from_hugging_face(config),
+        tensors=SafetensorsFolder(folder),
+        tokenizer=_tokenizer(folder),
+        bos_token_id=bos if isinstance(bos, int) else None,
+        eos_token_ids=unique_ids([eos]),
+    )
+
+
+class SafetensorsFolder:
+    """Every `*.safetensors` of a folder, mapped into memory and read tensor by tensor."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = {name: _open(folder / name) for name in _shard_names(folder)}
+        self._file_of = {
+            tensor: name for name, file in self._files.items() for tensor in file.keys()
+        }  # noqa: SIM118 - a file is no mapping
+
+    @property
+    def origin(self) -> str:
+        """The folder."""
+        return str(self._folder)
+
+    def read(self, name: str) -> Tensor:
+        """Read one tensor; its memory is the file's until it is converted."""
+        if name not in self._file_of:
+            raise CorruptModel(f"{self._folder}: no file of the model has the tensor {name}.")
+        tensor: Tensor = self._files[self._file_of[name]].get_tensor(name)
+        return tensor
+
+
+def _shard_names(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return sorted(set(_read_json(index).get("weight_map", {}).values()))
+    names = sorted(path.name for path in folder.glob("*.safetensors"))
+    if not names:
+        raise ModelNotFound(f"{folder} has a config.json but no *.safetensors with the weights.")
+    return names
+
+
+def _open(path: Path) -> Any:
+    if not path.is_file():
+        raise CorruptModel(f"{path} is missing, though the index of the model names it.")
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise CorruptModel(
+            f"{path} ({path.stat().st_size:,} bytes) is no whole safetensors file: {error}."
+        ) from error
+
+
+def _tokenizer(folder: Path) -> TokenizerFiles:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelNotFound(
+            f"{folder} has no tokenizer.json; the engine reads tokenizers in that format only."
+        )
+    _read_json(path)  # refused here, not by the sidecar
+    config = _read_json(folder / "tokenizer_config.json", default={})
+    template = folder / "chat_template.jinja"
+    return TokenizerFiles(
+        tokenizer_json=path.read_text(encoding="utf-8"),
+        chat_template=template.read_text(encoding="utf-8")
+        if template.is_file()
+        else _default_template(config.get("chat_template")),
+        bos_token=_token_text(config.get("bos_token")),
+        eos_token=_token_text(config.get("eos_token")),
+    )
+
+
+def _default_template(value: str | list[dict[str, str]] | None) -> str | None:
+    """A model may bring several templates by name; `default` is the one for plain chats."""
+    if isinstance(value, list):
+        return {entry["name"]: entry["template"] for entry in value}.get("default")
+    return value
+
+
+def _token_text(value: str | dict[str, Any] | None) -> str | None:
+    return value["content"] if isinstance(value, dict) else value
+
+
+def _read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    if default is not None and not path.is_file():
+        return default
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CorruptModel(f"{path} is no readable JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise CorruptModel(f"{path} must hold a JSON object, got {type(content).__name__}.")
+    return content

@@ -1,0 +1,1 @@
+"""The decoder: what the weights mean and what is computed with them."""

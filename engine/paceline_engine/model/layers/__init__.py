@@ -1,0 +1,1 @@
+"""The parts that a decoder layer is made of."""

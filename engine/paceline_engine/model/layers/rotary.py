@@ -1,0 +1,34 @@
+"""The table of rotations: cosines and sines of every position."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from paceline_engine.model.config import Rope
+
+
+def cos_sin_table(rope: Rope, head_size: int, max_len: int) -> Tensor:  # [max_len, head_size]
+    """Cosines in the first half of a row, sines in the second; float32."""
+    exponents = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
+    frequencies = _scaled(1.0 / (rope.theta**exponents), rope)
+    angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+def _scaled(frequencies: Tensor, rope: Rope) -> Tensor:  # [head_size / 2]
+    if rope.divisors:
+        return frequencies / torch.tensor(rope.divisors)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _llama3(frequencies, rope)
+    return frequencies
+
+
+def _llama3(frequencies: Tensor, rope: Rope) -> Tensor:
+    """Slow the long waves down by the factor, leave the short ones, blend in between."""
+    turns = rope.original_max_len * frequencies / (2 * math.pi)
+    spread = rope.high_freq_factor - rope.low_freq_factor
+    keep = ((turns - rope.low_freq_factor) / spread).clamp(0.0, 1.0)
+    return keep * frequencies + (1.0 - keep) * frequencies / rope.factor

@@ -1,0 +1,141 @@
+"""Loads a model: find it, read its weights, take the KV memory, run a few steps to warm up."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline_engine.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from paceline_engine.checkpoint.hub import Hub
+from paceline_engine.checkpoint.tokenizer import TokenizerFiles
+from paceline_engine.checkpoint.uri import Located, Places, locate
+from paceline_engine.errors import BadSettings
+from paceline_engine.kv_cache.tensors import allocate
+from paceline_engine.limits import Capacity
+from paceline_engine.model import memory
+from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.layers.rotary import cos_sin_table
+from paceline_engine.model.weights import build_decoder
+from paceline_engine.running.attention import AttentionBackend
+from paceline_engine.running.cpu_attention import CpuAttention
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.ops import ops_for
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.running.warm_up import warm_up
+from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.settings import Settings
+from paceline_engine.wire import ModelInfo
+
+Progress = Callable[[str, float], None]
+"""Told the stage and its fraction, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model on its device, with the memory of its cache allocated."""
+
+    runner: ModelRunner
+    info: ModelInfo
+    capacity: Capacity
+    tokenizer: TokenizerFiles
+
+    def write_tokenizer(self, run_dir: Path) -> None:
+        """Put the tokenizer's files where the sidecar reads them."""
+        self.tokenizer.write(run_dir)
+
+
+def load_model(settings: Settings, progress: Progress) -> LoadedModel:
+    """Load what `settings` name, or raise the `EngineError` that says why it cannot be had."""
+    progress("fetching", 0.0)
+    located = locate(settings.model_uri, settings.model_revision, _places(settings))
+    progress("reading", 0.0)
+    checkpoint = open_checkpoint(located.path)
+    device = _device(settings)
+    dtype = _dtype(settings, device)
+
+    decoder = _decoder(checkpoint, device, dtype, progress)
+    step_bytes = memory.peak_step_bytes(checkpoint.config, settings.max_token_budget, dtype)
+    kv_bytes = memory.kv_bytes(settings, device, memory.measure(device), step_bytes)
+    capacity = memory.capacity(settings, checkpoint.config, dtype, device, kv_bytes)
+    runner = _runner(decoder, capacity, checkpoint.eos_token_ids)
+    progress("warming up", 0.0)
+    warm_up(runner, capacity)
+    progress("warming up", 1.0)
+    info = _info(located, checkpoint, capacity, device, dtype)
+    return LoadedModel(runner, info, capacity, checkpoint.tokenizer)
+
+
+def _places(settings: Settings) -> Places:
+    hub = Hub(settings.cache_dir, settings.hf_token)
+    return Places(settings.models_dir, settings.model_mount, hub)
+
+
+def _device(settings: Settings) -> torch.device:
+    has_gpu = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_gpu:
+        raise BadSettings("PACELINE_ENGINE_DEVICE is cuda, but torch finds no CUDA device.")
+    if settings.device == "cuda" or (settings.device == "auto" and has_gpu):
+        return torch.device("cuda", 0)
+    torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
+    return torch.device("cpu")
+
+
+def _dtype(settings: Settings, device: torch.device) -> torch.dtype:
+    if settings.dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return dtype
+
+
+def _decoder(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress
+) -> Decoder:
+    memory.require_weights_fit(checkpoint.config, dtype, memory.measure(device))
+    with torch.inference_mode():
+        return build_decoder(
+            checkpoint.config,
+            checkpoint.tensors,
+            ops_for(device),
+            device=device,
+            dtype=dtype,
+            progress=lambda fraction: progress("loading weights", fraction),
+        )
+
+
+def _runner(decoder: Decoder, capacity: Capacity, eos_token_ids: tuple[int, ...]) -> ModelRunner:
+    config, device, dtype = decoder.config, decoder.embedding.device, decoder.embedding.dtype
+    cos_sin = cos_sin_table(config.rope, config.head_size, capacity.max_model_len).to(device)
+    kv = allocate(config, capacity.num_blocks, capacity.block_size, device=device, dtype=dtype)
+    attention: AttentionBackend
+    if device.type == "cpu":
+        attention = CpuAttention(config, decoder.ops, kv, cos_sin.to(dtype))
+    else:
+        attention = KernelAttention(config, kv, cos_sin)
+    sampler = Sampler(eos_token_ids, salt=os.urandom(16))
+    return ModelRunner(decoder, attention, sampler, capacity.block_size)
+
+
+def _info(
+    located: Located,
+    checkpoint: Checkpoint,
+    capacity: Capacity,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> ModelInfo:
+    config = checkpoint.config
+    return ModelInfo(
+        name=located.name,
+        family=config.family,
+        revision=located.revision,
+        dtype=str(dtype).removeprefix("torch."),
+        device=device.type,
+        num_parameters=config.num_parameters,
+        vocab_size=config.vocab_size,
+        max_model_len=capacity.max_model_len,
+        bos_token_id=checkpoint.bos_token_id,
+        eos_token_ids=list(checkpoint.eos_token_ids),
+        kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
+        weight_bytes=config.num_parameters * dtype.itemsize,
+    )

@@ -1,0 +1,113 @@
+"""How much memory there is, and how many KV blocks fit into what the weights leave."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline_engine.errors import DoesNotFit
+from paceline_engine.limits import Capacity
+from paceline_engine.model.config import ModelConfig
+from paceline_engine.settings import Settings
+
+# Unless a setting says otherwise; a laptop has to do other things too.
+_CPU_KV_BYTES = 1 << 30
+_CPU_MAX_MODEL_LEN = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of the device, or on a CPU of the container."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+def measure(device: torch.device) -> Memory:
+    """What the device has now."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return Memory(total, free)
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    host = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+    memory = Memory(host["MemTotal"], host["MemAvailable"])
+    return _within_container(memory, Path("/sys/fs/cgroup"))
+
+
+def _within_container(host: Memory, cgroup: Path) -> Memory:
+    """The container's limit is what the kernel kills for, whatever the host has free."""
+    try:
+        limit = int((cgroup / "memory.max").read_text())  # "max" is no number: no limit
+        used = int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return host
+    # Cached files count as used, but the kernel drops them before it kills.
+    free = limit - used + int(stat.get("inactive_file", 0))
+    return Memory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
+
+
+def require_weights_fit(config: ModelConfig, dtype: torch.dtype, memory: Memory) -> None:
+    """Refuse before an hour of loading what the kernel would kill at its end."""
+    needed = config.num_parameters * dtype.itemsize
+    if needed > memory.free_bytes:
+        raise DoesNotFit(
+            f"The weights need {_gib(needed)} ({config.num_parameters:,} parameters of "
+            f"{dtype.itemsize} bytes), but only {_gib(memory.free_bytes)} of "
+            f"{_gib(memory.total_bytes)} are free."
+        )
+
+
+def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) -> int:
+    """What the widest moment of a full step takes beside weights and cache: an estimate.
+
+    The MLP holds the residual, the normed input, gate and up, and their product.
+    """
+    widest = 3 * config.hidden_size + 3 * config.intermediate_size
+    return max_tokens * widest * dtype.itemsize
+
+
+def kv_bytes(settings: Settings, device: torch.device, memory: Memory, step_bytes: int) -> int:
+    """Memory for the KV cache, from what is free after the weights and beside a full step."""
+    if settings.kv_cache_bytes is not None:
+        wanted, origin = settings.kv_cache_bytes, "PACELINE_ENGINE_KV_CACHE_BYTES"
+    elif device.type == "cpu":
+        wanted, origin = _CPU_KV_BYTES, "the default on a CPU"
+    else:
+        reserved = int(memory.total_bytes * (1 - settings.kv_cache_memory_fraction))
+        return max(0, memory.free_bytes - reserved - step_bytes)
+    if wanted > memory.free_bytes:
+        raise DoesNotFit(
+            f"The KV cache is to have {_gib(wanted)} ({origin}), but after the weights only "
+            f"{_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} are free."
+        )
+    return wanted
+
+
+def capacity(
+    settings: Settings, config: ModelConfig, dtype: torch.dtype, device: torch.device, kv: int
+) -> Capacity:
+    """Cut `kv` bytes into blocks, and the longest sequence to what they hold."""
+    per_token = config.kv_bytes_per_token(dtype.itemsize)
+    num_blocks = kv // (per_token * settings.block_size)
+    held = num_blocks * settings.block_size
+    asked = settings.max_model_len
+    if num_blocks == 0 or (asked is not None and min(asked, config.max_len) > held):
+        tokens = settings.block_size if asked is None else min(asked, config.max_len)
+        raise DoesNotFit(
+            f"The KV cache of {_gib(kv)} holds {held:,} tokens of {per_token:,} bytes, but one "
+            f"sequence of {tokens:,} tokens needs {_gib(tokens * per_token)}: raise the memory "
+            "or lower the context length."
+        )
+    default = _CPU_MAX_MODEL_LEN if device.type == "cpu" else config.max_len
+    return Capacity(
+        max_batch_size=settings.max_batch_size,
+        max_token_budget=settings.max_token_budget,
+        num_blocks=num_blocks,
+        block_size=settings.block_size,
+        max_model_len=min(config.max_len, asked or default, held),
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.2f} GiB"

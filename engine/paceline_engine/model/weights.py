@@ -1,0 +1,89 @@
+"""From a checkpoint's tensors to a decoder: checked, fused, laid out for the device.
+
+One layer is built at a time, so the peak is the decoder and one layer of the file.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from paceline_engine.checkpoint.tensors import TensorSource
+from paceline_engine.errors import CorruptModel
+from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.decoder import Decoder, Layer, Ops
+from paceline_engine.model.layers.linear import linear
+
+
+def build_decoder(
+    config: ModelConfig,
+    source: TensorSource,
+    ops: Ops,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Callable[[float], None],
+) -> Decoder:
+    """Read every weight that `config` asks for."""
+    reader = _Reader(source, device, dtype)
+    hidden, vocab = config.hidden_size, config.vocab_size
+    embedding = reader.read("model.embed_tokens.weight", (vocab, hidden))
+    head = embedding if config.tied_head else reader.read("lm_head.weight", (vocab, hidden))
+    layers = []
+    for index in range(config.num_layers):
+        layers.append(_layer(config, reader, f"model.layers.{index}."))
+        progress((index + 1) / config.num_layers)
+    norm = reader.read("model.norm.weight", (hidden,))
+    return Decoder(config, ops, embedding, tuple(layers), norm, linear(head))
+
+
+def _layer(config: ModelConfig, reader: "_Reader", prefix: str) -> Layer:
+    hidden, mlp, size = config.hidden_size, config.intermediate_size, config.head_size
+    q_size, kv_size = config.num_q_heads * size, config.num_kv_heads * size
+    attention = prefix + "self_attn."
+    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
+    gate_up = {"gate_proj": mlp, "up_proj": mlp}
+    head_norms = [
+        reader.read(f"{attention}{name}.weight", (size,)) if config.qk_norm else None
+        for name in ("q_norm", "k_norm")
+    ]
+    return Layer(
+        attention_norm=reader.read(prefix + "input_layernorm.weight", (hidden,)),
+        qkv=linear(
+            reader.fused({f"{attention}{name}.weight": (n, hidden) for name, n in qkv.items()}),
+            reader.fused({f"{attention}{name}.bias": (n,) for name, n in qkv.items()})
+            if config.qkv_bias
+            else None,
+        ),
+        q_norm=head_norms[0],
+        k_norm=head_norms[1],
+        out=linear(reader.read(attention + "o_proj.weight", (hidden, q_size))),
+        mlp_norm=reader.read(prefix + "post_attention_layernorm.weight", (hidden,)),
+        gate_up=linear(
+            reader.fused({f"{prefix}mlp.{name}.weight": (n, hidden) for name, n in gate_up.items()})
+        ),
+        down=linear(reader.read(prefix + "mlp.down_proj.weight", (hidden, mlp))),
+    )
+
+
+class _Reader:
+    """Reads a tensor by name, requires its shape, and puts it on the device."""
+
+    def __init__(self, source: TensorSource, device: torch.device, dtype: torch.dtype) -> None:
+        self._source = source
+        self._device = device
+        self._dtype = dtype
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor of the checkpoint."""
+        tensor = self._source.read(name)
+        if tuple(tensor.shape) != shape:
+            raise CorruptModel(
+                f"{self._source.origin}: tensor {name} has shape {tuple(tensor.shape)}, "
+                f"the model's config asks for {shape}."
+            )
+        return tensor.to(device=self._device, dtype=self._dtype)
+
+    def fused(self, shapes: dict[str, tuple[int, ...]]) -> Tensor:
+        """Several tensors under one another, multiplied in one go."""
+        return torch.cat([self.read(name, shape) for name, shape in shapes.items()])

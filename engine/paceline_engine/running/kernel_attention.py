@@ -1,0 +1,96 @@
+"""Attention with the kernels of `paceline_kernels`: on a GPU, or their references elsewhere."""
+
+from dataclasses import dataclass
+
+import torch
+from paceline_kernels import paged_decode_attention, paged_prefill_attention, rope_and_store_kv
+from torch import Tensor
+
+from paceline_engine.kv_cache.tensors import KvTensors
+from paceline_engine.model.config import ModelConfig
+from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
+
+
+class KernelAttention:
+    """The GPU's `AttentionBackend`."""
+
+    def __init__(self, config: ModelConfig, kv: KvTensors, cos_sin: Tensor) -> None:
+        self.config = config
+        self.kv = kv
+        self.cos_sin = cos_sin  # [max_len, head_size]
+
+    def plan(self, inputs: StepInputs) -> "KernelStep":
+        """Put the step's indices on the device."""
+        device, decodes = self.cos_sin.device, inputs.num_decodes
+
+        def put(array: Int32s | Int64s) -> Tensor:
+            return torch.from_numpy(array).to(device, non_blocking=True)
+
+        return KernelStep(
+            self,
+            num_decodes=decodes,
+            positions=put(inputs.positions),
+            slots=put(inputs.slots),
+            block_table=put(inputs.block_table),
+            context_lens=put(inputs.context_lens),
+            prefill_cu_seqlens=put(inputs.cu_seqlens[decodes:] - decodes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """One step's indices on the device; the first `num_decodes` tokens and sequences decode."""
+
+    backend: KernelAttention
+    num_decodes: int
+    positions: Tensor  # [T]
+    slots: Tensor  # [T]
+    block_table: Tensor  # [S, P]
+    context_lens: Tensor  # [S]
+    prefill_cu_seqlens: Tensor  # [S - num_decodes + 1], from 0
+
+    def attend(
+        self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
+    ) -> Tensor:
+        """See `paceline_engine.model.decoder.Attention`."""
+        config = self.backend.config
+        keys, values = self.backend.kv.keys[layer], self.backend.kv.values[layer]
+        q = rope_and_store_kv(
+            qkv,
+            self.positions,
+            self.backend.cos_sin,
+            self.slots,
+            keys,
+            values,
+            num_q_heads=config.num_q_heads,
+            num_kv_heads=config.num_kv_heads,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=config.norm_eps,
+        )
+        split, scale = self.num_decodes, config.head_size**-0.5
+        parts = []
+        if split:
+            parts.append(
+                paged_decode_attention(
+                    q[:split],
+                    keys,
+                    values,
+                    self.block_table[:split],
+                    self.context_lens[:split],
+                    scale,
+                )
+            )
+        if split < len(q):
+            parts.append(
+                paged_prefill_attention(
+                    q[split:],
+                    keys,
+                    values,
+                    self.block_table[split:],
+                    self.prefill_cu_seqlens,
+                    self.context_lens[split:],
+                    scale,
+                )
+            )
+        return torch.cat(parts).flatten(1)

@@ -1,0 +1,41 @@
+"""The decoder's elementwise ops on each device."""
+
+import paceline_kernels
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paceline_engine.model.decoder import Ops
+
+
+class CpuOps:
+    """Plain torch, in few passes over memory."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Ops`."""
+        return functional.rms_norm(x, weight.shape, weight, eps)
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Ops`; the sum is written over `x`."""
+        total = x.add_(residual)
+        return self.rms_norm(total, weight, eps), total
+
+    def silu_mul(self, x: Tensor) -> Tensor:
+        """See `Ops`."""
+        gate, up = x.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+
+class KernelOps:
+    """The fused kernels."""
+
+    rms_norm = staticmethod(paceline_kernels.rms_norm)
+    add_rms_norm = staticmethod(paceline_kernels.add_rms_norm)
+    silu_mul = staticmethod(paceline_kernels.silu_mul)
+
+
+def ops_for(device: torch.device) -> Ops:
+    """Choose by device."""
+    return CpuOps() if device.type == "cpu" else KernelOps()

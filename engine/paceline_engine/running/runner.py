@@ -1,0 +1,49 @@
+"""One step on the device: prepare, attend and multiply, sample. Implements the `Runner` port."""
+
+import torch
+
+from paceline_engine.errors import RequestError
+from paceline_engine.model.decoder import Decoder
+from paceline_engine.running.attention import AttentionBackend
+from paceline_engine.running.inputs import StepInputs, prepare
+from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
+from paceline_engine.scheduling.batch import Batch
+
+
+class ModelRunner:
+    """Holds the weights and the KV memory; computes one batch at a time."""
+
+    def __init__(
+        self, decoder: Decoder, attention: AttentionBackend, sampler: Sampler, block_size: int
+    ) -> None:
+        self._decoder = decoder
+        self._attention = attention
+        self._sampler = sampler
+        self._block_size = block_size
+        self._device = decoder.embedding.device
+
+    def run(self, batch: Batch) -> list[int | None]:
+        """Compute every slice and write its KV; the next token of each slice that samples."""
+        inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
+        tokens = iter(self._next_tokens(inputs))
+        return [next(tokens) if piece.samples else None for piece in batch.slices]
+
+    @torch.inference_mode()
+    def _next_tokens(self, inputs: StepInputs) -> list[int]:
+        """Aligned with `inputs.sampled`."""
+        logits = self.logits(inputs)
+        if not inputs.sampled:
+            return []
+        tokens = self._sampler.sample(logits, inputs.sampled)
+        for request, token in zip(inputs.sampled, tokens, strict=True):
+            if token == NOT_A_TOKEN:
+                raise RequestError(request.id, "the model's output is not a number")
+        return tokens
+
+    @torch.inference_mode()
+    def logits(self, inputs: StepInputs) -> torch.Tensor:  # [R, vocab]
+        """Run the decoder; the scores of the tokens that sample."""
+        token_ids = torch.from_numpy(inputs.token_ids).to(self._device)
+        sample_rows = torch.from_numpy(inputs.sample_rows).to(self._device)
+        hidden = self._decoder.hidden(token_ids, self._attention.plan(inputs))
+        return self._decoder.logits(hidden[sample_rows])

@@ -1,0 +1,127 @@
+"""From logits to tokens, for all rows of a step at once.
+
+Greedy rows take the first of the largest logits. The others draw once: the token at which the
+running sum of probabilities passes the draw. Rows with top-k or top-p sum over their candidates,
+best first; the candidates are nearly always few, so a partial sort finds them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from paceline_engine.request import Request
+from paceline_engine.sampling.draw import seed_of, uniform
+
+NOT_A_TOKEN = -1
+"""In place of a token: the logits of the row are not numbers."""
+
+# Candidates looked at before a whole sort: 49,152 logits take 0.3 ms this way and 3 ms the other.
+_FEW = 256
+# A temperature below this is greedy: the division would leave the range of float32.
+_GREEDY_BELOW = 1e-4
+
+
+class Sampler:
+    """Chooses the next token of every request that samples."""
+
+    def __init__(self, eos_token_ids: Sequence[int], salt: bytes) -> None:
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._salt = salt
+        """Random per engine run: makes the seeds of requests that bring none."""
+
+    def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
+        """Pick a token per row of `logits` [rows, vocab], which may be overwritten."""
+        self._forbid_early_ends(logits, requests)
+        best, tokens = logits.max(dim=-1)
+        tokens = torch.where(best.isfinite(), tokens, NOT_A_TOKEN)
+        drawn = [
+            row
+            for row, request in enumerate(requests)
+            if request.sampling.temperature >= _GREEDY_BELOW
+        ]
+        if drawn:
+            rows = torch.tensor(drawn, device=logits.device)
+            picked = self._draw(logits[rows].float(), [requests[row] for row in drawn])
+            tokens[rows] = torch.where(tokens[rows] == NOT_A_TOKEN, NOT_A_TOKEN, picked)
+        result: list[int] = tokens.tolist()
+        return result
+
+    def _forbid_early_ends(self, logits: Tensor, requests: Sequence[Request]) -> None:
+        """Before `min_tokens`, a token that would end the output cannot be chosen."""
+        for row, request in enumerate(requests):
+            sampling = request.sampling
+            if request.num_output_tokens >= sampling.min_tokens:
+                continue
+            ends = sampling.stop_token_ids
+            ends += () if sampling.ignore_eos else self._eos_token_ids
+            known = [token for token in ends if 0 <= token < logits.shape[-1]]
+            logits[row, known] = -torch.inf
+
+    def _draw(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:  # [rows]
+        device = logits.device
+
+        def column(values: list[float]) -> Tensor:  # [rows, 1]
+            return torch.tensor(values, dtype=torch.float64, device=device).unsqueeze(1)
+
+        draws = column(
+            [uniform(seed_of(each, self._salt), len(each.token_ids)) for each in requests]
+        )
+        logits = logits / column([each.sampling.temperature for each in requests]).float()
+        top_k = column([each.sampling.top_k or logits.shape[-1] for each in requests])
+        top_p = column([each.sampling.top_p for each in requests])
+
+        tokens = torch.empty(len(requests), dtype=torch.int64, device=device)
+        is_cut = ((top_k < logits.shape[-1]) | (top_p < 1)).squeeze(1)
+        if not is_cut.all():
+            tokens[~is_cut] = _among_all(logits[~is_cut], draws[~is_cut])
+        if is_cut.any():
+            tokens[is_cut] = _among_best(
+                logits[is_cut], top_k[is_cut], top_p[is_cut], draws[is_cut]
+            )
+        return tokens
+
+
+def _among_all(logits: Tensor, draws: Tensor) -> Tensor:  # [rows, vocab], [rows, 1] -> [rows]
+    """Draw from the whole vocabulary."""
+    sums = logits.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+    return _first_above(sums, draws * sums[:, -1:])
+
+
+def _among_best(logits: Tensor, top_k: Tensor, top_p: Tensor, draws: Tensor) -> Tensor:
+    """Draw from the `top_k` best that together have the probability `top_p`."""
+    vocab = logits.shape[-1]
+    weights = (logits - logits.amax(dim=-1, keepdim=True)).double().exp()
+    # top-p counts of what top-k leaves; without top-k that is everything.
+    everything = weights.sum(dim=-1, keepdim=True)
+    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    open_rows = torch.arange(len(logits), device=logits.device)
+    for count in (min(_FEW, vocab), vocab):
+        best, ids = weights[open_rows].topk(count, dim=-1)
+        sums = best.cumsum(dim=-1)
+        limit_k = top_k[open_rows]
+        of_k = torch.where(
+            limit_k < count,
+            sums.gather(1, (limit_k.long() - 1).clamp(max=count - 1)),
+            torch.where(limit_k < vocab, sums[:, -1:], everything[open_rows]),
+        )
+        wanted = top_p[open_rows] * of_k
+        is_enough = (limit_k <= count) | ((limit_k >= vocab) & (sums[:, -1:] >= wanted))
+        is_enough = (is_enough | (count == vocab)).squeeze(1)
+        # A candidate stays while those before it have not reached top-p, the best one always.
+        stays = (sums - best < wanted) & (torch.arange(count, device=sums.device) < limit_k)
+        stays[:, 0] = True
+        kept = (best * stays).cumsum(dim=-1)
+        picks = _first_above(kept, draws[open_rows] * kept[:, -1:])
+        chosen = ids.gather(1, picks.unsqueeze(1)).squeeze(1)
+        tokens[open_rows[is_enough]] = chosen[is_enough]
+        open_rows = open_rows[~is_enough]
+        if not len(open_rows):
+            break
+    return tokens
+
+
+def _first_above(sums: Tensor, marks: Tensor) -> Tensor:  # [rows, n] rising, [rows, 1] -> [rows]
+    """Index of the first sum that is above the mark."""
+    found = torch.searchsorted(sums, marks, right=True).squeeze(1)
+    return found.clamp(max=sums.shape[-1] - 1)
