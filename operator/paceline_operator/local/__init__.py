@@ -1,0 +1,1 @@
+"""Local mode: one InferenceService on this machine, with the same rules, tuner and API."""

@@ -1,0 +1,46 @@
+"""Shows a live service: a table that redraws itself in a terminal, plain lines anywhere else."""
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from paceline_operator.local.live import LiveService
+from paceline_operator.local.screen import View, line, screen
+
+_REDRAWS_PER_SECOND = 2  # each costs some milliseconds of a core that the engine wants
+
+
+@contextlib.contextmanager
+def shown(
+    console: Console, live: LiveService, view: Callable[[], View] | None = None
+) -> Iterator[None]:
+    """Show the service while the block runs."""
+    current = view or live.view
+    if console.is_terminal:
+        with Live(
+            get_renderable=lambda: screen(current()),
+            console=console,
+            refresh_per_second=_REDRAWS_PER_SECOND,
+        ):
+            yield
+        return
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    live.on_event.append(lambda text: say(f"{live.name}: {text}"))
+    live.on_report.append(lambda _: say(line(current())))
+    say(f"{live.name}: {live.phase} {live.service.spec.model.uri}")
+    yield
+
+
+def save_svg(view: View, path: Path) -> None:
+    """Save one look at the table as a picture."""
+    console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    console.print(screen(view))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    console.save_svg(str(path), title="paceline demo")
