@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+CLUSTER := PYTHONPATH=tests $(PY) -m local_cluster
 
 .PHONY: help
 help: ## Show this help.
@@ -14,6 +15,10 @@ help: ## Show this help.
 
 .PHONY: install
 install: .venv/installed ## Create .venv with every part, the embedded model and the developer tools.
+
+.PHONY: demo
+demo: install ## Serve the embedded model, break its SLA, watch the tuner mend it.
+	.venv/bin/paceline demo
 
 .PHONY: fmt
 fmt: install ## Format, and fix what can be fixed.
@@ -37,3 +42,19 @@ test: install ## Every test, on a whole Kubernetes where the machine allows it.
 
 .PHONY: check
 check: lint types test ## What CI runs.
+
+.PHONY: cluster
+cluster: install ## A whole Kubernetes on this machine, left up for you. Needs root and Go.
+	$(CLUSTER) up
+
+.PHONY: images
+images: install ## Build the operator's, the sidecar's and the engine's image for that cluster.
+	$(CLUSTER) images
+
+.PHONY: crds
+crds: install ## Generate crds/ and the chart's copy from the typed models.
+	$(PY) -m paceline_operator.api.schema crds charts/paceline/crds
+
+.PHONY: bench
+bench: install ## Measure the engine beside its peers on this machine.
+	$(PY) benchmarks/engine.py
