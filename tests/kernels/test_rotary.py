@@ -32,10 +32,11 @@ def test_rope_and_store_agrees_with_float64(heads: Heads, dtype: torch.dtype, de
     num_heads = heads.num_q + 2 * heads.num_kv
     qkv = random_floats(len(SLOTS), num_heads * heads.size, dtype=dtype, device=device)
     norms = random_floats(2, heads.size, dtype=dtype, device=device, seed=1)
-    caches = random_floats(
-        4, 2, heads.block_size, heads.num_kv, heads.size, dtype=dtype, device=device, seed=2
+    # A block in front of the caches: there a token without a slot would land.
+    memory = random_floats(
+        5, 2, heads.block_size, heads.num_kv, heads.size, dtype=dtype, device=device, seed=2
     )
-    wanted_caches = caches.double()
+    wanted_memory = memory.double()
     positions = torch.tensor([0, 49, 7, 1, 1, 30, 2], device=device)
     slots = torch.tensor(SLOTS, device=device)
     angles = some_angles(heads.size, device)
@@ -45,7 +46,7 @@ def test_rope_and_store_agrees_with_float64(heads: Heads, dtype: torch.dtype, de
         positions,
         angles,
         slots,
-        *caches.unbind(1),
+        *memory[1:].unbind(1),
         num_q_heads=heads.num_q,
         num_kv_heads=heads.num_kv,
         q_norm=norms[0] if heads.has_norm else None,
@@ -56,7 +57,7 @@ def test_rope_and_store_agrees_with_float64(heads: Heads, dtype: torch.dtype, de
         positions,
         angles.double(),
         slots,
-        *wanted_caches.unbind(1),
+        *wanted_memory[1:].unbind(1),
         num_q_heads=heads.num_q,
         num_kv_heads=heads.num_kv,
         q_norm=norms[0].double() if heads.has_norm else None,
@@ -64,7 +65,7 @@ def test_rope_and_store_agrees_with_float64(heads: Heads, dtype: torch.dtype, de
     )
 
     assert_near(q, wanted_q)
-    assert_near(caches, wanted_caches)
+    assert_near(memory, wanted_memory)
 
 
 def test_reference_turns_pairs_half_a_head_apart() -> None:
