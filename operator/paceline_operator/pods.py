@@ -1,9 +1,9 @@
 """A pod's runtime API over HTTP, and how a call can fail.
 
 PodError
-├── PodUnreachable   no answer in time
-├── PodRefused       an answer that says no: 401, 404, 409, 422, 503, with its status and body
-└── PodAnswerInvalid an answer that is not what docs/runtime-api.md says
+├── PodUnreachableError  no answer in time
+├── PodRefusedError      an answer that says no: 401, 404, 409, 422, 503, with its status and body
+└── PodAnswerError       an answer that is not what docs/runtime-api.md says
 """
 
 from collections.abc import Callable, Mapping
@@ -26,11 +26,11 @@ class PodError(Exception):
     """A pod did not do what it was asked."""
 
 
-class PodUnreachable(PodError):
+class PodUnreachableError(PodError):
     """The pod gave no answer in time."""
 
 
-class PodRefused(PodError):
+class PodRefusedError(PodError):
     """The pod answered no."""
 
     def __init__(self, pod: str, status: int, body: str) -> None:
@@ -39,7 +39,7 @@ class PodRefused(PodError):
         self.status = status
 
 
-class PodAnswerInvalid(PodError):
+class PodAnswerError(PodError):
     """The pod's answer does not match the runtime API."""
 
 
@@ -105,13 +105,15 @@ class HttpPodClient:
                 while len(content) <= _MAX_BODY_BYTES and not response.content.at_eof():
                     content += await response.content.read(_MAX_BODY_BYTES)
         except TimeoutError as error:
-            raise PodUnreachable(f"pod {pod.name}: no answer in {self._timeout_s:g} s") from error
+            raise PodUnreachableError(
+                f"pod {pod.name}: no answer in {self._timeout_s:g} s"
+            ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise PodUnreachable(f"pod {pod.name}: {error or type(error).__name__}") from error
+            raise PodUnreachableError(f"pod {pod.name}: {error or type(error).__name__}") from error
         if len(content) > _MAX_BODY_BYTES:
-            raise PodAnswerInvalid(f"pod {pod.name}: more than {_MAX_BODY_BYTES} bytes")
+            raise PodAnswerError(f"pod {pod.name}: more than {_MAX_BODY_BYTES} bytes")
         if status != 200:  # noqa: PLR2004 - HTTP's own number
-            raise PodRefused(pod.name, status, content.decode(errors="replace"))
+            raise PodRefusedError(pod.name, status, content.decode(errors="replace"))
         return content
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -125,4 +127,4 @@ def _decoded(pod: PodTarget, body: bytes, decode: Callable[[bytes], Answer]) -> 
     try:
         return decode(body)
     except msgspec.MsgspecError as error:
-        raise PodAnswerInvalid(f"pod {pod.name}: {error}") from error
+        raise PodAnswerError(f"pod {pod.name}: {error}") from error

@@ -1,0 +1,79 @@
+"""L3: counts of misses under one set of limits, and when they certify it."""
+
+from dataclasses import dataclass, replace
+
+from paceline_operator.tuning.measure import Counts, is_certain, is_late
+from paceline_operator.tuning.model import SLA
+from paceline_operator.tuning.window import Evidence
+
+_BLOCK = 100
+_DEFAULT_DISPERSION = 8.0
+_MIN_BLOCKS = 5
+_PROVEN_REQUESTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Requests that arrived and ended under the present limits."""
+
+    since: float
+    """Pod clock: when the limits took hold and the old batch had drained."""
+    last_seq: int = 0
+    requests: int = 0
+    misses: int = 0
+    blocks: tuple[int, ...] = ()
+    """Misses of each hundred requests."""
+    open_block: tuple[int, int] = (0, 0)
+    """Requests and misses of the hundred that is being filled."""
+
+    @property
+    def dispersion(self) -> float:
+        """How much more misses bunch than chance would have it."""
+        if len(self.blocks) < _MIN_BLOCKS:
+            return _DEFAULT_DISPERSION
+        mean = sum(self.blocks) / len(self.blocks)
+        if mean == 0:
+            return 1.0
+        squares = sum((misses - mean) ** 2 for misses in self.blocks)
+        return max(1.0, squares / (len(self.blocks) - 1) / mean)
+
+    def is_certified(self, objective: float) -> bool:
+        """Misses are surely rarer than the objective allows, bunching considered."""
+        return is_certain(self.requests / self.dispersion, self.misses / self.dispersion, objective)
+
+    def add(self, sla: SLA, evidence: Evidence) -> "Audit":
+        """Count what ended since the last look."""
+        audit = self
+        for record in evidence.requests:
+            if record.seq <= audit.last_seq or record.arrived_at < self.since:
+                continue
+            late = is_late(sla, record) or (
+                # The record holds only its longest gap: over the target, it may be a miss.
+                sla.itl_p99_ms is not None and (record.itl_max_ms or 0.0) > 2 * sla.itl_p99_ms
+            )
+            missed = late or record.outcome not in {"ok", "cancelled"}
+            audit = audit._with(record.seq, missed=missed)
+        return audit
+
+    def _with(self, seq: int, *, missed: bool) -> "Audit":
+        size, misses = self.open_block[0] + 1, self.open_block[1] + missed
+        is_full = size >= _BLOCK
+        return replace(
+            self,
+            last_seq=seq,
+            requests=self.requests + 1,
+            misses=self.misses + missed,
+            blocks=(*self.blocks, misses)[-50:] if is_full else self.blocks,
+            open_block=(0, 0) if is_full else (size, misses),
+        )
+
+
+def is_proven(counts: Counts, objective: float, *, held_s: float, window_s: float) -> bool:
+    """The limits kept the SLA for a whole window: good enough to return to after a lost lease."""
+    attainment = counts.attainment
+    return (
+        held_s >= window_s
+        and counts.requests >= _PROVEN_REQUESTS
+        and attainment is not None
+        and attainment >= objective
+    )

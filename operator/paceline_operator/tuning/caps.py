@@ -1,0 +1,118 @@
+"""Caps: the three live limits that the tuner chooses, and the guards on their way to a pod.
+
+A model refitted every few seconds wavers; limits must not. Lowering follows the middle of the
+last three proposals, raising the least of the last six, and neither leaves the dead band.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline_operator.telemetry import LimitValues
+
+_BATCH_DEAD_BAND = 0.08
+_BUDGET_DEAD_BAND = 0.08
+_TARGET_DEAD_BAND = 0.05
+_MAX_DECREASE = 0.8
+_MAX_INCREASE = 1.25
+_TO_LOWER = 3  # proposals
+_TO_RAISE = 6
+PROPOSALS = _TO_RAISE
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Max batch size, token budget, step target."""
+
+    batch_size: int
+    token_budget: int
+    step_target_ms: float | None
+
+    @classmethod
+    def of(cls, limits: LimitValues) -> "Caps":
+        """Read from a pod's limits."""
+        return cls(limits.max_batch_size, limits.token_budget, limits.step_target_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How far one decision may move."""
+
+    may_jump: bool
+    """A new engine or a new SLA: go where the model says at once."""
+    is_urgent: bool
+    """The SLA is being missed: lower at once."""
+    may_raise_batch: bool
+    """Enough runs for the batch size to matter."""
+    widen: float = 1.0
+    """Of the dead bands; doubled while limits swing."""
+
+    def apply(self, current: Caps, proposals: Sequence[Caps]) -> Caps:
+        """Move from `current` towards the proposals, oldest first; the last is the newest."""
+        latest = proposals[-1]
+        if self.may_jump:
+            return self._settle(current, latest)
+        wanted = Caps(
+            self._batch(current.batch_size, [p.batch_size for p in proposals]),
+            self._budget(current.token_budget, [p.token_budget for p in proposals]),
+            self._target(current.step_target_ms, proposals),
+        )
+        return self._settle(current, wanted)
+
+    def _batch(self, current: int, proposed: Sequence[int]) -> int:
+        lower = proposed[-1] if self.is_urgent else _middle(proposed)
+        if lower < current:
+            slowest = 1 if self.is_urgent else math.ceil(current * _MAX_DECREASE - 1e-9)
+            return max(lower, min(slowest, current - 1))
+        least = _least(proposed)
+        if least is not None and least > current and self.may_raise_batch:
+            return min(least, max(int(current * _MAX_INCREASE), current + 1))
+        return current
+
+    def _budget(self, current: int, proposed: Sequence[int]) -> int:
+        lower = proposed[-1] if self.is_urgent else _middle(proposed)
+        if lower < current:
+            return lower
+        least = _least(proposed)
+        if least is not None and least > current:
+            return min(least, int(current * _MAX_INCREASE))
+        return current
+
+    def _target(self, current: float | None, proposals: Sequence[Caps]) -> float | None:
+        targets = [p.step_target_ms for p in proposals if p.step_target_ms is not None]
+        latest = proposals[-1].step_target_ms
+        if latest is None or current is None or len(targets) < len(proposals):
+            return latest
+        lower = latest if self.is_urgent else statistics.median_low(targets[-_TO_LOWER:])
+        if lower < current:
+            return lower
+        return max(current, min(targets)) if len(targets) >= _TO_RAISE else current
+
+    def _settle(self, current: Caps, wanted: Caps) -> Caps:
+        """Leave out what is too small to be worth a change."""
+        batch = wanted.batch_size
+        if abs(batch - current.batch_size) <= self._batch_band(current.batch_size):
+            batch = current.batch_size
+        budget = wanted.token_budget
+        if abs(budget - current.token_budget) <= _BUDGET_DEAD_BAND * self.widen * budget:
+            budget = current.token_budget
+        target = wanted.step_target_ms
+        if target is not None and current.step_target_ms is not None:
+            moved = abs(target / current.step_target_ms - 1)
+            target = current.step_target_ms if moved <= _TARGET_DEAD_BAND * self.widen else target
+        return Caps(batch, budget, target)
+
+    def _batch_band(self, current: int) -> float:
+        if self.may_jump or self.is_urgent:
+            return 0.0
+        # One sequence more or less is noise where few run.
+        return max(1.0, _BATCH_DEAD_BAND * current) * self.widen
+
+
+def _middle(values: Sequence[int]) -> int:
+    return statistics.median_high(values[-_TO_LOWER:])
+
+
+def _least(values: Sequence[int]) -> int | None:
+    return min(values[-_TO_RAISE:]) if len(values) >= _TO_RAISE else None

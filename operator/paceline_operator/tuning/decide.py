@@ -1,0 +1,274 @@
+"""L2: from one pod's evidence to its caps. Pure: no clock, no network, no randomness."""
+
+from dataclasses import replace
+
+from paceline_operator.tuning.achievable import Assessment, assess
+from paceline_operator.tuning.audit import Audit, is_proven
+from paceline_operator.tuning.caps import PROPOSALS, Caps, Guard
+from paceline_operator.tuning.decision import Decision, Prediction
+from paceline_operator.tuning.demand import demand
+from paceline_operator.tuning.explain import inputs_of, reason_of
+from paceline_operator.tuning.measure import verdict
+from paceline_operator.tuning.memory import Memory
+from paceline_operator.tuning.model import Change, Phase, TuningSpec
+from paceline_operator.tuning.propose import Proposal, propose
+from paceline_operator.tuning.view import View, look
+from paceline_operator.tuning.window import Evidence
+
+_TRANSITION_S = 60.0
+_BACKOFF_S = 30.0
+_COOL_AFTER_DECREASE_S = 10.0
+_COOL_AFTER_INCREASE_S = 30.0
+_URGENT_SPACING_S = 4.0  # below one period: an urgent decrease may follow at the next tick
+_TRIM_STEP = 0.06
+_TRIM_GAIN = 0.02
+_TRIM_MIN = 0.6
+_TRIM_SPACING_S = 10.0
+_TRIM_RECOVERY_S = 60.0
+_PERSISTENT = 3  # periods that an obstacle must last
+_FEASIBLE_S = 300.0  # before an unattainable SLA is called attainable again
+_LEARNING_STEPS = 200
+
+
+def hold(pod: str, memory: Memory, now: float, reason: str, *, is_stale: bool) -> Decision:
+    """Keep what the pod has: there is nothing to decide from."""
+    phase: Phase = "Frozen" if is_stale else memory.phase
+    return Decision(
+        at=now,
+        pod=pod,
+        phase=phase,
+        verdict="Unknown",
+        binding="None",
+        reason=reason,
+        current=None,
+        wanted=None,
+        chosen=None,
+        applied=False,
+        memory=replace(memory, phase=phase),
+    )
+
+
+def decide(spec: TuningSpec, pod: str, evidence: Evidence, memory: Memory, now: float) -> Decision:
+    """Look, propose, assess, guard, explain."""
+    memory = _awake(spec, evidence, memory)
+    view = look(spec, evidence, _trim(look(spec, evidence, memory)))
+    proposal = propose(view)
+    assessment = _assess(view, proposal)
+    memory = _learn(view, proposal, assessment)
+    chosen = _guard(view, memory)
+    return _conclude(view, memory, proposal, chosen, assessment, pod=pod, now=now)
+
+
+def _awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
+    """A new engine or a new SLA starts a transition, in which caps may jump."""
+    now = evidence.now
+    if memory.instance != evidence.instance:
+        memory = Memory(
+            instance=evidence.instance,
+            sla=spec.sla,
+            demand=memory.demand,
+            last_change=memory.last_change,
+            transition_until=now + _TRANSITION_S,
+            changed_at=now - _COOL_AFTER_INCREASE_S,
+            audit=Audit(since=now),
+        )
+    elif memory.sla != spec.sla:
+        memory = replace(
+            memory,
+            sla=spec.sla,
+            proposals=(),
+            trim=1.0,
+            transition_until=now + _TRANSITION_S,
+            backoff_until=0.0,
+            obstacle_times=0,
+            unattainable="",
+            audit=Audit(since=now),
+        )
+    return replace(memory, demand=demand(evidence, memory.demand))
+
+
+def _trim(view: View) -> Memory:
+    """Feedback: a breach that the model does not explain takes a little off the step target."""
+    memory, now = view.memory, view.evidence.now
+    since = now - max(memory.trimmed_at, memory.changed_at)
+    if not view.is_trusted or view.target.is_below_floor:
+        return memory
+    if view.is_missing_pace:
+        # While a larger batch drains, or the target has not reached the pod, it is explained.
+        is_explained = view.is_draining or not _is_in_force(view)
+        if is_explained or since < _TRIM_SPACING_S or memory.trim <= _TRIM_MIN:
+            return memory
+        trim = max(_TRIM_MIN, memory.trim - _TRIM_STEP)
+        return replace(memory, trim=trim, trimmed_at=now, backoff_until=now + _BACKOFF_S)
+    if memory.trim < 1.0 and now - memory.trimmed_at >= _TRIM_RECOVERY_S:
+        return replace(memory, trim=min(1.0, memory.trim + _TRIM_GAIN), trimmed_at=now)
+    return memory
+
+
+def _is_in_force(view: View) -> bool:
+    held, wanted = view.current.step_target_ms, view.target.ms
+    return wanted is None or (held is not None and held <= wanted * 1.1)
+
+
+def _assess(view: View, proposal: Proposal) -> Assessment:
+    return assess(
+        view.spec.sla,
+        view.evidence,
+        view.room,
+        view.target,
+        view.counts,
+        batch=proposal.caps.batch_size,
+        budget=proposal.caps.token_budget,
+        batch_bound=proposal.batch_bound,
+    )
+
+
+def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
+    """Carry over what the next decision needs."""
+    memory, now, obstacle = view.memory, view.evidence.now, assessment.obstacle
+    is_same = obstacle == memory.obstacle
+    times = memory.obstacle_times + 1 if is_same else 1
+    feasible_since = None if obstacle else (memory.feasible_since or now)
+    unattainable = memory.unattainable
+    if obstacle and times >= _PERSISTENT:
+        unattainable = obstacle
+    elif feasible_since is not None and now - feasible_since >= _FEASIBLE_S:
+        unattainable = ""
+    gained_trust = view.is_trusted and not memory.was_valid
+    return replace(
+        memory,
+        was_valid=view.is_trusted,
+        transition_until=now + _TRANSITION_S if gained_trust else memory.transition_until,
+        # Before trust, proposals were of another kind.
+        proposals=(*(() if gained_trust else memory.proposals), proposal.caps)[-PROPOSALS:],
+        obstacle=obstacle,
+        obstacle_times=times,
+        feasible_since=feasible_since,
+        unattainable=unattainable,
+        audit=memory.audit.add(view.spec.sla, view.evidence),
+    )
+
+
+def _guard(view: View, memory: Memory) -> Caps:
+    """Choose the caps that should hold now: the proposals, as far as the guards let them."""
+    current, now = view.current, view.evidence.now
+    widen = 2.0 if memory.is_swinging(now) else 1.0
+    is_new = now < memory.transition_until and len(memory.proposals) <= 1
+    may_jump = is_new or view.spec.mode == "Fixed" or view.evidence.limits.lease_lost
+    guard = Guard(
+        may_jump=may_jump,
+        is_urgent=view.is_missing_pace or current.step_target_ms is None,
+        may_raise_batch=view.evidence.load.running >= current.batch_size / 2,
+        widen=widen,
+    )
+    wanted = guard.apply(current, memory.proposals)
+    if may_jump or wanted == current:
+        return wanted
+    since = now - memory.changed_at
+    cool_s = _COOL_AFTER_INCREASE_S if memory.was_raised else _COOL_AFTER_DECREASE_S
+    is_raise = _is_raise(current, wanted)
+    if is_raise and (now < memory.backoff_until or since < _COOL_AFTER_INCREASE_S * widen):
+        return current
+    needed_s = _URGENT_SPACING_S if guard.is_urgent and not is_raise else cool_s * widen
+    return wanted if since >= needed_s else current
+
+
+def _is_raise(current: Caps, wanted: Caps) -> bool:
+    """No cap goes down, so nothing gets safer."""
+    held, target = current.step_target_ms, wanted.step_target_ms
+    is_tighter = target is not None and (held is None or target < held)
+    return not (
+        wanted.batch_size < current.batch_size
+        or wanted.token_budget < current.token_budget
+        or is_tighter
+    )
+
+
+def _phase(view: View, memory: Memory) -> Phase:
+    now = view.evidence.now
+    if memory.unattainable:
+        return "Unattainable"
+    if now < memory.backoff_until:
+        return "Backoff"
+    if not view.is_trusted:
+        young = view.evidence.model.samples < _LEARNING_STEPS
+        return "ColdStart" if young else "Learning"
+    if memory.audit.is_certified(view.spec.sla.objective):
+        return "Tracking"
+    return "Transition" if now < memory.transition_until else "Learning"
+
+
+def _conclude(
+    view: View,
+    memory: Memory,
+    proposal: Proposal,
+    chosen: Caps,
+    assessment: Assessment,
+    *,
+    pod: str,
+    now: float,
+) -> Decision:
+    current, spec = view.current, view.spec
+    may_apply = spec.mode != "Observe" and not spec.paused
+    phase = _phase(view, memory)
+    reason = reason_of(view, proposal, chosen, memory)
+    change = None
+    if may_apply and chosen != current:
+        change = Change(
+            at=now,
+            pod=pod,
+            from_batch_size=current.batch_size,
+            from_token_budget=current.token_budget,
+            to_batch_size=chosen.batch_size,
+            to_token_budget=chosen.token_budget,
+            reason=reason,
+        )
+        memory = _changed(memory, view, chosen, change)
+    held_s = view.evidence.now - memory.changed_at
+    budget, batch = chosen.token_budget, min(chosen.batch_size, max(1, view.evidence.load.running))
+    queued = float(view.evidence.load.waiting_tokens)
+    prediction = Prediction(
+        step_ms=view.room.full_step_ms(chosen.batch_size) if view.is_trusted else None,
+        ttft_ms=view.room.ttft_ms(decode=batch, budget=budget, queued_tokens=queued)
+        if view.is_trusted
+        else None,
+        capacity_rps=assessment.capacity_rps,
+    )
+    return Decision(
+        at=now,
+        pod=pod,
+        phase=phase,
+        verdict=verdict(view.counts, spec.sla.objective),
+        binding=proposal.binding,
+        reason=reason,
+        current=current,
+        wanted=proposal.caps,
+        chosen=chosen,
+        applied=may_apply,
+        inputs=inputs_of(view),
+        prediction=prediction,
+        obstacle=memory.unattainable,
+        observed=view.observed,
+        counts=view.counts,
+        change=change,
+        memory=replace(memory, phase=phase),
+        is_proven=chosen == current
+        and is_proven(
+            view.counts, spec.sla.objective, held_s=held_s, window_s=view.evidence.window_s
+        ),
+        is_trusted=view.is_trusted,
+    )
+
+
+def _changed(memory: Memory, view: View, chosen: Caps, change: Change) -> Memory:
+    now = view.evidence.now
+    is_raise = _is_raise(view.current, chosen)
+    turned = is_raise != memory.was_raised and memory.last_change is not None
+    return replace(
+        memory,
+        changed_at=now,
+        was_raised=is_raise,
+        reversals=(*memory.reversals, now)[-20:] if turned else memory.reversals,
+        audit=Audit(since=now, last_seq=memory.audit.last_seq),
+        last_change=change,
+    )

@@ -1,0 +1,61 @@
+"""Decision: what was chosen for one pod, from what, and why. Kept, and shown by `explain`."""
+
+from dataclasses import asdict, dataclass, field
+
+from paceline_operator.tuning.achievable import Obstacle
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.measure import NOTHING, Counts
+from paceline_operator.tuning.memory import Memory
+from paceline_operator.tuning.model import Change, Observed, Phase, Verdict
+
+UNSEEN = Observed(None, None, None, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the step model says of the chosen caps."""
+
+    step_ms: float | None = None
+    """A full batch with its share of prefill; q_r left out."""
+    ttft_ms: float | None = None
+    """Of the longest usual prompt that arrives now."""
+    capacity_rps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One pod, one tick."""
+
+    at: float
+    """Unix seconds."""
+    pod: str
+    phase: Phase
+    verdict: Verdict
+    binding: str
+    reason: str
+    """In words, with the numbers that mattered."""
+    current: Caps | None
+    """As the pod reported them."""
+    wanted: Caps | None
+    """As the model proposes them, before the guards."""
+    chosen: Caps | None
+    """What should hold now; equal to `current` when nothing changes."""
+    applied: bool
+    """The mode lets the tuner send `chosen`."""
+    inputs: dict[str, float | int | str | bool | None] = field(default_factory=dict)
+    prediction: Prediction = Prediction()
+    obstacle: Obstacle = ""
+    observed: Observed = UNSEEN
+    counts: Counts = NOTHING
+    change: Change | None = None
+    memory: Memory = field(default_factory=Memory)
+    is_proven: bool = False
+    is_trusted: bool = False
+    """The step model decided, not trial and error."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for people and JSON; what only the next decision needs is left out."""
+        values = asdict(self)
+        for name in ("memory", "counts"):
+            del values[name]
+        return values

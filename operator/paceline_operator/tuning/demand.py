@@ -1,0 +1,86 @@
+"""What the clients ask of one pod: rate, lengths, contexts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline_operator.telemetry import RequestRecord
+from paceline_operator.tuning.window import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The load of one window. Tokens; requests per second."""
+
+    arrival_rps: float
+    prompt: float
+    """Mean uncached prompt tokens."""
+    prompt_p99: float
+    output: float
+    """Mean output tokens of requests that ended by themselves."""
+    context: float
+    """Mean context of one running sequence."""
+    held: float
+    """Mean tokens whose KV one sequence holds when it ends."""
+    held_deviation: float
+
+
+ASSUMED = Demand(
+    arrival_rps=0.0,
+    prompt=256.0,
+    prompt_p99=1024.0,
+    output=64.0,
+    context=300.0,
+    held=320.0,
+    held_deviation=160.0,
+)
+"""Of a pod that has served nothing yet."""
+
+
+def demand(evidence: Evidence, last: Demand) -> Demand:
+    """Measure the demand; what the window does not show stays as it was in `last`."""
+    # Only requests that ran to their end: completed ones are somewhat short under overload.
+    served = [r for r in evidence.requests if r.outcome == "ok" and r.output_tokens > 0]
+    uncached = [float(max(r.prompt_tokens - r.cached_tokens, 1)) for r in served]
+    held = [float(r.prompt_tokens + r.output_tokens) for r in served]
+    context = sum(step.context for step in evidence.steps)
+    rows = sum(step.decode for step in evidence.steps)
+    mean_held = _mean(held, last.held)
+    return Demand(
+        arrival_rps=_arrivals(evidence),
+        prompt=_mean(uncached, last.prompt),
+        prompt_p99=_high(uncached, last.prompt_p99),
+        output=_mean([float(r.output_tokens) for r in served], last.output),
+        context=context / rows if rows else last.context,
+        held=mean_held,
+        held_deviation=_deviation(held, mean_held) if len(held) > 1 else last.held_deviation,
+    )
+
+
+def _arrivals(evidence: Evidence) -> float:
+    """Requests that came to an end, and the growth of those that did not."""
+    inside = evidence.load.running + evidence.load.waiting
+    at_start = 0
+    if evidence.steps and evidence.steps[0].at < evidence.now - 0.9 * evidence.window_s:
+        at_start = evidence.steps[0].running + evidence.steps[0].waiting
+    begin = min(
+        (evidence.steps[0].at if evidence.steps else evidence.now),
+        min((_first(r) for r in evidence.requests), default=evidence.now),
+    )
+    seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
+    return max(0.0, len(evidence.requests) + inside - at_start) / seconds
+
+
+def _first(record: RequestRecord) -> float:
+    return record.arrived_at
+
+
+def _mean(values: Sequence[float], default: float) -> float:
+    return sum(values) / len(values) if values else default
+
+
+def _high(values: Sequence[float], default: float) -> float:
+    return sorted(values)[int(0.99 * (len(values) - 1))] if values else default
+
+
+def _deviation(values: Sequence[float], mean: float) -> float:
+    return float((sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5)

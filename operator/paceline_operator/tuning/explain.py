@@ -1,0 +1,72 @@
+"""Decisions in words and numbers, for people."""
+
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.memory import Memory
+from paceline_operator.tuning.propose import Proposal
+from paceline_operator.tuning.view import View
+
+_WORDS = {
+    "SLA:itl": "the ITL target",
+    "SLA:tpot": "the TPOT target",
+    "KV": "KV memory",
+    "Capacity": "the capacity allocated at start",
+    "Bounds": "the declared bounds",
+    "None": "no target",
+}
+
+
+def reason_of(view: View, proposal: Proposal, chosen: Caps, memory: Memory) -> str:
+    """Say why these caps, with the prediction behind them."""
+    spec, model = view.spec, view.evidence.model
+    if spec.paused:
+        return "paused: limits are held"
+    if spec.mode == "Fixed":
+        return "fixed: the declared initial limits hold"
+    bound = _WORDS.get(proposal.binding, proposal.binding)
+    target = view.target.ms
+    pace = f"; steps are paced to {target:.1f} ms" if target is not None else ""
+    trimmed = f", {1 - memory.trim:.0%} trimmed by feedback" if memory.trim < 1 else ""
+    if view.is_learning:
+        return f"learning the step time from its first steps{pace}"
+    if not view.is_trusted:
+        why = "too many slow gaps" if view.is_missing_pace else "pace is kept"
+        return f"step model untrusted ({model.reason}), by trial: {why}{pace}{trimmed}"
+    if view.target.is_below_floor:
+        floor = view.room.floor_ms()
+        return f"one decode alone takes {floor:.1f} ms, over the target{pace}"
+    predicted = view.room.full_step_ms(chosen.batch_size) * model.q_r
+    return (
+        f"{bound} binds: a step with {chosen.batch_size} running is predicted to take up to "
+        f"{predicted:.1f} ms{pace}{trimmed}"
+    )
+
+
+def inputs_of(view: View) -> dict[str, float | int | str | bool | None]:
+    """List what the decision was made from."""
+    evidence, demand, model = view.evidence, view.memory.demand, view.evidence.model
+    return {
+        "epoch": evidence.limits.epoch,
+        "running": evidence.load.running,
+        "waiting": evidence.load.waiting,
+        "waiting_tokens": evidence.load.waiting_tokens,
+        "kv_used_blocks": evidence.load.kv_used_blocks,
+        "arrival_rps": demand.arrival_rps,
+        "prompt_tokens": demand.prompt,
+        "prompt_tokens_p99": demand.prompt_p99,
+        "output_tokens": demand.output,
+        "context_tokens": demand.context,
+        "ttft_p99_ms": view.observed.ttft_p99_ms,
+        "tpot_p99_ms": view.observed.tpot_p99_ms,
+        "itl_p99_ms": view.observed.itl_p99_ms,
+        "samples": view.observed.samples,
+        "attainment": view.observed.attainment,
+        "missing_pace": view.is_missing_pace,
+        "model_valid": model.valid,
+        "model_reason": model.reason,
+        "model_mape": model.mape,
+        "model_samples": model.samples,
+        "q_r": model.q_r,
+        "fast": model.fast,
+        "trim": view.memory.trim,
+        "step_target_ms": view.target.ms,
+    }

@@ -1,0 +1,47 @@
+"""What one decision leaves to the next, for one pod."""
+
+from dataclasses import dataclass, field
+
+from paceline_operator.tuning.achievable import Obstacle
+from paceline_operator.tuning.audit import Audit
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.demand import ASSUMED, Demand
+from paceline_operator.tuning.model import SLA, Change, Phase
+
+_REVERSAL_MEMORY_S = 600.0
+_MAX_REVERSALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Frozen: a decision returns the next one. `*_at` and `*_until` are the pod's clock."""
+
+    instance: str = ""
+    sla: SLA | None = None
+    was_valid: bool = False
+    demand: Demand = ASSUMED
+    proposals: tuple[Caps, ...] = ()
+    changed_at: float = 0.0
+    was_raised: bool = False
+    """The last change raised a cap."""
+    reversals: tuple[float, ...] = ()
+    transition_until: float = 0.0
+    backoff_until: float = 0.0
+    trim: float = 1.0
+    """κ: what feedback takes off the step target, and slowly gives back."""
+    trimmed_at: float = 0.0
+    obstacle: Obstacle = ""
+    """Seen by the last decision."""
+    obstacle_times: int = 0
+    """In a row."""
+    feasible_since: float | None = None
+    unattainable: Obstacle = ""
+    """Believed, until the SLA has been attainable for long enough."""
+    audit: Audit = field(default_factory=lambda: Audit(since=0.0))
+    phase: Phase = "ColdStart"
+    last_change: Change | None = None
+
+    def is_swinging(self, now: float) -> bool:
+        """Caps went back and forth too often."""
+        recent = [at for at in self.reversals if now - at < _REVERSAL_MEMORY_S]
+        return len(recent) > _MAX_REVERSALS

@@ -1,0 +1,45 @@
+"""What is sent to a pod: new limits, new hot configuration, or a longer lease."""
+
+from dataclasses import asdict
+
+from paceline_operator.telemetry import LimitsAnswer
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.decision import Decision
+from paceline_operator.tuning.model import TuningSpec
+
+LEASE_S = 60.0
+
+
+def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
+    """Say all that differs, under the next epoch; nothing but a longer lease where nothing does."""
+    body: dict[str, object] = {}
+    if decision.applied and decision.chosen is not None and decision.chosen != decision.current:
+        body.update(_caps(decision.chosen))
+    if (limits.config_hash or "") != spec.config_hash:
+        body.update(_configuration(spec))
+    if decision.is_proven and not body and limits.certified != limits.requested:
+        body["certified"] = True
+    return {**body, "epoch": limits.epoch + bool(body), "lease_s": LEASE_S}
+
+
+def renewal(epoch: int) -> dict[str, object]:
+    """Only the lease."""
+    return {"epoch": epoch, "lease_s": LEASE_S}
+
+
+def _caps(caps: Caps) -> dict[str, object]:
+    return {
+        "max_batch_size": caps.batch_size,
+        "token_budget": caps.token_budget,
+        "step_target_ms": caps.step_target_ms,
+    }
+
+
+def _configuration(spec: TuningSpec) -> dict[str, object]:
+    return {
+        "sla": asdict(spec.sla),
+        "admission": asdict(spec.admission),
+        "interactive_share": spec.interactive_share,
+        "batch_share": spec.batch_share,
+        "config_hash": spec.config_hash,
+    }

@@ -1,0 +1,77 @@
+"""What the caps should be, before the guards: by the model, or by trial where it is untrusted."""
+
+from dataclasses import dataclass
+
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.view import View
+
+_TILE = 16
+_AIMD_BATCH = 0.8
+_AIMD_BUDGET = 0.7
+_AIMD_GAIN = 1.1
+_AIMD_CLEAN_S = 30.0
+_AIMD_SETTLE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Caps, and the constraint that decided them."""
+
+    caps: Caps
+    binding: str
+    batch_bound: str
+    """What bounds the batch size alone: `SLA`, `KV`, `Capacity`."""
+
+
+def propose(view: View) -> Proposal:
+    """Choose by mode and by what is known."""
+    if view.spec.mode == "Fixed":
+        return _fixed(view)
+    if view.is_trusted:
+        return _by_model(view)
+    if view.is_learning:
+        caps = Caps(view.current.batch_size, view.current.token_budget, view.target.ms)
+        return _bounded(view, caps, view.target.binding, "Capacity")
+    return _by_trial(view)
+
+
+def _by_model(view: View) -> Proposal:
+    """The largest safe batch, and the most tokens that any paced step can use."""
+    capacity, bounds = view.evidence.limits.capacity, view.spec
+    top = min(bounds.batch_size.max or capacity.max_batch_size, capacity.max_batch_size)
+    batch, bound = view.room.largest_batch(top)
+    most = view.room.useful_budget(capacity.max_token_budget)
+    budget = most if most < _TILE else most // _TILE * _TILE
+    binding = view.target.binding if bound == "SLA" else bound
+    return _bounded(view, Caps(batch, budget, view.target.ms), binding, bound)
+
+
+def _by_trial(view: View) -> Proposal:
+    """Down by a step on a breach, up by a small one after a clean spell with a queue."""
+    current, evidence = view.current, view.evidence
+    batch, budget = current.batch_size, current.token_budget
+    held_s = evidence.now - view.memory.changed_at
+    if view.is_missing_pace and not view.is_draining and held_s >= _AIMD_SETTLE_S:
+        batch, budget = int(batch * _AIMD_BATCH), int(budget * _AIMD_BUDGET)
+    elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
+        batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)
+    caps = Caps(batch, budget, view.target.ms)
+    return _bounded(view, caps, view.target.binding, "Capacity")
+
+
+def _fixed(view: View) -> Proposal:
+    """The declared initial values; where none is declared, what holds."""
+    spec, current = view.spec, view.current
+    caps = Caps(
+        spec.batch_size.initial or current.batch_size,
+        spec.token_budget.initial or current.token_budget,
+        None,
+    )
+    return _bounded(view, caps, "Bounds", "Capacity")
+
+
+def _bounded(view: View, caps: Caps, binding: str, batch_bound: str) -> Proposal:
+    batch, budget = view.bounded(caps.batch_size, caps.token_budget)
+    if batch != caps.batch_size:
+        binding = "Bounds"
+    return Proposal(Caps(batch, budget, caps.step_target_ms), binding, batch_bound)

@@ -1,0 +1,98 @@
+"""View: all that one decision looks at, gathered once."""
+
+from dataclasses import dataclass
+
+from paceline_operator.tuning.capacity import Room
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.forecast import Forecast
+from paceline_operator.tuning.measure import Counts, is_breach, observe, pace
+from paceline_operator.tuning.memory import Memory
+from paceline_operator.tuning.model import Observed, Range, TuningSpec
+from paceline_operator.tuning.target import StepTarget, step_target
+from paceline_operator.tuning.window import REACT_S, Evidence
+
+_MIN_PREFILL_CPU = 16  # as the engine's own pacer grants
+_MIN_PREFILL_GPU = 64
+_MIN_FIT_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One pod, now."""
+
+    spec: TuningSpec
+    evidence: Evidence
+    memory: Memory
+    room: Room
+    target: StepTarget
+    current: Caps
+    observed: Observed
+    counts: Counts
+    recent: Counts
+    """Pace under the present limits, lately."""
+
+    @property
+    def is_missing_pace(self) -> bool:
+        """Gaps or requests are slow too often for chance."""
+        objective, recent = self.spec.sla.objective, self.recent
+        steps, slow = int(recent.gaps / recent.rows), int(recent.missed_gaps / recent.rows)
+        return is_breach(recent.requests, recent.missed_requests, objective) or is_breach(
+            steps, slow, objective
+        )
+
+    @property
+    def is_trusted(self) -> bool:
+        """The step model may decide."""
+        return self.evidence.model.valid
+
+    @property
+    def is_learning(self) -> bool:
+        """Too few steps to decide from in any way."""
+        return not self.is_trusted and self.evidence.model.samples < _MIN_FIT_STEPS
+
+    @property
+    def is_draining(self) -> bool:
+        """More runs than the limit admits: the present pace is not that of the limits."""
+        return self.evidence.load.running > self.current.batch_size
+
+    def bounded(self, batch: int, budget: int) -> tuple[int, int]:
+        """Within the pod's capacity and the user's bounds; every step has room for prefill."""
+        capacity, spec = self.evidence.limits.capacity, self.spec
+        batch = _within(batch, spec.batch_size, capacity.max_batch_size)
+        budget = max(budget, batch + self.room.min_prefill)
+        return batch, max(_within(budget, spec.token_budget, capacity.max_token_budget), batch)
+
+
+def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
+    """Gather."""
+    limits, forecast = evidence.limits, Forecast(evidence.model)
+    floor_ms = forecast.step_ms(decode=1, prefill=0, context=memory.demand.context)
+    target = step_target(
+        spec.sla, evidence.model, evidence.steps, trim=memory.trim, floor_ms=floor_ms
+    )
+    is_cpu = evidence.info.device.startswith("cpu")
+    observed, counts = observe(spec.sla, evidence)
+    return View(
+        spec=spec,
+        evidence=evidence,
+        memory=memory,
+        room=Room(
+            forecast,
+            memory.demand,
+            limits.capacity,
+            target.ms,
+            _MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
+        ),
+        target=target,
+        # A lost lease holds the certified limits; else what was asked for, which a drain reaches.
+        current=Caps.of(limits.effective if limits.lease_lost else limits.requested),
+        observed=observed,
+        counts=counts,
+        # Slices begun after the change: earlier ones still hold gaps of the old limits.
+        recent=pace(spec.sla, evidence, max(evidence.now - 2 * REACT_S, memory.changed_at)),
+    )
+
+
+def _within(value: int, bounds: Range, capacity: int) -> int:
+    top = min(bounds.max or capacity, capacity)
+    return max(min(value, top), min(bounds.min, top))

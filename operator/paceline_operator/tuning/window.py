@@ -1,0 +1,168 @@
+"""What a pod reported lately: kept as it arrives, read as one frozen `Evidence`."""
+
+import bisect
+import math
+from collections import deque
+from dataclasses import dataclass
+from operator import attrgetter
+
+from paceline_operator.telemetry import (
+    EngineInfo,
+    LimitsAnswer,
+    Load,
+    ModelFit,
+    RequestRecord,
+    SketchSlice,
+    Step,
+    Telemetry,
+)
+from paceline_operator.tuning.sketch import Sketch
+
+_MAX_STEPS = 3000
+_MAX_REQUESTS = 5000
+REACT_S = 10.0
+"""The window that gross breaches are seen in."""
+SLICE_S = 5.0
+_step_at = attrgetter("at")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One pod, as one decision sees it. Times are the pod's own clock."""
+
+    now: float
+    instance: str
+    ready: bool
+    limits: LimitsAnswer
+    load: Load
+    model: ModelFit
+    info: EngineInfo
+    window_s: float
+    steps: tuple[Step, ...]
+    requests: tuple[RequestRecord, ...]
+    """Finished in the window, oldest first."""
+    slices: tuple[SketchSlice, ...]
+    """Of inter-token gaps, in the window."""
+
+    def gaps(self, since: float = -math.inf) -> Sketch:
+        """Inter-token gaps of slices that began after `since`."""
+        return Sketch(piece for piece in self.slices if piece.start_at >= since)
+
+    def finished(self, since: float) -> tuple[RequestRecord, ...]:
+        """Requests that arrived and ended after `since`."""
+        return tuple(r for r in self.requests if r.arrived_at >= since)
+
+
+class Window:
+    """Gathers one pod's telemetry. Starts anew with a new engine, or a clock that went back."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._last: Telemetry | None = None
+        self._steps: deque[Step] = deque(maxlen=_MAX_STEPS)
+        self._requests: deque[RequestRecord] = deque(maxlen=_MAX_REQUESTS)
+        self._slices: dict[tuple[str, str, float], SketchSlice] = {}
+        self.trouble = "no telemetry yet"
+        """Why the last answer cannot be decided from; empty when it can."""
+
+    @property
+    def since(self) -> int:
+        """Where to resume reading."""
+        return self._last.next if self._last is not None else 0
+
+    def add(self, telemetry: Telemetry) -> None:
+        """Take in one answer."""
+        self.trouble = self._trouble(telemetry)
+        if self._must_restart(telemetry):
+            self._steps.clear()
+            self._requests.clear()
+            self._slices.clear()
+        self._last = telemetry
+        self._steps.extend(step for step in telemetry.steps if _is_sane_step(step))
+        self._requests.extend(r for r in telemetry.requests if _is_sane_request(r))
+        for piece in telemetry.sketches:
+            self._slices[piece.metric, piece.lane, piece.start_at] = piece
+
+    def evidence(self, window_s: float) -> Evidence | None:
+        """All that a decision may use, or None while there is `trouble`."""
+        last = self._last
+        if self.trouble or last is None or last.limits is None:
+            return None
+        if last.load is None or last.model is None:
+            return None
+        begin = last.now - window_s
+        self._forget(last.now - max(window_s, 60.0) - SLICE_S)
+        steps = tuple(self._steps)
+        return Evidence(
+            now=last.now,
+            instance=last.instance,
+            ready=last.ready,
+            limits=last.limits,
+            load=last.load,
+            model=last.model,
+            info=last.info or EngineInfo(),
+            window_s=window_s,
+            steps=steps[bisect.bisect_left(steps, begin, key=_step_at) :],
+            requests=tuple(r for r in self._requests if r.finished_at >= begin),
+            slices=tuple(
+                piece
+                for (metric, _, start_at), piece in self._slices.items()
+                if metric == "itl_ms" and start_at + SLICE_S > begin
+            ),
+        )
+
+    def _trouble(self, telemetry: Telemetry) -> str:
+        last = self._last
+        if not math.isfinite(telemetry.now):
+            return "the pod's clock is not a number"
+        if not telemetry.ready:
+            return "the engine is not ready"
+        if telemetry.limits is None or telemetry.load is None or telemetry.model is None:
+            return "telemetry lacks limits, load or model"
+        if last is not None and telemetry.instance == last.instance:
+            return _contradiction(last, telemetry) or _model_trouble(telemetry.model)
+        return _model_trouble(telemetry.model)
+
+    def _must_restart(self, telemetry: Telemetry) -> bool:
+        last = self._last
+        return last is not None and (
+            telemetry.instance != last.instance or not telemetry.now >= last.now
+        )
+
+    def _forget(self, before: float) -> None:
+        while self._steps and self._steps[0].at < before:
+            self._steps.popleft()
+        while self._requests and self._requests[0].finished_at < before:
+            self._requests.popleft()
+        for key in [key for key in self._slices if key[2] < before]:
+            del self._slices[key]
+
+
+def _contradiction(last: Telemetry, telemetry: Telemetry) -> str:
+    if telemetry.now < last.now:
+        return "the pod's clock went back"
+    if telemetry.now == last.now:
+        return "telemetry stands still"
+    if (
+        last.load is not None
+        and telemetry.load is not None
+        and telemetry.load.output_tokens < last.load.output_tokens
+    ):
+        return "counters went back without a new instance"
+    return ""
+
+
+def _model_trouble(model: ModelFit) -> str:
+    figures = (*model.theta, *model.correction, model.fast, model.q_r)
+    if len(model.theta) != 5 or not all(math.isfinite(v) and v >= 0 for v in figures):  # noqa: PLR2004 - docs/runtime-api.md
+        return "the step model holds numbers that cannot be"
+    return ""
+
+
+def _is_sane_step(step: Step) -> bool:
+    return math.isfinite(step.at) and math.isfinite(step.wall_ms) and step.wall_ms > 0
+
+
+def _is_sane_request(record: RequestRecord) -> bool:
+    times = (record.arrived_at, record.finished_at, record.ttft_ms, record.tpot_ms)
+    return all(value is None or math.isfinite(value) for value in times)
