@@ -91,6 +91,8 @@ class Metadata(Part):
     namespace: str = "default"
     uid: str = ""
     generation: int = 0
+    resource_version: int = 0
+    """Comparable: a higher one is newer."""
     deletion_timestamp: str | None = None
 
 

@@ -1,6 +1,7 @@
 """Durations, fractions and shares as a manifest writes them, and as numbers."""
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from pydantic import Field, WithJsonSchema
@@ -71,3 +72,8 @@ def cores(quantity: int | str) -> float:
     """Read a CPU quantity: `500m` is 0.5."""
     text = str(quantity)
     return float(text[:-1]) / 1_000.0 if text.endswith("m") else float(text)
+
+
+def timestamp(moment: datetime) -> str:
+    """Write a time as Kubernetes does."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

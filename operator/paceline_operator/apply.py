@@ -1,0 +1,117 @@
+"""Server-side apply under one field manager: the only writer of children."""
+
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.cluster import Cluster
+from paceline_operator.errors import NameTakenError
+from paceline_operator.observe import ObjectId, Observed
+from paceline_operator.render.access import token_secret
+from paceline_operator.render.children import Children
+from paceline_operator.render.labels import Manifest, secret_name
+
+# Changed by others without a meaning for us, or by our own last write.
+_NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")
+_TOKEN_TTL_S = 60.0
+
+
+@dataclass(slots=True)
+class Applier:
+    """Writes what differs from what it last wrote, or from what then came to be."""
+
+    cluster: Cluster
+    check_leadership: Callable[[], None]
+    """Raises before a write that another leader might be doing."""
+    clock: Callable[[], float]
+    _written: dict[tuple[str, ObjectId], tuple[str, str]] = field(default_factory=dict)
+    """Per object: of the manifest that was applied, and of the object that came of it."""
+    _tokens: dict[str, str] = field(default_factory=dict)
+    """By the service's uid."""
+    _token_read_at: dict[str, float] = field(default_factory=dict)
+
+    async def apply(self, observed: Observed, children: Children) -> dict[ObjectId, Manifest]:
+        """Make the children so; returns them as they are now."""
+        service = observed.service
+        found = dict(observed.children)
+        for manifest in children.wanted:
+            which = (manifest["kind"], manifest["metadata"]["name"])
+            found[which] = await self._apply_one(service, manifest, found.get(which))
+        for which in [one for one in found if one[0] in children.unwanted_kinds]:
+            await self._delete(service, found.pop(which))
+        return found
+
+    async def secure_token(self, service: InferenceService, *, may_create: bool) -> None:
+        """Know the service's runtime token; create its Secret where there is none.
+
+        Secrets are not watched: whoever may list them may read them all.
+        """
+        uid, namespace = service.metadata.uid, service.metadata.namespace
+        if self.clock() - self._token_read_at.get(uid, -_TOKEN_TTL_S) < _TOKEN_TTL_S:
+            return
+        secret = await self.cluster.get("Secret", namespace, secret_name(service.metadata.name))
+        if secret is not None:
+            _check_owner(service, secret)
+            self._tokens[uid] = base64.b64decode(secret["data"]["token"]).decode()
+        elif may_create:
+            # A deleted Secret comes back with the token that running pods know.
+            token = self._tokens.get(uid) or secrets.token_urlsafe(32)
+            self.check_leadership()
+            await self.cluster.apply(token_secret(service, token))
+            self._tokens[uid] = token
+        else:
+            return
+        self._token_read_at[uid] = self.clock()
+
+    def token(self, service: InferenceService) -> str | None:
+        """Give the service's runtime token, once it is known."""
+        return self._tokens.get(service.metadata.uid)
+
+    def forget(self, key: str) -> None:
+        """Drop what is remembered of a service that is gone."""
+        for which in [one for one in self._written if one[0] == key]:
+            del self._written[which]
+
+    async def _apply_one(
+        self, service: InferenceService, manifest: Manifest, live: Manifest | None
+    ) -> Manifest:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if live is None:  # perhaps it only lacks our labels
+            live = await self.cluster.get(kind, service.metadata.namespace, name)
+        if live is not None:
+            _check_owner(service, live)
+        which = (service.key, (kind, name))
+        wanted = _digest(manifest)
+        if live is not None and self._written.get(which) == (wanted, _digest(_essence(live))):
+            return live
+        self.check_leadership()
+        live = await self.cluster.apply(manifest)
+        self._written[which] = (wanted, _digest(_essence(live)))
+        return live
+
+    async def _delete(self, service: InferenceService, live: Manifest) -> None:
+        _check_owner(service, live)
+        self.check_leadership()
+        await self.cluster.delete(live)
+
+
+def _check_owner(service: InferenceService, live: Manifest) -> None:
+    """Refuse to take over what somebody else made under the same name."""
+    owners: Iterable[Manifest] = live["metadata"].get("ownerReferences", ())
+    if not any(owner["uid"] == service.metadata.uid for owner in owners):
+        raise NameTakenError(live["kind"], live["metadata"]["name"])
+
+
+def _essence(live: Manifest) -> Manifest:
+    """Strip what changes without us: status and the server's bookkeeping."""
+    metadata = {key: value for key, value in live["metadata"].items() if key not in _NOT_OURS}
+    return {key: value for key, value in live.items() if key != "status"} | {"metadata": metadata}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,27 @@
+"""What the schema can express and this version cannot do: said, not ignored."""
+
+from paceline_operator.api.inference_service import Spec
+
+
+def unsupported(spec: Spec) -> str:
+    """Name the first field that asks for too much; empty where all is supported."""
+    asks = {
+        "model.uri s3://": spec.model.uri.startswith("s3://"),
+        f"engine.quantization {spec.engine.quantization}": spec.engine.quantization != "None",
+        f"engine.kvCacheDtype {spec.engine.kv_cache_dtype}": spec.engine.kv_cache_dtype != "Auto",
+        f"engine.speculative.method {spec.engine.speculative.method}": (
+            spec.engine.speculative.method != "None"
+        ),
+        "engine.tensorParallelSize above 1": spec.engine.tensor_parallel_size > 1,
+        "lanes.batch.sla": spec.lanes.batch.sla is not None,
+        "monitoring.podMonitor": spec.monitoring.pod_monitor,
+        "monitoring.rules": spec.monitoring.rules,
+    }
+    return next(
+        (
+            f"spec.{field} is not supported by this version"
+            for field, asked in asks.items()
+            if asked
+        ),
+        "",
+    )

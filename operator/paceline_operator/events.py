@@ -1,0 +1,56 @@
+"""Kubernetes events: one for each transition of a condition that a person cares about."""
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Final
+
+from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
+from paceline_operator.api.status import Condition
+from paceline_operator.render.labels import MANAGER, Manifest
+
+# A condition that is True in trouble; for all others trouble is False.
+_ABNORMAL_WHEN_TRUE: Final = frozenset({"Stalled"})
+# On the way to somewhere, or asked for: no reason to warn.
+_EXPECTED: Final = frozenset({
+    "Progressing", "Loading", "Downloading", "NoReadyPods", "NoRunningPod", "NoTraffic",
+    "Paused", "Observe", "Fixed",
+})  # fmt: skip
+_SENTENCES: Final = {"True": "became true", "False": "became false", "Unknown": "became unknown"}
+
+
+def event(service: InferenceService, condition: Condition) -> Manifest:
+    """Tell of one transition, in the past tense.
+
+    The name is made of what happened: telling it twice makes one event.
+    """
+    what = f"{service.metadata.uid}/{condition.type}/{condition.status}/{condition.reason}"
+    when = f"{condition.last_transition_time}/{condition.observed_generation}"
+    digest = hashlib.sha256(f"{what}/{when}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{service.metadata.name}.{digest}",
+            "namespace": service.metadata.namespace,
+        },
+        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": GROUP,
+        "reportingInstance": MANAGER,
+        "action": condition.type,
+        "reason": condition.reason,
+        "type": "Warning" if _is_trouble(condition) else "Normal",
+        "regarding": {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "name": service.metadata.name,
+            "namespace": service.metadata.namespace,
+            "uid": service.metadata.uid,
+        },
+        "note": f"{condition.type} {_SENTENCES[condition.status]}: {condition.message}"[:1000],
+    }
+
+
+def _is_trouble(condition: Condition) -> bool:
+    bad = "True" if condition.type in _ABNORMAL_WHEN_TRUE else "False"
+    is_bad = condition.status == bad and condition.type != "Reconciling"
+    return is_bad and condition.reason not in _EXPECTED

@@ -1,0 +1,128 @@
+"""Every kopf decorator: events and indexes only, so that kopf writes nothing on any object.
+
+Creating and updating handlers would add an annotation, daemons and timers a finalizer.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+
+from paceline_operator.api.inference_service import GROUP, PLURAL, VERSION
+from paceline_operator.operation import Operation
+from paceline_operator.render.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
+
+_OURS: Mapping[str, Any] = {MANAGED_BY: MANAGER, SERVICE_LABEL: kopf.PRESENT}
+_CHILDREN = (
+    ("", "v1", "configmaps"),
+    ("", "v1", "serviceaccounts"),
+    ("", "v1", "services"),
+    ("apps", "v1", "deployments"),
+    ("networking.k8s.io", "v1", "networkpolicies"),
+    ("policy", "v1", "poddisruptionbudgets"),
+)
+_PODS = ("", "v1", "pods")
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """`Watched`, on kopf's indexes."""
+
+    services_index: kopf.Index[str, Manifest]
+    children_index: kopf.Index[str, Manifest]
+    pods_index: kopf.Index[str, Manifest]
+
+    def keys(self) -> Iterable[str]:
+        """Name every InferenceService."""
+        return [*self.services_index]
+
+    def service(self, key: str) -> Manifest | None:
+        """Give the InferenceService itself."""
+        return next(iter(self.services_index.get(key, ())), None)
+
+    def children(self, key: str) -> Iterable[Manifest]:
+        """Give the objects that carry our labels for it."""
+        return [*self.children_index.get(key, ())]
+
+    def pods(self, key: str) -> Iterable[Manifest]:
+        """Give its pods."""
+        return [*self.pods_index.get(key, ())]
+
+
+@kopf.on.startup()
+async def start(
+    memo: Operation,
+    settings: kopf.OperatorSettings,
+    **indexes: Any,
+) -> None:
+    """Start our own loops once kopf's settings are ours."""
+    configure(settings, memo)
+    await memo.start(Indexed(indexes["services"], indexes["children"], indexes["pods"]))
+
+
+@kopf.on.cleanup()
+async def stop(memo: Operation, **_: Any) -> None:
+    """Stop our own loops."""
+    await memo.stop()
+
+
+def configure(settings: kopf.OperatorSettings, operation: Operation) -> None:
+    """Fill kopf's settings: no peering, no posting, and of other kinds only our own objects."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = bool(operation.settings.watch_namespaces)
+    settings.networking.request_timeout = 30
+    settings.watching.server_timeout = 300
+    for kind in (*_CHILDREN, _PODS):
+        settings.watching.label_selectors[kind] = OWNED
+
+
+@kopf.index(GROUP, VERSION, PLURAL, id="services")
+async def index_service(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
+    """Know every InferenceService."""
+    return {_key(body): _plain(body)}
+
+
+@kopf.on.event(GROUP, VERSION, PLURAL)
+async def service_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
+    """Look at a service whose object changed."""
+    memo.queue.add(_key(body))
+
+
+@kopf.index(*_PODS, labels=_OURS, id="pods")
+async def index_pod(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
+    """Know the pods of every service."""
+    return {_owner_key(body): _plain(body)}
+
+
+async def index_child(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
+    """Know what we wrote."""
+    return {_owner_key(body): _plain(body)}
+
+
+async def owned_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
+    """Look at the service of a child or pod that changed, was changed or is gone."""
+    memo.queue.add(_owner_key(body))
+
+
+for _kind in _CHILDREN:
+    kopf.index(*_kind, labels=_OURS, id="children")(index_child)
+for _kind in (*_CHILDREN, _PODS):
+    kopf.on.event(*_kind, labels=_OURS, id="owned_changed")(owned_changed)
+
+
+def _key(body: kopf.Body) -> str:
+    return f"{body.metadata.namespace}/{body.metadata.name}"
+
+
+def _owner_key(body: kopf.Body) -> str:
+    return f"{body.metadata.namespace}/{body.metadata.labels[SERVICE_LABEL]}"
+
+
+def _plain(body: kopf.Body) -> Manifest:
+    """Keep the object without the bookkeeping of field managers, which can outweigh the rest."""
+    plain = dict(body)
+    plain["metadata"] = {
+        key: value for key, value in body["metadata"].items() if key != "managedFields"
+    }
+    return plain

@@ -1,0 +1,145 @@
+"""The running operator: its parts wired together, its tasks started and stopped."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from kubernetes.aio.client import ApiClient
+
+from paceline_operator.apply import Applier
+from paceline_operator.cluster import KubernetesCluster, connect
+from paceline_operator.errors import NotLeadingError, OperatorError
+from paceline_operator.leader import Leader
+from paceline_operator.metrics import Metrics
+from paceline_operator.observe import Watched
+from paceline_operator.pods import HttpPodClient
+from paceline_operator.reconcile import Reconciler
+from paceline_operator.render.children import Surroundings
+from paceline_operator.report import Reporter
+from paceline_operator.rounds import Rounds
+from paceline_operator.settings import OperatorSettings
+from paceline_operator.tuning_loop import TuningLoop
+from paceline_operator.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Operation:
+    """What kopf's handlers hand their events to."""
+
+    settings: OperatorSettings
+    metrics: Metrics
+    queue: WorkQueue = field(default_factory=lambda: WorkQueue(time.monotonic))
+    leader: Leader | None = None
+    rounds: Rounds | None = None
+    has_started: bool = False
+    start_problem: str = ""
+    """Why the last attempt to start failed; readiness shows it."""
+    _api: ApiClient | None = None
+    _pods: HttpPodClient | None = None
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this replica writes."""
+        return self.leader is not None and self.leader.is_leading
+
+    async def start(self, watched: Watched) -> None:
+        """Connect, wire and start working; raises where the cluster cannot be reached."""
+        try:
+            await self._start(watched)
+        except Exception as problem:
+            self.start_problem = f"start failed: {problem!r}"
+            raise
+        self.has_started = True
+
+    async def _start(self, watched: Watched) -> None:
+        settings = self.settings
+        self._api = await connect()
+        cluster = KubernetesCluster(self._api, self.metrics)
+        self.leader = leader = Leader(
+            cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
+        )
+        await leader.try_once()
+        applier = Applier(cluster, leader.check, time.monotonic)
+        reporter = Reporter(
+            cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
+        )
+        self._pods = HttpPodClient()
+        self.rounds = rounds = Rounds(
+            tuner=TuningLoop(self._pods, time.time),
+            watched=watched,
+            leadership=leader,
+            token=applier.token,
+            concluded=self.queue.add,
+            metrics=self.metrics,
+        )
+        reconciler = Reconciler(
+            watched,
+            applier,
+            reporter,
+            Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
+            rounds.reports,
+            lambda: datetime.now(UTC),
+        )
+        self._begin(leader.run(), "leader")
+        for number in range(settings.workers):
+            self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
+
+    async def stop(self) -> None:
+        """Stop working, then give the Lease back."""
+        if self.rounds:
+            await self.rounds.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self.leader:
+                await self.leader.release()
+        except OperatorError as problem:
+            _log.warning("the Lease runs out by itself: %s", problem)
+        if self._pods:
+            await self._pods.close()
+        if self._api:
+            await self._api.close()
+
+    def refresh_metrics(self) -> None:
+        """Read the gauges; called at each scrape."""
+        self.metrics.queue_depth.set(self.queue.depth())
+        self.metrics.queue_oldest_age.set(self.queue.oldest_age_s())
+        self.metrics.is_leader.set(self.is_leading)
+
+    def _begin(self, work: Coroutine[None, None, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    async def _work(self, reconciler: Reconciler, leader: Leader, rounds: Rounds) -> None:
+        """Take keys for ever; a key that fails comes back later."""
+        while True:
+            await leader.lead()
+            key = await self.queue.get()
+            try:
+                with self.metrics.reconcile_duration.time():
+                    service = await reconciler.reconcile(key)
+            except NotLeadingError:
+                self.queue.failed(key)
+            except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
+                self.metrics.reconciles.labels("error").inc()
+                delay_s = self.queue.failed(key)
+                is_bug = not isinstance(problem, OperatorError)
+                _log.warning("%s: %s; again in %.1f s", key, problem, delay_s, exc_info=is_bug)
+            else:
+                self.metrics.reconciles.labels("ok").inc()
+                self.queue.done(key)
+                self._follow(key, rounds, is_there=service is not None)
+
+    def _follow(self, key: str, rounds: Rounds, *, is_there: bool) -> None:
+        if is_there:
+            rounds.follow(key)
+            self.queue.add_after(key, self.settings.resync_s)
+        else:
+            rounds.forget(key)
+            self.queue.forget(key)

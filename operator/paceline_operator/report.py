@@ -1,0 +1,125 @@
+"""What was seen and decided -> status and events, written only when they say something new."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
+from paceline_operator.api.status import Condition, Status
+from paceline_operator.api.units import timestamp
+from paceline_operator.cluster import Cluster
+from paceline_operator.decide.judgement import Judgement
+from paceline_operator.errors import ClusterError
+from paceline_operator.events import event
+from paceline_operator.metrics import Metrics
+from paceline_operator.render.labels import Manifest
+
+# Fields that hold measurements: a change of them alone is written at most every 30 s.
+_NUMBERS: Final = ("sla", "tuning")
+
+
+@dataclass(slots=True)
+class Reporter:
+    """The only writer of status and events."""
+
+    cluster: Cluster
+    metrics: Metrics
+    check_leadership: Callable[[], None]
+    clock: Callable[[], float]
+    numbers_interval_s: float
+    _written_at: dict[str, float] = field(default_factory=dict)
+    _latest: dict[str, InferenceService] = field(default_factory=dict)
+    """As the API server answered our last write: the watch may still be behind it."""
+
+    def freshest(self, service: InferenceService) -> InferenceService:
+        """Give the service the status that we wrote, where the watch has not seen it yet."""
+        latest = self._latest.get(service.metadata.uid)
+        if latest is None or latest.metadata.resource_version <= service.metadata.resource_version:
+            return service
+        return service.model_copy(update={"status": latest.status})
+
+    async def report(self, service: InferenceService, status: Status) -> None:
+        """Write the status on a transition, or when its numbers are old enough."""
+        old, new = _plain(service.status), _plain(status)
+        if old == new or not self._is_due(service.key, old, new):
+            return
+        self.check_leadership()
+        answer = await self.cluster.apply(_manifest(service, new), subresource="status")
+        self._latest[service.metadata.uid] = InferenceService.read(answer)
+        self._written_at[service.key] = self.clock()
+        self.metrics.status_writes.inc()
+        for condition in transitions(service.status.conditions or (), status.conditions or ()):
+            await self._tell(service, condition)
+
+    def forget(self, key: str) -> None:
+        """Drop what is remembered of a service that is gone."""
+        self._written_at.pop(key, None)
+        for uid in [uid for uid, latest in self._latest.items() if latest.key == key]:
+            del self._latest[uid]
+
+    def _is_due(self, key: str, old: Manifest, new: Manifest) -> bool:
+        if _without_numbers(old) != _without_numbers(new):
+            return True
+        written_at = self._written_at.get(key)
+        return written_at is None or self.clock() - written_at >= self.numbers_interval_s
+
+    async def _tell(self, service: InferenceService, condition: Condition) -> None:
+        try:
+            await self.cluster.create(event(service, condition))
+        except ClusterError:
+            return  # an event is a courtesy: the condition says the same and has been written
+
+
+def conditions(
+    service: InferenceService, judgements: Sequence[Judgement], now: datetime
+) -> list[Condition]:
+    """Give each judgement its history: the time moves only when the status does."""
+    before = {condition.type: condition for condition in service.status.conditions or ()}
+    found = []
+    for judgement in judgements:
+        old = before.get(judgement.type)
+        since = (
+            old.last_transition_time if old and old.status == judgement.status else timestamp(now)
+        )
+        found.append(
+            Condition(
+                type=judgement.type,
+                status=judgement.status,
+                observed_generation=service.metadata.generation,
+                last_transition_time=since,
+                reason=judgement.reason,
+                message=judgement.message[:2048],
+            )
+        )
+    return found
+
+
+def transitions(before: Iterable[Condition], after: Iterable[Condition]) -> Iterable[Condition]:
+    """Find the conditions whose status or reason changed."""
+    known = {condition.type: (condition.status, condition.reason) for condition in before}
+    for condition in after:
+        if known.get(condition.type) != (condition.status, condition.reason):
+            yield condition
+
+
+def _plain(status: Status) -> Manifest:
+    return status.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def _without_numbers(status: Manifest) -> dict[str, Any]:
+    return {key: value for key, value in status.items() if key not in _NUMBERS}
+
+
+def _manifest(service: InferenceService, status: Manifest) -> Manifest:
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        # With the uid a service of the same name, made anew meanwhile, is not written to.
+        "metadata": {
+            "name": service.metadata.name,
+            "namespace": service.metadata.namespace,
+            "uid": service.metadata.uid,
+        },
+        "status": status,
+    }

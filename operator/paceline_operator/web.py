@@ -1,0 +1,35 @@
+"""/healthz, /readyz and /metrics of the operator itself."""
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from paceline_operator.operation import Operation
+
+# A worker that has not come for this long hangs: restart the process.
+_STUCK_AFTER_S = 600.0
+
+
+def create_app(operation: Operation) -> web.Application:
+    """Serve what probes and Prometheus ask."""
+
+    async def alive(_: web.Request) -> web.Response:
+        if operation.is_leading and operation.queue.oldest_age_s() > _STUCK_AFTER_S:
+            return web.Response(status=500, text="the queue has been stuck for 10 minutes\n")
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        if not operation.has_started:
+            problem = operation.start_problem or "not started yet"
+            return web.Response(status=503, text=f"{problem}\n")
+        return web.Response(text="leading\n" if operation.is_leading else "standing by\n")
+
+    async def metrics(_: web.Request) -> web.Response:
+        operation.refresh_metrics()
+        body = generate_latest(operation.metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/healthz", alive)
+    app.router.add_get("/readyz", ready)
+    app.router.add_get("/metrics", metrics)
+    return app
