@@ -148,11 +148,17 @@ def _resolved(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
 
 
 def _simplify_default(schema: dict[str, Any]) -> None:
-    """An object defaults to `{}`: its fields bring their own defaults. None is no default."""
-    if schema.get("default", ...) is None:
-        del schema["default"]
-    elif "properties" in schema and "default" in schema:
-        schema["default"] = {}
+    """Write an object's default in full: the API server asks its rules before filling it in."""
+    if "default" in schema:
+        schema["default"] = _without_nulls(schema["default"])
+        if schema["default"] is None:
+            del schema["default"]
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return value
 
 
 def text() -> str:
