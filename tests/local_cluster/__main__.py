@@ -1,0 +1,61 @@
+"""`python -m local_cluster up | images | binaries`: the local cluster, for people."""
+
+# ruff: noqa: T201 - commands print
+
+import argparse
+import signal
+import sys
+
+from local_cluster import images, start
+from local_cluster.cache import CACHE
+from local_cluster.errors import ClusterError
+
+_ENTER = CACHE / "kubeconfig"
+
+
+def up() -> None:
+    """Keep a whole cluster up until Ctrl-C or SIGTERM."""
+    with start.whole() as cluster:
+        _ENTER.unlink(missing_ok=True)
+        _ENTER.symlink_to(cluster.kubeconfig)
+        print(f"\n  export KUBECONFIG={_ENTER}\n")
+        print(f"API server, pods and Services answer at their own addresses, {cluster.url} first.")
+        for part, name in cluster.images.items():
+            print(f"  {part:10} {name}")
+        print("Ctrl-C ends the cluster and everything in it.", flush=True)
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+
+
+def build_images() -> None:
+    """Build the three images into the store that every later cluster starts with."""
+    wanted = images.wanted()
+    with start.image_store() as node:
+        for part, name in images.ready(node, wanted).items():
+            print(f"{part:10} {name}")
+
+
+def build_binaries() -> None:
+    """Build every binary of the cluster."""
+    for name, path in sorted(start.all_binaries().items()):
+        print(f"{name:26} {path}")
+
+
+_COMMANDS = {"up": up, "images": build_images, "binaries": build_binaries}
+
+
+def main() -> int:
+    """Run one command; what the machine lacks is said in a sentence."""
+    parser = argparse.ArgumentParser(prog="python -m local_cluster", description=__doc__)
+    parser.add_argument("command", choices=_COMMANDS)
+    # Both signals are waited for, not handled: a cluster is always taken down in order.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        _COMMANDS[parser.parse_args().command]()
+    except ClusterError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""A cluster as tests and people use it, whatever runs it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import helm_python
+import yaml
+
+from local_cluster.errors import ClusterError
+
+
+class KubectlFailedError(ClusterError):
+    """kubectl ended with an error; the message is what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One reachable Kubernetes cluster."""
+
+    kubeconfig: Path
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Image references by part (`operator`, `sidecar`, `engine`) that its nodes can run."""
+
+    @property
+    def url(self) -> str:
+        """The API server's address."""
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        return str(config["clusters"][0]["cluster"]["server"])
+
+    def kubectl(
+        self, *args: str, input: str | None = None, timeout_s: float = 300, check: bool = True
+    ) -> str:
+        """Run kubectl and return what it printed; `check` raises when it fails."""
+        result = self.try_kubectl(*args, input=input, timeout_s=timeout_s)
+        if check and result.returncode != 0:
+            raise KubectlFailedError(f"kubectl {' '.join(args)}: {result.stderr.strip()}")
+        return result.stdout
+
+    def try_kubectl(
+        self, *args: str, input: str | None = None, timeout_s: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl and return its exit code, stdout and stderr."""
+        return subprocess.run(
+            [kubectl_command(), *args],
+            env=os.environ | {"KUBECONFIG": str(self.kubeconfig)},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def helm(self, namespace: str = "default") -> helm_python.Config:
+        """Helm, bound to one namespace: `with cluster.helm("x") as helm: helm.install(...)`."""
+        return helm_python.Config(kubeconfig_path=self.kubeconfig, namespace=namespace)
+
+
+def kubectl_command() -> str:
+    """The kubectl of this environment, else the one on PATH."""
+    beside_python = Path(sys.executable).parent / "kubectl"
+    found = str(beside_python) if beside_python.exists() else shutil.which("kubectl")
+    if found is None:
+        raise ClusterError("kubectl is missing: `make install` installs it into .venv")
+    return found

@@ -1,0 +1,103 @@
+"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler: what each is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.credentials import Credentials
+from local_cluster.plan import Process
+
+COMMANDS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+PORT = 6443
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """One control plane at one address, with fixed ports: the address is its own."""
+
+    address: str
+    commands: Mapping[str, Path]
+    credentials: Credentials
+    data: Path
+    services: str = "10.96.0.0/16"
+
+    def processes(self) -> list[Process]:
+        """In the order in which they need one another."""
+        return [self._etcd(), self._api_server(), self._controller_manager(), self._scheduler()]
+
+    @property
+    def _etcd_url(self) -> str:
+        return f"http://{self.address}:2379"
+
+    def _etcd(self) -> Process:
+        peer = f"http://{self.address}:2380"
+        return Process(
+            "etcd",
+            [
+                str(self.commands["etcd"]),
+                f"--data-dir={self.data / 'etcd'}",
+                f"--listen-client-urls={self._etcd_url}",
+                f"--advertise-client-urls={self._etcd_url}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync",  # nobody needs this data after a power cut
+            ],
+            ready=f"tcp://{self.address}:2379",
+        )
+
+    def _api_server(self) -> Process:
+        credentials = self.credentials
+        return Process(
+            "kube-apiserver",
+            [
+                str(self.commands["kube-apiserver"]),
+                f"--etcd-servers={self._etcd_url}",
+                f"--cert-dir={credentials.certificates}",
+                f"--bind-address={self.address}",
+                f"--advertise-address={self.address}",
+                f"--secure-port={PORT}",
+                f"--service-cluster-ip-range={self.services}",
+                "--authorization-mode=Node,RBAC",
+                "--enable-admission-plugins=NodeRestriction",
+                f"--token-auth-file={credentials.tokens}",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                f"--service-account-key-file={credentials.service_account_key}",
+                f"--service-account-signing-key-file={credentials.service_account_key}",
+                "--kubelet-preferred-address-types=InternalIP",
+                f"--kubelet-client-certificate={credentials.kubelet_client_certificate}",
+                f"--kubelet-client-key={credentials.kubelet_client_key}",
+            ],
+            # Refused to the anonymous until the first roles are there: ready means usable.
+            ready=f"{credentials.url}/readyz",
+            authority=credentials.authority,
+        )
+
+    def _controller_manager(self) -> Process:
+        return self._controllers(
+            "kube-controller-manager",
+            f"--service-account-private-key-file={self.credentials.service_account_key}",
+            f"--root-ca-file={self.credentials.authority}",
+            "--use-service-account-credentials=true",
+        )
+
+    def _scheduler(self) -> Process:
+        return self._controllers("kube-scheduler")
+
+    def _controllers(self, command: str, *flags: str) -> Process:
+        kubeconfig = self.credentials.kubeconfig(f"system:{command}")
+        return Process(
+            command,
+            [
+                str(self.commands[command]),
+                f"--kubeconfig={kubeconfig}",
+                f"--authentication-kubeconfig={kubeconfig}",
+                f"--authorization-kubeconfig={kubeconfig}",
+                f"--bind-address={self.address}",
+                f"--cert-dir={self.data / command}",
+                "--leader-elect=false",
+                "--kube-api-qps=500",  # its default of 20 a second makes every test wait
+                "--kube-api-burst=1000",
+                *flags,
+            ],
+        )

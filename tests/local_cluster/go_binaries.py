@@ -1,0 +1,108 @@
+"""Kubernetes, etcd, containerd, runc and BuildKit, built from pinned Go modules and kept."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.cache import CACHE, digest, locked
+from local_cluster.errors import ClusterFailedError
+from local_cluster.progress import say
+
+MODULES = Path(__file__).parent / "binaries"
+KUBERNETES_VERSION = "v1.36.3"
+
+_MAJOR, _MINOR = KUBERNETES_VERSION.removeprefix("v").split(".")[:2]
+_VERSION = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One folder below `binaries/` with a go.mod, and the commands that it builds."""
+
+    name: str
+    packages: tuple[str, ...]
+    ldflags: str = "-s -w"
+    tags: str = ""
+    cgo: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return MODULES / self.name
+
+    @property
+    def bin(self) -> Path:
+        """Where its binaries lie, once built: named by all that they are built from."""
+        sources = sorted([self.folder / "go.sum", *self.folder.rglob("*.go")])
+        flags = f"{self.packages} {self.ldflags} {self.tags} {self.cgo}"
+        return (
+            CACHE / f"{self.name}-{digest(flags, *(file.read_bytes() for file in sources))}" / "bin"
+        )
+
+
+# All of Kubernetes in one command: a kubelet that is linked statically with cgo crashes, and a
+# change of CGO_ENABLED between two commands rebuilds the world. Without the version in ldflags
+# the node calls itself v0.0.0-master.
+KUBERNETES = Module(
+    name="kubernetes",
+    packages=(
+        "./etcd",
+        "./pause",
+        "k8s.io/kubernetes/cmd/kube-apiserver",
+        "k8s.io/kubernetes/cmd/kube-controller-manager",
+        "k8s.io/kubernetes/cmd/kube-scheduler",
+        "k8s.io/kubernetes/cmd/kubelet",
+        "k8s.io/kubernetes/cmd/kube-proxy",
+    ),
+    ldflags=(
+        f"-s -w -X {_VERSION}.gitVersion={KUBERNETES_VERSION}"
+        f" -X {_VERSION}.gitMajor={_MAJOR} -X {_VERSION}.gitMinor={_MINOR}"
+    ),
+)
+CONTAINERD = Module(
+    name="containerd",
+    packages=tuple(
+        f"github.com/containerd/containerd/v2/cmd/{command}"
+        for command in ("containerd", "containerd-shim-runc-v2", "ctr")
+    ),
+)
+RUNC = Module(name="runc", packages=("github.com/opencontainers/runc",), tags="seccomp", cgo=True)
+BUILDKIT = Module(
+    name="buildkit",
+    packages=("github.com/moby/buildkit/cmd/buildkitd", "github.com/moby/buildkit/cmd/buildctl"),
+)
+
+
+def built(module: Module) -> Path:
+    """The folder of the module's binaries; builds them first where the cache lacks them."""
+    if module.bin.is_dir():
+        return module.bin
+    with locked(f"build-{module.name}"):
+        if not module.bin.is_dir():
+            _build(module)
+    return module.bin
+
+
+def _build(module: Module) -> None:
+    """Build beside the final folder and move it there in one step: a killed build leaves none."""
+    say(f"building {module.name} from its Go module (minutes, once)")
+    module.bin.parent.mkdir(parents=True, exist_ok=True)
+    out = Path(tempfile.mkdtemp(dir=module.bin.parent))
+    command = ["go", "build", "-o", f"{out}/", "-ldflags", module.ldflags, "-tags", module.tags]
+    result = subprocess.run(
+        [*command, *module.packages],
+        cwd=module.folder,
+        env=os.environ
+        | {"CGO_ENABLED": "1" if module.cgo else "0", "GOFLAGS": "-mod=readonly -buildvcs=false"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        shutil.rmtree(out)
+        raise ClusterFailedError(f"go build of {module.name} failed:\n{result.stderr[-4000:]}")
+    out.chmod(0o755)
+    out.rename(module.bin)
+    say(f"built {module.name}")

@@ -1,0 +1,134 @@
+"""Builds the repository's Dockerfiles with BuildKit into the node's containerd, without a registry.
+
+What a machine without a registry and an index lacks is put in by named contexts, which replace
+the Dockerfiles' stages of that name.
+"""
+
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster import base_image, machine, wheels
+from local_cluster.base_image import BaseImage
+from local_cluster.cache import digest
+from local_cluster.errors import ClusterFailedError
+from local_cluster.node import IMAGE_NAMESPACE, PAUSE_IMAGE, Node
+from local_cluster.progress import say
+from local_cluster.wheels import ROOT, Wheels
+
+DOCKERFILES = ROOT / "deploy" / "docker"
+_REGISTRY = "docker.io"  # what the kubelet puts before a name without a host
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image to build: its Dockerfile, and what stands in for the stages."""
+
+    part: str
+    base: BaseImage
+    folders: Mapping[str, Wheels]
+
+    @property
+    def dockerfile(self) -> Path:
+        return DOCKERFILES / f"{self.part}.Dockerfile"
+
+    @property
+    def name(self) -> str:
+        """As a pod names it. The tag is made from all that goes in: equal tag, equal image."""
+        stages = [f"{stage}={folder.id}" for stage, folder in sorted(self.folders.items())]
+        tag = digest(self.base.reference, self.dockerfile.read_bytes(), *stages)
+        return f"paceline/{self.part}:{tag}"
+
+    @property
+    def reference(self) -> str:
+        return f"{_REGISTRY}/{self.name}"
+
+
+def wanted() -> list[Image]:
+    """The three images of this tree."""
+    ours = wheels.project()
+    python, with_gcc = base_image.PYTHON, base_image.PYTHON_AND_GCC
+    return [
+        Image("operator", python, {"wheels": wheels.dependencies("operator"), "project": ours}),
+        Image("sidecar", python, {"wheels": wheels.dependencies("sidecar"), "project": ours}),
+        Image(
+            "engine",
+            with_gcc,
+            {"torch": wheels.torch(), "wheels": wheels.dependencies("engine"), "project": ours},
+        ),
+    ]
+
+
+def ready(node: Node, images: list[Image]) -> dict[str, str]:
+    """Build what the node lacks, drop what this tree no longer makes; image names by part."""
+    store = _Store(node)
+    store.add(PAUSE_IMAGE, base_image.pause_archive(node.binaries["pause"], reference=PAUSE_IMAGE))
+    for image in images:
+        if image.reference not in store.names():
+            machine.require_free_disk()
+            store.add(image.base.reference, image.base.archive())
+            _build(node, image)
+    store.keep_only({image.reference for image in images})
+    return {image.part: image.name for image in images}
+
+
+def _build(node: Node, image: Image) -> None:
+    say(f"building {image.name}")
+    started_at = time.monotonic()
+    options = [
+        f"filename={image.dockerfile.name}",
+        "image-resolve-mode=local",
+        f"context:base=docker-image://{image.base.reference}",
+        *(f"context:{stage}=local:{stage}" for stage in image.folders),
+    ]
+    folders = {"context": ROOT, "dockerfile": DOCKERFILES}
+    folders |= {stage: made.folder for stage, made in image.folders.items()}
+    output = f"type=image,name={image.reference},unpack=true,compression=uncompressed"
+    result = subprocess.run(
+        [
+            *(str(node.binaries["buildctl"]), f"--addr=unix://{node.builder_socket}", "build"),
+            *("--progress=plain", "--frontend=dockerfile.v0", f"--output={output}"),
+            *(f"--local={name}={folder}" for name, folder in folders.items()),
+            *(f"--opt={option}" for option in options),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise ClusterFailedError(f"building {image.name} failed:\n{result.stderr[-4000:]}")
+    say(f"built {image.name} in {time.monotonic() - started_at:.0f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """The images that the node's containerd has."""
+
+    node: Node
+
+    def names(self) -> set[str]:
+        return set(self._ctr("images", "list", "--quiet").split())
+
+    def add(self, reference: str, archive: Path) -> None:
+        if reference not in self.names():
+            self._ctr("images", "import", str(archive))
+
+    def keep_only(self, wanted: set[str]) -> None:
+        """Drop images of older trees, so that the disk does not fill with them."""
+        older = {name for name in self.names() if name.startswith(f"{_REGISTRY}/paceline/")}
+        for name in older - wanted:
+            self._ctr("images", "remove", name)
+
+    def _ctr(self, *args: str) -> str:
+        command = [str(self.node.binaries["ctr"]), f"--address={self.node.socket}"]
+        result = subprocess.run(
+            [*command, f"--namespace={IMAGE_NAMESPACE}", *args],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise ClusterFailedError(f"ctr {' '.join(args)}: {result.stderr.strip()}")
+        return result.stdout

@@ -1,0 +1,48 @@
+"""The addresses of the enclosed cluster, and the one wire that joins it to the machine.
+
+Inside, a bridge carries the node's address and the default route, and leads nowhere: no packet
+leaves. A veth pair gives the machine routes to the node, to pods and to Services.
+"""
+
+import subprocess
+
+NODE = "10.99.0.1"
+PODS = "10.88.0.0/16"
+SERVICES = "10.96.0.0/16"
+
+_HOST_END, _NODE_END = "10.98.0.1", "10.98.0.2"
+_HOST_DEVICE = "paceline0"
+
+SETUP: tuple[tuple[str, ...], ...] = (
+    ("ip", "link", "set", "lo", "up"),
+    ("ip", "link", "add", "node", "type", "bridge"),
+    ("ip", "address", "add", f"{NODE}/24", "dev", "node"),
+    ("ip", "link", "set", "node", "up"),
+    ("ip", "route", "add", "default", "dev", "node"),
+    ("sysctl", "-qw", "net.ipv4.ip_forward=1"),
+    ("mount", "-t", "tmpfs", "tmpfs", "/run"),
+)
+
+
+def join(pid: int) -> None:
+    """Join the machine to the network namespace of that process; the wire goes when it does."""
+    part()
+    inside = ("nsenter", f"--net=/proc/{pid}/ns/net", "ip")
+    _run(
+        "ip", "link", "add", _HOST_DEVICE, "type", "veth", "peer", "name", "host", "netns", str(pid)
+    )
+    _run(*inside, "address", "add", f"{_NODE_END}/30", "dev", "host")
+    _run(*inside, "link", "set", "host", "up")
+    _run("ip", "address", "add", f"{_HOST_END}/30", "dev", _HOST_DEVICE)
+    _run("ip", "link", "set", _HOST_DEVICE, "up")
+    for subnet in (f"{NODE}/32", PODS, SERVICES):
+        _run("ip", "route", "add", subnet, "via", _NODE_END)
+
+
+def part() -> None:
+    """Remove the wire: what a killed run left, or what the kernel has not yet tidied up."""
+    subprocess.run(["ip", "link", "delete", _HOST_DEVICE], capture_output=True, check=False)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)

