@@ -1,72 +1,65 @@
 """Why the limits are what they are: a service's last decisions, in words. Pure."""
 
 from paceline_operator.local.screen import change_line, clock_time
-from paceline_operator.local.state import Decision, LocalState
-from paceline_operator.tuning.model import SLA, Observed, PodReport
+from paceline_operator.local.state import Explained, LocalState
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.decision import Prediction
 
 
 def explain(state: LocalState, pod: str | None, *, last: int) -> str:
-    """The newest `last` decisions of one pod, or of all; oldest first."""
-    decisions = [item for item in state.decisions if pod in {None, item.pod.name}]
-    blocks = [_decision(item, state.sla) for item in decisions[-last:]]
-    head = [f"{state.name} · {state.model} · {state.url}"]
-    if not blocks:
-        head.append(f"no decision yet{f' about {pod}' if pod else ''}")
+    """The newest `last` decisions on one pod, or on all, oldest first, and the last changes."""
+    decisions = [decision for decision in state.decisions if pod in {None, decision.pod}]
+    blocks = [f"{state.name} · {state.model} · {state.url}"]
+    blocks += [_decision(decision) for decision in decisions[-last:]]
+    if not decisions:
+        blocks.append(f"no decision yet{f' about {pod}' if pod else ''}")
     if state.report and state.report.history:
         changes = [f"  {change_line(change)}" for change in state.report.history]
         blocks.append("\n".join(["last changes, newest first", *changes]))
-    return "\n\n".join(["\n".join(head), *blocks])
+    return "\n\n".join(blocks)
 
 
-def _decision(decision: Decision, sla: SLA) -> str:
-    pod = decision.pod
+def _decision(decision: Explained) -> str:
+    held = "" if decision.applied else f", not applied: mode {decision.mode}"
     rows = [
-        ("inputs", _inputs(pod)),
-        ("observed", _observed(pod.observed, sla)),
-        ("prediction", _prediction(pod)),
-        ("limits", _limits(pod)),
-        ("binding", pod.binding),
-        ("verdict", f"{pod.verdict} ({pod.phase})"),
-        ("reason", pod.error or pod.reason),
+        ("inputs", _inputs(decision)),
+        ("prediction", _prediction(decision.prediction)),
+        ("limits", f"{_caps(decision.current)} → {_caps(decision.chosen)}{held}"),
+        ("proposed", f"{_caps(decision.wanted)}, before the guards"),
+        ("binding", decision.binding),
+        ("verdict", f"{decision.verdict} ({decision.phase})"),
+        ("reason", decision.reason),
     ]
-    head = f"{clock_time(decision.at)}  pod/{pod.name}  mode {decision.mode}"
+    head = f"{clock_time(decision.at)}  pod/{decision.pod}  mode {decision.mode}"
     return "\n".join([head, *(f"  {name:<11} {text}" for name, text in rows)])
 
 
-def _inputs(pod: PodReport) -> str:
-    capacity = "unknown" if pod.capacity_rps is None else f"{pod.capacity_rps:.2f} requests/s"
-    return (
-        f"{pod.running} running, {pod.waiting} waiting,"
-        f" {pod.arrival_rps:.2f} requests/s arrive, capacity within the SLA {capacity}"
-    )
+def _inputs(decision: Explained) -> str:
+    known = {name: value for name, value in decision.inputs.items() if value not in {None, ""}}
+    return ", ".join(f"{name} {_plain(value)}" for name, value in known.items()) or "none"
 
 
-def _observed(observed: Observed, sla: SLA) -> str:
-    parts = [
-        f"{name} p99 {_ms(seen)} (target {_ms(target)})"
-        for name, seen, target in (
-            ("TTFT", observed.ttft_p99_ms, sla.ttft_p99_ms),
-            ("TPOT", observed.tpot_p99_ms, sla.tpot_p99_ms),
-            ("ITL", observed.itl_p99_ms, sla.itl_p99_ms),
-        )
-        if seen is not None or target is not None
-    ]
-    if observed.attainment is not None:
-        parts.append(f"attainment {observed.attainment:.1%} of {observed.samples} requests")
+def _prediction(prediction: Prediction) -> str:
+    if prediction.step_ms is None:
+        return "no step model yet"
+    parts = [f"a full step takes {_ms(prediction.step_ms)}"]
+    if prediction.ttft_ms is not None:
+        parts.append(f"first token after {_ms(prediction.ttft_ms)}")
+    if prediction.capacity_rps is not None:
+        parts.append(f"{prediction.capacity_rps:.2f} requests/s fit within the SLA")
     return ", ".join(parts)
 
 
-def _prediction(pod: PodReport) -> str:
-    if pod.predicted_step_ms is None:
-        return "no step model yet"
-    error = "" if pod.model_mape is None else f", mean error {pod.model_mape:.1%}"
-    return f"a step takes {_ms(pod.predicted_step_ms)}{error}"
+def _caps(caps: Caps | None) -> str:
+    if caps is None:
+        return "unknown"
+    target = "" if caps.step_target_ms is None else f", step {_ms(caps.step_target_ms)}"
+    return f"batch {caps.batch_size}, tokens {caps.token_budget}{target}"
 
 
-def _limits(pod: PodReport) -> str:
-    target = "none" if pod.step_target_ms is None else _ms(pod.step_target_ms)
-    return f"batch {pod.batch_size}, tokens {pod.token_budget}, step target {target}"
+def _plain(value: float | str | bool | None) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _ms(value: float | None) -> str:
-    return "none" if value is None else f"{value:,.0f} ms"
+def _ms(value: float) -> str:
+    return f"{value:,.0f} ms"

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from paceline_operator.local.manifest import ManifestError, compare, load, with_
 from paceline_operator.local.screen import View, clock_time
 from paceline_operator.local.settings import Place
 from paceline_operator.render.config_map import runtime_config
+from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.model import PodTarget, ServiceReport, ServiceTarget
 
 _KEPT_EVENTS = 4
@@ -43,7 +44,7 @@ class LiveService:
         self.phase = "loading the model"
         self.report: ServiceReport | None = None
         self.events: deque[str] = deque(maxlen=_KEPT_EVENTS)
-        self.decisions: deque[state.Decision] = deque(maxlen=_KEPT_DECISIONS)
+        self.decisions: deque[state.Explained] = deque(maxlen=_KEPT_DECISIONS)
         self.on_event: list[Callable[[str], None]] = []
         self.on_report: list[Callable[[ServiceReport], None]] = []
         self.started_at = time.time()
@@ -84,11 +85,11 @@ class LiveService:
         for tell in self.on_event:
             tell(text)
 
-    def concluded(self, report: ServiceReport) -> None:
+    def concluded(self, report: ServiceReport, decisions: Sequence[Decision]) -> None:
         """Keep a tick's conclusion, for the screen and for `explain`."""
         self.report = report
         mode = self.service.spec.tuning.mode
-        self.decisions.extend(state.Decision(report.at, mode, pod) for pod in report.pods)
+        self.decisions.extend(state.Explained.of(decision, mode) for decision in decisions)
         for tell in self.on_report:
             tell(report)
 

@@ -26,32 +26,53 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The client's measurements of one stretch of time, milliseconds."""
+    """The client's measurements of one stretch of time."""
 
     seconds: float
-    offered: int
-    missed: int
-    """Refused, failed or timed out."""
-    output_tokens: int
-    ttft_ms: tuple[float, ...]
-    """Of every offered request; one that got no answer waits forever."""
-    tpot_ms: tuple[float, ...]
+    due: tuple[Record, ...]
+    """Offered requests: those that were due in it."""
     itl_ms: tuple[float, ...]
+    """Every gap that ended in it."""
+    output_tokens: int
+
+    @property
+    def offered(self) -> int:
+        """Requests due."""
+        return len(self.due)
+
+    @property
+    def missed(self) -> int:
+        """Refused, failed or timed out."""
+        return sum(record.outcome != "ok" for record in self.due)
+
+    @property
+    def ttft_ms(self) -> tuple[float, ...]:
+        """Of every offered request; one that got no answer waits forever."""
+        return tuple(_first_token_ms(record) for record in self.due)
+
+    @property
+    def tpot_ms(self) -> tuple[float, ...]:
+        """Of every request with two tokens."""
+        return tuple(ms for record in self.due if (ms := record.tpot_ms) is not None)
 
     def observed(self, sla: SLA) -> Observed:
-        """The span as the tuner's own words have it."""
-        met = self.offered and self._met(sla) / self.offered
+        """The span in the tuner's own words."""
         return Observed(
             ttft_p99_ms=percentile(self.ttft_ms, _SHARE),
             tpot_p99_ms=percentile(self.tpot_ms, _SHARE),
             itl_p99_ms=percentile(self.itl_ms, _SHARE),
             samples=self.offered,
-            attainment=met if self.offered else None,
+            attainment=self._attainment(sla),
         )
 
-    def _met(self, sla: SLA) -> int:
-        target = math.inf if sla.ttft_p99_ms is None else sla.ttft_p99_ms
-        return sum(value <= target for value in self.ttft_ms)
+    def _attainment(self, sla: SLA) -> float | None:
+        """The lesser share, of requests or of gaps, that met its targets: as the tuner counts."""
+        shares = []
+        if self.due:
+            shares.append(sum(_is_met(sla, record) for record in self.due) / len(self.due))
+        if self.itl_ms and sla.itl_p99_ms is not None:
+            shares.append(sum(ms <= sla.itl_p99_ms for ms in self.itl_ms) / len(self.itl_ms))
+        return min(shares, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +119,11 @@ class Verdict:
 
 def span(records: Sequence[Record], start_at: float, end_at: float) -> Span:
     """Cut a stretch out of a run: requests by when they were due, gaps by when they ended."""
-    due = [record for record in records if start_at <= record.planned_at < end_at]
+    due = tuple(record for record in records if start_at <= record.planned_at < end_at)
     return Span(
         seconds=end_at - start_at,
-        offered=len(due),
-        missed=sum(record.outcome != "ok" for record in due),
+        due=due,
         output_tokens=sum(start_at <= at < end_at for record in records for at in record.token_ats),
-        ttft_ms=tuple(math.inf if (ms := record.ttft_ms) is None else ms for record in due),
-        tpot_ms=tuple(ms for record in due if (ms := record.tpot_ms) is not None),
         itl_ms=tuple(
             ms
             for record in records
@@ -173,6 +191,20 @@ def rolling_p99(
             (now, percentile((value for at, value in points if now - window_s < at <= now), _SHARE))
         )
     return series
+
+
+def _is_met(sla: SLA, record: Record) -> bool:
+    ttft_target = math.inf if sla.ttft_p99_ms is None else sla.ttft_p99_ms
+    tpot_target = math.inf if sla.tpot_p99_ms is None else sla.tpot_p99_ms
+    return (
+        record.outcome == "ok"
+        and _first_token_ms(record) <= ttft_target
+        and (record.tpot_ms or 0.0) <= tpot_target
+    )
+
+
+def _first_token_ms(record: Record) -> float:
+    return math.inf if record.ttft_ms is None else record.ttft_ms
 
 
 def _met_targets(sla: SLA, seen: Observed) -> list[str]:

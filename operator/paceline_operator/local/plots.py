@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import matplotlib as mpl
-
-mpl.use("Agg")
-
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from paceline_operator.local.measured import Run, rolling_p99
@@ -77,10 +75,8 @@ def distributions(run: Run) -> Figure:
         figure = Figure(figsize=(9, 3.2), layout="constrained")
         axes = figure.subplots(1, len(panels), sharey=True)
         for axis, (name, target, *spans) in zip(axes, panels, strict=True):
-            for values, color, label in zip(
-                spans, (BEFORE, AFTER), ("before", "after"), strict=True
-            ):
-                _ecdf(axis, values, color, label)
+            for values, color in zip(spans, (BEFORE, AFTER), strict=True):
+                _ecdf(axis, values, color)
             if target is not None:
                 axis.axvline(target, color=_INK, linestyle="--", linewidth=1)
                 axis.text(
@@ -93,7 +89,11 @@ def distributions(run: Run) -> Figure:
             axis.set_ylim(0, 1.0)
         axes[0].set_ylabel("share within")
         axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
-        axes[-1].legend(frameon=False, loc="center right")
+        handles = [
+            Line2D([], [], color=color, label=label)
+            for color, label in ((BEFORE, "before"), (AFTER, "after"))
+        ]
+        axes[-1].legend(handles=handles, frameon=False, loc="center right")
     return figure
 
 
@@ -198,7 +198,7 @@ def _limits_panel(axis: Any, run: Run) -> None:
     axis.set_title("Limits: tokens in one step, running sequences")
 
 
-def _ecdf(axis: Any, values: Sequence[float], color: str, label: str) -> None:
+def _ecdf(axis: Any, values: Sequence[float], color: str) -> None:
     if not values:
         return
     ordered = sorted(values)
@@ -212,7 +212,6 @@ def _ecdf(axis: Any, values: Sequence[float], color: str, label: str) -> None:
         where="post",
         color=color,
         linewidth=2,
-        label=label,
     )
 
 

@@ -23,6 +23,7 @@ from paceline_operator.local.settings import (
     engine_environment,
     sidecar_environment,
 )
+from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.model import ServiceReport, ServiceTarget
 
 DRAIN_S = 5.0
@@ -34,6 +35,10 @@ class Tuner(Protocol):
 
     async def tick(self, target: ServiceTarget) -> ServiceReport:
         """Do one round for one service."""
+        ...
+
+    def explain(self, key: str, pod: str) -> list[Decision]:
+        """The last decisions on one pod, oldest first."""
         ...
 
 
@@ -128,7 +133,10 @@ async def tune(live: LiveService, tuner: Tuner, folder: Path) -> None:
     """Run the tuner every `spec.tuning.interval`, forever."""
     while True:
         if live.ready.is_set():
-            live.concluded(await tuner.tick(live.target))
+            target = live.target
+            report = await tuner.tick(target)
+            newest = [tuner.explain(target.key, pod.name)[-1:] for pod in target.pods]
+            live.concluded(report, [decision for decisions in newest for decision in decisions])
         state.write(folder, live.state())
         await asyncio.sleep(hot(live.service.spec).interval_s)
 

@@ -1,13 +1,15 @@
 """The state file of a running service: how `paceline chat` and `paceline explain` find it."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import msgspec
 
 from paceline_operator.local.errors import LocalError
-from paceline_operator.tuning.model import SLA, PodReport, ServiceReport
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.decision import Decision, Prediction
+from paceline_operator.tuning.model import SLA, Mode, Phase, ServiceReport, Verdict
 
 
 class NoServiceError(LocalError):
@@ -15,13 +17,29 @@ class NoServiceError(LocalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What the tuner concluded at one time about one pod."""
+class Explained:
+    """One decision of the tuner about one pod, without what only its next decision needs."""
 
     at: float
     """Unix seconds."""
-    mode: str
-    pod: PodReport
+    pod: str
+    mode: Mode
+    phase: Phase
+    verdict: Verdict
+    binding: str
+    reason: str
+    inputs: dict[str, float | int | str | bool | None]
+    prediction: Prediction
+    current: Caps | None
+    wanted: Caps | None
+    chosen: Caps | None
+    applied: bool
+
+    @classmethod
+    def of(cls, decision: Decision, mode: Mode) -> "Explained":
+        """Take over what a person asks for."""
+        taken = {field.name for field in fields(cls)} - {"mode"}
+        return cls(mode=mode, **{name: getattr(decision, name) for name in taken})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +54,7 @@ class LocalState:
     started_at: float
     sla: SLA
     report: ServiceReport | None
-    decisions: tuple[Decision, ...]
+    decisions: tuple[Explained, ...]
     """The newest, oldest first."""
 
 

@@ -1,5 +1,6 @@
 """The cluster's tuning loop, run against the one local pod."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,4 +13,4 @@ from paceline_operator.tuning_loop import TuningLoop
 async def local_tuner() -> AsyncIterator[Tuner]:
     """A tuner with its own connections."""
     async with HttpPodClient() as pods:
-        yield TuningLoop(pods)
+        yield TuningLoop(pods, clock=time.time)
