@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 
 import kopf
 from aiohttp import web
@@ -16,21 +15,17 @@ from paceline_operator.web import create_app
 
 
 async def run(settings: OperatorSettings) -> None:
-    """Serve probes from the first moment, then watch until a signal comes."""
+    """Serve probes from the first moment, then watch until SIGTERM, which kopf handles."""
     operation = Operation(settings, Metrics())
     runner = web.AppRunner(create_app(operation), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, settings.host, settings.port).start()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         await kopf.operator(
             clusterwide=not settings.watch_namespaces,
             namespaces=settings.watch_namespaces,
             standalone=True,
             memo=operation,
-            stop_flag=stop,
         )
     finally:
         await runner.cleanup()
@@ -42,6 +37,8 @@ def main() -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
+    # One line per event and handler, even when nothing was to be done.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
     asyncio.run(run(settings))
 
 

@@ -50,7 +50,13 @@ def event(service: InferenceService, condition: Condition) -> Manifest:
     }
 
 
+def is_worth_telling(before: Condition | None, after: Condition) -> bool:
+    """Tell of transitions and of trouble at the start; not that nothing is known yet."""
+    if after.type == "Reconciling":
+        return False  # the other half of Ready
+    return _is_trouble(after) if before is None else True
+
+
 def _is_trouble(condition: Condition) -> bool:
     bad = "True" if condition.type in _ABNORMAL_WHEN_TRUE else "False"
-    is_bad = condition.status == bad and condition.type != "Reconciling"
-    return is_bad and condition.reason not in _EXPECTED
+    return condition.status == bad and condition.reason not in _EXPECTED

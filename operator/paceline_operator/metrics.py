@@ -15,7 +15,7 @@ class Metrics:
         """Create every metric at zero."""
         self.registry = CollectorRegistry()
         self.reconciles = self._counter(
-            "reconcile", "Reconciliations by result: ok, error, refused.", "result"
+            "reconcile", "Reconciliations by result: ok, error.", "result"
         )
         self.reconcile_duration = Histogram(
             f"{_PREFIX}_reconcile_duration_seconds",
@@ -40,7 +40,7 @@ class Metrics:
         self.is_leader = self._gauge("is_leader", "1 while this replica holds the Lease.")
         build = Info(f"{_PREFIX}_build", "The version that runs.", registry=self.registry)
         build.info({"version": __version__})
-        for result in ("ok", "error", "refused"):
+        for result in ("ok", "error"):
             self.reconciles.labels(result)  # a rate needs a zero to start from
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:

@@ -39,6 +39,7 @@ class Operation:
     has_started: bool = False
     start_problem: str = ""
     """Why the last attempt to start failed; readiness shows it."""
+    watched: Watched | None = None
     _api: ApiClient | None = None
     _pods: HttpPodClient | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -52,6 +53,7 @@ class Operation:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
         try:
             await self._start(watched)
+            self.watched = watched
         except Exception as problem:
             self.start_problem = f"start failed: {problem!r}"
             raise
@@ -111,6 +113,7 @@ class Operation:
         """Read the gauges; called at each scrape."""
         self.metrics.queue_depth.set(self.queue.depth())
         self.metrics.queue_oldest_age.set(self.queue.oldest_age_s())
+        self.metrics.services.set(len([*self.watched.keys()]) if self.watched else 0)
         self.metrics.is_leader.set(self.is_leading)
 
     def _begin(self, work: Coroutine[None, None, None], name: str) -> None:

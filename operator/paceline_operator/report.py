@@ -11,7 +11,7 @@ from paceline_operator.api.units import timestamp
 from paceline_operator.cluster import Cluster
 from paceline_operator.decide.judgement import Judgement
 from paceline_operator.errors import ClusterError
-from paceline_operator.events import event
+from paceline_operator.events import event, is_worth_telling
 from paceline_operator.metrics import Metrics
 from paceline_operator.render.labels import Manifest
 
@@ -42,7 +42,7 @@ class Reporter:
     async def report(self, service: InferenceService, status: Status) -> None:
         """Write the status on a transition, or when its numbers are old enough."""
         old, new = _plain(service.status), _plain(status)
-        if old == new or not self._is_due(service.key, old, new):
+        if _without_times(old) == _without_times(new) or not self._is_due(service.key, old, new):
             return
         self.check_leadership()
         answer = await self.cluster.apply(_manifest(service, new), subresource="status")
@@ -96,15 +96,24 @@ def conditions(
 
 
 def transitions(before: Iterable[Condition], after: Iterable[Condition]) -> Iterable[Condition]:
-    """Find the conditions whose status or reason changed."""
-    known = {condition.type: (condition.status, condition.reason) for condition in before}
+    """Find the conditions whose status or reason changed and that a person wants to hear of."""
+    known = {condition.type: condition for condition in before}
     for condition in after:
-        if known.get(condition.type) != (condition.status, condition.reason):
+        old = known.get(condition.type)
+        is_same = old and (old.status, old.reason) == (condition.status, condition.reason)
+        if not is_same and is_worth_telling(old, condition):
             yield condition
 
 
 def _plain(status: Status) -> Manifest:
     return status.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+def _without_times(status: Manifest) -> Manifest:
+    """Leave out the end of the window: that it moved is not worth a write."""
+    sla = status.get("sla", {})
+    observed = {key: value for key, value in sla.get("observed", {}).items() if key != "windowEnd"}
+    return status | {"sla": sla | {"observed": observed}}
 
 
 def _without_numbers(status: Manifest) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from paceline_operator.decide.readiness import ready, reconciling, stalled
 from paceline_operator.decide.workload import workload_available
 from paceline_operator.observe import Observed
 
-_TUNING = ("TelemetryAvailable", "SLAMet", "SLAAchievable", "TuningActive")
+_MEASURED = ("TelemetryAvailable", "SLAMet", "SLAAchievable")
 
 
 def judge(observed: Observed, plan: Plan, *, problem: str) -> tuple[Judgement, ...]:
@@ -27,13 +27,24 @@ def judge(observed: Observed, plan: Plan, *, problem: str) -> tuple[Judgement, .
 
 
 def _tuning(observed: Observed) -> tuple[Judgement, ...]:
-    """Pass the tuner's own conclusions on; before its first round there are none."""
-    if observed.report is None:
+    """Pass the tuner's own conclusions on; without a pod to measure there are none."""
+    report = observed.report
+    if report is not None and report.pods:
         return tuple(
-            Judgement(kind, "Unknown", "NoReadyPods", "no pod has been measured yet")
-            for kind in _TUNING
+            Judgement(found.type, found.status, found.reason, found.message)
+            for found in report.conditions
         )
-    return tuple(
-        Judgement(found.type, found.status, found.reason, found.message)
-        for found in observed.report.conditions
+    nothing = "no pod is ready to be measured"
+    return (
+        *(Judgement(kind, "Unknown", "NoReadyPods", nothing) for kind in _MEASURED),
+        _tuning_active(observed, nothing),
     )
+
+
+def _tuning_active(observed: Observed, nothing: str) -> Judgement:
+    spec = observed.service.spec
+    if spec.paused:
+        return Judgement("TuningActive", "False", "Paused", "spec.paused holds the limits")
+    if spec.tuning.mode != "Auto":
+        return Judgement("TuningActive", "False", spec.tuning.mode, "the mode changes no limits")
+    return Judgement("TuningActive", "Unknown", "NoReadyPods", nothing)
