@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["local_cluster.fixtures"]
+
 ROOT = Path(__file__).parents[1]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes that each take all cores are slower

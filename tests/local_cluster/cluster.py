@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,9 @@ class Cluster:
     kubeconfig: Path
     images: Mapping[str, str] = field(default_factory=dict)
     """Image references by part (`operator`, `sidecar`, `engine`) that its nodes can run."""
+
+    is_routed: bool = True
+    """Whether this machine has routes to the cluster's Services."""
 
     @property
     def url(self) -> str:
@@ -54,6 +58,28 @@ class Cluster:
             timeout=timeout_s,
             check=False,
         )
+
+    @contextmanager
+    def service(self, name: str, port: int, *, namespace: str = "default") -> Iterator[str]:
+        """The base URL of a Service: its own address, or a forwarded port of this machine."""
+        if self.is_routed:
+            query = "-ojsonpath={.spec.clusterIP}"
+            address = self.kubectl("get", "service", name, "-n", namespace, query)
+            yield f"http://{address}:{port}"
+            return
+        forward = ("port-forward", "-n", namespace, f"service/{name}", f":{port}")
+        with subprocess.Popen(
+            [kubectl_command(), *forward],
+            env=os.environ | {"KUBECONFIG": str(self.kubeconfig)},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 8000
+                yield f"http://{line.split()[2]}"
+            finally:
+                process.terminate()
 
     def helm(self, namespace: str = "default") -> helm_python.Config:
         """Helm, bound to one namespace: `with cluster.helm("x") as helm: helm.install(...)`."""

@@ -19,6 +19,7 @@ from local_cluster.progress import say
 from local_cluster.wheels import ROOT, Wheels
 
 DOCKERFILES = ROOT / "deploy" / "docker"
+PARTS = ("operator", "sidecar", "engine")
 _REGISTRY = "docker.io"  # what the kubelet puts before a name without a host
 
 
