@@ -16,7 +16,7 @@ _LEARNING_STEPS = 200
 _REFIT_STEPS = 200
 _REFIT_S = 5.0  # where steps are slow, 200 of them are minutes
 _OUTLIER = 2.0  # measured / predicted of a step that teaches nothing, once warm
-_RECENT = 200
+_RECENT = 600
 _MAX_WALL_MS = 1e7
 
 

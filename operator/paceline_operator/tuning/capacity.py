@@ -128,7 +128,7 @@ class Room:
         """Prefill tokens per step that keep up with arrivals, or with `n` sequences' turnover."""
         demand = self.demand
         turnover = n * demand.prompt / max(demand.output, 1.0)
-        arrivals = demand.arrival_rps * demand.prompt * (self.target_ms or 0.0) / 1e3
+        arrivals = demand.sustained_rps * demand.prompt * (self.target_ms or 0.0) / 1e3
         return max(float(self.min_prefill), min(turnover, arrivals))
 
     def _rate(self, n: int) -> float:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from paceline_operator.telemetry import LimitValues
 
 _BATCH_DEAD_BAND = 0.08
+_RAISE_DEAD_BAND = 0.16  # raising is never urgent: wide enough that two changes do not alternate
 _BUDGET_DEAD_BAND = 0.08
+_TILE = 16
 _TARGET_DEAD_BAND = 0.05
 _MAX_DECREASE = 0.8
 _MAX_INCREASE = 1.25
@@ -92,10 +94,12 @@ class Guard:
     def _settle(self, current: Caps, wanted: Caps) -> Caps:
         """Leave out what is too small to be worth a change."""
         batch = wanted.batch_size
-        if abs(batch - current.batch_size) <= self._batch_band(current.batch_size):
+        move = batch - current.batch_size
+        if abs(move) <= self._batch_band(current.batch_size, is_raise=move > 0):
             batch = current.batch_size
         budget = wanted.token_budget
-        if abs(budget - current.token_budget) <= _BUDGET_DEAD_BAND * self.widen * budget:
+        band = max(_TILE, _BUDGET_DEAD_BAND * current.token_budget) * self.widen
+        if abs(budget - current.token_budget) <= band:
             budget = current.token_budget
         target = wanted.step_target_ms
         if target is not None and current.step_target_ms is not None:
@@ -103,10 +107,12 @@ class Guard:
             target = current.step_target_ms if moved <= _TARGET_DEAD_BAND * self.widen else target
         return Caps(batch, budget, target)
 
-    def _batch_band(self, current: int) -> float:
-        if self.may_jump or self.is_urgent:
+    def _batch_band(self, current: int, *, is_raise: bool) -> float:
+        if self.may_jump or (self.is_urgent and not is_raise):
             return 0.0
-        # One sequence more or less is noise where few run.
+        # A sequence or two more or less is noise where few run.
+        if is_raise:
+            return max(2.0, _RAISE_DEAD_BAND * current) * self.widen
         return max(1.0, _BATCH_DEAD_BAND * current) * self.widen
 
 

@@ -27,6 +27,7 @@ _TRIM_SPACING_S = 10.0
 _TRIM_RECOVERY_S = 60.0
 _PERSISTENT = 3  # periods that an obstacle must last
 _FEASIBLE_S = 300.0  # before an unattainable SLA is called attainable again
+_FEASIBLE_AND_MET_S = 60.0
 _LEARNING_STEPS = 200
 
 
@@ -51,7 +52,10 @@ def hold(pod: str, memory: Memory, now: float, reason: str, *, is_stale: bool) -
 def decide(spec: TuningSpec, pod: str, evidence: Evidence, memory: Memory, now: float) -> Decision:
     """Look, propose, assess, guard, explain."""
     memory = _awake(spec, evidence, memory)
-    view = look(spec, evidence, _trim(look(spec, evidence, memory)))
+    view = look(spec, evidence, memory)
+    trimmed = _trim(view)
+    if trimmed.trim != memory.trim:
+        view = look(spec, evidence, trimmed)
     proposal = propose(view)
     assessment = _assess(view, proposal)
     memory = _learn(view, proposal, assessment)
@@ -129,10 +133,12 @@ def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
     is_same = obstacle == memory.obstacle
     times = memory.obstacle_times + 1 if is_same else 1
     feasible_since = None if obstacle else (memory.feasible_since or now)
+    is_meeting = verdict(view.counts, view.spec.sla.objective) == "Meeting"
+    enough_s = _FEASIBLE_AND_MET_S if is_meeting else _FEASIBLE_S
     unattainable = memory.unattainable
     if obstacle and times >= _PERSISTENT:
         unattainable = obstacle
-    elif feasible_since is not None and now - feasible_since >= _FEASIBLE_S:
+    elif feasible_since is not None and now - feasible_since >= enough_s:
         unattainable = ""
     gained_trust = view.is_trusted and not memory.was_valid
     return replace(
@@ -269,6 +275,7 @@ def _changed(memory: Memory, view: View, chosen: Caps, change: Change) -> Memory
         changed_at=now,
         was_raised=is_raise,
         reversals=(*memory.reversals, now)[-20:] if turned else memory.reversals,
-        audit=Audit(since=now, last_seq=memory.audit.last_seq),
+        # What was certified stays so under tighter limits.
+        audit=Audit(since=now, last_seq=memory.audit.last_seq) if is_raise else memory.audit,
         last_change=change,
     )

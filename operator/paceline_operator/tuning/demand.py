@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline_operator.telemetry import RequestRecord
 from paceline_operator.tuning.window import Evidence
+
+_SUSTAINED_RATE = 1 / 24  # decisions: two minutes at the default interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,8 @@ class Demand:
     """The load of one window. Tokens; requests per second."""
 
     arrival_rps: float
+    sustained_rps: float
+    """The same, followed slowly: what caps are made for."""
     prompt: float
     """Mean uncached prompt tokens."""
     prompt_p99: float
@@ -26,6 +29,7 @@ class Demand:
 
 ASSUMED = Demand(
     arrival_rps=0.0,
+    sustained_rps=0.0,
     prompt=256.0,
     prompt_p99=1024.0,
     output=64.0,
@@ -44,9 +48,12 @@ def demand(evidence: Evidence, last: Demand) -> Demand:
     held = [float(r.prompt_tokens + r.output_tokens) for r in served]
     context = sum(step.context for step in evidence.steps)
     rows = sum(step.decode for step in evidence.steps)
+    arrivals = _arrivals(evidence)
+    follow = _SUSTAINED_RATE if last.sustained_rps > 0 else 1.0
     mean_held = _mean(held, last.held)
     return Demand(
-        arrival_rps=_arrivals(evidence),
+        arrival_rps=arrivals,
+        sustained_rps=last.sustained_rps + follow * (arrivals - last.sustained_rps),
         prompt=_mean(uncached, last.prompt),
         prompt_p99=_high(uncached, last.prompt_p99),
         output=_mean([float(r.output_tokens) for r in served], last.output),
@@ -64,14 +71,10 @@ def _arrivals(evidence: Evidence) -> float:
         at_start = evidence.steps[0].running + evidence.steps[0].waiting
     begin = min(
         (evidence.steps[0].at if evidence.steps else evidence.now),
-        min((_first(r) for r in evidence.requests), default=evidence.now),
+        min((r.arrived_at for r in evidence.requests), default=evidence.now),
     )
     seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
     return max(0.0, len(evidence.requests) + inside - at_start) / seconds
-
-
-def _first(record: RequestRecord) -> float:
-    return record.arrived_at
 
 
 def _mean(values: Sequence[float], default: float) -> float:
