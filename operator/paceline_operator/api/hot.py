@@ -168,7 +168,7 @@ class Admission(Part):
     max_queued_tokens: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     """Prompt tokens of the waiting requests per pod."""
     reject_at: Fraction = "0.8"
-    """Share of the TTFT target that the predicted wait may take."""
+    """From this share of the two caps on, new requests are refused with a reason."""
     request_timeout: Duration = "60s"
     """From arrival to the last token."""
     shed_hopeless: bool = True

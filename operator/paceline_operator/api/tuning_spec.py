@@ -12,7 +12,7 @@ from paceline_operator.tuning.model import SLA, Admission, Range, TuningSpec
 _HOT: Final = {"sla", "lanes", "tuning", "admission"}
 _COLD: Final = {"model", "engine", "rollout", "resources", "scheduling", "api", "pod_metadata"}
 # Read by the Deployment, not by its pods.
-_NOT_IN_THE_POD: Final = {"max_surge", "max_unavailable"}
+_NOT_IN_THE_POD: Final = {"max_surge", "max_unavailable", "startup_seconds"}
 _HASH_LENGTH: Final = 16
 
 

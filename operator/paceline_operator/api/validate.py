@@ -24,7 +24,7 @@ class InvalidManifestError(ValueError):
 def validate(manifest: dict[str, Any]) -> InferenceService:
     """Check one manifest as the API server would, and return it with its defaults."""
     _check_kind(manifest)
-    schema = resource_schema()
+    schema = _schema()
     manifest = deepcopy(manifest)
     _fill_defaults(manifest, schema)
     problems = [
@@ -50,6 +50,11 @@ def _check_kind(manifest: dict[str, Any]) -> None:
         )
     if not _is_object(manifest.get("metadata")) or not manifest["metadata"].get("name"):
         raise InvalidManifestError("metadata.name: Required value")
+
+
+@cache
+def _schema() -> Schema:
+    return resource_schema()
 
 
 def _spec(schema: Schema) -> Schema:

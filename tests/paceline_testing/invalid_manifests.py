@@ -1,0 +1,212 @@
+"""One passing and one failing manifest for each rule of the InferenceService."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline_testing.services import a_manifest
+
+_HF = "hf://HuggingFaceTB/SmolLM2-135M-Instruct"
+_TARGETS: dict[str, Any] = {"ttft": {"p99": "500ms"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`passing` is taken, `failing` is refused with a sentence that names `field`."""
+
+    id: str
+    field: str
+    passing: dict[str, Any]
+    failing: dict[str, Any]
+    sentence: str = ""
+
+
+def sla(**targets: str) -> dict[str, Any]:
+    """An SLA of these p99 targets."""
+    return {"sla": {name: {"p99": value} for name, value in targets.items()}}
+
+
+def _tuning(**fields: Any) -> dict[str, Any]:
+    return {"tuning": fields}
+
+
+CASES = (
+    Case(
+        "Auto needs a target",
+        "spec.sla",
+        {"sla": None, "tuning": {"mode": "Fixed"}},
+        {"sla": None},
+        "tuning.mode Auto needs at least one target",
+    ),
+    Case("an SLA has a target", "spec.sla", sla(itl="80ms"), {"sla": {"objective": "0.99"}}),
+    Case(
+        "hf needs a revision",
+        "spec.model.revision",
+        {"model": {"uri": _HF, "revision": "12fd25f77366fa6b3b4b768ec3050bf629380bac"}},
+        {"model": {"uri": _HF}},
+        "a commit cannot",
+    ),
+    Case("ttft has a floor", "spec.sla.ttft.p99", sla(ttft="1ms"), sla(ttft="0.9ms")),
+    Case("ttft has a ceiling", "spec.sla.ttft.p99", sla(ttft="600s"), sla(ttft="601s")),
+    Case("tpot has a floor", "spec.sla.tpot.p99", sla(tpot="0.1ms"), sla(tpot="0.05ms")),
+    Case("tpot has a ceiling", "spec.sla.tpot.p99", sla(tpot="60s"), sla(tpot="61s")),
+    Case("itl has a floor", "spec.sla.itl.p99", sla(itl="0.1ms"), sla(itl="0.05ms")),
+    Case("itl has a ceiling", "spec.sla.itl.p99", sla(itl="60s"), sla(itl="60001ms")),
+    Case(
+        "tpot within ttft",
+        "spec.sla.tpot.p99",
+        sla(ttft="50ms", tpot="50ms"),
+        sla(ttft="50ms", tpot="51ms"),
+    ),
+    Case(
+        "batch min within max",
+        "spec.tuning.batchSize.max",
+        _tuning(batchSize={"min": 8, "max": 8}),
+        _tuning(batchSize={"min": 9, "max": 8}),
+    ),
+    Case(
+        "batch initial above min",
+        "spec.tuning.batchSize.initial",
+        _tuning(batchSize={"min": 4, "initial": 4}),
+        _tuning(batchSize={"min": 4, "initial": 3}),
+    ),
+    Case(
+        "token initial below max",
+        "spec.tuning.tokenBudget.initial",
+        _tuning(tokenBudget={"max": 512, "initial": 512}, batchSize={"max": 64}),
+        _tuning(tokenBudget={"max": 512, "initial": 513}, batchSize={"max": 64}),
+    ),
+    Case(
+        "token min within max",
+        "spec.tuning.tokenBudget.max",
+        _tuning(tokenBudget={"min": 128, "max": 128}),
+        _tuning(tokenBudget={"min": 129, "max": 128}),
+    ),
+    Case(
+        "a step holds every row",
+        "spec.tuning.tokenBudget.max",
+        _tuning(batchSize={"max": 128}, tokenBudget={"max": 128}),
+        _tuning(batchSize={"max": 129}, tokenBudget={"max": 128}),
+    ),
+    Case(
+        "capacity holds every row",
+        "spec.engine.capacity.maxTokenBudget",
+        {"engine": {"capacity": {"maxBatchSize": 64, "maxTokenBudget": 64}}},
+        {"engine": {"capacity": {"maxBatchSize": 65, "maxTokenBudget": 64}}},
+    ),
+    Case(
+        "batch max within capacity",
+        "spec.tuning.batchSize",
+        _tuning(batchSize={"max": 256}),
+        _tuning(batchSize={"max": 257}),
+        "engine.capacity.maxBatchSize",
+    ),
+    Case(
+        "batch initial within capacity",
+        "spec.tuning.batchSize",
+        _tuning(batchSize={"initial": 256}),
+        _tuning(batchSize={"initial": 257}),
+        "engine.capacity.maxBatchSize",
+    ),
+    Case(
+        "batch min within capacity",
+        "spec.tuning.batchSize",
+        _tuning(batchSize={"min": 256}),
+        _tuning(batchSize={"min": 257}),
+        "engine.capacity.maxBatchSize",
+    ),
+    Case(
+        "token max within capacity",
+        "spec.tuning.tokenBudget",
+        _tuning(tokenBudget={"max": 8192}),
+        _tuning(tokenBudget={"max": 8193}),
+        "engine.capacity.maxTokenBudget",
+    ),
+    Case(
+        "interval in range",
+        "spec.tuning.interval",
+        _tuning(interval="1s"),
+        _tuning(interval="2m"),
+    ),
+    Case("window in range", "spec.tuning.window", _tuning(window="1h"), _tuning(window="5s")),
+    Case(
+        "timeout in range",
+        "spec.admission.requestTimeout",
+        {"admission": {"requestTimeout": "10m"}},
+        {"admission": {"requestTimeout": "2h"}},
+    ),
+    Case(
+        "a rollout can replace",
+        "spec.rollout.maxUnavailable",
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
+        {"rollout": {"maxSurge": "0%", "maxUnavailable": 0}},
+        "nothing could be replaced",
+    ),
+    Case(
+        "a rollout can replace, in percent",
+        "spec.rollout.maxUnavailable",
+        {"rollout": {"maxSurge": "0%", "maxUnavailable": "25%"}},
+        {"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}},
+    ),
+    Case(
+        "a PVC cache names its claim",
+        "spec.model.cache.claimName",
+        {"model": {"uri": "builtin://x", "cache": {"type": "PVC", "claimName": "weights"}}},
+        {"model": {"uri": "builtin://x", "cache": {"type": "PVC"}}},
+    ),
+    Case(
+        "only a PVC cache names a claim",
+        "spec.model.cache.claimName",
+        {"model": {"uri": "builtin://x", "cache": {"type": "EmptyDir"}}},
+        {"model": {"uri": "builtin://x", "cache": {"type": "EmptyDir", "claimName": "weights"}}},
+    ),
+    Case(
+        "Draft names its model",
+        "spec.engine.speculative.draftModelUri",
+        {"engine": {"speculative": {"method": "Draft", "draftModelUri": "file:///draft"}}},
+        {"engine": {"speculative": {"method": "Draft"}}},
+    ),
+    Case(
+        "only Draft names a model",
+        "spec.engine.speculative.draftModelUri",
+        {"engine": {"speculative": {"method": "NGram"}}},
+        {"engine": {"speculative": {"method": "NGram", "draftModelUri": "file:///draft"}}},
+    ),
+    Case(
+        "shares of lanes add up",
+        "spec.lanes.batch.share",
+        {"lanes": {"interactive": {"share": "0.7"}, "batch": {"share": "0.3"}}},
+        {"lanes": {"interactive": {"share": "0.8"}, "batch": {"share": "0.3"}}},
+    ),
+    Case(
+        "a known scheme",
+        "spec.model.uri",
+        {"model": {"uri": "pvc://claim/folder"}},
+        {"model": {"uri": "ftp://host/model"}},
+    ),
+    Case("a model is named", "spec.model.uri", {}, {"model": {}}),
+    Case("a latency has a unit", "spec.sla.ttft.p99", sla(ttft="1.5s"), sla(ttft="500")),
+    Case("replicas are a number", "spec.replicas", {"replicas": 0}, {"replicas": -1}),
+    Case(
+        "an objective leaves a budget",
+        "spec.sla.objective",
+        {"sla": _TARGETS | {"objective": "0.999"}},
+        {"sla": _TARGETS | {"objective": "1"}},
+    ),
+    Case(
+        "a quantity is one",
+        "spec.resources.memory",
+        {"resources": {"memory": "16Gi", "cpu": 4}},
+        {"resources": {"memory": "much"}},
+    ),
+    Case("no field is unknown", "spec.sla.ttfb", {}, {"sla": _TARGETS | {"ttfb": {"p99": "1s"}}}),
+)
+
+
+def passing(case: Case) -> dict[str, Any]:
+    """The manifest that is taken."""
+    return a_manifest(**case.passing)
+
+
+def failing(case: Case) -> dict[str, Any]:
+    """The manifest that is refused."""
+    return a_manifest(**case.failing)
