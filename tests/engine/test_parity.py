@@ -1,0 +1,164 @@
+"""Greedy output equals that of transformers, token for token, however a step is cut."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from paceline_engine.checkpoint.hub import Hub
+from paceline_engine.checkpoint.uri import Places, locate
+from paceline_engine.engine import Engine
+from paceline_engine.limits import Limits
+from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.settings import Settings
+from paceline_engine.wire import Sampling, Submit
+from paceline_testing.clock import ManualClock
+from tokenizers import Tokenizer
+
+pytestmark = pytest.mark.model
+
+NEW_TOKENS = 16
+PROMPTS: list[str] = json.loads((Path(__file__).parent / "data/parity_prompts.json").read_text())
+
+
+@dataclass(frozen=True)
+class Case:
+    prompt_ids: list[int]
+    output_ids: list[int]
+
+
+@dataclass(frozen=True)
+class Answer:
+    token_ids: list[int]
+    cached_tokens: int
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return load_model(Settings(device="cpu", threads=1), lambda _stage, _fraction: None)
+
+
+@pytest.fixture(scope="module")
+def cases(loaded: LoadedModel) -> list[Case]:
+    """What transformers makes of each prompt, from the same file, in float32."""
+    tokenizer = Tokenizer.from_str(loaded.tokenizer.tokenizer_json)
+    model = _transformers_model()
+    return [_reference(model, tokenizer.encode(prompt).ids) for prompt in PROMPTS]
+
+
+def _transformers_model() -> Any:
+    os.environ["TQDM_DISABLE"] = "1"
+    from transformers import AutoModelForCausalLM, GgufConfig  # noqa: PLC0415 - seconds to import
+
+    places = Places(models_dir=None, model_mount=Path("/model"), hub=Hub(Path("/cache")))
+    path = locate("builtin://smollm2-135m-instruct", None, places).path
+    return AutoModelForCausalLM.from_pretrained(
+        path.parent,
+        gguf_file=path.name,
+        quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
+        dtype=torch.float32,
+    )
+
+
+def _reference(model: Any, prompt_ids: list[int]) -> Case:
+    out = model.generate(
+        torch.tensor([prompt_ids]),
+        attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.int64),
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    best = torch.cat(out.scores).topk(2).values
+    # Float noise between two implementations is 1e-4 at most: no choice here may hang on it.
+    assert (best[:, 0] - best[:, 1]).min() > 1e-3, "the prompt has a near tie: choose another"
+    return Case(prompt_ids, out.sequences[0, len(prompt_ids) :].tolist())
+
+
+def _engine(loaded: LoadedModel, limits: Limits, *, num_blocks: int | None = None) -> Engine:
+    capacity = loaded.capacity
+    if num_blocks is not None:
+        capacity = replace(capacity, num_blocks=num_blocks)
+    return Engine(
+        loaded.runner, loaded.info, capacity, NoPacer(), limits=limits, clock=ManualClock()
+    )
+
+
+def _answers(engine: Engine, cases: Sequence[Case]) -> list[Answer]:
+    """Submit everything at once and run until the engine is idle."""
+    for number, case in enumerate(cases):
+        sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
+        engine.submit(Submit(str(number), case.prompt_ids, sampling))
+    token_ids: dict[str, list[int]] = {str(number): [] for number in range(len(cases))}
+    cached: dict[str, int] = dict.fromkeys(token_ids, 0)
+    while not engine.is_idle:
+        for output in engine.step():
+            assert output.error is None
+            token_ids[output.id] += output.token_ids
+            cached[output.id] += output.cached_tokens
+    return [Answer(token_ids[id_], cached[id_]) for id_ in token_ids]
+
+
+def _tokens(answers: Sequence[Answer]) -> list[list[int]]:
+    return [answer.token_ids for answer in answers]
+
+
+def _expected(cases: Sequence[Case]) -> list[list[int]]:
+    return [case.output_ids for case in cases]
+
+
+def test_alone(loaded: LoadedModel, cases: list[Case]) -> None:
+    """One prompt at a time: the plain case."""
+    engine = _engine(loaded, Limits(max_batch_size=1, token_budget=8192))
+
+    assert [_answers(engine, [case])[0].token_ids for case in cases] == _expected(cases)
+
+
+def test_batched(loaded: LoadedModel, cases: list[Case]) -> None:
+    """All prompts in one batch: rows of very different lengths share each step."""
+    engine = _engine(loaded, Limits(max_batch_size=32, token_budget=8192))
+
+    assert _tokens(_answers(engine, cases)) == _expected(cases)
+
+
+@pytest.mark.parametrize("token_budget", [7, 13, 33, 100])
+def test_chunked(loaded: LoadedModel, cases: list[Case], token_budget: int) -> None:
+    """Prompts cut at sizes that no block divides, beside the decodes of others."""
+    engine = _engine(loaded, Limits(max_batch_size=6, token_budget=token_budget))
+
+    assert _tokens(_answers(engine, cases)) == _expected(cases)
+
+
+def test_one_token_at_a_time(loaded: LoadedModel, cases: list[Case]) -> None:
+    """A prompt that is fed token by token is a prefill of single rows."""
+    short = [case for case in cases if len(case.prompt_ids) <= 20]
+    engine = _engine(loaded, Limits(max_batch_size=1, token_budget=1))
+
+    assert len(short) >= 5
+    assert _tokens(_answers(engine, short)) == _expected(short)
+
+
+def test_prefix_hits(loaded: LoadedModel, cases: list[Case]) -> None:
+    """A prompt whose first blocks are found in the cache is answered as one that is not."""
+    engine = _engine(loaded, Limits(max_batch_size=8, token_budget=64))
+    cold, warm = _answers(engine, cases), _answers(engine, cases)
+
+    long = [i for i, case in enumerate(cases) if len(case.prompt_ids) > 16]
+    assert all(warm[i].cached_tokens >= 16 for i in long)
+    assert len(long) > 20
+    assert _tokens(cold) == _expected(cases)
+    assert _tokens(warm) == _expected(cases)
+
+
+def test_preempted(loaded: LoadedModel, cases: list[Case]) -> None:
+    """A request that lost its blocks and is computed again goes on where it was."""
+    engine = _engine(loaded, Limits(max_batch_size=16, token_budget=256), num_blocks=24)
+    answers = _answers(engine, cases)
+
+    assert engine.load().preemptions > 0
+    assert _tokens(answers) == _expected(cases)
