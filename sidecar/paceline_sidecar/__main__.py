@@ -1,0 +1,36 @@
+"""`python -m paceline_sidecar`: settings, log, serve."""
+
+import asyncio
+import logging
+import sys
+
+from pydantic import ValidationError
+
+from paceline_sidecar.serve import serve, stop_on_signals
+from paceline_sidecar.settings import Settings
+
+
+def main() -> int:
+    """Run until SIGTERM; 2 when the settings are wrong."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            name = "_".join(str(part) for part in detail["loc"]).upper()
+            sys.stderr.write(f"PACELINE_SIDECAR_{name}: {detail['msg']}\n")
+        return 2
+    asyncio.run(_run(settings))
+    return 0
+
+
+async def _run(settings: Settings) -> None:
+    stop = asyncio.Event()
+    stop_on_signals(stop)
+    await serve(settings, stop=stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

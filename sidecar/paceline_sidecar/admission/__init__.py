@@ -1,0 +1,1 @@
+"""Who may come in: a bounded queue, counted on arrival."""

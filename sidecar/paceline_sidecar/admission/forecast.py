@@ -1,0 +1,56 @@
+"""How long until a request that comes now gets its first token, from the engine's own steps."""
+
+from collections import deque
+
+from paceline_engine.wire import StepRecord
+
+_WINDOW_S = 10.0
+_LEAST_EVIDENCE_S = 0.5
+
+
+class PrefillRate:
+    """Prompt tokens that the engine works off per second while prompts wait.
+
+    Only steps that left tokens waiting say how fast a backlog shrinks: any other step had less
+    to do than it could have done.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, int, float]] = deque()
+        self._tokens = 0
+        self._busy_s = 0.0
+
+    def learn(self, steps: list[StepRecord]) -> None:
+        """Take in new steps and let go of those older than the window."""
+        for step in steps:
+            if step.waiting_tokens > 0 and step.clean:
+                self._add(step.at, step.prefill, step.wall_ms / 1e3)
+        newest = steps[-1].at if steps else 0.0
+        while self._steps and self._steps[0][0] < newest - _WINDOW_S:
+            _, tokens, seconds = self._steps.popleft()
+            self._tokens -= tokens
+            self._busy_s -= seconds
+
+    def forget(self) -> None:
+        """Another engine, another rate."""
+        self._steps.clear()
+        self._tokens, self._busy_s = 0, 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None while there is too little evidence to turn anybody away."""
+        if self._busy_s < _LEAST_EVIDENCE_S or self._tokens <= 0:
+            return None
+        return self._tokens / self._busy_s
+
+    def _add(self, at: float, tokens: int, seconds: float) -> None:
+        self._steps.append((at, tokens, seconds))
+        self._tokens += tokens
+        self._busy_s += seconds
+
+
+def seconds_to_first_token(*, tokens_ahead: int, own_tokens: int, rate: float | None) -> float:
+    """Predicted TTFT; 0 when nobody waits ahead or the rate is not known."""
+    if rate is None or tokens_ahead <= 0:
+        return 0.0
+    return (tokens_ahead + own_tokens) / rate

@@ -1,0 +1,69 @@
+"""Backend (Protocol): all that the sidecar asks of an engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from paceline_engine.wire import LimitsState, ModelInfo, Output, SetLimits, Submit, Telemetry
+from paceline_sidecar.errors import SidecarError
+
+Phase = Literal["absent", "loading", "failed", "ready", "stalled"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """The engine as last heard of; replaced whole with every change."""
+
+    phase: Phase = "absent"
+    detail: str = "the engine has not answered yet"
+    """For a person: what is missing while the phase is not `ready`."""
+    instance: str = ""
+    model: ModelInfo | None = None
+    limits: LimitsState | None = None
+    heard_at: float = 0.0
+    """CLOCK_MONOTONIC seconds of the last message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One output and when the sidecar received it."""
+
+    at: float
+    output: Output
+
+
+Deliver = Callable[[Arrival | SidecarError], None]
+"""Called from the event loop, once per output, and at most once with an error, last."""
+
+
+class Listener(Protocol):
+    """Told, from the event loop, what the engine says of itself."""
+
+    def engine_changed(self, before: EngineView, after: EngineView) -> None:
+        """The phase, the instance or the limits are others now."""
+        ...
+
+    def telemetry_arrived(self, message: Telemetry) -> None:
+        """A heartbeat, with the steps since the last one."""
+        ...
+
+
+class Backend(Protocol):
+    """One engine, wherever it runs."""
+
+    @property
+    def view(self) -> EngineView:
+        """The engine as last heard of."""
+        ...
+
+    def submit(self, message: Submit, deliver: Deliver) -> None:
+        """Run one request; raises `Unavailable` when no engine can take it."""
+        ...
+
+    def abort(self, ids: list[str]) -> None:
+        """Forget these requests; nothing more is delivered for them."""
+        ...
+
+    async def set_limits(self, change: SetLimits) -> LimitsState:
+        """Change the live limits; `change.call` is filled in. Raises `Unavailable`."""
+        ...

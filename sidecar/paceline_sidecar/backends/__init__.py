@@ -1,0 +1,1 @@
+"""What the sidecar speaks with: an engine behind the Backend protocol."""

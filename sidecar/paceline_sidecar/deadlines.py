@@ -1,0 +1,50 @@
+"""The two clocks of one request: its own deadline, and that of its first token."""
+
+import asyncio
+
+from paceline_engine.limits import Lane
+from paceline_sidecar.errors import Refused, TimedOut
+from paceline_sidecar.exchange import Exchange
+from paceline_sidecar.hot_config import HotConfig
+from paceline_sidecar.service import Service
+
+
+def timeout_s(asked_s: float | None, config: HotConfig) -> float:
+    """How long a request may take: what its client asks for, within the service's own."""
+    most_s = config.admission.request_timeout_s
+    return most_s if asked_s is None else min(asked_s, most_s)
+
+
+def watch(service: Service, exchange: Exchange, *, lane: Lane, arrived_at: float) -> None:
+    """End the exchange when its deadline passes, or when its first token is hopelessly late."""
+    deadline_at = exchange.generations[0].submit.deadline_at
+    if deadline_at is not None:
+        passed = TimedOut("The request's deadline passed before it was done.")
+        wait_s = max(0.0, deadline_at - service.clock())
+        loop = asyncio.get_running_loop()
+        exchange.timers["deadline"] = loop.call_later(wait_s, exchange.fail, passed)
+    if lane == "interactive":
+        _watch_first_token(service, exchange, arrived_at)
+
+
+def _watch_first_token(service: Service, exchange: Exchange, arrived_at: float) -> None:
+    target_ms = service.config.sla.ttft_p99_ms
+    if target_ms is None or not service.config.admission.shed_hopeless or exchange.heard:
+        return
+    wait_s = arrived_at + target_ms / 1e3 - service.clock()
+    if wait_s > 0:
+        # Asked again when it is over: the target may have been raised meanwhile.
+        exchange.timers["first_token"] = asyncio.get_running_loop().call_later(
+            wait_s, _watch_first_token, service, exchange, arrived_at
+        )
+    elif _others_wait(service):
+        message = f"No first token within the target of {target_ms / 1e3:g} s."
+        come_back_s = service.gate.seconds_to_drain()
+        service.ledger.refusals["ttft_lost"] += len(exchange.generations)
+        exchange.fail(Refused("ttft_lost", message, retry_after_s=come_back_s))
+
+
+def _others_wait(service: Service) -> bool:
+    """With nobody waiting in the engine, giving up late work would help no one."""
+    telemetry = service.ledger.telemetry
+    return telemetry is not None and telemetry.load.waiting > 0

@@ -1,0 +1,168 @@
+"""Exchange: one HTTP request while it runs; its prompts share one queue of outputs."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from paceline_sidecar.admission.gate import Ticket
+from paceline_sidecar.backend import Arrival, Backend
+from paceline_sidecar.errors import (
+    ClientLeft,
+    EngineFault,
+    Refused,
+    SidecarError,
+    TimedOut,
+    Unavailable,
+)
+from paceline_sidecar.generation import Delta, Generation
+from paceline_sidecar.telemetry.ledger import AbortCause, Ledger
+from paceline_sidecar.telemetry.record import Outcome
+
+
+class Exchange:
+    """Started with `start`, read with `next`, and left as a context manager, whatever happens."""
+
+    def __init__(
+        self,
+        generations: list[Generation],
+        tickets: list[Ticket],
+        *,
+        backend: Backend,
+        ledger: Ledger,
+        clock: Callable[[], float],
+        on_close: Callable[["Exchange"], None],
+    ) -> None:
+        self.generations = generations
+        self._tickets = tickets
+        self._backend = backend
+        self._ledger = ledger
+        self._clock = clock
+        self._on_close = on_close
+        self._arrivals: asyncio.Queue[tuple[int, Arrival | SidecarError]] = asyncio.Queue()
+        self._running = set(range(len(generations)))
+        self._in_engine: set[str] = set()
+        self._heard = False
+        self._closed = False
+        self.timers: dict[str, asyncio.TimerHandle] = {}
+        """What may still end it from outside; cancelled when it closes."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether any token has come."""
+        return self._heard
+
+    def start(self) -> None:
+        """Hand every prompt to the engine; raises `Unavailable`."""
+        for index, generation in enumerate(self.generations):
+            self._backend.submit(generation.submit, partial(self._deliver, index))
+            self._in_engine.add(generation.submit.id)
+
+    def fail(self, error: SidecarError) -> None:
+        """End it with `error`, after what has already come."""
+        self._arrivals.put_nowait((0, error))
+
+    async def next(self) -> tuple[int, Delta] | None:
+        """The next piece and the index of its prompt; None when every prompt is finished."""
+        if not self._running:
+            return None
+        index, arrival = await self._arrivals.get()
+        while index not in self._running and isinstance(arrival, Arrival):
+            index, arrival = await self._arrivals.get()  # of a prompt that a stop string ended
+        if not isinstance(arrival, Arrival):
+            raise arrival
+        generation = self.generations[index]
+        delta = generation.feed(arrival.output, arrival.at)
+        if delta.finish is not None:
+            self._finish(index, cut=delta.cut)
+        return index, delta
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Record what became of it and free what it still holds in the engine."""
+        if self._closed:
+            return
+        self._closed = True
+        for timer in self.timers.values():
+            timer.cancel()
+        outcome, epoch = outcome_of(error), self._epoch()
+        for ticket in self._tickets:
+            ticket.leave()
+        for index in self._running:
+            record = self.generations[index].record(outcome, now=self._clock(), epoch=epoch)
+            self._ledger.ended(record)
+        if self._in_engine:
+            self._abort(sorted(self._in_engine), _abort_cause(error))
+        self._on_close(self)
+
+    def __enter__(self) -> Self:
+        """Nothing is held that `start` did not take."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Close with the outcome that the exception stands for."""
+        self.close(error)
+
+    def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
+        """Called by the backend: keep it cheap, the reader of the queue does the work."""
+        if isinstance(arrival, Arrival):
+            self._heard = self._heard or bool(arrival.output.token_ids)
+            self._tickets[index].leave()
+            if arrival.output.finish is not None:
+                self._in_engine.discard(arrival.output.id)
+        else:
+            self._in_engine.discard(self.generations[index].submit.id)
+        self._arrivals.put_nowait((index, arrival))
+
+    def _finish(self, index: int, *, cut: bool) -> None:
+        generation = self.generations[index]
+        self._running.remove(index)
+        record = generation.record("ok", now=self._clock(), epoch=self._epoch())
+        self._ledger.ended(record)
+        if cut and generation.submit.id in self._in_engine:
+            self._abort([generation.submit.id], "stop_string")
+
+    def _abort(self, ids: list[str], cause: AbortCause | None) -> None:
+        self._in_engine.difference_update(ids)
+        self._backend.abort(ids)
+        if cause is not None:
+            self._ledger.aborts[cause] += len(ids)
+
+    def _epoch(self) -> int:
+        limits = self._backend.view.limits
+        return 0 if limits is None else limits.epoch
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """How a request that ended with `error` is remembered."""
+    match error:
+        case None:
+            return "ok"
+        case Refused():
+            return "shed" if error.shed else "refused"
+        case TimedOut():
+            return "timeout"
+        case ClientLeft() | asyncio.CancelledError() | GeneratorExit():
+            return "cancelled"
+        case Unavailable(reason="draining"):
+            return "refused"
+        case _:
+            return "failed"
+
+
+def _abort_cause(error: BaseException | None) -> AbortCause | None:
+    match error:
+        case Refused():
+            return "shed"
+        case TimedOut():
+            return "deadline"
+        case Unavailable(reason="draining"):
+            return "drain"
+        case ClientLeft() | asyncio.CancelledError() | GeneratorExit():
+            return "disconnect"
+        case EngineFault() | Unavailable():
+            return None  # the engine has already let go of it
+        case _:
+            return "disconnect"

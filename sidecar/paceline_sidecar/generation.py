@@ -1,0 +1,140 @@
+"""Generation: one prompt's output on its way to text, and the clock that runs with it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline_engine.limits import Lane
+from paceline_engine.wire import Output, Submit
+from paceline_sidecar.errors import EngineFault, TimedOut
+from paceline_sidecar.telemetry.ledger import Ledger
+from paceline_sidecar.telemetry.record import Outcome, RequestRecord
+from paceline_sidecar.text.codec import Codec
+from paceline_sidecar.text.detokenizer import Detokenizer
+from paceline_sidecar.text.stop import StopMatcher
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one output adds to the answer."""
+
+    text: str
+    finish: FinishReason | None = None
+    cut: bool = False
+    """A stop string ended it: the engine does not know yet."""
+
+
+class Generation:
+    """Fed with outputs; gives deltas, counts tokens and measures their times."""
+
+    def __init__(
+        self,
+        submit: Submit,
+        *,
+        codec: Codec,
+        stops: tuple[str, ...],
+        eos_token_ids: frozenset[int],
+        ledger: Ledger,
+    ) -> None:
+        self.submit = submit
+        self._detokenizer = Detokenizer(codec.tokenizer, submit.prompt_ids)
+        self._matcher = StopMatcher(stops)
+        self._hidden_ids = eos_token_ids | set(submit.sampling.stop_token_ids)
+        self._ledger = ledger
+        self._scheduled_at: float | None = None
+        self._first_at: float | None = None
+        self._last_at: float | None = None
+        self._longest_gap_ms: float | None = None
+        self._gaps = 0
+        self._slow_gaps = 0
+        self.finish: FinishReason | None = None
+        self.output_tokens = 0
+        self.cached_tokens = 0
+
+    @property
+    def lane(self) -> Lane:
+        """The lane it runs in."""
+        return self.submit.lane
+
+    @property
+    def started(self) -> bool:
+        """Whether its first token has come."""
+        return self._first_at is not None
+
+    def feed(self, output: Output, at: float) -> Delta:
+        """Take one output; raises `TimedOut` or `EngineFault` when it is the engine's refusal."""
+        if output.finish in {"error", "abort"}:
+            raise _fault(output)
+        self._measure(output, at)
+        text, cut = self._read(output)
+        if cut:
+            self.finish = "stop"
+        elif output.finish is not None:
+            self.finish = "stop" if output.finish == "stop" else "length"
+            text += self._matcher.flush()
+        return Delta(text, self.finish, cut)
+
+    def record(self, outcome: Outcome, *, now: float, epoch: int) -> RequestRecord:
+        """What is remembered of it when it ends now."""
+        arrived_at = self.submit.arrived_at
+        tpot_ms = None
+        if self._first_at is not None and self._last_at is not None and self.output_tokens > 1:
+            tpot_ms = (self._last_at - self._first_at) * 1e3 / (self.output_tokens - 1)
+        return RequestRecord(
+            lane=self.lane,
+            arrived_at=arrived_at,
+            finished_at=now,
+            outcome=outcome,
+            queue_ms=_milliseconds(arrived_at, self._scheduled_at),
+            ttft_ms=_milliseconds(arrived_at, self._first_at),
+            tpot_ms=tpot_ms,
+            itl_max_ms=self._longest_gap_ms,
+            prompt_tokens=len(self.submit.prompt_ids),
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            epoch=epoch,
+            slow_gaps=self._slow_gaps / self._gaps if self._gaps else 0.0,
+            prefill_ms=_milliseconds(self._scheduled_at, self._first_at),
+            finish_reason=self.finish,
+            max_tokens=self.submit.sampling.max_tokens,
+        )
+
+    def _read(self, output: Output) -> tuple[str, bool]:
+        token_ids = output.token_ids
+        if output.finish == "stop" and token_ids and token_ids[-1] in self._hidden_ids:
+            token_ids = token_ids[:-1]
+        text = self._detokenizer.push(token_ids)
+        if self.output_tokens <= self.submit.sampling.min_tokens:
+            return text, False
+        return self._matcher.push(text)
+
+    def _measure(self, output: Output, at: float) -> None:
+        if output.scheduled_at is not None:
+            self._scheduled_at = output.scheduled_at
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        if not output.token_ids:
+            return
+        self.output_tokens += len(output.token_ids)
+        if self._last_at is None:
+            self._first_at = at
+            self._ledger.first_token(self.lane, at - self.submit.arrived_at)
+        else:
+            self._gap((at - self._last_at) * 1e3, at)
+        self._last_at = at
+
+    def _gap(self, gap_ms: float, at: float) -> None:
+        self._gaps += 1
+        self._slow_gaps += self._ledger.gap(self.lane, gap_ms, at)
+        if self._longest_gap_ms is None or gap_ms > self._longest_gap_ms:
+            self._longest_gap_ms = gap_ms
+
+
+def _fault(output: Output) -> TimedOut | EngineFault:
+    if output.error == "deadline":
+        return TimedOut("The request's deadline passed before it was done.")
+    return EngineFault(f"The engine gave this request up: {output.error or output.finish}.")
+
+
+def _milliseconds(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, (end - start) * 1e3)

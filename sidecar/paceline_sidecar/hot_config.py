@@ -1,0 +1,37 @@
+"""What the operator changes without a restart and the sidecar itself obeys."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sla:
+    """Targets in milliseconds; None where none is declared."""
+
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    objective: float = 0.99
+    """Share of the offered requests that must meet every target."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    """Who is turned away at the door."""
+
+    max_queued_requests: int = 1024
+    max_queued_tokens: int | None = None
+    reject_at: float = 0.8
+    """Refuse from this share of the two caps on."""
+    request_timeout_s: float = 60.0
+    """A request, its waiting included, may take this long."""
+    shed_hopeless: bool = True
+    """Refuse who cannot meet the TTFT target any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotConfig:
+    """Swapped whole with every accepted change."""
+
+    sla: Sla = Sla()
+    admission: AdmissionPolicy = AdmissionPolicy()
+    config_hash: str = ""

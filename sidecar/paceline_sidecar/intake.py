@@ -1,0 +1,136 @@
+"""Intake: the way of one request into the engine. Admit, tokenize, submit."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from paceline_engine.limits import Lane
+from paceline_engine.wire import Sampling, Submit
+from paceline_sidecar import deadlines
+from paceline_sidecar.admission.gate import Ticket
+from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
+from paceline_sidecar.exchange import Exchange, outcome_of
+from paceline_sidecar.generation import Generation
+from paceline_sidecar.service import Service, Serving
+from paceline_sidecar.telemetry.record import RequestRecord
+from paceline_sidecar.text.codec import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One HTTP request, understood: what is to be generated, for whom, until when."""
+
+    sampling: Sampling
+    """`max_tokens` 0 asks for all that the context leaves."""
+    stops: tuple[str, ...]
+    estimates: list[int]
+    """Prompt tokens of each prompt, guessed before tokenizing."""
+    encode: Callable[[Codec], Awaitable[list[list[int]]]]
+    """Tokenizes every prompt."""
+    lane: Lane
+    arrived_at: float
+    timeout_s: float | None
+    cache_salt: str = ""
+
+
+async def open_exchange(service: Service, job: Job) -> Exchange:
+    """Admit, tokenize, submit; what it raises is already on record."""
+    try:
+        serving = service.serving()
+        tickets = service.gate.admit(job.estimates, lane=job.lane, config=service.config)
+    except (Refused, Unavailable) as refusal:
+        _record_refusal(service, job, refusal)
+        raise
+    try:
+        prompts = await job.encode(serving.codec)
+        generations = [_generation(service, job, serving, prompt_ids) for prompt_ids in prompts]
+    except BaseException as error:
+        for ticket in tickets:
+            ticket.leave()
+        if not isinstance(error, InvalidRequest):  # a bad request was never offered
+            _record_refusal(service, job, error)
+        raise
+    return _start(service, job, generations, tickets)
+
+
+def _generation(service: Service, job: Job, serving: Serving, prompt_ids: list[int]) -> Generation:
+    room = serving.context_tokens - len(prompt_ids)
+    _check_prompt(prompt_ids, room=room, serving=serving)
+    max_tokens = min(job.sampling.max_tokens or room, room)
+    min_tokens = min(job.sampling.min_tokens, max_tokens)
+    sampling = msgspec.structs.replace(job.sampling, max_tokens=max_tokens, min_tokens=min_tokens)
+    submit = Submit(
+        id=uuid.uuid4().hex,
+        prompt_ids=prompt_ids,
+        sampling=sampling,
+        lane=job.lane,
+        arrived_at=job.arrived_at,
+        deadline_at=job.arrived_at + deadlines.timeout_s(job.timeout_s, service.config),
+        cache_salt=job.cache_salt,
+    )
+    return Generation(
+        submit,
+        codec=serving.codec,
+        stops=job.stops,
+        eos_token_ids=frozenset(serving.model.eos_token_ids),
+        ledger=service.ledger,
+    )
+
+
+def _start(
+    service: Service, job: Job, generations: list[Generation], tickets: list[Ticket]
+) -> Exchange:
+    for ticket, generation in zip(tickets, generations, strict=True):
+        ticket.count(len(generation.submit.prompt_ids))
+    exchange = Exchange(
+        generations,
+        tickets,
+        backend=service.backend,
+        ledger=service.ledger,
+        clock=service.clock,
+        on_close=service.ended,
+    )
+    try:
+        exchange.start()
+    except BaseException as error:
+        exchange.close(error)
+        raise
+    service.began(exchange)
+    deadlines.watch(service, exchange, lane=job.lane, arrived_at=job.arrived_at)
+    return exchange
+
+
+def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving) -> None:
+    """Raise `InvalidRequest` for a prompt that the model cannot take."""
+    if not prompt_ids:
+        raise InvalidRequest("The prompt has no tokens.", param="prompt")
+    if room < 1:
+        message = (
+            f"The model's context is {serving.context_tokens} tokens; the prompt has "
+            f"{len(prompt_ids)} and leaves no room for an answer."
+        )
+        raise InvalidRequest(message, param="prompt", code="context_length_exceeded")
+    if max(prompt_ids) >= serving.model.vocab_size:
+        message = (
+            f"prompt: token id {max(prompt_ids)} is outside the vocabulary "
+            f"of {serving.model.vocab_size} tokens"
+        )
+        raise InvalidRequest(message, param="prompt")
+
+
+def _record_refusal(service: Service, job: Job, error: BaseException) -> None:
+    if isinstance(error, Refused | Unavailable):
+        service.ledger.refusals[error.reason] += len(job.estimates)
+    now, epoch = service.clock(), service.epoch
+    for tokens in job.estimates:
+        record = RequestRecord(
+            lane=job.lane,
+            arrived_at=job.arrived_at,
+            finished_at=now,
+            outcome=outcome_of(error),
+            prompt_tokens=tokens,
+            epoch=epoch,
+        )
+        service.ledger.ended(record)

@@ -1,0 +1,42 @@
+"""Who may call: API keys on the public port, one bearer token on the admin port."""
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from paceline_sidecar.errors import Unauthorized
+from paceline_sidecar.watched_file import WatchedFile
+
+_SCHEME = "bearer "
+
+
+class BearerKeys:
+    """The keys of a watched file; no readable key lets nobody in."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = WatchedFile(path)
+        self._text = ""
+        self._digests: list[bytes] = []
+
+    def check(self, authorization: str | None) -> str:
+        """A name for the caller that does not give the key away; raises `Unauthorized`."""
+        if authorization is None or not authorization.lower().startswith(_SCHEME):
+            raise Unauthorized("A key is needed: `Authorization: Bearer KEY`.")
+        offered = _digest(authorization[len(_SCHEME) :].strip())
+        # Every key is compared, each in constant time: the answer's time tells nothing.
+        matches = [hmac.compare_digest(offered, digest) for digest in self._known()]
+        if not any(matches):
+            raise Unauthorized("The key is not known.")
+        return offered.hex()[:16]
+
+    def _known(self) -> list[bytes]:
+        text = self._file.text()
+        if text != self._text:
+            lines = (line.strip() for line in text.splitlines())
+            self._digests = [_digest(line) for line in lines if line]
+            self._text = text
+        return self._digests
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

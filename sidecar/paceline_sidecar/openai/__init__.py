@@ -1,0 +1,1 @@
+"""The OpenAI API on the wire: requests, responses, errors, events."""

@@ -1,0 +1,116 @@
+"""From a validated request to the job that it stands for."""
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import get_args
+
+from starlette.datastructures import Headers
+
+from paceline_engine.limits import Lane
+from paceline_engine.wire import Sampling
+from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.intake import Job
+from paceline_sidecar.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
+from paceline_sidecar.text.codec import Codec
+
+# English text has about four characters a token; the estimate lives until the tokenizer is done.
+_CHARACTERS_PER_TOKEN = 4
+
+Encode = Callable[[Codec], Awaitable[list[list[int]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the request's head says of it."""
+
+    arrived_at: float
+    lane: Lane = "interactive"
+    timeout_s: float | None = None
+    cache_salt: str = ""
+
+
+def read_lane(headers: Headers) -> Lane:
+    """`x-paceline-lane`."""
+    value = headers.get("x-paceline-lane", "interactive").strip().lower()
+    for lane in get_args(Lane):
+        if value == lane:
+            return lane  # type: ignore[no-any-return] # get_args forgets that it is a Lane
+    message = f"x-paceline-lane is interactive or batch, got {value[:50]!r}"
+    raise InvalidRequest(message, param="x-paceline-lane")
+
+
+def read_timeout_s(headers: Headers) -> float | None:
+    """`x-request-timeout-ms`, in seconds."""
+    value = headers.get("x-request-timeout-ms")
+    if value is None:
+        return None
+    try:
+        timeout_ms = float(value)
+    except ValueError:
+        timeout_ms = math.nan
+    if not (math.isfinite(timeout_ms) and timeout_ms > 0):
+        message = f"x-request-timeout-ms is a positive number, got {value[:50]!r}"
+        raise InvalidRequest(message, param="x-request-timeout-ms")
+    return timeout_ms / 1e3
+
+
+def completion_job(asked: CompletionRequest, caller: Caller) -> Job:
+    """Every prompt of a completion request."""
+    prompts = asked.prompts
+    return _job(asked, caller, [_estimate(prompt) for prompt in prompts], _encoder(prompts))
+
+
+def chat_job(asked: ChatRequest, caller: Caller) -> Job:
+    """The one prompt that a conversation makes."""
+    messages = [message.as_template_input() for message in asked.messages]
+    estimate = sum(_estimate(message["content"]) for message in messages)
+    return _job(asked, caller, [estimate], partial(_encode_chat, messages))
+
+
+def _job(asked: GenerationRequest, caller: Caller, estimates: list[int], encode: Encode) -> Job:
+    wanted = asked.wanted_tokens
+    if wanted is not None and asked.min_tokens > wanted:
+        message = f"min_tokens ({asked.min_tokens}) is above the maximum of {wanted} tokens"
+        raise InvalidRequest(message, param="min_tokens")
+    sampling = Sampling(
+        max_tokens=wanted or 0,
+        temperature=1.0 if asked.temperature is None else asked.temperature,
+        top_p=1.0 if asked.top_p is None else asked.top_p,
+        top_k=max(asked.top_k or 0, 0),
+        seed=asked.seed,
+        stop_token_ids=tuple(asked.stop_token_ids or ()),
+        ignore_eos=asked.ignore_eos,
+        min_tokens=asked.min_tokens,
+    )
+    return Job(
+        sampling=sampling,
+        stops=asked.stops,
+        estimates=estimates,
+        encode=encode,
+        lane=caller.lane,
+        arrived_at=caller.arrived_at,
+        timeout_s=caller.timeout_s,
+        cache_salt=caller.cache_salt,
+    )
+
+
+def _estimate(prompt: str | list[int]) -> int:
+    if isinstance(prompt, str):
+        return len(prompt) // _CHARACTERS_PER_TOKEN + 1
+    return len(prompt)
+
+
+def _encoder(prompts: list[str | list[int]]) -> Encode:
+    async def encode(codec: Codec) -> list[list[int]]:
+        return [
+            await codec.encode_text(prompt) if isinstance(prompt, str) else prompt
+            for prompt in prompts
+        ]
+
+    return encode
+
+
+async def _encode_chat(messages: list[dict[str, str]], codec: Codec) -> list[list[int]]:
+    return [await codec.encode_chat(messages)]

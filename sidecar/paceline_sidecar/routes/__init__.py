@@ -1,0 +1,1 @@
+"""HTTP paths, one concept a file; each translates and delegates."""

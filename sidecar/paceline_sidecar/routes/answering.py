@@ -1,0 +1,85 @@
+"""The way of one OpenAI request: understand, run while the client is there, answer."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from paceline_sidecar.connection import read_body, while_connected
+from paceline_sidecar.errors import ModelUnknown
+from paceline_sidecar.exchange import Exchange
+from paceline_sidecar.generation import Delta
+from paceline_sidecar.intake import Job, open_exchange
+from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.openai.job import Caller, read_lane, read_timeout_s
+from paceline_sidecar.openai.requests import GenerationRequest, parse
+from paceline_sidecar.openai.responses import Answer, Voice
+from paceline_sidecar.openai.stream import EventStream
+from paceline_sidecar.service import Service
+
+# Validating this much takes a few milliseconds: above it the event loop must not wait.
+_LONG_BODY_BYTES = 64 * 1024
+
+Asked = TypeVar("Asked", bound=GenerationRequest)
+
+
+async def understand(request: Request, kind: type[Asked], *, max_body_bytes: int) -> Asked:
+    """Read and validate the body; raises `InvalidRequest`."""
+    body = await read_body(request, max_bytes=max_body_bytes)
+    if len(body) > _LONG_BODY_BYTES:
+        return await run_in_threadpool(parse, kind, body)
+    return parse(kind, body)
+
+
+def authorise(request: Request, keys: BearerKeys | None) -> str:
+    """The caller's salt for the prefix cache where keys are asked for; raises `Unauthorized`."""
+    return "" if keys is None else keys.check(request.headers.get("authorization"))
+
+
+async def answer(
+    service: Service,
+    request: Request,
+    asked: Asked,
+    *,
+    salt: str,
+    job_of: Callable[[Asked, Caller], Job],
+    voice_of: Callable[[str, bool], Voice],
+) -> Response:
+    """Run the request; a failure before the first byte is raised, a later one is an event."""
+    if service.name and asked.model != service.name:
+        raise ModelUnknown(asked.model)
+    caller = Caller(
+        arrived_at=request.scope.get("arrived_at", service.clock()),
+        lane=read_lane(request.headers),
+        timeout_s=read_timeout_s(request.headers),
+        cache_salt=salt,
+    )
+    job = job_of(asked, caller)
+    voice = voice_of(service.name, asked.include_usage)
+    if asked.stream:
+        opened = await while_connected(request.receive, _open_and_wait(service, job))
+        return EventStream(opened[0], voice, opened[1])
+    whole = await while_connected(request.receive, _whole(service, job, voice))
+    return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+async def _open_and_wait(service: Service, job: Job) -> tuple[Exchange, tuple[int, Delta] | None]:
+    """Up to the first piece: until then a failure still gets a status of its own."""
+    exchange = await open_exchange(service, job)
+    try:
+        return exchange, await exchange.next()
+    except BaseException as error:
+        exchange.close(error)
+        raise
+
+
+async def _whole(service: Service, job: Job, voice: Voice) -> Answer:
+    with await open_exchange(service, job) as exchange:
+        texts = [""] * len(exchange.generations)
+        while (piece := await exchange.next()) is not None:
+            index, delta = piece
+            texts[index] += delta.text
+        return voice.whole(texts, exchange.generations)

@@ -1,0 +1,95 @@
+"""Two uvicorn servers and the engine's connection in one event loop, until SIGTERM."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import Generator
+
+import uvicorn
+from fastapi import FastAPI
+
+from paceline_sidecar.app import create_admin_app, create_public_app
+from paceline_sidecar.backends.zmq_engine import ZmqEngine
+from paceline_sidecar.control import Control
+from paceline_sidecar.drain import drain
+from paceline_sidecar.service import Service
+from paceline_sidecar.settings import Settings
+from paceline_sidecar.tls import reload_certificate
+
+_log = logging.getLogger(__name__)
+
+# Longer than the pools of common clients keep a connection: they close first, nobody races.
+_KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+
+
+class _Server(uvicorn.Server):
+    """Leaves the process's signals to `serve`, which drains before it stops the servers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, drain, leave."""
+    engine = ZmqEngine(settings.socket_path, heartbeat_s=settings.heartbeat_s)
+    service = Service(engine, run_dir=settings.run_dir, served_name=settings.served_name)
+    control = Control(service, settings.runtime_config_file)
+    service.configure = control.apply_file
+    engine.listen(service)
+    public = _server(create_public_app(service, settings), settings, tls=True)
+    admin = _server(create_admin_app(service, control, settings), settings, tls=False)
+    sockets = [
+        _listen(settings.host, settings.port),
+        _listen(settings.host, settings.admin_port),
+    ]
+    _log.info("listening: public %s, admin %s", *(sock.getsockname()[1] for sock in sockets))
+    async with asyncio.TaskGroup() as tasks:
+        connection = tasks.create_task(engine.run())
+        tasks.create_task(public.serve([sockets[0]]))
+        tasks.create_task(admin.serve([sockets[1]]))
+        watcher = tasks.create_task(reload_certificate(public.config, settings))
+        await stop.wait()
+        await drain(service, drain_s=settings.drain_s)
+        public.should_exit = admin.should_exit = True
+        connection.cancel()
+        watcher.cancel()
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """The first SIGTERM or SIGINT drains; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+
+    def once(number: signal.Signals) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, once, number)
+
+
+def _server(app: FastAPI, settings: Settings, *, tls: bool) -> _Server:
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=settings.tls_cert_file if tls else None,
+        ssl_keyfile=settings.tls_key_file if tls else None,
+    )
+    config.load()
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
+    return _Server(config)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)

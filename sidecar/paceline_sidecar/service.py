@@ -1,0 +1,156 @@
+"""Service: what all requests share: the engine's state, the queue, the counts, the configuration."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline_engine.wire import ModelInfo, Telemetry
+from paceline_sidecar.admission.gate import Gate
+from paceline_sidecar.backend import Backend, EngineView
+from paceline_sidecar.errors import Unavailable
+from paceline_sidecar.exchange import Exchange
+from paceline_sidecar.hot_config import HotConfig
+from paceline_sidecar.telemetry.ledger import Ledger
+from paceline_sidecar.text.codec import Codec
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """One engine that can be used: its model and the tokenizer that goes with it."""
+
+    instance: str
+    model: ModelInfo
+    codec: Codec
+    context_tokens: int
+
+
+class Service:
+    """Listens to the engine, keeps what requests need, opens exchanges."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        run_dir: Path,
+        served_name: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.backend = backend
+        self.gate = Gate()
+        self.ledger = Ledger()
+        self.clock = clock
+        self.config = HotConfig()
+        self.draining = False
+        self.problem = ""
+        """Why a ready engine cannot be used; empty when it can."""
+        self.configure: Callable[[], Awaitable[None]] | None = None
+        """Awaited for each new engine, before it counts as ready."""
+        self.exchanges: set[Exchange] = set()
+        self.idle = asyncio.Event()
+        """Set while no exchange runs."""
+        self.idle.set()
+        self._run_dir = run_dir
+        self._served_name = served_name
+        self._serving: Serving | None = None
+        self._preparing: asyncio.Task[None] | None = None
+
+    # --- what the engine says -------------------------------------------------------------------
+
+    def engine_changed(self, before: EngineView, after: EngineView) -> None:
+        """Prepare for a new engine; forget one that went away."""
+        if after.phase != before.phase:
+            _log.info("engine: %s %s", after.phase, after.detail)
+        if before.instance == after.instance and before.limits and after.limits:
+            self.ledger.limits_changed(before.limits, after.limits)
+        if after.instance == before.instance:
+            return
+        if self._preparing is not None:
+            self._preparing.cancel()
+        self._serving = None
+        self.ledger.telemetry = None
+        self.gate.rate.forget()
+        if after.instance:
+            self._preparing = asyncio.create_task(self._prepare(after))
+
+    def telemetry_arrived(self, message: Telemetry) -> None:
+        """Remember the steps, learn how fast prompts are worked off."""
+        self.ledger.heartbeat(message)
+        self.gate.rate.learn(message.steps)
+
+    async def _prepare(self, view: EngineView) -> None:
+        if view.model is None or view.limits is None:
+            return
+        try:
+            codec = await asyncio.to_thread(Codec.load, self._run_dir)
+            if self.configure is not None:
+                await self.configure()
+        except Unavailable:
+            return  # it went away again: the next one is prepared anew
+        except Exception as error:
+            # Not ready with a reason is an answer; a crash loop of the sidecar would be none.
+            _log.exception("the engine is ready, the sidecar cannot use it")
+            self.problem = f"{type(error).__name__}: {error}"
+            return
+        capacity = view.limits.capacity
+        context = min(view.model.max_model_len, capacity.num_blocks * capacity.block_size)
+        self.ledger.vllm.size_to(context)
+        self.ledger.engine_starts += 1
+        self.problem = ""
+        self._serving = Serving(view.instance, view.model, codec, context)
+
+    # --- what the outside asks ------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """`model` in requests."""
+        model = self.backend.view.model
+        return self._served_name or (model.name if model is not None else "")
+
+    @property
+    def epoch(self) -> int:
+        """Of the limits that hold; 0 without an engine."""
+        limits = self.backend.view.limits
+        return 0 if limits is None else limits.epoch
+
+    def missing(self) -> list[str]:
+        """Why no request can be taken now; empty when ready."""
+        view = self.backend.view
+        missing = []
+        if self.draining:
+            missing.append("the sidecar is draining")
+        if view.phase != "ready":
+            missing.append(view.detail or f"the engine is {view.phase}")
+        elif self._serving is None:
+            missing.append(self.problem or "the tokenizer is being loaded")
+        return missing
+
+    def serving(self) -> Serving:
+        """The engine to use; raises `Unavailable`."""
+        if self.draining:
+            raise Unavailable("draining", "This server is going away.")
+        if self._serving is None or self.backend.view.phase != "ready":
+            stalled = self.backend.view.phase == "stalled"
+            reason = "; ".join(self.missing())
+            raise Unavailable("engine_stalled" if stalled else "engine_starting", f"{reason}.")
+        return self._serving
+
+    def began(self, exchange: Exchange) -> None:
+        """An exchange runs."""
+        self.exchanges.add(exchange)
+        self.idle.clear()
+
+    def ended(self, exchange: Exchange) -> None:
+        """An exchange is over."""
+        self.exchanges.discard(exchange)
+        if not self.exchanges:
+            self.idle.set()
+
+    def follow(self, config: HotConfig) -> None:
+        """Obey this configuration from now on."""
+        self.config = config
+        self.ledger.follow(config.sla)

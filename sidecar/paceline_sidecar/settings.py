@@ -1,0 +1,57 @@
+"""Settings of the sidecar's process, read once at start (docs/processes.md)."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+# sockaddr_un.sun_path holds 108 bytes, the last one is zero.
+_LONGEST_SOCKET_PATH = 107
+
+
+class Settings(BaseSettings):
+    """Every field is `PACELINE_SIDECAR_<NAME>`."""
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_SIDECAR_", frozen=True)
+
+    run_dir: Path = Path("/run/paceline")
+    """Shared with the engine: its socket and the tokenizer's files."""
+    host: str = "0.0.0.0"  # noqa: S104 - a pod serves on every address it has
+    port: int = Field(default=8000, ge=0, le=65535)
+    """OpenAI API, health and metrics."""
+    admin_port: int = Field(default=8001, ge=0, le=65535)
+    """Runtime API, health and metrics."""
+    served_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """`model` in requests; None takes the engine's own name."""
+    runtime_token_file: Path | None = None
+    """Bearer token of the runtime API, which is closed without one."""
+    runtime_config_file: Path | None = None
+    """A PATCH body without `epoch`, applied when the engine gets ready."""
+    api_keys_file: Path | None = None
+    """One key a line, watched; None asks for no key."""
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    drain_s: float = Field(default=120.0, ge=0, le=86_400)
+    """After SIGTERM, running requests may take this long."""
+    vllm_metrics: bool = True
+    """Expose the `vllm:` family beside `paceline_*`."""
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
+    """A larger request body is refused with 413."""
+    heartbeat_s: float = Field(default=10.0, gt=0, le=3600)
+    """An engine that is silent for this long counts as stalled."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            msg = "tls_cert_file and tls_key_file go together: one of them is missing"
+            raise ValueError(msg)
+        if len(str(self.socket_path).encode()) > _LONGEST_SOCKET_PATH:
+            msg = f"run_dir is too long for a Unix socket: {self.socket_path}"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the engine listens."""
+        return self.run_dir / "engine.sock"

@@ -1,0 +1,1 @@
+"""What was measured: plain counts, read when somebody asks."""

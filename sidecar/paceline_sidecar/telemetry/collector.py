@@ -1,0 +1,34 @@
+"""The collector: builds every metric from state when somebody scrapes, and never before."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from paceline_sidecar.service import Service
+from paceline_sidecar.telemetry.paceline_family import paceline_family
+from paceline_sidecar.telemetry.snapshot import snapshot
+from paceline_sidecar.telemetry.vllm_family import vllm_family
+
+
+class ServiceCollector(Collector):
+    """Reads one service."""
+
+    def __init__(self, service: Service, *, vllm: bool) -> None:
+        self._service = service
+        self._vllm = vllm
+
+    def collect(self) -> Iterator[Family]:
+        """One scrape."""
+        seen = snapshot(self._service)
+        yield from paceline_family(seen)
+        if self._vllm:
+            yield from vllm_family(seen)
+
+
+def registry_of(service: Service, *, vllm: bool) -> CollectorRegistry:
+    """A registry that holds nothing but the service."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServiceCollector(service, vllm=vllm))
+    return registry

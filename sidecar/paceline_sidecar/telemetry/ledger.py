@@ -1,0 +1,131 @@
+"""Ledger: every count and record of this process, in plain integers and lists.
+
+Written by the event loop as things happen, read by `/metrics` and `/runtime/telemetry`.
+"""
+
+from collections import Counter
+from typing import Literal, get_args
+
+from paceline_engine.limits import Lane
+from paceline_engine.wire import LimitsState, StepRecord, Telemetry
+from paceline_sidecar.hot_config import Sla
+from paceline_sidecar.telemetry.histogram import Histogram
+from paceline_sidecar.telemetry.record import Outcome, RequestRecord, miss_reason
+from paceline_sidecar.telemetry.ring import Ring, Sequence
+from paceline_sidecar.telemetry.sketch import GapSketch
+from paceline_sidecar.telemetry.vllm_counts import VllmCounts
+
+LANES: tuple[Lane, ...] = get_args(Lane)
+KNOBS = ("max_batch_size", "token_budget", "step_target_ms", "interactive_share", "batch_share")
+AbortCause = Literal["disconnect", "stop_string", "deadline", "shed", "drain"]
+
+# An 8-billion-parameter model gives a token every 3 to 10 ms: the first edges lie below.
+_FAST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075)
+_SLOW_S = (0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
+LATENCY_EDGES_S = (*_FAST_S, *_SLOW_S, 60.0)
+STEP_EDGES_S = (*_FAST_S, *_SLOW_S)
+STEP_SIZES = (16, 64, 256, 1024, 4096)
+
+_STEPS_KEPT = 20_000
+_REQUESTS_KEPT = 5_000
+
+
+class LaneCounts:
+    """What is counted for one lane."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.ttft_s = Histogram(LATENCY_EDGES_S)
+        self.tpot_s = Histogram(LATENCY_EDGES_S)
+        self.itl_s = Histogram(LATENCY_EDGES_S)
+        self.queue_s = Histogram(LATENCY_EDGES_S)
+        self.outcomes: Counter[Outcome] = Counter()
+        self.met = 0
+        self.missed: Counter[str] = Counter()
+        self.gaps = GapSketch(lane)
+
+
+class Ledger:
+    """The memory of the process."""
+
+    def __init__(self) -> None:
+        self.sequence = Sequence()
+        self.steps: Ring[StepRecord] = Ring(_STEPS_KEPT, self.sequence)
+        self.requests: Ring[RequestRecord] = Ring(_REQUESTS_KEPT, self.sequence)
+        self.lanes = {lane: LaneCounts(lane) for lane in LANES}
+        self.vllm = VllmCounts()
+        self.step_s = {size: Histogram(STEP_EDGES_S) for size in (*STEP_SIZES, None)}
+        self.host_s = 0.0
+        self.refusals: Counter[str] = Counter()
+        self.aborts: Counter[AbortCause] = Counter()
+        self.limit_changes: Counter[str] = Counter()
+        self.engine_starts = 0
+        self.telemetry: Telemetry | None = None
+        """The newest heartbeat; None while no engine is ready."""
+        self.sla = Sla()
+
+    # --- per token: a bisection and an addition -------------------------------------------------
+
+    def first_token(self, lane: Lane, ttft_s: float) -> None:
+        """A request's first token came."""
+        self.lanes[lane].ttft_s.observe(ttft_s)
+        self.vllm.ttft_s.observe(ttft_s)
+
+    def gap(self, lane: Lane, gap_ms: float, now: float) -> bool:
+        """Two tokens came `gap_ms` apart; whether that is longer than the target."""
+        counts = self.lanes[lane]
+        counts.itl_s.observe(gap_ms / 1e3)
+        counts.gaps.add(gap_ms, now)
+        self.vllm.itl_s.observe(gap_ms / 1e3)
+        target = self.sla.itl_p99_ms
+        return target is not None and gap_ms > target
+
+    # --- per request ----------------------------------------------------------------------------
+
+    def ended(self, record: RequestRecord) -> None:
+        """A request ended, in whatever way."""
+        self.requests.add(record)
+        counts = self.lanes[record.lane]
+        counts.outcomes[record.outcome] += 1
+        if record.queue_ms is not None:
+            counts.queue_s.observe(record.queue_ms / 1e3)
+        if record.tpot_ms is not None:
+            counts.tpot_s.observe(record.tpot_ms / 1e3)
+        # A client that left was offered nothing that could have been missed.
+        if record.outcome != "cancelled":
+            missed = miss_reason(record, self.sla)
+            if missed is None:
+                counts.met += 1
+            else:
+                counts.missed[missed] += 1
+        self.vllm.ended(record)
+
+    # --- per heartbeat, per change --------------------------------------------------------------
+
+    def heartbeat(self, message: Telemetry) -> None:
+        """The engine reported its steps and its load."""
+        self.telemetry = message
+        for step in message.steps:
+            self.steps.add(step)
+            tokens = step.decode + step.prefill
+            size = next((size for size in STEP_SIZES if tokens <= size), None)
+            self.step_s[size].observe(step.wall_ms / 1e3)
+            self.host_s += step.host_ms / 1e3
+            self.vllm.iteration_tokens.observe(tokens)
+
+    def limits_changed(self, before: LimitsState, after: LimitsState) -> None:
+        """Count each knob whose requested value is another now."""
+        for knob in KNOBS:
+            if getattr(before.requested, knob) != getattr(after.requested, knob):
+                self.limit_changes[knob] += 1
+
+    def follow(self, sla: Sla) -> None:
+        """Judge by these targets from now on, and count exactly at them."""
+        self.sla = sla
+        for counts in self.lanes.values():
+            counts.ttft_s.keep_edges(_edge(sla.ttft_p99_ms))
+            counts.tpot_s.keep_edges(_edge(sla.tpot_p99_ms))
+            counts.itl_s.keep_edges(_edge(sla.itl_p99_ms))
+
+
+def _edge(target_ms: float | None) -> tuple[float, ...]:
+    return () if target_ms is None else (target_ms / 1e3,)

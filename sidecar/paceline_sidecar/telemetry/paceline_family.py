@@ -1,0 +1,151 @@
+"""The `paceline_*` family: what the engine's and the sidecar's state says at a scrape."""
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric as Family
+
+from paceline_engine.limits import Lane
+from paceline_sidecar import __version__
+from paceline_sidecar.telemetry import names
+from paceline_sidecar.telemetry.families import histograms, values
+from paceline_sidecar.telemetry.ledger import KNOBS, LANES
+from paceline_sidecar.telemetry.snapshot import Snapshot
+
+
+def paceline_family(seen: Snapshot) -> Iterator[Family]:
+    """Every metric of our own."""
+    yield from _requests(seen)
+    yield from _promises(seen)
+    yield from _limits(seen)
+    yield from _load(seen)
+    yield from _counters(seen)
+    yield from _steps(seen)
+    yield from _processes(seen)
+
+
+def _requests(seen: Snapshot) -> Iterator[Family]:
+    name, ledger = seen.name, seen.ledger
+    lanes = list(ledger.lanes.items())
+    yield histograms(names.TTFT, (((name, lane), one.ttft_s) for lane, one in lanes))
+    yield histograms(names.TPOT, (((name, lane), one.tpot_s) for lane, one in lanes))
+    yield histograms(names.ITL, (((name, lane), one.itl_s) for lane, one in lanes))
+    yield histograms(names.QUEUE, (((name, lane), one.queue_s) for lane, one in lanes))
+    yield values(
+        names.REQUESTS,
+        (
+            ((name, lane, outcome), count)
+            for lane, one in lanes
+            for outcome, count in one.outcomes.items()
+        ),
+    )
+    # Both results of each lane are there from the start: a rate over them is then never empty.
+    met = [((name, lane, "met", ""), float(one.met)) for lane, one in lanes]
+    missed = [
+        ((name, lane, "missed", reason), float(count))
+        for lane, one in lanes
+        for reason, count in one.missed.items()
+    ]
+    yield values(names.SLA_REQUESTS, [*met, *missed])
+    yield values(names.REFUSALS, (((name, why), n) for why, n in ledger.refusals.items()))
+    yield values(names.ABORTS, (((name, why), n) for why, n in ledger.aborts.items()))
+
+
+def _promises(seen: Snapshot) -> Iterator[Family]:
+    sla = seen.sla
+    targets = {"ttft": sla.ttft_p99_ms, "tpot": sla.tpot_p99_ms, "itl": sla.itl_p99_ms}
+    yield values(
+        names.SLA_TARGET,
+        (
+            ((seen.name, metric), target_ms / 1e3)
+            for metric, target_ms in targets.items()
+            if target_ms is not None
+        ),
+    )
+    yield values(names.SLA_OBJECTIVE, [((seen.name,), sla.objective)])
+
+
+def _limits(seen: Snapshot) -> Iterator[Family]:
+    name, state = seen.name, seen.limits
+    if state is not None:
+        requested, effective = state.requested, state.effective
+        yield values(names.LIMIT, (((name, knob), getattr(requested, knob)) for knob in KNOBS))
+        yield values(names.EFFECTIVE, (((name, knob), getattr(effective, knob)) for knob in KNOBS))
+        capacity = state.capacity
+        rows = {
+            "max_batch_size": capacity.max_batch_size,
+            "token_budget": capacity.max_token_budget,
+            "kv_blocks": capacity.num_blocks,
+            "model_len": capacity.max_model_len,
+        }
+        yield values(names.CAPACITY, (((name, knob), value) for knob, value in rows.items()))
+        yield values(names.EPOCH, [((name,), state.epoch)])
+        expires_at = state.lease_expires_at
+        left_s = None if expires_at is None else max(0.0, expires_at - seen.now)
+        yield values(names.LEASE, [((name,), left_s)])
+        yield values(names.LEASE_LOST, [((name,), float(state.lease_lost))])
+    changes = seen.ledger.limit_changes
+    yield values(names.LIMIT_CHANGES, (((name, knob), changes[knob]) for knob in KNOBS))
+
+
+def _load(seen: Snapshot) -> Iterator[Family]:
+    name, load, state = seen.name, seen.load, seen.limits
+    yield values(names.QUEUED, [((name,), seen.queue.requests)])
+    yield values(names.QUEUED_TOKENS, [((name,), seen.queue.tokens)])
+    yield values(names.IN_FLIGHT, [((name,), seen.in_flight)])
+    if load is None or state is None:
+        return
+    yield values(names.RUNNING, _by_lane(name, load.running_by_lane))
+    yield values(names.WAITING, _by_lane(name, load.waiting_by_lane))
+    yield values(names.WAITING_TOKENS, [((name,), load.waiting_tokens)])
+    yield values(names.OLDEST, [((name,), load.oldest_waiting_s)])
+    occupancy = load.running / max(1, state.effective.max_batch_size)
+    yield values(names.OCCUPANCY, [((name,), occupancy)])
+    blocks = max(1, state.capacity.num_blocks)
+    yield values(names.KV_USED, [((name,), load.kv_used_blocks / blocks)])
+    yield values(names.KV_CACHED, [((name,), load.kv_cached_blocks / blocks)])
+
+
+def _counters(seen: Snapshot) -> Iterator[Family]:
+    load = seen.load
+    if load is None:
+        return
+    rows = (
+        (names.PROMPT_TOKENS, load.prompt_tokens),
+        (names.OUTPUT_TOKENS, load.output_tokens),
+        (names.PREFIX_QUERIES, load.prefix_queries),
+        (names.PREFIX_HITS, load.prefix_hits),
+        (names.PREEMPTIONS, load.preemptions),
+        (names.GC_PAUSE, load.gc_pause_ms / 1e3),
+    )
+    for metric, value in rows:
+        yield values(metric, [((seen.name,), value)])
+
+
+def _steps(seen: Snapshot) -> Iterator[Family]:
+    sizes = seen.ledger.step_s.items()
+    yield histograms(
+        names.STEP,
+        (((seen.name, "inf" if size is None else str(size)), one) for size, one in sizes),
+    )
+    yield values(names.HOST_GAP, [((seen.name,), seen.ledger.host_s)])
+    if seen.model is not None:
+        yield values(names.MODEL_ERROR, [((seen.name,), seen.model.mape)])
+        yield values(names.MODEL_VALID, [((seen.name,), float(seen.model.valid))])
+        yield values(names.MODEL_SAMPLES, [((seen.name,), seen.model.samples)])
+
+
+def _processes(seen: Snapshot) -> Iterator[Family]:
+    name, view = seen.name, seen.view
+    yield values(names.ENGINE_UP, [((name,), float(view.phase == "ready"))])
+    yield values(names.ENGINE_STARTS, [((name,), seen.ledger.engine_starts)])
+    age_s = seen.now - view.heard_at if view.heard_at else None
+    yield values(names.TELEMETRY_AGE, [((name,), age_s)])
+    yield values(names.READY, [((name,), float(seen.ready))])
+    yield values(names.DRAINING, [((name,), float(seen.draining))])
+    yield values(names.BUILD_INFO, [((name, __version__), 1)])
+
+
+def _by_lane(name: str, counts: dict[str, int]) -> Iterator[tuple[tuple[str, ...], float]]:
+    lane: Lane
+    for lane in LANES:
+        yield (name, lane), counts.get(lane, 0)

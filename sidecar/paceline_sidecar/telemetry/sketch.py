@@ -1,0 +1,48 @@
+"""Inter-token gaps in slices of five seconds, as histograms that add up across pods."""
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from paceline_engine.limits import Lane
+
+ALPHA = 0.01
+_GAMMA_LOG = math.log((1 + ALPHA) / (1 - ALPHA))
+_SLICE_S = 5.0
+_SLICES_KEPT = 24
+
+
+@dataclass(slots=True)
+class Slice:
+    """Bin `i` counts the values in (γ^(i-1), γ^i] milliseconds, γ = (1+α)/(1-α)."""
+
+    lane: Lane
+    start_at: float
+    zero: int = 0
+    bins: Counter[int] = field(default_factory=Counter)
+
+    def add(self, gap_ms: float) -> None:
+        """Count one gap."""
+        if gap_ms <= 0:
+            self.zero += 1
+        else:
+            self.bins[math.ceil(math.log(gap_ms) / _GAMMA_LOG)] += 1
+
+
+class GapSketch:
+    """The newest slices of one lane, the one being filled included."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane: Lane = lane
+        self._slices: deque[Slice] = deque(maxlen=_SLICES_KEPT)
+
+    def add(self, gap_ms: float, now: float) -> None:
+        """Count one gap in the slice that holds `now`."""
+        start_at = now - now % _SLICE_S
+        if not self._slices or self._slices[-1].start_at < start_at:
+            self._slices.append(Slice(self._lane, start_at))
+        self._slices[-1].add(gap_ms)
+
+    def slices(self) -> list[Slice]:
+        """Oldest first."""
+        return list(self._slices)

@@ -1,0 +1,47 @@
+"""All that a scrape reads, taken at one moment."""
+
+from dataclasses import dataclass
+
+from paceline_engine.wire import EngineLoad, LimitsState, StepModelInfo
+from paceline_sidecar.admission.gate import Queue
+from paceline_sidecar.backend import EngineView
+from paceline_sidecar.hot_config import Sla
+from paceline_sidecar.service import Service
+from paceline_sidecar.telemetry.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of the process; None where there is no engine to ask."""
+
+    name: str
+    ledger: Ledger
+    view: EngineView
+    load: EngineLoad | None
+    limits: LimitsState | None
+    model: StepModelInfo | None
+    sla: Sla
+    queue: Queue
+    in_flight: int
+    ready: bool
+    draining: bool
+    now: float
+
+
+def snapshot(service: Service) -> Snapshot:
+    """Read the service; nothing is changed and nothing waits."""
+    heard = service.ledger.telemetry
+    return Snapshot(
+        name=service.name,
+        ledger=service.ledger,
+        view=service.backend.view,
+        load=None if heard is None else heard.load,
+        limits=service.backend.view.limits,
+        model=None if heard is None else heard.model,
+        sla=service.config.sla,
+        queue=service.gate.queue,
+        in_flight=len(service.exchanges),
+        ready=not service.missing(),
+        draining=service.draining,
+        now=service.clock(),
+    )

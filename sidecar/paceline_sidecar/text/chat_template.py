@@ -1,0 +1,63 @@
+"""A model's Jinja chat template, rendered in a sandbox that cannot change what it is given."""
+
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from paceline_sidecar.errors import InvalidRequest
+
+
+class ChatTemplate:
+    """Messages to one prompt."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        self._template = environment.from_string(source)
+        self._special_tokens = special_tokens
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        """The prompt after which the assistant speaks."""
+        try:
+            return self._template.render(
+                messages=messages, add_generation_prompt=True, **self._special_tokens
+            )
+        # A template meets whatever roles and order the client sends: its errors are the client's.
+        except (TemplateError, TypeError, ValueError, LookupError) as error:
+            raise InvalidRequest(
+                f"The model's chat template refuses these messages: {error}", param="messages"
+            ) from error
+
+
+def read_template(config: dict[str, Any]) -> str | None:
+    """`chat_template` of a tokenizer_config.json: one string, or a list with one `default`."""
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def read_special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """`bos_token`, `eos_token` and their kind: strings, or objects with a `content`."""
+    tokens = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = config.get(name)
+        content = value.get("content") if isinstance(value, dict) else value
+        if isinstance(content, str):
+            tokens[name] = content
+    return tokens
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format_: str) -> str:
+    return datetime.now(tz=UTC).strftime(format_)

@@ -1,0 +1,59 @@
+"""Codec: the served model's tokenizer and chat template, read from the run directory."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.text.chat_template import ChatTemplate, read_special_tokens, read_template
+
+# Below this many characters encoding takes under a millisecond: a thread would cost more.
+_SHORT_CHARACTERS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Text to tokens for one model."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @classmethod
+    def load(cls, run_dir: Path) -> "Codec":
+        """Read what the engine wrote before it said that it is ready."""
+        tokenizer = Tokenizer.from_file(str(run_dir / "tokenizer.json"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        config = json.loads((run_dir / "tokenizer_config.json").read_text(encoding="utf-8"))
+        source = read_template(config)
+        template = None if source is None else ChatTemplate(source, read_special_tokens(config))
+        return cls(tokenizer=tokenizer, template=template)
+
+    async def encode_text(self, text: str) -> list[int]:
+        """Tokens of a plain prompt, with the special tokens that the model expects around one."""
+        return await self._encode(text, add_special_tokens=True)
+
+    async def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """Tokens of a conversation; the template brings its own special tokens."""
+        if self.template is None:
+            raise InvalidRequest("The served model has no chat template.", param="messages")
+        characters = sum(len(message["content"]) for message in messages)
+        if characters < _SHORT_CHARACTERS:
+            prompt = self.template.render(messages)
+        else:
+            prompt = await asyncio.to_thread(self.template.render, messages)
+        return await self._encode(prompt, add_special_tokens=False)
+
+    async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) < _SHORT_CHARACTERS:
+            return self._encode_now(text, add_special_tokens=add_special_tokens)
+        # The tokenizer lets go of the interpreter's lock: the event loop goes on meanwhile.
+        return await asyncio.to_thread(
+            self._encode_now, text, add_special_tokens=add_special_tokens
+        )
+
+    def _encode_now(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
