@@ -32,7 +32,8 @@ def test_promtool_agrees(command: list[str | Path]) -> None:
 
 def test_each_alert_has_a_case_that_fires_and_one_that_is_silent() -> None:
     """An alert that cannot fire, or always does, is worse than none."""
-    fires, silent = set(), set()
+    fires: set[str] = set()
+    silent: set[str] = set()
     for test in yaml.safe_load(CASES.read_text())["tests"]:
         for case in test["alert_rule_test"]:
             (fires if case["exp_alerts"] else silent).add(case["alertname"])
