@@ -101,6 +101,7 @@ class EngineUnderTest:
             prefix_caching=prefix_caching,
         )
         self.outputs: dict[str, list[Output]] = {}
+        self.finished: list[str] = []
 
     def submit(self, *submits: Submit) -> None:
         """Hand requests to the engine."""
@@ -112,6 +113,8 @@ class EngineUnderTest:
         given = self.engine.step()
         for output in given:
             self.outputs.setdefault(output.id, []).append(output)
+            if output.finish is not None:
+                self.finished.append(output.id)
         return given
 
     def run_until(self, is_done: Callable[[], bool], *, max_steps: int = 2000) -> int:
