@@ -1,4 +1,4 @@
-"""Service: what all requests share: the engine's state, the queue, the counts, the configuration."""
+"""Service: what all requests share: engine, queue, counts, hot configuration."""
 
 import asyncio
 import logging
@@ -91,8 +91,7 @@ class Service:
                 await self.configure()
         except Unavailable:
             return  # it went away again: the next one is prepared anew
-        except Exception as error:
-            # Not ready with a reason is an answer; a crash loop of the sidecar would be none.
+        except Exception as error:  # noqa: BLE001 - not ready, with its reason, beats a crash loop
             _log.exception("the engine is ready, the sidecar cannot use it")
             self.problem = f"{type(error).__name__}: {error}"
             return

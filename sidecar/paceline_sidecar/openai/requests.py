@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal, Self, TypeVar
 from pydantic import (
     BaseModel,
     ConfigDict,
-    FailFast,
     Field,
     ValidationError,
     field_validator,
@@ -19,11 +18,12 @@ _INT32_MAX = 2**31 - 1
 _MAX_PROMPTS = 1024
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
-# FailFast: one wrong item is enough; a million of them would be a million error objects.
+StopStrings = Annotated[list[StopString], Field(max_length=4, fail_fast=True)]
+# fail_fast: one wrong item is enough; a million of them would be a million error objects.
 TokenIds = Annotated[
-    list[Annotated[int, Field(ge=0, le=_INT32_MAX)]], Field(min_length=1), FailFast()
+    list[Annotated[int, Field(ge=0, le=_INT32_MAX)]], Field(min_length=1, fail_fast=True)
 ]
-PromptList = Field(min_length=1, max_length=_MAX_PROMPTS)
+PromptList = Field(min_length=1, max_length=_MAX_PROMPTS, fail_fast=True)
 
 
 class StreamOptions(BaseModel):
@@ -57,8 +57,10 @@ class GenerationRequest(BaseModel):
     top_k: int | None = Field(default=None, ge=-1, le=_INT32_MAX)
     """-1 and 0 keep the whole vocabulary."""
     seed: int | None = Field(default=None, ge=-_INT64_MAX - 1, le=_INT64_MAX)
-    stop: StopString | Annotated[list[StopString], Field(max_length=4), FailFast()] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=64), FailFast()] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=4, fail_fast=True)] | None = (
+        None
+    )
+    stop_token_ids: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
     ignore_eos: bool = False
     min_tokens: int = Field(default=0, ge=0, le=_INT32_MAX)
     stream: bool | None = None
@@ -105,10 +107,7 @@ class CompletionRequest(GenerationRequest):
     }
 
     prompt: (
-        str
-        | Annotated[list[str], PromptList, FailFast()]
-        | TokenIds
-        | Annotated[list[TokenIds], PromptList, FailFast()]
+        str | Annotated[list[str], PromptList] | TokenIds | Annotated[list[TokenIds], PromptList]
     )
 
     @property
@@ -141,7 +140,7 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], FailFast()] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
 
     def as_template_input(self) -> dict[str, str]:
         """Role and plain text; templates know a `developer` as `system`."""
@@ -166,7 +165,7 @@ class ChatRequest(GenerationRequest):
         "prediction": (),
     }
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096), FailFast()]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_INT32_MAX)
 
     @field_validator("messages")

@@ -14,7 +14,7 @@ _SLICES_KEPT = 24
 
 @dataclass(slots=True)
 class Slice:
-    """Bin `i` counts the values in (γ^(i-1), γ^i] milliseconds, γ = (1+α)/(1-α)."""
+    """Bin `i` counts the milliseconds in (g^(i-1), g^i], g = (1 + alpha) / (1 - alpha)."""
 
     lane: Lane
     start_at: float

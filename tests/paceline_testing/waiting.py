@@ -1,0 +1,16 @@
+"""Waiting for what another thread or process does."""
+
+import time
+from collections.abc import Callable
+
+_GENEROUS_S = 30.0
+
+
+def wait_until(reached: Callable[[], object], *, within_s: float = _GENEROUS_S) -> None:
+    """Return as soon as `reached()` is true; fail when it does not get so."""
+    end = time.monotonic() + within_s
+    while not reached():
+        if time.monotonic() > end:
+            message = f"not reached within {within_s:g} s: {reached}"
+            raise AssertionError(message)
+        time.sleep(0.005)

@@ -1,0 +1,165 @@
+"""An engine that dies, stalls, loads or comes back."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import Script, ScriptedEngine
+from paceline_testing.waiting import wait_until
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(reply="never ending", hold_after=3)
+
+
+def in_thread(call: Callable[[], object]) -> list[object]:
+    """Call in a thread; the list gets the result or the exception."""
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001 - handed to the test
+            results.append(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return results
+
+
+def test_a_killed_engine_fails_what_is_in_flight_with_503_at_once(
+    run_dir: Path, start: Callable[..., Sidecar]
+) -> None:
+    """A real process, a real SIGKILL: whole answers get 503, streams an error event."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from paceline_testing.scripted_engine import Script, ScriptedEngine\n"
+        "ScriptedEngine(Path(sys.argv[1]), Script(hold_after=3)).serve_until_killed()"
+    )
+    tests = Path(__file__).parents[1]
+    process = subprocess.Popen([sys.executable, "-c", code, run_dir], cwd=tests)
+    try:
+        sidecar = start()
+        wait_until(sidecar.ready)
+        client = sidecar.openai
+        whole = in_thread(lambda: client.completions.create(model="scripted", prompt="Hi"))
+        stream = iter(client.completions.create(model="scripted", prompt="Hi", stream=True))
+        next(stream)
+        wait_until(lambda: in_flight(sidecar) == 2)
+
+        process.send_signal(signal.SIGKILL)
+
+        with pytest.raises(openai.APIError, match="lost"):
+            list(stream)
+        wait_until(lambda: whole)
+        assert isinstance(whole[0], openai.InternalServerError)
+        assert whole[0].status_code == 503
+        assert not sidecar.ready()
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.completions.create(model="scripted", prompt="Hi")
+        assert refused.value.status_code == 503
+    finally:
+        process.kill()
+        process.wait()
+
+
+def in_flight(sidecar: Sidecar) -> float:
+    text = httpx.get(f"{sidecar.url}/metrics", timeout=30).text
+    (line,) = [row for row in text.splitlines() if row.startswith("paceline_in_flight_requests{")]
+    return float(line.rpartition(" ")[2])
+
+
+def test_a_new_engine_is_served_without_a_restart(
+    run_dir: Path, engine: ScriptedEngine, sidecar: Sidecar
+) -> None:
+    """The sidecar says hello until somebody answers, and reads the new tokenizer."""
+    engine.stop()
+    wait_until(lambda: not sidecar.ready())
+
+    with ScriptedEngine(run_dir, Script(reply="back")) as second:
+        wait_until(sidecar.ready)
+        done = sidecar.openai.completions.create(model="scripted", prompt="Hi")
+
+        assert done.choices[0].text == "back"
+        assert sidecar.admin.get("/runtime/telemetry").json()["instance"] == second.instance
+
+
+def test_a_silent_engine_is_stalled_until_it_speaks_again(
+    engine: ScriptedEngine, start: Callable[..., Sidecar]
+) -> None:
+    """It lives, so nothing that runs is given up; but nothing new is sent to it."""
+    sidecar = start(heartbeat_s=0.5)
+    wait_until(sidecar.ready)
+
+    engine.script.silent = True
+    wait_until(lambda: not sidecar.ready())
+    with pytest.raises(openai.InternalServerError) as refused:
+        sidecar.openai.completions.create(model="scripted", prompt="Hi")
+    engine.script.silent = False
+
+    assert refused.value.code == "engine_stalled"
+    wait_until(sidecar.ready)
+
+
+def test_readiness_says_what_is_missing(
+    engine: ScriptedEngine, start: Callable[..., Sidecar]
+) -> None:
+    """Live at once; ready when the model is loaded."""
+    engine.script.ready = False
+    sidecar = start()
+
+    def missing() -> str:
+        try:
+            answer = httpx.get(f"{sidecar.url}/health/ready", timeout=30)
+        except httpx.TransportError:
+            return ""
+        assert answer.status_code == 503
+        return str(answer.json()["missing"])
+
+    wait_until(lambda: "loading: weights 50%" in missing())
+    assert httpx.get(f"{sidecar.admin_url}/health/live", timeout=30).status_code == 200
+    engine.script.ready = True
+    wait_until(sidecar.ready)
+
+
+def test_an_unreadable_tokenizer_is_a_reason_not_a_crash(
+    run_dir: Path, engine: ScriptedEngine, start: Callable[..., Sidecar]
+) -> None:
+    """The pod stays, and says why it is not ready."""
+    (run_dir / "tokenizer.json").write_text("{")
+    sidecar = start()
+
+    wait_until(lambda: engine.instance in telemetry_instance(sidecar))
+    wait_until(lambda: "Exception" in httpx.get(f"{sidecar.url}/health/ready", timeout=30).text)
+
+
+def telemetry_instance(sidecar: Sidecar) -> str:
+    try:
+        return str(sidecar.admin.get("/runtime/telemetry").json()["instance"])
+    except httpx.TransportError:
+        return ""
+
+
+def test_an_engines_own_refusal_fails_one_request_only(
+    engine: ScriptedEngine, sidecar: Sidecar
+) -> None:
+    """500 with the engine's reason; a lost deadline is 504."""
+    client = sidecar.openai
+
+    engine.script.error = "no room for the prompt"
+    with pytest.raises(openai.InternalServerError, match="no room") as fault:
+        client.completions.create(model="scripted", prompt="Hi")
+    engine.script.error = "deadline"
+    with pytest.raises(openai.InternalServerError) as late:
+        client.completions.create(model="scripted", prompt="Hi")
+
+    assert (fault.value.status_code, late.value.status_code) == (500, 504)
+    assert sidecar.ready()
