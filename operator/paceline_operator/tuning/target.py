@@ -1,5 +1,6 @@
 """The step target τ: what every step may take so that gaps and requests keep their targets."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,9 +24,7 @@ class StepTarget:
     """Not even one decode alone keeps the SLA; τ is then what serves most of them well."""
 
 
-def step_target(
-    sla: SLA, model: ModelFit, *, trim: float, floor_ms: float
-) -> StepTarget:
+def step_target(sla: SLA, model: ModelFit, *, trim: float, floor_ms: float) -> StepTarget:
     """Derive τ. The pacer keeps t^ * q_r <= τ, so 95 of 100 steps are within τ."""
     wanted: list[tuple[float, Literal["SLA:itl", "SLA:tpot"], float]] = []
     if sla.itl_p99_ms is not None:
@@ -49,4 +48,4 @@ def tail(model: ModelFit) -> float:
     Measured / predicted is about log-normal, and there r99 = r95 ** (2.33 / 1.64). An r99 counted
     from a window's few steps would waver; what this one misses, feedback takes off.
     """
-    return max(max(model.q_r, 1.0) ** -_TAIL_POWER, _MIN_TAIL)
+    return max(math.pow(max(model.q_r, 1.0), -_TAIL_POWER), _MIN_TAIL)
