@@ -131,3 +131,21 @@ def test_caching_can_be_switched_off() -> None:
 
     assert cached_tokens(under_test, "again") == 0
     assert under_test.engine.load().kv_cached_blocks == 0
+
+
+def test_shared_blocks_that_lie_free_are_counted_as_needed() -> None:
+    """Taking them from the free list leaves less for the rest of the prompt."""
+    under_test = EngineUnderTest(a_capacity(block_size=BLOCK, num_blocks=8))
+    under_test.submit(a_submit("first", [*PROMPT, 1, 2], max_tokens=1))
+    under_test.run_to_end()
+    under_test.submit(a_submit("running", [7] * 10, max_tokens=6))
+    under_test.step()
+    assert under_test.engine.load().kv_used_blocks == 3
+
+    # Three blocks shared and three of its own: two more than are free.
+    under_test.submit(a_submit("long", PROMPT + [1, 2] + [3] * 11, max_tokens=2))
+    under_test.step()
+
+    assert under_test.engine.load().waiting == 1
+    under_test.run_to_end()
+    assert cached_tokens(under_test, "long") == 12
