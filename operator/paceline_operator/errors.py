@@ -12,6 +12,8 @@ from typing import Final
 
 _CONFLICT: Final = 409
 _REFUSED: Final = frozenset({400, 403, 422})
+# Server-side apply answers 500 where a field is unknown: that is our manifest's fault all the same.
+_UNTYPED: Final = "failed to create typed patch object"
 
 
 class OperatorError(Exception):
@@ -52,6 +54,6 @@ def from_answer(verb: str, what: str, code: int, message: str) -> ClusterError:
     """Choose the most precise error for an HTTP answer."""
     if code == _CONFLICT:
         return ConflictError(verb, what, code, message)
-    if code in _REFUSED:
+    if code in _REFUSED or _UNTYPED in message:
         return RefusedError(verb, what, code, message)
     return ClusterError(verb, what, code, message)

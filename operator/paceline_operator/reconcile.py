@@ -54,7 +54,7 @@ class Reconciler:
                 found = await self.applier.apply(observed, rendered)
                 observed = replace(observed, children=found)
         except (NameTakenError, RefusedError) as problem:
-            _log.warning("%s: %s", service.key, problem)
+            _log.debug("%s: %s", service.key, problem)
             return observed, str(problem)
         return observed, ""
 

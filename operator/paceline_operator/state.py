@@ -27,8 +27,8 @@ def status_of(observed: Observed, plan: Plan, judgements: Sequence[Judgement]) -
         selector=",".join(f"{key}={value}" for key, value in labels.items()),
         url=url(service),
         conditions=conditions(service, judgements, observed.now),
-        sla=sla_status(report) if report else None,
-        tuning=tuning_status(report) if report else None,
+        sla=sla_status(report) if report else service.status.sla,
+        tuning=tuning_status(report) if report else service.status.tuning,
         engine=_engine(observed),
     )
 

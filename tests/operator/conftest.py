@@ -37,12 +37,3 @@ def _with_definition(cluster: Cluster) -> Cluster:
         "--timeout=60s",
     )
     return cluster
-
-
-@pytest.fixture
-def namespace(control_plane: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own."""
-    name = f"test-{abs(hash(request.node.nodeid)) % 10**10}"
-    control_plane.kubectl("create", "namespace", name)
-    yield name
-    control_plane.kubectl("delete", "namespace", name, "--wait=false")

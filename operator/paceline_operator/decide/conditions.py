@@ -29,6 +29,8 @@ def judge(observed: Observed, plan: Plan, *, problem: str) -> tuple[Judgement, .
 def _tuning(observed: Observed) -> tuple[Judgement, ...]:
     """Pass the tuner's own conclusions on; without a pod to measure there are none."""
     report = observed.report
+    if report is None and (before := _before(observed)):
+        return before
     if report is not None and report.pods:
         return tuple(
             Judgement(found.type, found.status, found.reason, found.message)
@@ -38,6 +40,15 @@ def _tuning(observed: Observed) -> tuple[Judgement, ...]:
     return (
         *(Judgement(kind, "Unknown", "NoReadyPods", nothing) for kind in _MEASURED),
         _tuning_active(observed, nothing),
+    )
+
+
+def _before(observed: Observed) -> tuple[Judgement, ...]:
+    """Repeat what status says: a restarted operator has not measured yet."""
+    return tuple(
+        Judgement(found.type, found.status, found.reason, found.message)
+        for found in observed.service.status.conditions or ()
+        if found.type in {*_MEASURED, "TuningActive"}
     )
 
 

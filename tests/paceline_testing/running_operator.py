@@ -1,0 +1,100 @@
+"""The operator as a process of its own, against a real API server."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from local_cluster.cluster import Cluster
+
+T = TypeVar("T")
+
+_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningOperator:
+    """One operator process."""
+
+    url: str
+    log: Path
+
+    def get(self, path: str) -> str:
+        """Ask its own web server."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def metric(self, line: str) -> float:
+        """Read one sample, named with its labels as it is exposed."""
+        samples = dict(
+            sample.rsplit(" ", 1)
+            for sample in self.get("/metrics").splitlines()
+            if not sample.startswith("#")
+        )
+        return float(samples[line])
+
+
+@contextmanager
+def running_operator(cluster: Cluster, namespace: str, folder: Path) -> Iterator[RunningOperator]:
+    """Start it for one namespace, wait until it is ready, and end it with SIGTERM."""
+    port = _free_port()
+    log = folder / f"operator-{port}.log"
+    environment = os.environ | {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "PACELINE_OPERATOR_WATCH_NAMESPACES": namespace,
+        "PACELINE_OPERATOR_NAMESPACE": namespace,
+        "PACELINE_OPERATOR_POD_NAME": f"operator-{port}",
+        "PACELINE_OPERATOR_HOST": "127.0.0.1",
+        "PACELINE_OPERATOR_PORT": str(port),
+        "PACELINE_OPERATOR_RESYNC_S": "5",
+    }
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paceline_operator"],
+            env=environment,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+    operator = RunningOperator(f"http://127.0.0.1:{port}", log)
+    try:
+        eventually(lambda: _is_ready(operator, process), told_by=log)
+        yield operator
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def eventually(look: Callable[[], T | None], *, told_by: Path | None = None) -> T:
+    """Look until there is something true to see; the operator's log tells why not."""
+    give_up_at = time.monotonic() + _WITHIN_S
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > give_up_at:
+            log = told_by.read_text(errors="replace")[-4000:] if told_by else ""
+            raise AssertionError(f"not seen within {_WITHIN_S:.0f} s\n{log}")
+        time.sleep(0.1)
+
+
+def _is_ready(operator: RunningOperator, process: subprocess.Popen[bytes]) -> bool:
+    if process.poll() is not None:
+        raise AssertionError(f"the operator ended: {operator.log.read_text()[-4000:]}")
+    try:
+        return operator.get("/readyz") != ""
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
