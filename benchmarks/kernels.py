@@ -13,10 +13,11 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 if "--dry" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
@@ -55,6 +56,37 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """A model's layer in a dtype on a device: makes the tensors that its kernels take."""
+
+    model: Model
+    dtype: torch.dtype
+    device: str
+
+    def randn(self, *sizes: int) -> Tensor:
+        """Draw numbers as a layer's activations are: around 1."""
+        return torch.randn(sizes, dtype=self.dtype, device=self.device)
+
+    def queries(self, num_tokens: int) -> Tensor:
+        """All query heads of some tokens."""
+        return self.randn(num_tokens, self.model.num_q_heads, self.model.head_size)
+
+    def caches(self, num_blocks: int) -> tuple[Tensor, Tensor]:
+        """K and V, full of numbers."""
+        sizes = (num_blocks, BLOCK_SIZE, self.model.num_kv_heads, self.model.head_size)
+        return self.randn(*sizes), self.randn(*sizes)
+
+    def tables(self, contexts: Sequence[int]) -> tuple[Tensor, Tensor, int]:
+        """Block tables over shuffled blocks, the contexts' lengths, and the number of blocks."""
+        counts = [-(-context // BLOCK_SIZE) for context in contexts]
+        table = torch.zeros(len(contexts), max(counts), dtype=torch.int32)
+        for row, blocks in enumerate(torch.split(torch.randperm(sum(counts)), counts)):
+            table[row, : len(blocks)] = blocks
+        lens = torch.tensor(contexts, dtype=torch.int32)
+        return table.to(self.device), lens.to(self.device), sum(counts)
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """What a step computes: tokens of the pointwise ops, contexts of decode, chunks of prefill."""
 
@@ -74,7 +106,7 @@ class Case:
     run: Call
     reference: Call
     num_bytes: int
-    num_flops: int
+    num_flops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +164,8 @@ def main() -> None:
     ceiling = None if options.dry else measure_ceiling()
     figures = []
     for model in MODELS:
-        for case in cases_of(model, DRY_LOAD if options.dry else LOAD, dtype, device):
+        layer = Layer(model, dtype, device)
+        for case in cases_of(layer, DRY_LOAD if options.dry else LOAD):
             figures.append(measure(case, ERROR_LIMITS[dtype], ceiling))
             print(line_of(figures[-1]), flush=True)
     if options.json:
@@ -150,145 +183,112 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
     """Keeps the lines of this module's docstring."""
 
 
-def cases_of(model: Model, load: Load, dtype: torch.dtype, device: str) -> Iterator[Case]:
+def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     """Every kernel of one layer, one after the other, so that only one's tensors live at a time."""
-    yield from pointwise_cases(model, load.num_tokens, dtype, device)
+    yield norm_case(layer, load.num_tokens)
+    yield activation_case(layer, load.num_tokens)
+    yield rotary_case(layer, load.num_tokens)
     for contexts in load.contexts:
-        yield decode_case(model, contexts, dtype, device)
+        yield decode_case(layer, contexts)
     for chunks in load.chunks:
-        yield prefill_case(model, chunks, dtype, device)
+        yield prefill_case(layer, chunks)
 
 
-def pointwise_cases(
-    model: Model, num_tokens: int, dtype: torch.dtype, device: str
-) -> Iterator[Case]:
-    """Norm, activation, and rotation with the KV write: bound by what they read and write."""
-
-    def randn(*sizes: int) -> Tensor:
-        return torch.randn(sizes, dtype=dtype, device=device)
-
-    size = f"{num_tokens} tokens"
-    x, residual = randn(2, num_tokens, model.hidden)
-    weight = randn(model.hidden)
-    yield Case(
-        model.name,
+def norm_case(layer: Layer, num_tokens: int) -> Case:
+    """Two rows read, two written."""
+    x, residual = layer.randn(2, num_tokens, layer.model.hidden)
+    weight = layer.randn(layer.model.hidden)
+    return Case(
+        layer.model.name,
         "add_rms_norm",
-        size,
+        f"{num_tokens} tokens",
         lambda: norm.add_rms_norm(x, residual, weight, 1e-5),
         lambda: reference_add_rms_norm(x.double(), residual.double(), weight.double(), 1e-5),
         num_bytes=4 * x.nbytes + weight.nbytes,
-        num_flops=0,
     )
-    gate_up = randn(num_tokens, 2 * model.features)
-    yield Case(
-        model.name,
+
+
+def activation_case(layer: Layer, num_tokens: int) -> Case:
+    """Two parts read, one written."""
+    x = layer.randn(num_tokens, 2 * layer.model.features)
+    return Case(
+        layer.model.name,
         "silu_mul",
-        size,
-        lambda: activation.silu_mul(gate_up),
-        lambda: reference_silu_mul(gate_up.double()),
-        num_bytes=gate_up.nbytes * 3 // 2,
-        num_flops=0,
+        f"{num_tokens} tokens",
+        lambda: activation.silu_mul(x),
+        lambda: reference_silu_mul(x.double()),
+        num_bytes=x.nbytes * 3 // 2,
     )
+
+
+def rotary_case(layer: Layer, num_tokens: int) -> Case:
+    """One row read, and written as queries and KV."""
+    model = layer.model
     num_heads = model.num_q_heads + 2 * model.num_kv_heads
-    qkv = randn(num_tokens, num_heads * model.head_size)
-    angles = torch.randn(num_tokens, model.head_size, device=device)
-    slots = torch.randperm(num_tokens, device=device)
-    num_blocks = -(-num_tokens // BLOCK_SIZE)
-    k_cache, v_cache = a_cache(model, num_blocks, dtype, device)
+    qkv = layer.randn(num_tokens, num_heads * model.head_size)
+    angles = torch.randn(num_tokens, model.head_size, device=layer.device)
+    slots = torch.randperm(num_tokens, device=layer.device)
+    caches = layer.caches(-(-num_tokens // BLOCK_SIZE))
 
-    def rotate(op: Callable[..., Tensor], to: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        wide = [each.to(to) for each in (qkv, angles, k_cache, v_cache)]
-        q = op(
-            wide[0],
-            slots,
-            wide[1] if to == torch.float64 else angles,
-            slots,
-            *wide[2:],
-            num_q_heads=model.num_q_heads,
-            num_kv_heads=model.num_kv_heads,
-        )
-        return q, wide[2], wide[3]
+    def rotate(op: Callable[..., Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+        k_cache, v_cache = (cache.to(dtype) for cache in caches)
+        heads = {"num_q_heads": model.num_q_heads, "num_kv_heads": model.num_kv_heads}
+        q = op(qkv.to(dtype), slots, angles, slots, k_cache, v_cache, **heads)
+        return q, k_cache, v_cache
 
-    yield Case(
-        model.name,
-        "rope_and_store_kv",
-        size,
-        lambda: rotate(rotary.rope_and_store_kv, dtype),
-        lambda: rotate(reference_rope_and_store_kv, torch.float64),
-        num_bytes=2 * qkv.nbytes + angles.nbytes,
-        num_flops=0,
-    )
-
-
-def decode_case(model: Model, contexts: tuple[int, ...], dtype: torch.dtype, device: str) -> Case:
-    """One token of each row: bound by the KV that is read once."""
-    table, lens, num_blocks = tables_of(contexts, device)
-    k_cache, v_cache = a_cache(model, num_blocks, dtype, device)
-    q = torch.randn(len(contexts), model.num_q_heads, model.head_size, dtype=dtype, device=device)
-    scale = model.head_size**-0.5
-    token_bytes = 2 * model.num_kv_heads * model.head_size * q.element_size()
     return Case(
         model.name,
+        "rope_and_store_kv",
+        f"{num_tokens} tokens",
+        lambda: rotate(rotary.rope_and_store_kv, layer.dtype),
+        lambda: rotate(reference_rope_and_store_kv, torch.float64),
+        num_bytes=2 * qkv.nbytes + angles.nbytes,
+    )
+
+
+def decode_case(layer: Layer, contexts: tuple[int, ...]) -> Case:
+    """One token of each row: bound by the KV that is read once."""
+    table, lens, num_blocks = layer.tables(contexts)
+    k_cache, v_cache = layer.caches(num_blocks)
+    q = layer.queries(len(contexts))
+    scale = layer.model.head_size**-0.5
+    return Case(
+        layer.model.name,
         "paged_decode_attention",
         sizes_of(contexts),
         lambda: decode_attention.paged_decode_attention(q, k_cache, v_cache, table, lens, scale),
         lambda: reference_paged_decode_attention(
             q.double(), k_cache.double(), v_cache.double(), table, lens, scale
         ),
-        num_bytes=sum(contexts) * token_bytes + 2 * q.nbytes,
-        num_flops=0,
+        num_bytes=2 * q.nbytes + 2 * sum(contexts) * k_cache[0, 0].nbytes,
     )
 
 
-def prefill_case(
-    model: Model, chunks: tuple[tuple[int, int], ...], dtype: torch.dtype, device: str
-) -> Case:
+def prefill_case(layer: Layer, chunks: tuple[tuple[int, int], ...]) -> Case:
     """Chunks of prompts: bound by the tensor cores."""
-    table, lens, num_blocks = tables_of(tuple(context for _, context in chunks), device)
-    k_cache, v_cache = a_cache(model, num_blocks, dtype, device)
-    starts = torch.tensor([0, *(tokens for tokens, _ in chunks)], device=device)
+    table, lens, num_blocks = layer.tables([context for _, context in chunks])
+    k_cache, v_cache = layer.caches(num_blocks)
+    starts = torch.tensor([0, *(tokens for tokens, _ in chunks)], device=layer.device)
     cu_seqlens = starts.cumsum(0).to(torch.int32)
-    num_tokens = sum(tokens for tokens, _ in chunks)
-    q = torch.randn(num_tokens, model.num_q_heads, model.head_size, dtype=dtype, device=device)
-    scale = model.head_size**-0.5
-    num_seen = sum(tokens * context - math.comb(tokens, 2) for tokens, context in chunks)
+    q = layer.queries(sum(tokens for tokens, _ in chunks))
+    scale = layer.model.head_size**-0.5
+    num_pairs = sum(tokens * context - math.comb(tokens, 2) for tokens, context in chunks)
     return Case(
-        model.name,
+        layer.model.name,
         "paged_prefill_attention",
-        sizes_of(tuple(f"{tokens}/{context}" for tokens, context in chunks)),
+        sizes_of([f"{tokens}/{context}" for tokens, context in chunks]),
         lambda: prefill_attention.paged_prefill_attention(
             q, k_cache, v_cache, table, cu_seqlens, lens, scale
         ),
         lambda: reference_paged_prefill_attention(
             q.double(), k_cache.double(), v_cache.double(), table, cu_seqlens, lens, scale
         ),
-        num_bytes=2 * q.nbytes + k_cache.nbytes + v_cache.nbytes,
-        num_flops=4 * num_seen * model.num_q_heads * model.head_size,
+        num_bytes=2 * q.nbytes + 2 * k_cache.nbytes,
+        num_flops=4 * num_pairs * q[0].numel(),
     )
 
 
-def a_cache(
-    model: Model, num_blocks: int, dtype: torch.dtype, device: str
-) -> tuple[Tensor, Tensor]:
-    """K and V of one layer, full of numbers."""
-    shape = (num_blocks, BLOCK_SIZE, model.num_kv_heads, model.head_size)
-    return (
-        torch.randn(shape, dtype=dtype, device=device),
-        torch.randn(shape, dtype=dtype, device=device),
-    )
-
-
-def tables_of(contexts: tuple[int, ...], device: str) -> tuple[Tensor, Tensor, int]:
-    """Block tables over shuffled blocks, the contexts' lengths, and the number of blocks."""
-    counts = [-(-context // BLOCK_SIZE) for context in contexts]
-    table = torch.zeros(len(contexts), max(counts), dtype=torch.int32)
-    for row, blocks in enumerate(torch.split(torch.randperm(sum(counts)), counts)):
-        table[row, : len(blocks)] = blocks
-    lens = torch.tensor(contexts, dtype=torch.int32)
-    return table.to(device), lens.to(device), sum(counts)
-
-
-def sizes_of(rows: tuple[object, ...]) -> str:
+def sizes_of(rows: Sequence[object]) -> str:
     """Name a batch by its runs of equal rows: 1 x 32768, 63 x 1024."""
     return ", ".join(f"{len(list(run))} x {size}" for size, run in groupby(rows))
 
@@ -342,7 +342,8 @@ def relative_error(seen: Tensor, wanted: Tensor) -> float:
 
 def seconds_of(run: Callable[[], object]) -> float:
     """Median time of a call among the replays of a CUDA graph of many."""
-    return float(triton.testing.do_bench_cudagraph(run, rep=50, return_mode="median")) / 1e3
+    time_ms: Any = triton.testing.do_bench_cudagraph(run, rep=50, return_mode="median")
+    return float(time_ms) / 1e3
 
 
 def line_of(figure: Figure) -> str:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
 
@@ -98,7 +99,8 @@ class HopperDriver:
 
 def compile_all(shapes: Iterable[Shape] = SHAPES, **options: int) -> list[Compiled]:
     """Every kernel for every shape."""
-    triton.runtime.driver.set_active(HopperDriver())
+    driver: Any = HopperDriver()
+    triton.runtime.driver.set_active(driver)
     seen: list[Compiled] = []
     for shape in shapes:
         with launching_nothing(**options) as compiled:
@@ -111,16 +113,13 @@ def compile_all(shapes: Iterable[Shape] = SHAPES, **options: int) -> list[Compil
 def launching_nothing(**options: int) -> Iterator[list[CompiledKernel]]:
     """Compile what is launched, with these options besides its own, and collect it."""
     compiled: list[CompiledKernel] = []
-    launch = JITFunction.run
+    launch: Any = JITFunction.run
 
     def compile_only(function: Any, *args: Any, **kwargs: Any) -> None:
         compiled.append(launch(function, *args, **{**kwargs, **options, "warmup": True}))
 
-    JITFunction.run = compile_only
-    try:
+    with mock.patch.object(JITFunction, "run", compile_only):
         yield compiled
-    finally:
-        JITFunction.run = launch
 
 
 def launch_all(shape: Shape) -> None:

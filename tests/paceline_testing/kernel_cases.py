@@ -73,7 +73,8 @@ def a_paged_kv(lengths: Sequence[int], heads: Heads, *, dtype: torch.dtype, devi
     num_blocks = 1 + sum(needed)
     shape = (num_blocks, 2, heads.block_size, heads.num_kv, heads.size)
     kv = random_floats(*shape, dtype=dtype, device=device)
-    shuffled = iter((1 + torch.randperm(num_blocks - 1)).tolist())
+    order = torch.randperm(num_blocks - 1, generator=torch.Generator().manual_seed(0))
+    shuffled = iter((1 + order).tolist())
     table = torch.zeros(len(lengths), max([*needed, 1]) + 1, dtype=torch.int32)
     kv[0] = torch.nan
     for row, (length, count) in enumerate(zip(lengths, needed, strict=True)):
