@@ -34,8 +34,8 @@ def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> L
 
 def _termination_log() -> Path:
     """Where the settings would have said, had they been readable."""
-    default = Settings.model_fields["termination_log"].default
-    return Path(os.environ.get("PACELINE_ENGINE_TERMINATION_LOG", default))
+    named = os.environ.get("PACELINE_ENGINE_TERMINATION_LOG")
+    return Path(named or Settings.model_fields["termination_log"].default)
 
 
 if __name__ == "__main__":

@@ -198,9 +198,8 @@ class Scheduler:
         begun: dict[Lane, Iterator[Request]] = {
             lane: iter([r for r in self.prefilling.values() if r.lane == lane]) for lane in LANES
         }
-        open_lanes = {lane for lane in LANES if self.waiting[lane]} | {
-            request.lane for request in self.prefilling.values()
-        }
+        open_lanes: set[Lane] = {request.lane for request in self.prefilling.values()}
+        open_lanes.update(lane for lane in LANES if self.waiting[lane])
         blocked: set[Lane] = set()
         grants: dict[Request, int] = {}
         self._turns.begin(open_lanes)
