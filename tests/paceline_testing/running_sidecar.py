@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,21 @@ from paceline_sidecar.settings import Settings
 TOKEN = "admin-token"
 
 
-@dataclass(slots=True)
 class Sidecar:
-    """One that runs in a thread of its own."""
+    """One that runs in a thread of its own, and the clients that tests ask it with."""
 
-    settings: Settings
-    thread: threading.Thread
-    loop: asyncio.AbstractEventLoop
-    stop: asyncio.Event
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self.thread = threading.Thread(target=self._run, name="sidecar", daemon=True)
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        self.admin = httpx.Client(base_url=self.admin_url, headers=headers, timeout=30)
+        """A client of the admin port that has the token."""
+        self.public = httpx.Client(base_url=self.url, timeout=30)
+        """A plain client of the public port."""
+        self.openai = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=30)
+        """The official client."""
 
     @property
     def url(self) -> str:
@@ -35,32 +41,27 @@ class Sidecar:
         """Of the admin port."""
         return f"http://127.0.0.1:{self.settings.admin_port}"
 
-    @property
-    def admin(self) -> httpx.Client:
-        """A client that has the token."""
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        return httpx.Client(base_url=self.admin_url, headers=headers, timeout=30)
-
-    @property
-    def openai(self) -> OpenAI:
-        """The official client."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=30)
-
     def ready(self) -> bool:
         """Whether it takes requests."""
         try:
-            return httpx.get(f"{self.url}/health/ready", timeout=30).status_code == 200
+            return self.public.get("/health/ready").status_code == 200
         except httpx.TransportError:
             return False
 
     def leave(self) -> None:
         """As SIGTERM does."""
-        self.loop.call_soon_threadsafe(self.stop.set)
+        self._loop.call_soon_threadsafe(self._stop.set)
 
     def join(self) -> None:
         """Wait for its end."""
         self.thread.join(timeout=30)
         assert not self.thread.is_alive()
+        for client in (self.admin, self.public, self.openai):
+            client.close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(serve(self.settings, stop=self._stop))
 
 
 def free_port() -> int:
@@ -81,13 +82,6 @@ def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
         "runtime_token_file": token_file,
         "drain_s": 5.0,
     }
-    settings = Settings(**{**values, **changes})
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(serve(settings, stop=stop))
-
-    thread = threading.Thread(target=run, name="sidecar", daemon=True)
-    thread.start()
-    return Sidecar(settings, thread, loop, stop)
+    sidecar = Sidecar(Settings(**{**values, **changes}))
+    sidecar.thread.start()
+    return sidecar

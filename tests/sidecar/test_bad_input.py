@@ -15,7 +15,7 @@ TEXT = {"model": "scripted", "prompt": "Hi"}
 
 def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.Response:
     sent = {"content-type": "application/json", **headers}
-    return httpx.post(f"{sidecar.url}/v1/{path}", content=content, headers=sent, timeout=30)
+    return sidecar.public.post(f"/v1/{path}", content=content, headers=sent)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_body_above_the_limit_is_413(sidecar_of_module: Sidecar, declared: boo
     megabyte = b" " * 1024 * 1024
     content = megabyte * 5 if declared else iter([megabyte] * 5)
 
-    answer = httpx.post(f"{sidecar_of_module.url}/v1/completions", content=content, timeout=30)
+    answer = sidecar_of_module.public.post("/v1/completions", content=content)
 
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "body_too_large"
@@ -166,7 +166,7 @@ def test_a_wrong_path_or_method_is_openai_shaped(
     sidecar_of_module: Sidecar, method: str, path: str, status: int
 ) -> None:
     """The runtime API is never on the public port."""
-    answer = httpx.request(method, f"{sidecar_of_module.url}{path}", timeout=30)
+    answer = sidecar_of_module.public.request(method, path)
 
     assert answer.status_code == status
     assert answer.json()["error"]["message"]

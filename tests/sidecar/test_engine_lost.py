@@ -72,7 +72,7 @@ def test_a_killed_engine_fails_what_is_in_flight_with_503_at_once(
 
 
 def in_flight(sidecar: Sidecar) -> float:
-    text = httpx.get(f"{sidecar.url}/metrics", timeout=30).text
+    text = sidecar.public.get("/metrics").text
     (line,) = [row for row in text.splitlines() if row.startswith("paceline_in_flight_requests{")]
     return float(line.rpartition(" ")[2])
 
@@ -118,14 +118,14 @@ def test_readiness_says_what_is_missing(
 
     def missing() -> str:
         try:
-            answer = httpx.get(f"{sidecar.url}/health/ready", timeout=30)
+            answer = sidecar.public.get("/health/ready")
         except httpx.TransportError:
             return ""
         assert answer.status_code == 503
         return str(answer.json()["missing"])
 
     wait_until(lambda: "loading: weights 50%" in missing())
-    assert httpx.get(f"{sidecar.admin_url}/health/live", timeout=30).status_code == 200
+    assert sidecar.admin.get("/health/live").status_code == 200
     engine.script.ready = True
     wait_until(sidecar.ready)
 
@@ -138,7 +138,7 @@ def test_an_unreadable_tokenizer_is_a_reason_not_a_crash(
     sidecar = start()
 
     wait_until(lambda: engine.instance in telemetry_instance(sidecar))
-    wait_until(lambda: "Exception" in httpx.get(f"{sidecar.url}/health/ready", timeout=30).text)
+    wait_until(lambda: "Exception" in sidecar.public.get("/health/ready").text)
 
 
 def telemetry_instance(sidecar: Sidecar) -> str:

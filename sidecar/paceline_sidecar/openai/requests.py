@@ -193,11 +193,15 @@ def parse(kind: type[Kind], body: bytes) -> Kind:
         return kind.model_validate_json(body)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        # Of a union's arms the one that got deepest into the value is the one that was meant.
-        worst = max(found, key=lambda detail: len(detail["loc"]))
+        worst = max(found, key=lambda detail: _reached(detail["loc"]))
         param = _path(worst["loc"]) or None
         where = f"{param}: " if param else ""
         raise InvalidRequest(f"{where}{worst['msg']}", param=param) from error
+
+
+def _reached(loc: tuple[int | str, ...]) -> tuple[int, int]:
+    """How far into the value: of a union's arms the one that got furthest is what was meant."""
+    return len(loc), max((part for part in loc if isinstance(part, int)), default=-1)
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
