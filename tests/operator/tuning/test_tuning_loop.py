@@ -53,11 +53,12 @@ def a_pod(seed: int = 1, **fields: float) -> PlantPod:
 async def ticks(
     loop: TuningLoop, target: ServiceTarget, pods: list[PlantPod], count: int
 ) -> ServiceReport:
+    reports = []
     for _ in range(count):
         for pod in pods:
             pod.plant.run_until(pod.plant.now + 5)
-        report = await loop.tick(target)
-    return report
+        reports.append(await loop.tick(target))
+    return reports[-1]
 
 
 async def test_a_pod_that_is_down_does_not_stop_the_others() -> None:
