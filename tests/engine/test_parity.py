@@ -89,10 +89,12 @@ def _engine(loaded: LoadedModel, limits: Limits, *, num_blocks: int | None = Non
     )
 
 
-def _answers(engine: Engine, cases: Sequence[Case]) -> list[Answer]:
+def _answers(
+    engine: Engine, cases: Sequence[Case], *, max_tokens: int = NEW_TOKENS
+) -> list[Answer]:
     """Submit everything at once and run until the engine is idle."""
     for number, case in enumerate(cases):
-        sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
+        sampling = Sampling(max_tokens=max_tokens, temperature=0.0)
         engine.submit(Submit(str(number), case.prompt_ids, sampling))
     token_ids: dict[str, list[int]] = {str(number): [] for number in range(len(cases))}
     cached: dict[str, int] = dict.fromkeys(token_ids, 0)
@@ -157,8 +159,11 @@ def test_prefix_hits(loaded: LoadedModel, cases: list[Case]) -> None:
 
 def test_preempted(loaded: LoadedModel, cases: list[Case]) -> None:
     """A request that lost its blocks and is computed again goes on where it was."""
-    engine = _engine(loaded, Limits(max_batch_size=16, token_budget=256), num_blocks=24)
-    answers = _answers(engine, cases)
+    short = [case for case in cases if len(case.prompt_ids) <= 20]
+    limits = Limits(max_batch_size=8, token_budget=256)
+    roomy, tight = _engine(loaded, limits), _engine(loaded, limits, num_blocks=10)
+    expected, answers = (_answers(engine, short, max_tokens=40) for engine in (roomy, tight))
 
-    assert engine.load().preemptions > 0
-    assert _tokens(answers) == _expected(cases)
+    assert roomy.load().preemptions == 0
+    assert tight.load().preemptions > 0
+    assert _tokens(answers) == _tokens(expected)

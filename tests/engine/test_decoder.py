@@ -1,0 +1,133 @@
+"""The decoder computes what transformers computes, family by family, on either back end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from paceline_engine.checkpoint.checkpoint import open_checkpoint
+from paceline_engine.kv_cache.tensors import allocate
+from paceline_engine.model.layers.linear import PackedLinear, PlainLinear, TransposedLinear
+from paceline_engine.model.layers.rotary import cos_sin_table
+from paceline_engine.model.weights import build_decoder
+from paceline_engine.request import Request
+from paceline_engine.running.attention import AttentionBackend
+from paceline_engine.running.cpu_attention import CpuAttention
+from paceline_engine.running.inputs import prepare
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.ops import CpuOps, KernelOps
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.wire import Sampling
+from paceline_testing.tiny_model import Family, make_tiny_model
+
+BLOCK_SIZE = 4
+CPU = torch.device("cpu")
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS: dict[str, tuple[Family, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama, tied head": ("llama", {"tie_word_embeddings": True}),
+    "llama, llama3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "llama, linear rope": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    ),
+    "llama, wide heads": ("llama", {"head_dim": 32}),
+    "llama, one kv head": ("llama", {"num_key_value_heads": 1}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+}
+
+
+def _runner(folder: Path, back_end: str) -> ModelRunner:
+    checkpoint = open_checkpoint(folder)
+    config = checkpoint.config
+    ops = CpuOps() if back_end == "cpu" else KernelOps()
+    decoder = build_decoder(
+        config,
+        checkpoint.tensors,
+        ops,
+        device=CPU,
+        dtype=torch.float32,
+        progress=lambda _fraction: None,
+    )
+    kv = allocate(config, 64, BLOCK_SIZE, device=CPU, dtype=torch.float32)
+    table = cos_sin_table(config.rope, config.head_size, config.max_len)
+    attention: AttentionBackend = (
+        CpuAttention(config, ops, kv, table)
+        if back_end == "cpu"
+        else KernelAttention(config, kv, table)
+    )
+    return ModelRunner(decoder, attention, Sampler((), b"salt"), BLOCK_SIZE)
+
+
+def _request(name: str, token_ids: list[int], block_ids: list[int]) -> Request:
+    sampling = Sampling(max_tokens=1, temperature=0.0)
+    return Request(name, token_ids, len(token_ids), sampling, block_ids=block_ids)
+
+
+def _logits(runner: ModelRunner, slices: Sequence[Slice]) -> torch.Tensor:
+    batch = Batch(tuple(slices), sum(piece.is_decode for piece in slices))
+    return runner.logits(prepare(batch, BLOCK_SIZE, vocab_size=300))
+
+
+@pytest.mark.parametrize("back_end", ["cpu", "kernels"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_transformers(tmp_path: Path, name: str, back_end: str) -> None:
+    """A step of two decodes, a fresh prompt and the rest of a cut one, over scattered blocks."""
+    family, config = MODELS[name]
+    reference = make_tiny_model(tmp_path, family, **config)
+    runner = _runner(tmp_path, back_end)
+    lengths = {"decode": 14, "short decode": 3, "fresh": 9, "cut": 23}
+    shuffled = torch.randperm(64, generator=torch.Generator().manual_seed(1)).tolist()
+    requests = [
+        _request(
+            name,
+            torch.randint(300, (length,), generator=torch.Generator().manual_seed(i)).tolist(),
+            [shuffled.pop() for _ in range(-(-length // BLOCK_SIZE))],
+        )
+        for i, (name, length) in enumerate(lengths.items())
+    ]
+    decode, short, fresh, cut = requests
+
+    before = [
+        Slice(decode, 0, 13, samples=False, is_decode=False),
+        Slice(short, 0, 2, samples=False, is_decode=False),
+        Slice(cut, 0, 10, samples=False, is_decode=False),
+    ]
+    assert _logits(runner, before).shape == (0, 300)
+    ours = _logits(
+        runner,
+        [
+            Slice(decode, 13, 1, samples=True, is_decode=True),
+            Slice(short, 2, 1, samples=True, is_decode=True),
+            Slice(fresh, 0, 9, samples=True, is_decode=False),
+            Slice(cut, 10, 13, samples=True, is_decode=False),
+        ],
+    )
+
+    with torch.inference_mode():
+        theirs = [reference(torch.tensor([r.token_ids])).logits[0, -1] for r in requests]
+    torch.testing.assert_close(ours, torch.stack(theirs), atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("layout", [PlainLinear, PackedLinear, TransposedLinear])
+@pytest.mark.parametrize("rows", [1, 5, 16, 100])
+def test_every_weight_layout_multiplies_alike(layout: Any, rows: int) -> None:
+    """How a weight lies in memory is the device's affair, not the result's."""
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator) for shape in ((rows, 48), (80, 48), (80,))
+    )
+
+    torch.testing.assert_close(layout(weight, bias)(x), x @ weight.t() + bias)
+    torch.testing.assert_close(layout(weight)(x), x @ weight.t())
