@@ -190,7 +190,7 @@ def test_a_hot_change_leaves_the_pods_alone(home: Home) -> None:
 
     def told() -> bool:
         text = home.children("hot")["ConfigMap/hot-runtime"]["data"]["runtime.json"]
-        return json.loads(text)["sla"]["ttft_p99_ms"] == 300.0
+        return bool(json.loads(text)["sla"]["ttft_p99_ms"] == 300.0)
 
     home.until(told)
     after = home.children("hot")

@@ -1,0 +1,148 @@
+"""Children are written when they differ, by the leader, and never taken from others."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from paceline_operator.apply import Applier
+from paceline_operator.errors import NameTakenError, NotLeadingError
+from paceline_operator.observe import Observed
+from paceline_operator.render.children import Children, Surroundings, children
+from paceline_testing.clock import ManualClock
+from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.services import a_service
+
+_AROUND = Surroundings("engine:1", "sidecar:1", "paceline")
+
+
+def _lead() -> None:
+    """Hold the Lease."""
+
+
+def _observed(**spec: object) -> Observed:
+    service = a_service(**spec)  # type: ignore[arg-type]  # any field of the spec
+    return Observed(service, children={}, pods=(), report=None, now=datetime.now(UTC))
+
+
+def _rendered(observed: Observed) -> Children:
+    return children(observed.service, _AROUND, "hash")
+
+
+async def test_an_unchanged_world_is_not_written_again() -> None:
+    """Five seconds later, and for ever."""
+    cluster = FakeCluster()
+    applier = Applier(cluster, _lead, ManualClock())
+    observed = _observed()
+    found = await applier.apply(observed, _rendered(observed))
+    num_writes = len(cluster.writes)
+
+    await applier.apply(replace(observed, children=found), _rendered(observed))
+
+    assert num_writes == 5
+    assert len(cluster.writes) == num_writes
+
+
+async def test_a_status_is_no_reason_to_write() -> None:
+    """The Deployment's own controller writes it all the time."""
+    cluster = FakeCluster()
+    applier = Applier(cluster, _lead, ManualClock())
+    observed = _observed()
+    found = await applier.apply(observed, _rendered(observed))
+    deployment = found["Deployment", "quick"]
+    found["Deployment", "quick"] = deployment | {"status": {"replicas": 1}}
+    cluster.writes.clear()
+
+    await applier.apply(replace(observed, children=found), _rendered(observed))
+
+    assert cluster.writes == []
+
+
+async def test_drift_is_written_over() -> None:
+    """Whoever changed it."""
+    cluster = FakeCluster()
+    applier = Applier(cluster, _lead, ManualClock())
+    observed = _observed()
+    found = await applier.apply(observed, _rendered(observed))
+    found["ConfigMap", "quick-runtime"] |= {"data": {"runtime.json": "{}"}}
+    cluster.writes.clear()
+
+    await applier.apply(replace(observed, children=found), _rendered(observed))
+
+    assert cluster.writes == ["apply ConfigMap/quick-runtime"]
+
+
+async def test_a_child_that_is_no_longer_wanted_is_deleted() -> None:
+    """One replica needs no disruption budget."""
+    cluster = FakeCluster()
+    applier = Applier(cluster, _lead, ManualClock())
+    two = _observed(replicas=2)
+    found = await applier.apply(two, _rendered(two))
+    assert ("PodDisruptionBudget", "quick") in found
+    one = replace(_observed(replicas=1), children=found)
+
+    found = await applier.apply(one, _rendered(one))
+
+    assert ("PodDisruptionBudget", "quick") not in found
+    assert "delete PodDisruptionBudget/quick" in cluster.writes
+
+
+async def test_an_object_of_somebody_else_is_not_taken() -> None:
+    """Nor deleted."""
+    cluster = FakeCluster()
+    theirs = {"kind": "Service", "metadata": {"name": "quick", "namespace": "default"}}
+    cluster.objects["Service", "quick"] = theirs
+    observed = _observed()
+
+    with pytest.raises(NameTakenError, match="Service quick exists and is not owned"):
+        await Applier(cluster, _lead, ManualClock()).apply(observed, _rendered(observed))
+
+    assert cluster.objects["Service", "quick"] == theirs
+
+
+async def test_who_does_not_lead_writes_nothing() -> None:
+    """The fence stands in front of every write, not only of the first."""
+    cluster = FakeCluster()
+    checks = 0
+
+    def lose_after_two() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > 2:
+            raise NotLeadingError("gone")
+
+    observed = _observed()
+    with pytest.raises(NotLeadingError):
+        await Applier(cluster, lose_after_two, ManualClock()).apply(observed, _rendered(observed))
+
+    assert len(cluster.writes) == 2
+
+
+async def test_a_token_is_made_once() -> None:
+    """Running pods hold it."""
+    cluster, clock = FakeCluster(), ManualClock()
+    service = _observed().service
+    applier = Applier(cluster, _lead, clock)
+    await applier.secure_token(service, may_create=True)
+    token = applier.token(service)
+    assert token
+
+    # Deleted by hand: it comes back as it was.
+    del cluster.objects["Secret", "quick-runtime-token"]
+    clock.advance(3600)
+    await applier.secure_token(service, may_create=True)
+
+    secret = cluster.objects["Secret", "quick-runtime-token"]
+    assert secret["stringData"]["token"] == token
+
+
+async def test_a_frozen_service_gets_no_secret() -> None:
+    """`paused` means every child."""
+    cluster = FakeCluster()
+    service = _observed().service
+    applier = Applier(cluster, _lead, ManualClock())
+
+    await applier.secure_token(service, may_create=False)
+
+    assert applier.token(service) is None
+    assert cluster.objects == {}

@@ -1,0 +1,95 @@
+"""Each key waits once and has one worker."""
+
+import asyncio
+
+from paceline_operator.workqueue import WorkQueue
+from paceline_testing.clock import ManualClock
+
+
+async def test_a_key_added_twice_is_worked_on_once() -> None:
+    """A burst of events is one reconciliation."""
+    queue = WorkQueue(ManualClock())
+    queue.add("a")
+    queue.add("b")
+    queue.add("a")
+
+    assert [await queue.get(), await queue.get()] == ["a", "b"]
+    assert queue.depth() == 0
+
+
+async def test_a_key_added_while_worked_on_comes_again_afterwards() -> None:
+    """What changed meanwhile is seen, and never by two workers at once."""
+    queue = WorkQueue(ManualClock())
+    queue.add("a")
+    await queue.get()
+    queue.add("a")
+    assert queue.depth() == 0
+
+    queue.done("a")
+
+    assert await queue.get() == "a"
+
+
+async def test_a_failed_key_comes_back_later_each_time() -> None:
+    """Errors must not become a storm."""
+    queue = WorkQueue(ManualClock())
+    delays = []
+    for _ in range(12):
+        queue.add("a")
+        await queue.get()
+        delays.append(queue.failed("a"))
+
+    assert delays[:3] == [0.2, 0.4, 0.8]
+    assert delays[-1] == 60.0
+    queue.forget("a")
+
+
+async def test_success_ends_the_backing_off() -> None:
+    """The next error starts from the beginning."""
+    queue = WorkQueue(ManualClock())
+    for _ in range(5):
+        queue.add("a")
+        await queue.get()
+        queue.failed("a")
+    queue.add("a")
+    await queue.get()
+    queue.done("a")
+    queue.add("a")
+    await queue.get()
+
+    assert queue.failed("a") == 0.2
+    queue.forget("a")
+
+
+async def test_a_key_can_be_due_later() -> None:
+    """The periodic look, and the wait after an error."""
+    queue = WorkQueue(ManualClock())
+    queue.add_after("a", 0.0)
+
+    assert await asyncio.wait_for(queue.get(), timeout=30) == "a"
+
+
+async def test_a_waiting_worker_wakes() -> None:
+    """`get` blocks until there is something to do."""
+    queue = WorkQueue(ManualClock())
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    queue.add("a")
+
+    assert await asyncio.wait_for(waiting, timeout=30) == "a"
+
+
+async def test_the_oldest_age_is_that_of_the_first_key() -> None:
+    """A worker that hangs shows itself."""
+    clock = ManualClock()
+    queue = WorkQueue(clock)
+    assert queue.oldest_age_s() == 0.0
+
+    queue.add("a")
+    clock.advance(3)
+    queue.add("b")
+    clock.advance(4)
+
+    assert queue.oldest_age_s() == 7.0

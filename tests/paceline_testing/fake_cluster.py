@@ -1,0 +1,89 @@
+"""A Cluster in memory, for what a test wants to go wrong."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from paceline_operator.errors import ClusterError, ConflictError
+from paceline_operator.render.labels import Manifest
+
+ObjectKey = tuple[str, str]
+
+
+@dataclass(slots=True)
+class FakeCluster:
+    """Keeps whole objects; a write bumps the version only when it changes something."""
+
+    objects: dict[ObjectKey, Manifest] = field(default_factory=dict)
+    writes: list[str] = field(default_factory=list)
+    """`verb Kind/name[/subresource]`, in their order."""
+    is_reachable: bool = True
+    refusals: dict[str, ClusterError] = field(default_factory=dict)
+    """By kind: raised when an object of it is applied."""
+    _version: int = 0
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        self._reach("get", name)
+        found = self.objects.get((kind, name))
+        assert found is None or found["metadata"]["namespace"] == namespace
+        return deepcopy(found)
+
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
+        kind, name = _key(manifest)
+        self._reach("apply", name)
+        if kind in self.refusals:
+            raise self.refusals[kind]
+        suffix = f"/{subresource}" if subresource else ""
+        self.writes.append(f"apply {kind}/{name}{suffix}")
+        old = self.objects.get((kind, name), {"metadata": {"uid": f"uid-{kind}-{name}"}})
+        if subresource:
+            new = old | {subresource: deepcopy(manifest[subresource])}
+        else:
+            metadata = old["metadata"] | deepcopy(manifest["metadata"])
+            new = old | deepcopy(manifest) | {"metadata": metadata}
+        return self._store(new)
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        kind, name = _key(manifest)
+        self._reach("create", name)
+        if (kind, name) in self.objects:
+            raise ConflictError("create", name, 409, "exists")
+        self.writes.append(f"create {kind}/{name}")
+        return self._store(deepcopy(manifest))
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        kind, name = _key(manifest)
+        self._reach("update", name)
+        version = self.objects[kind, name]["metadata"]["resourceVersion"]
+        if manifest["metadata"].get("resourceVersion") != version:
+            raise ConflictError("update", name, 409, "changed")
+        self.writes.append(f"update {kind}/{name}")
+        return self._store(deepcopy(manifest))
+
+    async def delete(self, manifest: Manifest) -> None:
+        kind, name = _key(manifest)
+        self._reach("delete", name)
+        self.writes.append(f"delete {kind}/{name}")
+        self.objects.pop((kind, name), None)
+
+    def _store(self, manifest: Manifest) -> Manifest:
+        key = _key(manifest)
+        old = self.objects.get(key)
+        if old is None or _bare(old) != _bare(manifest):
+            self._version += 1
+            manifest["metadata"]["resourceVersion"] = str(self._version)
+            manifest["metadata"].setdefault("generation", 1)
+            self.objects[key] = manifest
+        return deepcopy(self.objects[key])
+
+    def _reach(self, verb: str, what: str) -> None:
+        if not self.is_reachable:
+            raise ClusterError(verb, what, 0, "unreachable")
+
+
+def _key(manifest: Manifest) -> ObjectKey:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def _bare(manifest: Manifest) -> Manifest:
+    metadata = {k: v for k, v in manifest["metadata"].items() if k != "resourceVersion"}
+    return manifest | {"metadata": metadata}
