@@ -28,7 +28,10 @@ def _split_tokens(length, SPLITS: tl.constexpr, MIN_TOKENS: tl.constexpr, TILE: 
     return tl.maximum(tl.cdiv(tl.cdiv(length, SPLITS), TILE) * TILE, MIN_TOKENS)
 
 
-@triton.jit
+# What changes from step to step is not compiled in: nothing compiles while serving.
+@triton.jit(
+    do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["table_ptr", "lens_ptr"]
+)
 def _attend_split_kernel(
     q_ptr,
     k_cache_ptr,
@@ -91,7 +94,7 @@ def _attend_split_kernel(
     tl.store(lse_ptr + part, lse, mask=member < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["lens_ptr"])
 def _join_splits_kernel(
     partial_ptr,
     lse_ptr,

@@ -29,7 +29,11 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-@triton.jit(do_not_specialize=["num_seqs"])  # as MIN_SEQS
+# What changes from step to step is not compiled in, as for MIN_SEQS.
+@triton.jit(
+    do_not_specialize=["num_seqs", "table_stride"],
+    do_not_specialize_on_alignment=["table_ptr", "cu_seqlens_ptr", "lens_ptr"],
+)
 def _prefill_kernel(
     q_ptr,
     k_cache_ptr,

@@ -10,7 +10,8 @@ from paceline_kernels.checks import FLOATS, expect, expect_caches
 HEADS_PER_PROGRAM = 16
 
 
-@triton.jit
+# Slices of a step's inputs begin anywhere: their alignment is not compiled in.
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def _rope_and_store_kv_kernel(
     qkv_ptr,
     positions_ptr,
