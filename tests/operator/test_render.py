@@ -1,0 +1,292 @@
+"""A spec becomes manifests, purely."""
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline_operator.render.children import Surroundings, children
+from paceline_operator.render.labels import Manifest
+from paceline_testing.services import a_service
+
+_AROUND = Surroundings("engine:1", "sidecar:1", "paceline-system")
+
+
+def _rendered(**spec: Any) -> dict[str, Manifest]:
+    found = children(a_service(**spec), _AROUND, "hash")
+    return {manifest["kind"]: manifest for manifest in found.wanted}
+
+
+def _pod(**spec: Any) -> Manifest:
+    pod: Manifest = _rendered(**spec)["Deployment"]["spec"]["template"]["spec"]
+    return pod
+
+
+def _engine(**spec: Any) -> Manifest:
+    (engine,) = _pod(**spec)["containers"]
+    return dict(engine)
+
+
+def _sidecar(**spec: Any) -> Manifest:
+    (sidecar,) = _pod(**spec)["initContainers"]
+    return dict(sidecar)
+
+
+def _environment(container: Manifest) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+
+
+def _volume(name: str, **spec: Any) -> Manifest:
+    return next(dict(volume) for volume in _pod(**spec)["volumes"] if volume["name"] == name)
+
+
+def test_the_sidecar_starts_first_and_leaves_last() -> None:
+    """A native sidecar: an init container that is restarted."""
+    sidecar = _sidecar()
+
+    assert sidecar["restartPolicy"] == "Always"
+    assert [port["containerPort"] for port in sidecar["ports"]] == [8000, 8001]
+
+
+def test_the_probes_ask_the_admin_port() -> None:
+    """The public one may be behind TLS and an API key."""
+    sidecar = _sidecar()
+
+    for probe, path in (
+        ("startupProbe", "/health/live"),
+        ("livenessProbe", "/health/live"),
+        ("readinessProbe", "/health/ready"),
+    ):
+        assert sidecar[probe]["httpGet"] == {"path": path, "port": "admin", "scheme": "HTTP"}
+
+
+@pytest.mark.parametrize("container", [_engine(), _sidecar()], ids=["engine", "sidecar"])
+def test_a_container_holds_no_rights(container: Manifest) -> None:
+    """The restricted pod security standard, and a root file system that nobody writes."""
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_pod_knows_nothing_of_the_cluster() -> None:
+    """A tenant never gets a service account's token."""
+    pod = _pod()
+
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == 65532
+
+
+def test_without_a_gpu_the_engine_is_told_so() -> None:
+    """Count 0 is the CPU, not a pod that waits for a device for ever."""
+    engine = _engine(resources={"gpu": {"count": 0}, "cpu": "1500m", "memory": "2Gi"})
+
+    assert _environment(engine)["PACELINE_ENGINE_DEVICE"] == "cpu"
+    assert _environment(engine)["PACELINE_ENGINE_THREADS"] == "2"
+    assert engine["resources"] == {
+        "requests": {"cpu": "1500m", "memory": "2Gi"},
+        "limits": {"memory": "2Gi"},
+    }
+
+
+def test_gpus_are_requested_by_their_resource_name() -> None:
+    """Other vendors advertise under other names."""
+    engine = _engine(resources={"gpu": {"count": 2, "resourceName": "amd.com/gpu"}})
+
+    assert engine["resources"]["limits"] == {"amd.com/gpu": "2"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "source"),
+    [
+        (
+            "oci://registry.example/model:1",
+            {"image": {"reference": "registry.example/model:1", "pullPolicy": "IfNotPresent"}},
+        ),
+        (
+            "pvc://weights/llama/8b",
+            {"persistentVolumeClaim": {"claimName": "weights", "readOnly": True}},
+        ),
+    ],
+    ids=["oci", "pvc"],
+)
+def test_a_model_volume_is_mounted_read_only(uri: str, source: Manifest) -> None:
+    """The kubelet brings the weights: the pod downloads nothing."""
+    spec = {"model": {"uri": uri}}
+
+    assert _volume("model", **spec) == {"name": "model"} | source
+    mounts = {mount["name"]: mount for mount in _engine(**spec)["volumeMounts"]}
+    assert mounts["model"] == {"name": "model", "mountPath": "/model", "readOnly": True}
+
+
+def test_a_builtin_model_needs_no_volume() -> None:
+    """It is in the image."""
+    assert "model" not in {volume["name"] for volume in _pod()["volumes"]}
+
+
+def test_a_private_model_gets_its_token() -> None:
+    """From a Secret that the operator never reads."""
+    model = {
+        "uri": "hf://org/name",
+        "revision": "abc",
+        "credentialsSecretRef": {"name": "hub", "key": "hf"},
+    }
+    entry = next(entry for entry in _engine(model=model)["env"] if entry["name"] == "HF_TOKEN")
+
+    assert entry["valueFrom"] == {"secretKeyRef": {"name": "hub", "key": "hf"}}
+
+
+@pytest.mark.parametrize(
+    ("cache", "source"),
+    [
+        ({"sizeLimit": "20Gi"}, {"emptyDir": {"sizeLimit": "20Gi"}}),
+        (
+            {"type": "PVC", "claimName": "cache"},
+            {"persistentVolumeClaim": {"claimName": "cache"}},
+        ),
+        (
+            {"type": "HostPath"},
+            {"hostPath": {"path": "/var/cache/paceline", "type": "DirectoryOrCreate"}},
+        ),
+    ],
+    ids=["emptyDir", "pvc", "hostPath"],
+)
+def test_the_cache_lies_where_the_spec_says(cache: Manifest, source: Manifest) -> None:
+    """Downloads go with the pod, or outlive it."""
+    model = {"uri": "hf://org/name", "revision": "abc", "cache": cache}
+
+    assert _volume("cache", model=model) == {"name": "cache"} | source
+
+
+def test_keys_and_certificates_are_files_of_the_sidecar() -> None:
+    """Only the sidecar has a door."""
+    api = {
+        "auth": {"apiKeysSecretRef": {"name": "keys"}},
+        "tls": {"secretRef": {"name": "certificate"}},
+    }
+    environment = _environment(_sidecar(api=api))
+    mounted = {mount["mountPath"] for mount in _sidecar(api=api)["volumeMounts"]}
+
+    for variable in ("API_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE"):
+        folder = environment[f"PACELINE_SIDECAR_{variable}"].rsplit("/", 1)[0]
+        assert folder in mounted
+    assert not mounted & {mount["mountPath"] for mount in _engine(api=api)["volumeMounts"]} - {
+        "/run/paceline",
+        "/tmp",
+    }
+
+
+def test_there_is_time_to_drain() -> None:
+    """The grace period is longer than the drain; both hooks wait for it."""
+    rollout = {"drainSeconds": 300}
+
+    assert _pod(rollout=rollout)["terminationGracePeriodSeconds"] > 300
+    assert _environment(_sidecar(rollout=rollout))["PACELINE_SIDECAR_DRAIN_S"] == "300"
+    assert "preStop" in _engine()["lifecycle"]
+    assert "preStop" in _sidecar()["lifecycle"]
+
+
+@pytest.mark.parametrize(
+    ("spread", "expected"),
+    [("Preferred", "ScheduleAnyway"), ("Required", "DoNotSchedule"), ("None", None)],
+)
+def test_pods_spread_over_nodes(spread: str, expected: str | None) -> None:
+    """One node's loss should not be the service's."""
+    constraints = _pod(scheduling={"topologySpread": spread}).get("topologySpreadConstraints", [])
+
+    assert [entry["whenUnsatisfiable"] for entry in constraints] == ([expected] if expected else [])
+
+
+def test_scheduling_is_passed_on() -> None:
+    """Field by field; there is no way to pass a whole pod spec."""
+    scheduling = {
+        "nodeSelector": {"gpu": "h200"},
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "serving",
+        "runtimeClassName": "nvidia",
+    }
+    pod = _pod(scheduling=scheduling)
+
+    assert {field: pod[field] for field in scheduling} == scheduling
+
+
+def test_the_image_of_the_spec_wins() -> None:
+    """Over the operator's own."""
+    assert _engine()["image"] == "engine:1"
+    assert _engine(engine={"image": "mine:2"})["image"] == "mine:2"
+
+
+def test_own_labels_cannot_break_the_selector() -> None:
+    """podMetadata adds; it does not replace."""
+    labels = {"team": "chat", "serving.paceline.dev/service": "other"}
+    deployment = _rendered(podMetadata={"labels": labels})["Deployment"]
+    rendered = deployment["spec"]["template"]["metadata"]["labels"]
+
+    assert rendered["team"] == "chat"
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= rendered.items()
+    assert rendered["serving.paceline.dev/service"] == "quick"
+
+
+@pytest.mark.parametrize(
+    ("spec", "has_budget"),
+    [
+        ({"replicas": 1}, False),
+        ({"replicas": 2}, True),
+        ({"replicas": 2, "disruption": {"budget": "None"}}, False),
+    ],
+    ids=["one", "two", "two without"],
+)
+def test_a_budget_guards_more_than_one_pod(spec: dict[str, Any], has_budget: bool) -> None:
+    """With one pod it would only block every drain."""
+    assert ("PodDisruptionBudget" in _rendered(**spec)) is has_budget
+
+
+def test_the_admin_port_is_for_the_operator() -> None:
+    """Everyone may call the API, unless told otherwise."""
+    policy = _rendered()["NetworkPolicy"]["spec"]
+    callers, operator = policy["ingress"]
+
+    assert callers == {"ports": [{"port": "http", "protocol": "TCP"}]}
+    (source,) = operator["from"]
+    assert source["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": "paceline-system"
+    }
+    assert "NetworkPolicy" not in _rendered(network={"policy": "None"})
+
+
+def test_callers_can_be_named() -> None:
+    """An empty list is nobody."""
+    network = {"allowFrom": [{"namespaceLabels": {"team": "chat"}}, {"podLabels": {"app": "ui"}}]}
+    callers, _ = _rendered(network=network)["NetworkPolicy"]["spec"]["ingress"]
+
+    assert callers["from"] == [
+        {"namespaceSelector": {"matchLabels": {"team": "chat"}}},
+        {"podSelector": {"matchLabels": {"app": "ui"}}},
+    ]
+    nobody = _rendered(network={"allowFrom": []})["NetworkPolicy"]["spec"]["ingress"]
+    assert [rule["ports"][0]["port"] for rule in nobody] == ["admin"]
+
+
+def test_a_fresh_pod_starts_from_the_runtime_configuration() -> None:
+    """While the operator is away: the hot half of the spec, in the runtime API's words."""
+    manifest = _rendered(
+        sla={"ttft": {"p99": "1.5s"}},
+        tuning={"batchSize": {"initial": 24}, "tokenBudget": {"max": 512}},
+        admission={"requestTimeout": "2m"},
+    )["ConfigMap"]
+    config = json.loads(manifest["data"]["runtime.json"])
+
+    assert config["max_batch_size"] == 24
+    assert config["token_budget"] == 512
+    assert config["sla"]["ttft_p99_ms"] == 1500.0
+    assert config["sla"]["tpot_p99_ms"] is None
+    assert config["admission"]["request_timeout_s"] == 120.0
+
+
+def test_rendering_is_deterministic() -> None:
+    """The same spec gives the same bytes, or every look would write."""
+    assert json.dumps(_rendered()) == json.dumps(_rendered())
