@@ -6,6 +6,7 @@ There is one peer, the last that said `Hello`: when another comes, or the peer h
 loop is told by `PeerLost`.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -49,7 +50,12 @@ class Stop:
     """Finish what is in the engine, then leave; the second one leaves at once."""
 
 
-FromLink = Submit | Abort | SetLimits | PeerLost | Stop
+@dataclass(frozen=True, slots=True)
+class LinkBroken:
+    """The thread of the socket has ended with an error: nobody can be told anything any more."""
+
+
+FromLink = Submit | Abort | SetLimits | PeerLost | LinkBroken | Stop
 Greeting = Loading | Ready | Failed
 
 
@@ -71,7 +77,12 @@ class Link:
         self._router.setsockopt(zmq.SNDHWM, 0)
         self._router.setsockopt(zmq.RCVHWM, 0)
         self._router.setsockopt(zmq.LINGER, _LINGER_MS)
-        self._bind(run_dir / SOCKET_NAME)
+        try:
+            self._bind(run_dir / SOCKET_NAME)
+        except BadSettings:
+            self._router.close()
+            self._context.term()
+            raise
         # The step loop rings this bell when it has put something into the outbox.
         self._bell = self._context.socket(zmq.PAIR)
         self._bell.bind("inproc://outbox")
@@ -103,8 +114,9 @@ class Link:
 
     def _put(self, message: FromEngine | None) -> None:
         self._outbox.put(message)
-        with self._ringing:
-            self._ringer.send(b"")
+        # A bell that has not been heard a thousand times need not ring once more.
+        with self._ringing, contextlib.suppress(zmq.Again):
+            self._ringer.send(b"", zmq.NOBLOCK)
 
     def _bind(self, path: Path) -> None:
         address = str(path.absolute())
@@ -119,6 +131,16 @@ class Link:
             raise BadSettings(f"PACELINE_ENGINE_RUN_DIR: cannot bind {address}: {error}") from error
 
     def _serve(self) -> None:
+        try:
+            self._move_messages()
+        except Exception:  # noqa: BLE001 - whatever it is, the step loop must end too
+            _log.exception("the socket to the sidecar is broken")
+            self.inbox.put(LinkBroken())
+        finally:
+            self._router.close()
+            self._bell.close()
+
+    def _move_messages(self) -> None:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._bell, zmq.POLLIN)
@@ -129,10 +151,8 @@ class Link:
                 self._receive()
             if self._bell in ready:
                 self._bell.recv()
-                is_open = self._send_next()
+                is_open = self._send_all()
             self._beat()
-        self._router.close()
-        self._bell.close()
 
     def _receive(self) -> None:
         peer, *frames = self._router.recv_multipart()
@@ -155,16 +175,17 @@ class Link:
             self._peer = peer
         self._transmit(self._greeting)
 
-    def _send_next(self) -> bool:
-        """Send one message of the outbox; False when it was the last."""
-        message = self._outbox.get()
-        if message is None:
-            return False
-        if isinstance(message, Telemetry):
-            # Its records go once; what is repeated as a heartbeat is the rest.
-            self._telemetry = msgspec.structs.replace(message, steps=[])
-            self._told_at = self._clock()
-        self._transmit(message)
+    def _send_all(self) -> bool:
+        """Send what the outbox holds; False after the last message of all."""
+        while not self._outbox.empty():
+            message = self._outbox.get()
+            if message is None:
+                return False
+            if isinstance(message, Telemetry):
+                # Its records go once; what is repeated as a heartbeat is the rest.
+                self._telemetry = msgspec.structs.replace(message, steps=[])
+                self._told_at = self._clock()
+            self._transmit(message)
         return True
 
     def _beat(self) -> None:

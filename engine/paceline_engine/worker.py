@@ -7,7 +7,7 @@ from queue import Empty
 
 from paceline_engine.collector import QuietCollector
 from paceline_engine.engine import Engine
-from paceline_engine.ipc import HEARTBEAT_S, FromLink, Link, PeerLost, Stop
+from paceline_engine.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
 from paceline_engine.wire import (
     Abort,
     LimitsState,
@@ -96,6 +96,8 @@ class Worker:
                 self._tell(self._engine.set_limits(message))
             case PeerLost():
                 self._engine.abort_all()
+            case LinkBroken():
+                raise RuntimeError("the socket to the sidecar is broken")
             case Stop():
                 self._stop()
 
