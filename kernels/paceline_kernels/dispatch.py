@@ -26,7 +26,10 @@ def by_device(reference: Op[Rest, Result]) -> Op[Rest, Result]:
 
 @functools.cache
 def launcher(reference: Op[Rest, Result]) -> Op[Rest, Result]:
-    """Import the kernel at its first use: a CPU neither needs Triton nor pays for its import."""
+    """Find the reference's kernel, or the reference again where Triton is not installed.
+
+    Imported at its first use: a CPU neither needs Triton nor pays for its import.
+    """
     if find_spec("triton") is None:
         return reference
     package = reference.__module__.rpartition(".")[0]
