@@ -67,7 +67,7 @@ def test_a_default_that_is_written_out_changes_nothing() -> None:
 
 
 def test_hashes_are_pinned() -> None:
-    """A change of either restarts pods or unsettles configurations on every upgrade: think twice."""
+    """A change of either restarts pods, or unsettles them, on every upgrade: think twice."""
     assert template_hash(_spec()) == "ff1fe98b4d18ec3e"
     assert config_hash(_spec()) == "06a58c0ac7973354"
 

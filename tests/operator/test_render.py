@@ -221,7 +221,7 @@ def test_the_image_of_the_spec_wins() -> None:
 
 
 def test_own_labels_cannot_break_the_selector() -> None:
-    """podMetadata adds; it does not replace."""
+    """PodMetadata adds; it does not replace."""
     labels = {"team": "chat", "serving.paceline.dev/service": "other"}
     deployment = _rendered(podMetadata={"labels": labels})["Deployment"]
     rendered = deployment["spec"]["template"]["metadata"]["labels"]

@@ -19,7 +19,7 @@ class FakeCluster:
     is_reachable: bool = True
     refusals: dict[str, ClusterError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
-    _version: int = 0
+    _version: int = 100
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self._reach("get", name)
@@ -34,7 +34,8 @@ class FakeCluster:
             raise self.refusals[kind]
         suffix = f"/{subresource}" if subresource else ""
         self.writes.append(f"apply {kind}/{name}{suffix}")
-        old = self.objects.get((kind, name), {"metadata": {"uid": f"uid-{kind}-{name}"}})
+        fresh: Manifest = {"metadata": {"uid": f"uid-{kind}-{name}"}}
+        old = deepcopy(self.objects.get((kind, name), fresh))
         if subresource:
             new = old | {subresource: deepcopy(manifest[subresource])}
         else:

@@ -1,0 +1,211 @@
+"""Status is written when it says something new, and events tell of transitions."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.decide.conditions import judge
+from paceline_operator.decide.plan import plan
+from paceline_operator.metrics import Metrics
+from paceline_operator.observe import Observed
+from paceline_operator.report import Reporter
+from paceline_operator.state import status_of
+from paceline_operator.tuning.model import ConditionReport, ServiceReport
+from paceline_testing.clock import ManualClock
+from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.reports import a_pod_report, a_report, observed
+from paceline_testing.services import a_live_service, a_pod
+
+_STATUS_WRITE = "apply InferenceService/quick/status"
+
+
+def _lead() -> None:
+    """Hold the Lease."""
+
+
+@dataclass
+class World:
+    """A reporter, its cluster and a clock that moves both times."""
+
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    clock: ManualClock = field(default_factory=ManualClock)
+    report: ServiceReport | None = None
+    is_ready: bool = False
+
+    def __post_init__(self) -> None:
+        raw = a_live_service()
+        self.cluster.objects["InferenceService", "quick"] = raw
+        self.reporter = Reporter(self.cluster, Metrics(), _lead, self.clock, 30.0)
+
+    @property
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.clock())
+
+    async def tell(self) -> None:
+        """What one reconciliation reports."""
+        raw = self.cluster.objects["InferenceService", "quick"]
+        await self.tell_from(raw)
+
+    async def tell_from(self, raw: dict[str, Any]) -> None:
+        """The same, from what the watch happens to have seen."""
+        service = self.reporter.freshest(InferenceService.read(raw))
+        seen = Observed(service, {}, (a_pod(is_ready=self.is_ready),), self.report, self.now)
+        decided = plan(seen)
+        judgements = judge(seen, decided, problem="")
+        await self.reporter.report(service, status_of(seen, decided, judgements))
+
+    @property
+    def num_writes(self) -> int:
+        return self.cluster.writes.count(_STATUS_WRITE)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.cluster.objects["InferenceService", "quick"]["status"]
+        return status
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        return next(dict(c) for c in self.status["conditions"] if c["type"] == kind)
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        return [
+            (event["reason"], event["type"])
+            for (kind, _), event in self.cluster.objects.items()
+            if kind == "Event"
+        ]
+
+
+async def test_the_same_is_not_written_twice() -> None:
+    """Nothing is stamped per loop."""
+    world = World()
+    await world.tell()
+    world.clock.advance(3600)
+    await world.tell()
+
+    assert world.num_writes == 1
+
+
+async def test_numbers_alone_wait_for_half_a_minute() -> None:
+    """Rates for dashboards are in Prometheus; each write of status goes to etcd."""
+    world = World(report=a_report())
+    await world.tell()
+    world.report = a_report(observed=observed(ttft_p99_ms=910.0))
+    for _ in range(5):
+        world.clock.advance(5)
+        await world.tell()
+    assert world.num_writes == 1
+
+    world.clock.advance(5)
+    await world.tell()
+
+    assert world.num_writes == 2
+    assert world.status["sla"]["observed"]["ttftP99"] == "910ms"
+
+
+async def test_a_window_that_moved_is_no_news() -> None:
+    """An idle service is not written to at all."""
+    world = World(report=a_report())
+    await world.tell()
+    world.report = a_report(at=1_700_009_999.0)
+    world.clock.advance(3600)
+    await world.tell()
+
+    assert world.num_writes == 1
+
+
+async def test_a_transition_is_written_at_once() -> None:
+    """With the numbers that belong to it."""
+    met = ConditionReport("SLAMet", "True", "Met", "all targets hold")
+    world = World(report=a_report(conditions=(met,)), is_ready=True)
+    await world.tell()
+    missed = replace(met, status="False", reason="Violated", message="a target is missed")
+    world.report = a_report(conditions=(missed,), observed=observed(tpot_p99_ms=99.0))
+    world.clock.advance(1)
+    await world.tell()
+
+    assert world.num_writes == 2
+    assert world.condition("SLAMet")["reason"] == "Violated"
+    assert world.status["sla"]["observed"]["tpotP99"] == "99.0ms"
+    assert ("Violated", "Warning") in world.events
+
+
+async def test_a_conditions_time_moves_with_its_status_only() -> None:
+    """`lastTransitionTime` tells since when."""
+    world = World()
+    await world.tell()
+    before = world.condition("Ready")["lastTransitionTime"]
+    stalled_since = world.condition("Stalled")["lastTransitionTime"]
+    world.clock.advance(60)
+    world.is_ready = True
+    await world.tell()
+
+    assert world.condition("ModelAvailable")["status"] == "True"
+    assert world.condition("ModelAvailable")["lastTransitionTime"] != before
+    assert world.condition("Stalled")["lastTransitionTime"] == stalled_since
+
+
+async def test_a_watch_that_lags_behind_does_not_repeat_a_transition() -> None:
+    """The old object comes again after our own write: it must not be taken for news."""
+    world = World()
+    stale = world.cluster.objects["InferenceService", "quick"]
+    await world.tell_from(stale)
+    world.clock.advance(5)
+
+    await world.tell_from(stale)
+
+    assert world.num_writes == 1
+
+
+async def test_a_start_without_trouble_is_not_worth_an_event() -> None:
+    """Nine conditions that become known are not nine events."""
+    world = World()
+    await world.tell()
+    assert world.events == []
+
+    world.is_ready = True
+    await world.tell()
+
+    assert ("Loaded", "Normal") in world.events
+
+
+async def test_what_pods_acknowledged_is_named() -> None:
+    """Only when all of them did; until then the last that all of them held."""
+    world = World(is_ready=True)
+    service = InferenceService.read(a_live_service())
+    wanted = plan(Observed(service, {}, (), None, world.now)).config_hash
+    world.report = a_report(
+        pods=(a_pod_report(acknowledged_hash=wanted), a_pod_report(name="b")), acknowledged=False
+    )
+    await world.tell()
+    assert "observedConfigHash" not in world.status
+
+    world.report = a_report(pods=(a_pod_report(acknowledged_hash=wanted),), acknowledged=True)
+    await world.tell()
+
+    assert world.status["observedConfigHash"] == wanted
+
+
+async def test_limits_are_summed_up_for_one_line() -> None:
+    """`kubectl get pisvc` shows the span over the pods."""
+    pods = (
+        a_pod_report(name="a", batch_size=16, token_budget=1024),
+        a_pod_report(name="b", batch_size=48, token_budget=1024),
+    )
+    world = World(report=a_report(pods=pods))
+    await world.tell()
+
+    assert world.status["tuning"]["summary"] == {"batchSize": "16-48", "tokenBudget": "1024"}
+    assert [pod["name"] for pod in world.status["tuning"]["pods"]] == ["a", "b"]
+    assert world.status["tuning"]["history"][0]["from"] == "32/2048"
+    assert world.status["tuning"]["history"][0]["to"] == "32/160"
+
+
+async def test_a_hundred_pods_are_listed() -> None:
+    """Status has an upper size; the others are counted."""
+    pods = tuple(a_pod_report(name=f"pod-{number:03}") for number in range(103))
+    world = World(report=a_report(pods=pods))
+    await world.tell()
+
+    assert len(world.status["tuning"]["pods"]) == 100
+    assert world.status["tuning"]["podsOmitted"] == 3

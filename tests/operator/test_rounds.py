@@ -1,0 +1,247 @@
+"""Each service is tuned on its own interval, and at once when something changed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paceline_operator.metrics import Metrics
+from paceline_operator.render.labels import Manifest
+from paceline_operator.rounds import Rounds
+from paceline_operator.tuning.model import ServiceReport, ServiceTarget
+from paceline_testing.reports import a_report
+from paceline_testing.services import a_live_service
+
+_KEY = "default/quick"
+_WITHIN_S = 30.0
+
+
+def _a_raw_pod(name: str = "quick-1", *, is_ready: bool = True, ip: str = "10.88.0.7") -> Manifest:
+    return {
+        "metadata": {"name": name, "labels": {}},
+        "spec": {"nodeName": "n1"},
+        "status": {
+            "podIP": ip,
+            "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            "initContainerStatuses": [{"name": "sidecar", "state": {"running": {}}}],
+        },
+    }
+
+
+@dataclass
+class FakeWatched:
+    """What the watches know."""
+
+    raw: Manifest | None = field(default_factory=a_live_service)
+    raw_pods: list[Manifest] = field(default_factory=lambda: [_a_raw_pod()])
+
+    def keys(self) -> Iterable[str]:
+        return [_KEY]
+
+    def service(self, key: str) -> Manifest | None:
+        assert key == _KEY
+        return self.raw
+
+    def children(self, key: str) -> Iterable[Manifest]:
+        assert key == _KEY
+        return ()
+
+    def pods(self, key: str) -> Iterable[Manifest]:
+        assert key == _KEY
+        return self.raw_pods
+
+
+@dataclass
+class FakeTuner:
+    """Hands each target over to the test."""
+
+    targets: asyncio.Queue[ServiceTarget] = field(default_factory=asyncio.Queue)
+    forgotten: list[str] = field(default_factory=list)
+    failures: int = 0
+
+    async def tick(self, target: ServiceTarget) -> ServiceReport:
+        self.targets.put_nowait(target)
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("a bug")
+        return a_report(key=target.key)
+
+    def forget(self, key: str) -> None:
+        self.forgotten.append(key)
+
+    async def next(self) -> ServiceTarget:
+        return await asyncio.wait_for(self.targets.get(), _WITHIN_S)
+
+
+@dataclass
+class FakeLeadership:
+    """Leads when told to."""
+
+    leads: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def lead(self) -> None:
+        await self.leads.wait()
+
+
+@dataclass
+class World:
+    """Rounds with fakes at all its ports."""
+
+    watched: FakeWatched = field(default_factory=FakeWatched)
+    tuner: FakeTuner = field(default_factory=FakeTuner)
+    leadership: FakeLeadership = field(default_factory=FakeLeadership)
+    concluded: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    token: str | None = "secret"
+
+    def __post_init__(self) -> None:
+        self.leadership.leads.set()
+        self.rounds = Rounds(
+            self.tuner,
+            self.watched,
+            self.leadership,
+            lambda _: self.token,
+            self.concluded.put_nowait,
+            Metrics(),
+        )
+
+
+@asynccontextmanager
+async def a_world(**parts: Any) -> AsyncIterator[World]:
+    world = World(**parts)
+    yield world
+    await world.rounds.stop()
+
+
+async def test_a_followed_service_is_tuned_at_once() -> None:
+    """With its ready pods, their addresses and the token."""
+    async with a_world() as world:
+        world.rounds.follow(_KEY)
+
+        target = await world.tuner.next()
+        assert await asyncio.wait_for(world.concluded.get(), _WITHIN_S) == _KEY
+
+        (pod,) = target.pods
+        assert (pod.name, pod.admin_url, pod.token, pod.node) == (
+            "quick-1",
+            "http://10.88.0.7:8001",
+            "secret",
+            "n1",
+        )
+        assert target.spec.sla.ttft_p99_ms == 500.0
+        assert world.rounds.reports[_KEY].key == _KEY
+
+
+async def test_a_new_target_does_not_wait_for_the_interval() -> None:
+    """It must reach all pods within ten seconds, whatever the interval."""
+    slow = {"interval": "60s"}
+    watched = FakeWatched(raw=a_live_service(tuning=slow))
+    async with a_world(watched=watched) as world:
+        world.rounds.follow(_KEY)
+        first = await world.tuner.next()
+
+        watched.raw = a_live_service(tuning=slow, sla={"ttft": {"p99": "300ms"}})
+        world.rounds.follow(_KEY)
+        second = await world.tuner.next()
+
+        assert first.spec.sla.ttft_p99_ms == 500.0
+        assert second.spec.sla.ttft_p99_ms == 300.0
+        assert second.spec.config_hash != first.spec.config_hash
+
+
+async def test_a_new_pod_does_not_wait_for_the_interval() -> None:
+    """It starts from the initial limits."""
+    watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
+    async with a_world(watched=watched) as world:
+        world.rounds.follow(_KEY)
+        await world.tuner.next()
+
+        watched.raw_pods = [_a_raw_pod(), _a_raw_pod("quick-2", ip="fd00::7")]
+        world.rounds.follow(_KEY)
+        target = await world.tuner.next()
+
+        assert [pod.admin_url for pod in target.pods] == [
+            "http://10.88.0.7:8001",
+            "http://[fd00::7]:8001",
+        ]
+
+
+async def test_nothing_new_is_no_reason_to_hurry() -> None:
+    """Status writes come back as events of the service itself."""
+    async with a_world(
+        watched=FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
+    ) as world:
+        world.rounds.follow(_KEY)
+        await world.tuner.next()
+        await asyncio.wait_for(world.concluded.get(), _WITHIN_S)
+
+        for _ in range(10):
+            world.rounds.follow(_KEY)
+            await asyncio.sleep(0)
+
+        assert world.tuner.targets.empty()
+
+
+async def test_pods_that_cannot_answer_are_left_out() -> None:
+    """Not ready yet, or without an address."""
+    watched = FakeWatched(raw_pods=[_a_raw_pod(is_ready=False), _a_raw_pod("other", ip="")])
+    async with a_world(watched=watched) as world:
+        world.rounds.follow(_KEY)
+
+        assert (await world.tuner.next()).pods == ()
+
+
+async def test_without_a_token_no_pod_is_asked() -> None:
+    """Each would answer 401."""
+    async with a_world(token=None) as world:
+        world.rounds.follow(_KEY)
+
+        assert (await world.tuner.next()).pods == ()
+
+
+async def test_who_stands_by_does_not_tune() -> None:
+    """Two writers of limits would fight."""
+    async with a_world() as world:
+        world.leadership.leads.clear()
+        world.rounds.follow(_KEY)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert world.tuner.targets.empty()
+
+        world.leadership.leads.set()
+
+        assert (await world.tuner.next()).key == _KEY
+
+
+async def test_a_round_that_fails_is_not_the_last() -> None:
+    """A bug in one round is counted and logged; tuning goes on."""
+    watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
+    async with a_world(watched=watched, tuner=FakeTuner(failures=1)) as world:
+        world.rounds.follow(_KEY)
+        await world.tuner.next()
+        watched.raw = replace_interval(watched.raw)
+        world.rounds.follow(_KEY)
+
+        await world.tuner.next()
+
+        assert await asyncio.wait_for(world.concluded.get(), _WITHIN_S) == _KEY
+        errors = world.rounds.metrics.tuning_rounds.labels("error")
+        assert errors._value.get() == 1
+
+
+def replace_interval(raw: Manifest | None) -> Manifest:
+    assert raw is not None
+    return raw | {"spec": raw["spec"] | {"tuning": {"interval": "59s"}}}
+
+
+async def test_a_service_that_is_gone_is_forgotten() -> None:
+    """And what the tuner remembers of it."""
+    async with a_world() as world:
+        world.rounds.follow(_KEY)
+        await asyncio.wait_for(world.concluded.get(), _WITHIN_S)
+
+        world.rounds.forget(_KEY)
+
+        assert world.rounds.reports == {}
+        assert world.tuner.forgotten == [_KEY]
+        assert replace(await world.tuner.next(), pods=()).key == _KEY
