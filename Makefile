@@ -58,3 +58,8 @@ crds: install ## Generate crds/ and the chart's copy from the typed models.
 .PHONY: bench
 bench: install ## Measure the engine beside its peers on this machine.
 	$(PY) benchmarks/engine.py
+
+.PHONY: gpu
+gpu: install ## On a CUDA machine: kernel correctness, then kernel timing beside the limits measured.
+	$(PY) -m pytest tests/kernels -m gpu
+	$(PY) benchmarks/kernels.py --json benchmarks/results/gpu-kernels.json
