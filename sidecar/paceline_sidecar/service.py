@@ -56,6 +56,8 @@ class Service:
         self.idle.set()
         self._run_dir = run_dir
         self._served_name = served_name
+        self.name = served_name or ""
+        """`model` in requests; empty until the first engine says what it serves."""
         self._serving: Serving | None = None
         self._preparing: asyncio.Task[None] | None = None
 
@@ -67,6 +69,8 @@ class Service:
             _log.info("engine: %s %s", after.phase, after.detail)
         if before.instance == after.instance and before.limits and after.limits:
             self.ledger.limits_changed(before.limits, after.limits)
+        if after.model is not None:
+            self.name = self._served_name or after.model.name
         if after.instance == before.instance:
             return
         if self._preparing is not None:
@@ -103,12 +107,6 @@ class Service:
         self._serving = Serving(view.instance, view.model, codec, context)
 
     # --- what the outside asks ------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """`model` in requests."""
-        model = self.backend.view.model
-        return self._served_name or (model.name if model is not None else "")
 
     @property
     def epoch(self) -> int:

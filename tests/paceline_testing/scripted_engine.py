@@ -266,7 +266,7 @@ class ScriptedEngine:
 
     def _beat(self, socket: zmq.Socket[bytes]) -> None:
         now = time.monotonic()
-        if now < self._next_heartbeat or self.script.silent:
+        if now < self._next_heartbeat or self.script.silent or not self._peers:
             return
         self._next_heartbeat = now + _HEARTBEAT_S
         steps, self.script.steps = self.script.steps, []

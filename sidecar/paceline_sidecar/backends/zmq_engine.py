@@ -21,7 +21,7 @@ from paceline_engine import wire
 from paceline_sidecar.backend import Arrival, Deliver, EngineView, Listener
 from paceline_sidecar.errors import Unavailable, UnavailableReason
 
-_HELLO_INTERVAL_S = 0.2
+_HELLO_INTERVAL_S = 0.05
 _CALL_TIMEOUT_S = 10.0
 _RECONNECT_MS = 50
 _RECONNECT_MAX_MS = 500

@@ -1,0 +1,139 @@
+"""Who is admitted, who is turned away, and when to come back."""
+
+import pytest
+
+from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
+from paceline_sidecar.admission.gate import Gate, Queue, refuse
+from paceline_sidecar.errors import Refused
+from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
+from paceline_testing.scripted_engine import a_step
+
+FOUR = HotConfig(admission=AdmissionPolicy(max_queued_requests=5, reject_at=0.8))
+HALF_A_SECOND = HotConfig(sla=Sla(ttft_p99_ms=500))
+
+
+def test_requests_are_refused_from_the_share_of_the_queue_on() -> None:
+    """Counted on arrival: four of five at 0.8."""
+    gate = Gate()
+    for _ in range(4):
+        gate.admit([10], lane="interactive", config=FOUR)
+
+    with pytest.raises(Refused, match="4 requests wait, 4 may") as caught:
+        gate.admit([10], lane="interactive", config=FOUR)
+    assert caught.value.reason == "queue_full"
+    assert not caught.value.shed
+    assert gate.queue == Queue(requests=4, tokens=40)
+
+
+def test_a_request_of_several_prompts_gets_in_whole_or_not_at_all() -> None:
+    """Half of it would be of no use to its client."""
+    gate = Gate()
+
+    with pytest.raises(Refused):
+        gate.admit([1] * 5, lane="interactive", config=FOUR)
+    assert gate.queue == Queue()
+
+
+def test_the_first_token_gives_the_place_free_once() -> None:
+    """Leaving twice, as close after first token does, is leaving once."""
+    gate = Gate()
+    ticket, other = gate.admit([10, 20], lane="interactive", config=FOUR)
+    ticket.count(14)
+    assert gate.queue == Queue(requests=2, tokens=34)
+
+    ticket.leave()
+    ticket.leave()
+    ticket.count(99)
+
+    assert gate.queue == Queue(requests=1, tokens=20)
+    other.leave()
+    assert gate.queue == Queue()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "own", "refused"),
+    [(Queue(1, 70), 10, False), (Queue(1, 75), 10, True), (Queue(), 5000, False)],
+    ids=["below", "above", "a long prompt alone"],
+)
+def test_waiting_tokens_are_capped_as_well(waiting: Queue, own: int, refused: bool) -> None:
+    """A hundred tokens, refused from 80 on; but a long prompt gets in when nobody waits."""
+    config = HotConfig(admission=AdmissionPolicy(max_queued_tokens=100, reject_at=0.8))
+
+    refusal = refuse(waiting, [own], lane="interactive", config=config, rate=None)
+
+    assert (refusal is not None) is refused
+    assert refusal is None or refusal.reason == "queue_tokens"
+
+
+def test_a_hopeless_request_is_refused_at_once() -> None:
+    """1,000 tokens ahead at 1,000 tokens a second are more than half a second."""
+    refusal = refuse(Queue(3, 1000), [100], lane="interactive", config=HALF_A_SECOND, rate=1000.0)
+
+    assert refusal is not None
+    assert refusal.reason == "hopeless"
+    assert refusal.shed
+    assert refusal.retry_after_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("queue", "rate", "lane", "config"),
+    [
+        (Queue(), 1000.0, "interactive", HALF_A_SECOND),
+        (Queue(3, 1000), None, "interactive", HALF_A_SECOND),
+        (Queue(3, 300), 1000.0, "interactive", HALF_A_SECOND),
+        (Queue(3, 1000), 1000.0, "batch", HALF_A_SECOND),
+        (Queue(3, 1000), 1000.0, "interactive", HotConfig()),
+        (
+            Queue(3, 1000),
+            1000.0,
+            "interactive",
+            HotConfig(Sla(ttft_p99_ms=500), AdmissionPolicy(shed_hopeless=False)),
+        ),
+    ],
+    ids=["nobody ahead", "no evidence", "in time", "batch lane", "no target", "switched off"],
+)
+def test_nobody_is_called_hopeless_without_a_reason(
+    queue: Queue, rate: float | None, lane: str, config: HotConfig
+) -> None:
+    """A wrong refusal is an outage that we made ourselves."""
+    known = "batch" if lane == "batch" else "interactive"
+
+    assert refuse(queue, [100], lane=known, config=config, rate=rate) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected_s"), [(10, 1.0), (5_000, 5.0), (10**9, 30.0)], ids=["min", "rate", "max"]
+)
+def test_retry_after_is_the_time_that_the_backlog_takes(tokens: int, expected_s: float) -> None:
+    """Within reason."""
+    refusal = refuse(Queue(99, tokens), [1], lane="batch", config=FOUR, rate=1000.0)
+
+    assert refusal is not None
+    assert refusal.retry_after_s == expected_s
+
+
+def test_the_rate_is_learned_from_steps_that_left_prompts_waiting() -> None:
+    """A step that had little to do does not say what it could have done."""
+    rate = PrefillRate()
+
+    rate.learn([a_step(at=t / 10, wall_ms=100, prefill=1) for t in range(100)])
+    assert rate.tokens_per_s is None
+    steps = [a_step(at=t / 10, wall_ms=100, prefill=64, waiting_tokens=9) for t in range(100)]
+    rate.learn(steps)
+
+    assert rate.tokens_per_s == pytest.approx(640)
+
+
+def test_the_rate_forgets_what_is_long_past() -> None:
+    """Limits change, and the rate with them."""
+    rate = PrefillRate()
+    rate.learn([a_step(at=1, wall_ms=1000, prefill=10, waiting_tokens=9)])
+
+    rate.learn([a_step(at=100, wall_ms=1000, prefill=500, waiting_tokens=9)])
+
+    assert rate.tokens_per_s == pytest.approx(500)
+
+
+def test_nobody_ahead_means_no_wait() -> None:
+    """Whatever the rate."""
+    assert seconds_to_first_token(tokens_ahead=0, own_tokens=9999, rate=1.0) == 0.0

@@ -1,0 +1,134 @@
+"""A request's own deadline, and that of its first token."""
+
+import threading
+
+import openai
+import pytest
+
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import (
+    Script,
+    ScriptedEngine,
+    a_step,
+    an_engine_load,
+)
+from paceline_testing.waiting import wait_until
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(hold_after=0)
+
+
+def complete(sidecar: Sidecar, **headers: str) -> object:
+    return sidecar.openai.completions.create(model="scripted", prompt="Hi", extra_headers=headers)
+
+
+def outcomes(sidecar: Sidecar) -> list[str]:
+    requests = sidecar.admin.get("/runtime/telemetry").json()["requests"]
+    return [request["outcome"] for request in requests]
+
+
+def test_a_request_ends_at_the_deadline_that_its_client_gave(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """504, and the engine is told."""
+    with pytest.raises(openai.InternalServerError) as caught:
+        complete(sidecar, **{"x-request-timeout-ms": "50"})
+
+    assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
+    wait_until(lambda: engine.running == 0)
+    assert engine.aborted == [engine.submitted[0].id]
+    assert outcomes(sidecar) == ["timeout"]
+
+
+def test_the_services_own_timeout_bounds_every_request(sidecar: Sidecar) -> None:
+    """A client cannot ask for more."""
+    patch = {"epoch": 2, "admission": {"request_timeout_s": 0.05}}
+    sidecar.admin.patch("/runtime/limits", json=patch)
+
+    with pytest.raises(openai.InternalServerError) as caught:
+        complete(sidecar, **{"x-request-timeout-ms": "60000"})
+
+    assert caught.value.status_code == 504
+
+
+def test_a_stream_that_runs_out_of_time_ends_with_an_error_event(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """Its status was sent long ago."""
+    engine.script.hold_after = 2
+    stream = sidecar.openai.completions.create(
+        model="scripted",
+        prompt="Hi",
+        stream=True,
+        extra_headers={"x-request-timeout-ms": "300"},
+    )
+
+    with pytest.raises(openai.APIError, match="deadline"):
+        list(stream)
+
+
+def test_a_request_that_lost_its_ttft_target_is_shed_while_others_wait(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """429 with a time to come back: its place goes to one that can still make it."""
+    engine.script.load = an_engine_load(waiting=3)
+    wait_until(lambda: sidecar.admin.get("/runtime/telemetry").json()["load"]["waiting"] == 3)
+    patch = {"epoch": 2, "sla": {"ttft_p99_ms": 50}}
+    sidecar.admin.patch("/runtime/limits", json=patch)
+
+    with pytest.raises(openai.RateLimitError) as caught:
+        complete(sidecar)
+
+    assert caught.value.code == "ttft_lost"
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    wait_until(lambda: engine.running == 0)
+    assert outcomes(sidecar) == ["shed"]
+
+
+@pytest.mark.parametrize("lane", ["interactive", "batch"])
+def test_nobody_is_shed_for_nothing(sidecar: Sidecar, engine: ScriptedEngine, lane: str) -> None:
+    """Not with an empty queue, and never from the batch lane."""
+    waiting = 3 if lane == "batch" else 0
+    engine.script.load = an_engine_load(waiting=waiting)
+    wait_until(lambda: sidecar.admin.get("/runtime/telemetry").json()["load"]["waiting"] == waiting)
+    patch = {"epoch": 2, "sla": {"ttft_p99_ms": 20}}
+    sidecar.admin.patch("/runtime/limits", json=patch)
+
+    with pytest.raises(openai.InternalServerError) as caught:
+        complete(sidecar, **{"x-paceline-lane": lane, "x-request-timeout-ms": "200"})
+
+    assert caught.value.status_code == 504  # it was left alone until its own deadline
+    assert outcomes(sidecar) == ["timeout"]
+
+
+def test_a_hopeless_request_never_reaches_the_engine(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """The backlog and the measured rate say that its first token would come too late."""
+    engine.script.steps = [
+        a_step(n, at=n / 10, wall_ms=100, prefill=1, waiting_tokens=50) for n in range(20)
+    ]
+    wait_until(lambda: sidecar.admin.get("/runtime/telemetry").json()["steps"])
+    patch = {"epoch": 2, "sla": {"ttft_p99_ms": 2000}}
+    sidecar.admin.patch("/runtime/limits", json=patch)
+    ahead = threading.Thread(target=_complete_in_the_batch_lane, args=(sidecar,))
+    ahead.start()
+    wait_until(lambda: engine.running == 1)
+
+    with pytest.raises(openai.RateLimitError) as caught:
+        complete(sidecar)
+
+    assert caught.value.code == "hopeless"
+    assert len(engine.submitted) == 1
+    assert outcomes(sidecar) == ["shed"]
+    engine.script.hold_after = None
+    ahead.join(timeout=30)
+    wait_until(lambda: outcomes(sidecar) == ["shed", "ok"])
+
+
+def _complete_in_the_batch_lane(sidecar: Sidecar) -> None:
+    sidecar.openai.completions.create(
+        model="scripted", prompt="x" * 200, extra_headers={"x-paceline-lane": "batch"}
+    )

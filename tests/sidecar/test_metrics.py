@@ -1,0 +1,139 @@
+"""/metrics: what the page promises is what a scrape gives."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from paceline_sidecar.telemetry.names import PACELINE, VLLM, Metric
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
+from paceline_testing.waiting import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+ROW = re.compile(
+    r"^\| `(?P<name>[a-z0-9_:]+)` \| (?P<kind>\w+) \| [^|]+ \| (?P<labels>[^|]*) \| (?P<help>.+) \|$"
+)
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(steps=[a_step(decode=4, prefill=100)])
+
+
+def scrape(sidecar: Sidecar) -> dict[str, list[Sample]]:
+    """Samples by the name that a query uses."""
+    text = sidecar.public.get("/metrics").text
+    samples: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append(sample)
+    return samples
+
+
+def value(sidecar: Sidecar, name: str, **labels: str) -> float:
+    found = [
+        sample.value
+        for sample in scrape(sidecar).get(name, [])
+        if labels.items() <= sample.labels.items()
+    ]
+    return sum(found)
+
+
+def use_everything(sidecar: Sidecar) -> None:
+    """Every metric has something to say: served, cut by a stop string, refused, targets, lease."""
+    patch = {
+        "epoch": 2,
+        "lease_s": 60,
+        "step_target_ms": 40,
+        "sla": {"ttft_p99_ms": 30_000, "tpot_p99_ms": 44, "itl_p99_ms": 55},
+    }
+    assert sidecar.admin.patch("/runtime/limits", json=patch).status_code == 200
+    client = sidecar.openai
+    client.completions.create(model="scripted", prompt="Hi")
+    client.completions.create(model="scripted", prompt="Hi", stop="lo")
+    full = {"epoch": 3, "lease_s": 60, "admission": {"max_queued_requests": 1}}
+    assert sidecar.admin.patch("/runtime/limits", json=full).status_code == 200
+    body = {"model": "scripted", "prompt": ["a", "b"]}
+    assert sidecar.public.post("/v1/completions", json=body).status_code == 429
+    wait_until(lambda: value(sidecar, "paceline_step_seconds_count") > 0)
+
+
+def test_the_page_lists_exactly_what_is_exposed(sidecar: Sidecar) -> None:
+    """Name, type, labels and meaning of every metric, on a sidecar that has done everything."""
+    rows = [match for line in PAGE.read_text().splitlines() if (match := ROW.match(line))]
+    use_everything(sidecar)
+
+    page = {(r["name"], r["kind"], r["labels"].replace("`", ""), r["help"]) for r in rows}
+    table = {(m.exposed, m.kind, ", ".join(m.labels), m.help) for m in (*PACELINE, *VLLM.values())}
+    assert page == table
+    samples = scrape(sidecar)
+    for metric in (*PACELINE, *VLLM.values()):
+        assert_exposed(metric, samples)
+    known = {metric.exposed for metric in (*PACELINE, *VLLM.values())}
+    assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in samples} <= known
+
+
+def assert_exposed(metric: Metric, samples: dict[str, list[Sample]]) -> None:
+    name = f"{metric.exposed}_bucket" if metric.kind == "histogram" else metric.exposed
+    assert name in samples, name
+    for sample in samples[name]:
+        assert set(sample.labels) - {"le"} == set(metric.labels), name
+
+
+def test_attainment_counts_misses_by_reason(sidecar: Sidecar) -> None:
+    """A refused request was offered: it is a miss, not a hole in the statistics."""
+    use_everything(sidecar)
+
+    assert value(sidecar, "paceline_sla_requests_total", result="met") == 2
+    assert value(sidecar, "paceline_sla_requests_total", result="missed", reason="refused") == 2
+    assert value(sidecar, "paceline_refusals_total", reason="queue_full") == 2
+    assert value(sidecar, "paceline_requests_total", outcome="ok", lane="interactive") == 2
+    assert value(sidecar, "paceline_aborts_total", cause="stop_string") == 1
+    assert value(sidecar, "paceline_limit_changes_total", knob="step_target_ms") == 1
+    assert value(sidecar, "vllm:request_success_total", finished_reason="stop") == 2
+
+
+def test_a_declared_target_is_a_bucket_edge(sidecar: Sidecar) -> None:
+    """So a rate at the target is exact, whatever the target."""
+    use_everything(sidecar)
+
+    edges = {sample.labels["le"] for sample in scrape(sidecar)["paceline_tpot_seconds_bucket"]}
+    assert "0.044" in edges
+    assert value(sidecar, "paceline_sla_target_seconds", metric="tpot") == 0.044
+
+
+def test_engine_up_falls_and_its_gauges_go_with_the_engine(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """A gauge of a dead engine would be a lie."""
+    wait_until(lambda: "paceline_running_requests" in scrape(sidecar))
+    assert value(sidecar, "paceline_engine_up") == 1
+
+    engine.stop()
+
+    wait_until(lambda: not sidecar.ready())
+    assert value(sidecar, "paceline_engine_up") == 0
+    assert "paceline_running_requests" not in scrape(sidecar)
+    assert "paceline_limit_effective" not in scrape(sidecar)
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_vllm_family_can_be_switched_off(start: Callable[..., Sidecar]) -> None:
+    """Where both would be stored for nothing."""
+    sidecar = start(vllm_metrics=False)
+    wait_until(sidecar.ready)
+
+    assert not any(name.startswith("vllm:") for name in scrape(sidecar))
+    assert "paceline_engine_up" in scrape(sidecar)
+
+
+def test_both_ports_are_scraped_alike(sidecar: Sidecar) -> None:
+    """A PodMonitor takes the admin port, an endpoint picker the public one."""
+    assert "paceline_ready" in sidecar.admin.get("/metrics").text
+    openmetrics = {"accept": "application/openmetrics-text; version=1.0.0"}
+    answer = sidecar.public.get("/metrics", headers=openmetrics)
+    assert answer.text.endswith("# EOF\n")

@@ -1,0 +1,236 @@
+"""The runtime API: limits that change while serving, telemetry that can be resumed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import ScriptedEngine, a_step
+from paceline_testing.waiting import wait_until
+
+PAGE = (Path(__file__).parents[2] / "docs" / "runtime-api.md").read_text()
+EXAMPLES = [
+    json.loads(block) for block in PAGE.split("```json\n")[1:] for block in [block.split("```")[0]]
+]
+
+
+def test_limits_have_the_fields_of_the_page(sidecar: Sidecar) -> None:
+    """Names and nesting, as the example shows them."""
+    answer = sidecar.admin.get("/runtime/limits").json()
+
+    example = EXAMPLES[0]
+    assert answer.keys() == example.keys()
+    for name in ("requested", "capacity", "sla", "admission"):
+        assert answer[name].keys() == example[name].keys()
+    assert answer["effective"].keys() == example["requested"].keys()
+
+
+def test_telemetry_has_the_fields_of_the_page(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """So has every record in it."""
+    engine.script.steps = [a_step()]
+    sidecar.openai.completions.create(model="scripted", prompt="Hi")
+    wait_until(lambda: sidecar.admin.get("/runtime/telemetry").json()["steps"])
+
+    answer = sidecar.admin.get("/runtime/telemetry").json()
+
+    example = EXAMPLES[1]
+    assert answer.keys() == example.keys()
+    for name in ("load", "model", "info"):
+        assert answer[name].keys() == example[name].keys()
+    for name in ("steps", "requests", "sketches"):
+        assert answer[name][0].keys() == example[name][0].keys()
+
+
+def test_a_patch_changes_any_subset(sidecar: Sidecar) -> None:
+    """What is left out stays; null switches the pacer off."""
+    first = sidecar.admin.patch(
+        "/runtime/limits",
+        json={"epoch": 5, "max_batch_size": 8, "step_target_ms": 40, "lease_s": 60},
+    ).json()
+    second = sidecar.admin.patch(
+        "/runtime/limits", json={"epoch": 6, "step_target_ms": None, "certified": True}
+    ).json()
+
+    assert first["effective"]["max_batch_size"] == 8
+    assert first["effective"]["step_target_ms"] == 40
+    assert 0 < first["lease_expires_s"] <= 60
+    assert second["effective"]["max_batch_size"] == 8
+    assert second["effective"]["step_target_ms"] is None
+    assert second["certified"] == second["effective"]
+    assert second["lease_expires_s"] is None
+    assert second["epoch"] == 6
+
+
+def test_a_limit_above_the_capacity_is_clamped_and_named(sidecar: Sidecar) -> None:
+    """The caller learns what holds."""
+    answer = sidecar.admin.patch(
+        "/runtime/limits", json={"epoch": 2, "max_batch_size": 4000}
+    ).json()
+
+    assert answer["requested"]["max_batch_size"] == 4000
+    assert answer["effective"]["max_batch_size"] == 64
+    assert answer["clamped"] == ["max_batch_size"]
+
+
+def test_an_equal_epoch_renews_the_lease_and_changes_nothing(sidecar: Sidecar) -> None:
+    """Two writers of one epoch cannot overwrite each other."""
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "token_budget": 100})
+
+    answer = sidecar.admin.patch(
+        "/runtime/limits",
+        json={"epoch": 5, "token_budget": 900, "lease_s": 60, "sla": {"ttft_p99_ms": 1}},
+    )
+
+    assert answer.status_code == 200
+    assert answer.json()["effective"]["token_budget"] == 100
+    assert answer.json()["sla"]["ttft_p99_ms"] is None
+    assert answer.json()["lease_expires_s"] > 0
+
+
+def test_an_old_epoch_is_a_conflict_that_tells_the_state(sidecar: Sidecar) -> None:
+    """Whoever comes late learns what holds."""
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "token_budget": 100})
+
+    answer = sidecar.admin.patch("/runtime/limits", json={"epoch": 4, "token_budget": 200})
+
+    assert answer.status_code == 409
+    assert answer.json()["epoch"] == 5
+    assert answer.json()["effective"]["token_budget"] == 100
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [
+        ({"epoch": 2, "max_batch_size": 0}, "max_batch_size"),
+        ({"epoch": 2, "max_batch_size": "8"}, "max_batch_size"),
+        ({"epoch": 2, "step_target_ms": -1}, "step_target_ms"),
+        ({"epoch": 2, "interactive_share": 1.5}, "interactive_share"),
+        ({"epoch": 2, "sla": {"ttft_p99_ms": 0}}, "sla.ttft_p99_ms"),
+        ({"epoch": 2, "sla": {"objective": 1.0}}, "sla.objective"),
+        ({"epoch": 2, "admission": {"reject_at": 0}}, "admission.reject_at"),
+        ({"epoch": 2, "speed": 9}, "speed"),
+        ({"max_batch_size": 8}, "epoch"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_422_with_the_fields_name(
+    sidecar_of_module: Sidecar, patch: dict[str, object], field: str
+) -> None:
+    """And nothing is changed."""
+    answer = sidecar_of_module.admin.patch("/runtime/limits", json=patch)
+
+    assert answer.status_code == 422
+    assert answer.json()["error"]["param"] == field
+    assert sidecar_of_module.admin.get("/runtime/limits").json()["epoch"] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 60_000, b'{"epoch": NaN}', b"\xff"])
+def test_a_broken_patch_is_refused(sidecar_of_module: Sidecar, content: bytes) -> None:
+    """Never a 500."""
+    answer = sidecar_of_module.admin.patch("/runtime/limits", content=content)
+
+    assert answer.status_code in {400, 422}
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic x", "Bearer"])
+@pytest.mark.parametrize("path", ["/runtime/limits", "/runtime/telemetry"])
+def test_without_the_token_nothing_is_said(
+    sidecar_of_module: Sidecar, path: str, header: str | None
+) -> None:
+    """401, before anything is read."""
+    headers = {} if header is None else {"authorization": header}
+
+    answer = httpx.get(f"{sidecar_of_module.admin_url}{path}", headers=headers, timeout=30)
+
+    assert answer.status_code == 401
+
+
+def test_limits_need_an_engine(start: Callable[..., Sidecar]) -> None:
+    """There is nothing to change yet; telemetry says so."""
+    sidecar = start()
+    wait_until(lambda: _answers(sidecar))
+
+    assert sidecar.admin.get("/runtime/limits").status_code == 503
+    assert sidecar.admin.patch("/runtime/limits", json={"epoch": 2}).status_code == 503
+    telemetry = sidecar.admin.get("/runtime/telemetry").json()
+    assert (telemetry["ready"], telemetry["limits"], telemetry["load"]) == (False, None, None)
+
+
+def _answers(sidecar: Sidecar) -> bool:
+    try:
+        return sidecar.admin.get("/health/live").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_telemetry_is_resumed_where_the_last_answer_ended(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """No record twice, none left out, steps and requests in one numbering."""
+    engine.script.steps = [a_step(1), a_step(2)]
+    wait_until(lambda: len(sidecar.admin.get("/runtime/telemetry").json()["steps"]) == 2)
+    first = sidecar.admin.get("/runtime/telemetry").json()
+    sidecar.openai.completions.create(model="scripted", prompt="Hi")
+
+    second = sidecar.admin.get("/runtime/telemetry", params={"since": first["next"]}).json()
+
+    assert [step["seq"] for step in first["steps"]] == [1, 2]
+    assert second["steps"] == []
+    assert [request["seq"] for request in second["requests"]] == [3]
+    assert (second["next"], second["lost"]) == (3, 0)
+    request = second["requests"][0]
+    assert request["outcome"] == "ok"
+    assert request["prompt_tokens"] == 2
+    assert request["output_tokens"] == 14
+    assert 0 <= request["queue_ms"] <= request["ttft_ms"]
+    gaps = sum(sum(part["bins"].values()) + part["zero"] for part in second["sketches"])
+    assert gaps == 13
+
+
+@pytest.mark.parametrize("since", ["-1", "x", "9" * 30, ""])
+def test_since_is_a_number(sidecar_of_module: Sidecar, since: str) -> None:
+    """422 with its name."""
+    answer = sidecar_of_module.admin.get("/runtime/telemetry", params={"since": since})
+
+    assert answer.status_code == 422
+    assert answer.json()["error"]["param"] == "since"
+
+
+def test_the_configuration_file_is_applied_to_every_new_engine(
+    run_dir: Path, engine: ScriptedEngine, start: Callable[..., Sidecar]
+) -> None:
+    """Pods that start while the operator is away still start right."""
+    path = run_dir / "runtime.json"
+    content = {"max_batch_size": 3, "sla": {"ttft_p99_ms": 700}, "config_hash": "abc"}
+    path.write_text(json.dumps(content))
+    sidecar = start(runtime_config_file=path)
+    wait_until(sidecar.ready)
+
+    first = sidecar.admin.get("/runtime/limits").json()
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 9, "config_hash": "newer"})
+    engine.stop()
+    wait_until(lambda: not sidecar.ready())
+    with ScriptedEngine(run_dir):
+        wait_until(sidecar.ready)
+        second = sidecar.admin.get("/runtime/limits").json()
+
+    assert first["effective"]["max_batch_size"] == 3
+    assert (first["sla"]["ttft_p99_ms"], first["config_hash"]) == (700, "abc")
+    assert second["effective"]["max_batch_size"] == 3
+    assert second["config_hash"] == "newer"  # what was patched since is newer than the file
+
+
+def test_a_bad_configuration_file_is_a_reason_not_to_be_ready(
+    run_dir: Path, engine: ScriptedEngine, start: Callable[..., Sidecar]
+) -> None:
+    """The field is named where a person looks."""
+    del engine
+    path = run_dir / "runtime.json"
+    path.write_text('{"max_batch": 3}')
+    sidecar = start(runtime_config_file=path)
+    wait_until(lambda: _answers(sidecar))
+
+    wait_until(lambda: "`max_batch`" in sidecar.public.get("/health/ready").text)
