@@ -6,7 +6,7 @@ Unknowns are multiples of the prior, so that one pull and one box suit every coe
     with      z_ij = prior_j * x_ij / wall_i,   theta_j = u_j * prior_j
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,7 +40,7 @@ class Fit:
 def fit(training: Sequence[Sample], holdout: Sequence[Sample], prior: Prior) -> Fit:
     """Fit the coefficients to `training`, judge them by `holdout`."""
     if prior.is_guess:
-        prior = replace(prior, model=prior.model.scaled(_scale(training, prior.model)))
+        prior = replace(prior, model=prior.model.scaled(scale_of(training, prior.model)))
     z = _relative(training, prior.model)
     multiples = _solve(z, prior)
     theta = multiples * np.array(prior.model.theta)
@@ -49,11 +49,12 @@ def fit(training: Sequence[Sample], holdout: Sequence[Sample], prior: Prior) -> 
     return Fit(model, prior.model, mape, _refusal(multiples, z, prior, mape))
 
 
-def _scale(samples: Sequence[Sample], model: StepModel) -> float:
+def scale_of(samples: Iterable[Sample], model: StepModel) -> float:
+    """How many times as slow as `model` the steps were."""
     return float(np.median(_ratios(samples, model)))
 
 
-def _ratios(samples: Sequence[Sample], model: StepModel) -> Array:
+def _ratios(samples: Iterable[Sample], model: StepModel) -> Array:
     return np.array(
         [
             s.wall_ms / model.ms(tokens=s.tokens, context=s.context, attention=s.attention)

@@ -4,7 +4,7 @@ import math
 from collections import deque
 
 from paceline_engine.limits import Capacity, Limits
-from paceline_engine.pacing.fit import fit
+from paceline_engine.pacing.fit import fit, scale_of
 from paceline_engine.pacing.pacer import StepShape
 from paceline_engine.pacing.prior import Prior
 from paceline_engine.pacing.residuals import BIN_TOKENS, Residuals
@@ -12,6 +12,8 @@ from paceline_engine.pacing.store import Sample, SampleStore
 from paceline_engine.wire import StepModelInfo, StepRecord
 
 _FIRST_FIT_STEPS = 20
+_FIRST_SCALE_STEPS = 3
+_LATEST = 60
 _LEARNING_STEPS = 200
 _REFIT_STEPS = 200
 _REFIT_S = 5.0  # where steps are slow, 200 of them are minutes
@@ -32,6 +34,7 @@ class ModelPacer:
         self._residuals = Residuals(capacity.max_token_budget)
         self._store = SampleStore()
         self._recent: deque[Sample] = deque(maxlen=_RECENT)
+        self._has_fit = False
         self._samples = 0
         self._since_fit = 0
         self._fitted_at = -math.inf
@@ -71,6 +74,8 @@ class ModelPacer:
             self._store.add(sample, has_prefill=record.prefill > 0)
         if self._is_fit_due(record.at):
             self._refit(record.at)
+        elif self._prior.is_guess and not self._has_fit:
+            self._scale_guess()
 
     def info(self) -> StepModelInfo:
         """The fitted model, as telemetry reports it."""
@@ -89,6 +94,12 @@ class ModelPacer:
             valid=not reason,
             reason=reason,
         )
+
+    def _scale_guess(self) -> None:
+        """Before the first fit: the guessed line at the speed of the steps seen so far."""
+        # Where a step takes seconds, twenty of them are too long to wait for.
+        if len(self._recent) >= _FIRST_SCALE_STEPS:
+            self._model = self._prior.model.scaled(scale_of(self._recent, self._prior.model))
 
     def _largest(self, shape: StepShape, budget: int, target_ms: float) -> int:
         """The largest total in [decode, budget] predicted within the target, else 0."""
@@ -151,9 +162,15 @@ class ModelPacer:
         if len(training) < _FIRST_FIT_STEPS // 2:
             return
         result = fit(training, holdout, self._prior)
+        latest = list(self._recent)[-_LATEST:]
+        if result.refusal and len(latest) == _LATEST:
+            # The store may hold two engines, the one before a change of pace and the one after.
+            split = _LATEST * 9 // 10
+            result = fit(latest[:split], latest[split:], self._prior)
         self._reason = result.refusal
         if result.refusal:
             return
+        self._has_fit = True
         self._model = result.model
         self._anchor = result.prior
         self._residuals.restart(

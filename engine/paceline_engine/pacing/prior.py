@@ -61,8 +61,8 @@ def _cpu_prior(info: ModelInfo) -> Prior:
         low=(0.05, 0.05, 0.0, 0.0, 0.0),
         high=(10.0, 10.0, 10.0, 50.0, 200.0),
         is_guess=True,
-        max_mape=0.35,
-        max_q_r=2.5,
+        max_mape=0.5,
+        max_q_r=3.0,
         min_prefill=16,
     )
 

@@ -12,6 +12,7 @@ _MIN_VISITS = 15  # before a bin's correction is used
 _CORRECTION_RATE = 0.02
 _CORRECTION_RANGE = (0.7, 1.5)
 _FAST_RATE = 1 / 30  # steps
+_NEAR_END = (0.75, 1.85)
 _LEVEL_STEPS = 30
 _SETTLED = (0.85, 1.2)
 _FAST_RANGE = (0.7, 2.0)
@@ -74,7 +75,8 @@ class Residuals:
         bounded = min(max(ratio, 1 / _MAX_RATIO), _MAX_RATIO)
         self._correct(place, bounded)
         self.fast = _clip(self.fast * (1 + _FAST_RATE * (bounded - 1)), _FAST_RANGE)
-        self._pinned = self._pinned + 1 if self.fast in _FAST_RANGE else 0
+        is_at_end = not _NEAR_END[0] < self.fast < _NEAR_END[1]
+        self._pinned = self._pinned + 1 if is_at_end else max(0, self._pinned - 3)
         self._ratios.append(ratio)
         self._steps += 1
         self._pending += 1

@@ -141,12 +141,14 @@ def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
     elif feasible_since is not None and now - feasible_since >= enough_s:
         unattainable = ""
     gained_trust = view.is_trusted and not memory.was_valid
+    proposals = (*(() if gained_trust else memory.proposals), proposal.caps)[-PROPOSALS:]
+    turns = (unattainable == "TPOTFloor") != memory.believes_floor
     return replace(
         memory,
         was_valid=view.is_trusted,
-        transition_until=now + _TRANSITION_S if gained_trust else memory.transition_until,
-        # Before trust, proposals were of another kind.
-        proposals=(*(() if gained_trust else memory.proposals), proposal.caps)[-PROPOSALS:],
+        transition_until=now + _TRANSITION_S if gained_trust or turns else memory.transition_until,
+        # Proposals made without trust, or for another kind of target, are of no use.
+        proposals=() if turns else proposals,
         obstacle=obstacle,
         obstacle_times=times,
         feasible_since=feasible_since,
@@ -159,7 +161,9 @@ def _guard(view: View, memory: Memory) -> Caps:
     """Choose the caps that should hold now: the proposals, as far as the guards let them."""
     current, now = view.current, view.evidence.now
     widen = 2.0 if memory.is_swinging(now) else 1.0
-    is_new = now < memory.transition_until and len(memory.proposals) <= 1
+    if not memory.proposals:
+        return current
+    is_new = now < memory.transition_until and len(memory.proposals) == 1
     may_jump = is_new or view.spec.mode == "Fixed" or view.evidence.limits.lease_lost
     guard = Guard(
         may_jump=may_jump,

@@ -41,6 +41,11 @@ class Memory:
     phase: Phase = "ColdStart"
     last_change: Change | None = None
 
+    @property
+    def believes_floor(self) -> bool:
+        """No limits keep the token target: it is not what limits are made for any more."""
+        return self.unattainable == "TPOTFloor"
+
     def is_swinging(self, now: float) -> bool:
         """Caps went back and forth too often."""
         recent = [at for at in self.reversals if now - at < _REVERSAL_MEMORY_S]

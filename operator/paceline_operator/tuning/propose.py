@@ -8,6 +8,7 @@ from paceline_operator.tuning.view import View
 _TILE = 16
 _AIMD_BATCH = 0.8
 _AIMD_BUDGET = 0.7
+_AIMD_MIN_BATCH = 4
 _AIMD_GAIN = 1.1
 _AIMD_CLEAN_S = 30.0
 _AIMD_SETTLE_S = 10.0
@@ -27,9 +28,11 @@ def propose(view: View) -> Proposal:
     """Choose by mode and by what is known."""
     if view.spec.mode == "Fixed":
         return _fixed(view)
-    if view.is_trusted:
+    is_new_floor = view.target.is_below_floor and not view.memory.believes_floor
+    if view.is_trusted and not is_new_floor:
         return _by_model(view)
-    if view.is_learning:
+    # A floor that a moment's noise made must not cut the batch to one.
+    if view.is_learning or is_new_floor:
         caps = Caps(view.current.batch_size, view.current.token_budget, view.target.ms)
         return _bounded(view, caps, view.target.binding, "Capacity")
     return _by_trial(view)
@@ -52,7 +55,10 @@ def _by_trial(view: View) -> Proposal:
     batch, budget = current.batch_size, current.token_budget
     held_s = evidence.now - view.memory.changed_at
     if view.is_missing_pace and not view.is_draining and held_s >= _AIMD_SETTLE_S:
-        batch, budget = int(batch * _AIMD_BATCH), int(budget * _AIMD_BUDGET)
+        # Never to a crawl: what is slow at so little is not made slow by the limits.
+        least = min(batch, _AIMD_MIN_BATCH)
+        batch = max(int(batch * _AIMD_BATCH), least)
+        budget = max(int(budget * _AIMD_BUDGET), batch + 2 * view.room.min_prefill)
     elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
         batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)
     caps = Caps(batch, budget, view.target.ms)

@@ -21,11 +21,16 @@ class StepTarget:
     ms: float | None
     binding: Literal["SLA:itl", "SLA:tpot", "None"]
     is_below_floor: bool = False
-    """Not even one decode alone keeps the SLA; τ is then what serves most of them well."""
+    """Not even one decode alone keeps the SLA."""
 
 
-def step_target(sla: SLA, model: ModelFit, *, trim: float, floor_ms: float) -> StepTarget:
-    """Derive τ. The pacer keeps t^ * q_r <= τ, so 95 of 100 steps are within τ."""
+def step_target(
+    sla: SLA, model: ModelFit, *, trim: float, floor_ms: float, gives_up: bool
+) -> StepTarget:
+    """Derive τ. The pacer keeps t^ * q_r <= τ, so 95 of 100 steps are within τ.
+
+    With `gives_up`, a target below the floor is left for a pace that serves all requests well.
+    """
     wanted: list[tuple[float, Literal["SLA:itl", "SLA:tpot"], float]] = []
     if sla.itl_p99_ms is not None:
         # The 99th of 100 gaps counts, not the 95th.
@@ -37,9 +42,10 @@ def step_target(sla: SLA, model: ModelFit, *, trim: float, floor_ms: float) -> S
     if not wanted:
         return StepTarget(None, "None")
     target_ms, binding, promised_ms = min(wanted)
-    if model.valid and floor_ms > promised_ms:
-        return StepTarget(_FLOOR_ROOM * floor_ms * model.q_r, binding, is_below_floor=True)
-    return StepTarget(target_ms, binding)
+    is_below_floor = model.valid and floor_ms > promised_ms
+    if is_below_floor and gives_up:
+        target_ms = _FLOOR_ROOM * floor_ms * model.q_r
+    return StepTarget(target_ms, binding, is_below_floor)
 
 
 def tail(model: ModelFit) -> float:

@@ -67,7 +67,13 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
     """Gather."""
     limits, forecast = evidence.limits, Forecast(evidence.model)
     floor_ms = forecast.step_ms(decode=1, prefill=0, context=memory.demand.context)
-    target = step_target(spec.sla, evidence.model, trim=memory.trim, floor_ms=floor_ms)
+    target = step_target(
+        spec.sla,
+        evidence.model,
+        trim=memory.trim,
+        floor_ms=floor_ms,
+        gives_up=memory.believes_floor,
+    )
     is_cpu = evidence.info.device.startswith("cpu")
     observed, counts = observe(spec.sla, evidence)
     return View(
