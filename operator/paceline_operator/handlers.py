@@ -72,6 +72,7 @@ def configure(settings: kopf.OperatorSettings, operation: Operation) -> None:
     settings.posting.enabled = False
     settings.scanning.disabled = bool(operation.settings.watch_namespaces)
     settings.networking.request_timeout = 30
+    settings.execution.default_backoff = 5  # a failed start is tried again; readiness tells of it
     settings.watching.server_timeout = 300
     for kind in (*_CHILDREN, _PODS):
         settings.watching.label_selectors[kind] = OWNED

@@ -39,6 +39,8 @@ class Operation:
     has_started: bool = False
     start_problem: str = ""
     """Why the last attempt to start failed; readiness shows it."""
+    broken: str = ""
+    """Which of our tasks ended by a bug; liveness shows it."""
     watched: Watched | None = None
     _api: ApiClient | None = None
     _pods: HttpPodClient | None = None
@@ -117,7 +119,15 @@ class Operation:
         self.metrics.is_leader.set(self.is_leading)
 
     def _begin(self, work: Coroutine[None, None, None], name: str) -> None:
-        self._tasks.append(asyncio.create_task(work, name=name))
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._note_end)
+        self._tasks.append(task)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Our tasks run for ever: one that ends by itself took its work with it."""
+        if not task.cancelled():
+            self.broken = f"{task.get_name()} ended: {task.exception()!r}"
+            _log.error("%s", self.broken)
 
     async def _work(self, reconciler: Reconciler, leader: Leader, rounds: Rounds) -> None:
         """Take keys for ever; a key that fails comes back later."""

@@ -13,6 +13,8 @@ def create_app(operation: Operation) -> web.Application:
     """Serve what probes and Prometheus ask."""
 
     async def alive(_: web.Request) -> web.Response:
+        if operation.broken:
+            return web.Response(status=500, text=f"{operation.broken}\n")
         if operation.is_leading and operation.queue.oldest_age_s() > _STUCK_AFTER_S:
             return web.Response(status=500, text="the queue has been stuck for 10 minutes\n")
         return web.Response(text="ok\n")

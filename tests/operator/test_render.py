@@ -251,10 +251,10 @@ def test_the_admin_port_is_for_the_operator() -> None:
     callers, operator = policy["ingress"]
 
     assert callers == {"ports": [{"port": "http", "protocol": "TCP"}]}
-    (source,) = operator["from"]
-    assert source["namespaceSelector"]["matchLabels"] == {
-        "kubernetes.io/metadata.name": "paceline-system"
-    }
+    assert [peer["namespaceSelector"]["matchLabels"] for peer in operator["from"]] == [
+        {"kubernetes.io/metadata.name": "paceline-system"},
+        {"serving.paceline.dev/metrics": "allowed"},
+    ]
     assert "NetworkPolicy" not in _rendered(network={"policy": "None"})
 
 

@@ -133,7 +133,8 @@ class Network(Part):
     """Who may reach the pods."""
 
     policy: Literal["Restricted", "None"] = "Restricted"
-    """Restricted: port 8001 for the operator and metrics only, port 8000 for `allowFrom`."""
+    """Restricted: port 8000 for `allowFrom`, port 8001 for the operator's namespace and for those
+    labelled `serving.paceline.dev/metrics=allowed`."""
     allow_from: (
         Annotated[list[Peer], Field(json_schema_extra=listed("atomic", max_items=32))] | None
     ) = None

@@ -2,17 +2,20 @@
 
 from typing import Any
 
-from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.api.inference_service import GROUP, InferenceService
 from paceline_operator.api.placement import Peer
 from paceline_operator.render.labels import Manifest, metadata, selector
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
+# Put on a namespace by whoever runs Prometheus there.
+_MAY_SCRAPE = f"{GROUP}/metrics"
 
 
 def network_policy(service: InferenceService, *, operator_namespace: str) -> Manifest | None:
     """Render the policy: callers to port 8000, the operator and scrapers of metrics to 8001.
 
     Port 8001 asks for a bearer token for everything but health and metrics.
+    The kubelet's probes come from the node, which no policy keeps out.
     """
     network = service.spec.network
     if network.policy == "None":
@@ -21,7 +24,10 @@ def network_policy(service: InferenceService, *, operator_namespace: str) -> Man
     if network.allow_from is not None:
         callers["from"] = [_peer(peer) for peer in network.allow_from]
     operator = {
-        "from": [{"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: operator_namespace}}}],
+        "from": [
+            {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: operator_namespace}}},
+            {"namespaceSelector": {"matchLabels": {_MAY_SCRAPE: "allowed"}}},
+        ],
         "ports": [{"port": "admin", "protocol": "TCP"}],
     }
     return {

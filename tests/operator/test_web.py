@@ -1,0 +1,110 @@
+"""Probes tell the truth about the start, the Lease and the tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from paceline_operator.leader import Leader
+from paceline_operator.metrics import Metrics
+from paceline_operator.operation import Operation
+from paceline_operator.settings import OperatorSettings
+from paceline_operator.web import create_app
+from paceline_operator.workqueue import WorkQueue
+from paceline_testing.clock import ManualClock
+from paceline_testing.fake_cluster import FakeCluster
+
+Client = TestClient[web.Request, web.Application]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def operation(clock: ManualClock) -> Operation:
+    return Operation(OperatorSettings(), Metrics(), queue=WorkQueue(clock))
+
+
+@pytest.fixture
+async def client(operation: Operation) -> AsyncIterator[Client]:
+    async with TestClient(TestServer(create_app(operation))) as client:
+        yield client
+
+
+async def _lead(operation: Operation, clock: ManualClock) -> None:
+    operation.leader = Leader(FakeCluster(), "paceline", "lease", "a", clock)
+    await operation.leader.try_once()
+
+
+async def _ask(client: Client, path: str) -> tuple[int, str]:
+    answer = await client.get(path)
+    return answer.status, await answer.text()
+
+
+async def test_a_failed_start_is_not_ready(client: Client, operation: Operation) -> None:
+    """The process lives and tries again: only readiness can tell."""
+    assert await _ask(client, "/readyz") == (503, "not started yet\n")
+
+    operation.start_problem = "start failed: no kubeconfig"
+
+    assert await _ask(client, "/readyz") == (503, "start failed: no kubeconfig\n")
+    assert (await _ask(client, "/healthz"))[0] == 200
+
+
+async def test_a_standby_is_ready(client: Client, operation: Operation, clock: ManualClock) -> None:
+    """It is ready to take over, and says that it does not lead."""
+    operation.has_started = True
+    assert await _ask(client, "/readyz") == (200, "standing by\n")
+
+    await _lead(operation, clock)
+
+    assert await _ask(client, "/readyz") == (200, "leading\n")
+
+
+async def test_a_leader_whose_queue_is_stuck_is_not_alive(
+    client: Client, operation: Operation, clock: ManualClock
+) -> None:
+    """A worker hangs: a new process is the only cure. A standby's queue may wait."""
+    operation.queue.add("default/quick")
+    clock.advance(3600)
+    assert (await _ask(client, "/healthz"))[0] == 200
+
+    await _lead(operation, clock)
+
+    assert (await _ask(client, "/healthz"))[0] == 500
+
+
+async def test_a_task_that_ended_is_not_alive(client: Client, operation: Operation) -> None:
+    """Our tasks run for ever: an end is a bug, whatever it was."""
+
+    async def crash() -> None:
+        raise RuntimeError("a bug")
+
+    operation._begin(crash(), "worker 0")
+    await asyncio.gather(*operation._tasks, return_exceptions=True)
+    await asyncio.sleep(0)
+
+    status, text = await _ask(client, "/healthz")
+    assert status == 500
+    assert "worker 0 ended" in text
+
+
+async def test_metrics_are_read_at_the_scrape(
+    client: Client, operation: Operation, clock: ManualClock
+) -> None:
+    """Gauges are never out of date."""
+    operation.queue.add("default/quick")
+    clock.advance(2)
+    await _lead(operation, clock)
+
+    _, text = await _ask(client, "/metrics")
+
+    assert "paceline_operator_queue_depth 1.0" in text
+    assert "paceline_operator_queue_oldest_age_seconds 2.0" in text
+    assert "paceline_operator_is_leader 1.0" in text
+    assert 'paceline_operator_build_info{version="' in text
+    assert 'paceline_operator_reconcile_total{result="error"} 0.0' in text
