@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline_engine.limits import Lane
 from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
 from paceline_sidecar.admission.gate import Gate, Queue, refuse
 from paceline_sidecar.errors import Refused
@@ -93,12 +94,10 @@ def test_a_hopeless_request_is_refused_at_once() -> None:
     ids=["nobody ahead", "no evidence", "in time", "batch lane", "no target", "switched off"],
 )
 def test_nobody_is_called_hopeless_without_a_reason(
-    queue: Queue, rate: float | None, lane: str, config: HotConfig
+    queue: Queue, rate: float | None, lane: Lane, config: HotConfig
 ) -> None:
     """A wrong refusal is an outage that we made ourselves."""
-    known = "batch" if lane == "batch" else "interactive"
-
-    assert refuse(queue, [100], lane=known, config=config, rate=rate) is None
+    assert refuse(queue, [100], lane=lane, config=config, rate=rate) is None
 
 
 @pytest.mark.parametrize(

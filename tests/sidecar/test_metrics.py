@@ -15,7 +15,8 @@ from paceline_testing.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(
-    r"^\| `(?P<name>[a-z0-9_:]+)` \| (?P<kind>\w+) \| [^|]+ \| (?P<labels>[^|]*) \| (?P<help>.+) \|$"
+    r"^\| `(?P<name>[a-z0-9_:]+)` \| (?P<kind>\w+) \| [^|]+ "
+    r"\| (?P<labels>[^|]*) \| (?P<help>.+) \|$"
 )
 
 
