@@ -27,7 +27,7 @@ from paceline_engine.wire import SetLimits, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 
 MAX_PROMPT = 40
-MAX_OUTPUT = 12
+MAX_OUTPUT = 24
 MAX_MODEL_LEN = 48
 
 
@@ -61,14 +61,14 @@ class Arrival:
 
 arrivals = st.builds(
     Arrival,
-    length=st.integers(1, MAX_PROMPT),
+    length=st.one_of(st.integers(1, 12), st.integers(1, MAX_PROMPT)),
     seed=st.integers(0, 3),
-    max_tokens=st.integers(1, MAX_OUTPUT),
+    max_tokens=st.sampled_from([1, 2, 5, 12, MAX_OUTPUT, MAX_OUTPUT]),
     min_tokens=st.integers(0, 4),
-    ignore_eos=st.booleans(),
+    ignore_eos=st.sampled_from([True, True, False]),
     lane=st.sampled_from(LANES),
     salt=st.sampled_from(["", "", "tenant"]),
-    deadline_s=st.one_of(st.none(), st.none(), st.floats(0.0, 20.0)),
+    deadline_s=st.one_of(st.none(), st.none(), st.floats(0.0, 60.0)),
 )
 
 
@@ -86,19 +86,19 @@ class EngineMachine(RuleBasedStateMachine):
     """Arrivals, cancels, deadlines and limits in any order, between any two steps."""
 
     @initialize(
-        num_blocks=st.integers(12, 40),
+        spare_blocks=st.integers(0, 10),
         block_size=st.sampled_from([1, 3, 4]),
         prefix_caching=st.booleans(),
     )
-    def start(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
+    def start(self, spare_blocks: int, block_size: int, prefix_caching: bool) -> None:
         # The smallest pool holds one longest request and not a block more.
-        blocks = max(num_blocks, -(-MAX_MODEL_LEN // block_size))
+        num_blocks = -(-MAX_MODEL_LEN // block_size) + spare_blocks
         self.pacer = MoodyPacer()
         self.under_test = EngineUnderTest(
             a_capacity(
                 max_batch_size=6,
                 max_token_budget=40,
-                num_blocks=blocks,
+                num_blocks=num_blocks,
                 block_size=block_size,
                 max_model_len=MAX_MODEL_LEN,
             ),
@@ -244,7 +244,7 @@ def test_nothing_is_lost_whatever_happens() -> None:
     run_state_machine_as_test(
         EngineMachine,
         settings=settings(
-            max_examples=120,
+            max_examples=150,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,  # a run must not differ from the next; fuzz by raising max_examples

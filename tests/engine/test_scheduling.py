@@ -185,6 +185,22 @@ def test_a_preempted_request_comes_back_before_those_that_wait() -> None:
     assert under_test.finished == ["a", "b", "c"]
 
 
+def test_a_request_is_not_admitted_into_the_blocks_that_others_need_next() -> None:
+    """It would be preempted at once, and computed twice."""
+    capacity = a_capacity(num_blocks=8, block_size=4, max_model_len=32)
+    under_test = EngineUnderTest(capacity, prefix_caching=False)
+    under_test.submit(a_submit("running", a_prompt(7), max_tokens=4))
+    under_test.step()
+
+    under_test.submit(a_submit("large", a_prompt(24), max_tokens=2))
+    under_test.step()
+
+    assert under_test.engine.load().waiting == 1
+    under_test.run_to_end()
+    assert under_test.engine.scheduler.num_preemptions == 0
+    assert under_test.finished == ["running", "large"]
+
+
 def test_a_lowered_batch_size_drains() -> None:
     """Nothing that runs is touched, nothing new starts until fewer run."""
     under_test = EngineUnderTest()
