@@ -1,0 +1,100 @@
+"""TLS on the public port, with a certificate that may be replaced."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from pydantic import ValidationError
+
+from paceline_sidecar.settings import Settings
+from paceline_sidecar.tls import reload_certificate
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.waiting import wait_until
+
+OPENSSL = shutil.which("openssl")
+needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificates")
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Self-signed, for localhost."""
+    certificate, key = folder / "tls.crt", folder / "tls.key"
+    subprocess.run(
+        [
+            *(str(OPENSSL), "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+            *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", f"/CN={name}"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
+
+
+@needs_openssl
+@pytest.mark.usefixtures("engine")
+def test_the_public_port_speaks_tls_and_the_admin_port_does_not(
+    run_dir: Path, start: Callable[..., Sidecar]
+) -> None:
+    """Probes and the operator use the admin port inside the cluster."""
+    certificate, key = make_certificate(run_dir, "first")
+    sidecar = start(tls_cert_file=certificate, tls_key_file=key)
+    wait_until(lambda: _ready(sidecar))
+
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    address = f"https://127.0.0.1:{sidecar.settings.port}/v1/completions"
+    body = {"model": "scripted", "prompt": "Hi"}
+    with httpx.Client(verify=trusted, timeout=30) as client:
+        answer = client.post(address, json=body)
+
+    assert answer.json()["choices"][0]["text"] == "Hello, world!"
+
+
+@needs_openssl
+async def test_a_replaced_certificate_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next handshake uses it; nobody restarts anything."""
+    certificate, key = make_certificate(tmp_path, "first")
+    settings = Settings(run_dir=tmp_path, tls_cert_file=certificate, tls_key_file=key)
+    config = uvicorn.Config("unused:app", ssl_certfile=certificate, ssl_keyfile=key)
+    loaded = asyncio.Event()
+
+    class Context:
+        def load_cert_chain(self, *_: object) -> None:
+            loaded.set()
+
+    monkeypatch.setattr(config, "ssl", Context(), raising=False)
+    monkeypatch.setattr("paceline_sidecar.tls._LOOK_EVERY_S", 0.01)
+    watcher = asyncio.create_task(reload_certificate(config, settings))
+    try:
+        await asyncio.sleep(0)
+        make_certificate(tmp_path, "second")
+        await asyncio.wait_for(loaded.wait(), 30)
+    finally:
+        watcher.cancel()
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    """At start, by name."""
+    with pytest.raises(ValidationError, match="go together"):
+        Settings(run_dir=tmp_path, tls_cert_file=tmp_path / "tls.crt")
+
+
+def test_a_run_directory_too_long_for_a_socket_is_refused() -> None:
+    """The kernel's own message would name neither the setting nor the limit."""
+    with pytest.raises(ValidationError, match="too long for a Unix socket"):
+        Settings(run_dir=Path("/" + "x" * 120))
+
+
+def _ready(sidecar: Sidecar) -> bool:
+    try:
+        return sidecar.admin.get("/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
