@@ -1,6 +1,7 @@
 """The demo: a violated SLA under bursty load, and the tuner that brings it back."""
 
 import asyncio
+import math
 import os
 import platform
 import time
@@ -14,6 +15,7 @@ import yaml
 from rich.console import Console
 
 from paceline_operator.api.tuning_spec import hot
+from paceline_operator.api.units import milliseconds
 from paceline_operator.local.live import LiveService
 from paceline_operator.local.manifest import load
 from paceline_operator.local.measured import Run, Sample, Verdict, judge, span
@@ -22,13 +24,13 @@ from paceline_operator.local.screen import View
 from paceline_operator.local.serving import serving
 from paceline_operator.local.settings import state_dir
 from paceline_operator.local.terminal import save_svg, shown
-from paceline_operator.local.traffic import CV, UTILIZATION, measure_capacity, workload
+from paceline_operator.local.traffic import CV, UTILIZATION, Speed, measure_speed, workload
 from paceline_operator.local.tuner import local_tuner
 from paceline_operator.traffic.corpus import help_topics
 from paceline_operator.traffic.open_loop import drive
 from paceline_operator.traffic.record import Record
 from paceline_operator.traffic.workload import plan
-from paceline_operator.tuning.model import Change, ServiceReport
+from paceline_operator.tuning.model import SLA, Change, ServiceReport
 
 BEFORE_S: Final = 30.0
 SETTLE_S: Final = 30.0
@@ -51,7 +53,7 @@ class Demo:
 async def run_demo(demo: Demo, console: Console) -> Verdict:
     """Serve, load, violate, tune, judge, report."""
     manifest = demo.out / "service.yaml"
-    set_mode(demo.manifest, manifest, "Observe")
+    write_copy(demo.manifest, manifest, mode="Observe", slowness=1)
     async with (
         local_tuner() as tuner,
         serving(manifest, port=None, tuner=tuner, folder=state_dir()) as live,
@@ -75,6 +77,7 @@ class Act:
         self._live = live
         self._demo = demo
         self._banner = "Loading the model."
+        self._slowness = 1.0
         self._records: list[Record] = []
         self._samples: list[Sample] = []
         self._changes: dict[tuple[float, str], Change] = {}
@@ -95,11 +98,10 @@ class Act:
         model = self._live.service.served_name
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self._live.place.url, limits=limits) as client:
-            self._banner = "Calibrating: how many requests per second can this machine serve?"
-            capacity_rps = await measure_capacity(
-                client, model=model, corpus=corpus, seed=self._demo.seed
-            )
-            rate_rps = round(UTILIZATION * capacity_rps, _RATE_DIGITS)
+            self._banner = "Calibrating: how fast does this machine serve?"
+            speed = await measure_speed(client, model=model, corpus=corpus, seed=self._demo.seed)
+            note = self._fit_sla(speed)
+            rate_rps = round(UTILIZATION * speed.capacity_rps, _RATE_DIGITS)
             requests = plan(
                 workload(rate_rps),
                 corpus,
@@ -120,7 +122,8 @@ class Act:
             machine=machine(),
             sla=hot(self._live.service.spec).sla,
             rate_rps=rate_rps,
-            measured_capacity_rps=capacity_rps,
+            speed=speed,
+            note=note,
             cv=CV,
             start_at=start_at,
             border_at=border_at,
@@ -131,12 +134,28 @@ class Act:
             changes=tuple(self._changes.values()),
         )
 
+    def _fit_sla(self, speed: Speed) -> str:
+        """Declare a looser SLA where this machine could not keep the manifest's at any setting."""
+        declared = hot(self._live.service.spec).sla
+        factor = slowness(declared, speed)
+        if factor == 1:
+            return ""
+        note = (
+            f"This machine takes {speed.decode_ms:.0f} ms for one token alone and"
+            f" {speed.prefill_ms:.1f} ms for each token of a prompt: too slow for the manifest's"
+            f" targets, so this run declares them {factor:g} times as long."
+        )
+        self._live.note(note)
+        write_copy(self._demo.manifest, self._live.path, mode="Observe", slowness=factor)
+        self._slowness = factor
+        return note
+
     async def _phases(self, rate_rps: float, start_at: float) -> None:
         load = f"{rate_rps:.2f} requests/s in bursts (CV {CV:g})"
         self._banner = f"1 of 2: limits as declared, the tuner only watches. {load}."
         await _until(start_at + BEFORE_S)
         # The file is edited, as a person would: the change takes the same way.
-        set_mode(self._demo.manifest, self._live.path, "Auto")
+        write_copy(self._demo.manifest, self._live.path, mode="Auto", slowness=self._slowness)
         self._banner = f"2 of 2: tuning.mode is now Auto. {load}."
         await _until(start_at + BEFORE_S + SETTLE_S + JUDGED_S)
         self._banner = "Done: the last requests finish."
@@ -155,11 +174,23 @@ class Act:
         self._changes |= {(change.at, change.pod): change for change in reversed(report.history)}
 
 
-def set_mode(source: Path, target: Path, mode: str) -> None:
-    """Write `source` to `target` with another `spec.tuning.mode`."""
+def slowness(sla: SLA, speed: Speed) -> float:
+    """How many times longer targets must be for this machine to keep them; 1 where it can."""
+    if sla.itl_p99_ms is None:
+        return 1.0
+    return max(1.0, math.ceil(2 * speed.least_itl_ms / sla.itl_p99_ms) / 2)
+
+
+def write_copy(source: Path, target: Path, *, mode: str, slowness: float) -> None:
+    """Write `source` to `target` with another `spec.tuning.mode`, and with longer targets."""
     load(source)  # a bad manifest is refused under its own name
     manifest = yaml.safe_load(source.read_text(encoding="utf-8"))
-    manifest["spec"].setdefault("tuning", {})["mode"] = mode
+    spec = manifest["spec"]
+    spec.setdefault("tuning", {})["mode"] = mode
+    for name in ("ttft", "tpot", "itl"):
+        if name in spec.get("sla", {}):
+            target_ms = milliseconds(spec["sla"][name]["p99"]) * slowness
+            spec["sla"][name]["p99"] = f"{target_ms:.0f}ms"
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_suffix(".draft")
     draft.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")

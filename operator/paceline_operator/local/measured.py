@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline_operator.local.traffic import Speed
 from paceline_operator.traffic.record import Record, percentile
 from paceline_operator.tuning.model import SLA, Change, Observed
 
@@ -84,7 +85,9 @@ class Run:
     machine: str
     sla: SLA
     rate_rps: float
-    measured_capacity_rps: float
+    speed: Speed
+    note: str
+    """Why other targets were declared than the manifest's; empty where they were not."""
     cv: float
     start_at: float
     """When traffic began: the zero of every plot."""

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
+from statistics import median
 from typing import Final
 
 import httpx
@@ -12,16 +14,37 @@ from paceline_operator.traffic.open_loop import drive
 from paceline_operator.traffic.record import Record
 from paceline_operator.traffic.workload import Lengths, PlannedRequest, Workload, excerpt
 
-PROMPTS: Final = Lengths(median=110, sigma=1.0, min=16, max=1000)
-OUTPUTS: Final = Lengths(median=24, sigma=0.5, min=8, max=64)
+PROMPTS: Final = Lengths(median=90, sigma=0.9, min=16, max=800)
+OUTPUTS: Final = Lengths(median=20, sigma=0.5, min=8, max=48)
 CV: Final = 2.5
 UTILIZATION: Final = 0.4
 """Of the measured capacity. A burst is several times the mean, and the rest must absorb it."""
-_CALIBRATION_REQUESTS: Final = 12
+_FULL_HOUSE: Final = 10
+"""Requests at once."""
+_LEAST_CHUNK: Final = 64
+"""Prefill tokens per step below which long prompts starve."""
+_MARGIN: Final = 1.5
 
 
 class CalibrationError(LocalError):
-    """The machine's capacity could not be measured."""
+    """The machine's speed could not be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What this machine can do with this model."""
+
+    capacity_rps: float
+    """Requests per second, of the demo's mix, that it completes when it is full."""
+    decode_ms: float
+    """One token of a lone request."""
+    prefill_ms: float
+    """Each token of a lone prompt."""
+
+    @property
+    def least_itl_ms(self) -> float:
+        """An ITL target that a few answers beside the smallest useful prefill chunk can keep."""
+        return _MARGIN * (self.decode_ms + _LEAST_CHUNK * self.prefill_ms)
 
 
 def workload(rate_rps: float) -> Workload:
@@ -29,28 +52,36 @@ def workload(rate_rps: float) -> Workload:
     return Workload(rate_rps=rate_rps, cv=CV, prompt_tokens=PROMPTS, output_tokens=OUTPUTS)
 
 
-async def measure_capacity(
-    client: httpx.AsyncClient, *, model: str, corpus: str, seed: int
-) -> float:
-    """Requests per second, of the demo's mix, that this machine completes when it is full."""
+async def measure_speed(client: httpx.AsyncClient, *, model: str, corpus: str, seed: int) -> Speed:
+    """Serve one request alone, then a full house."""
     random = Random(seed)  # noqa: S311 - a load, not a secret
-    prompts, outputs = (lengths.spread(_CALIBRATION_REQUESTS) for lengths in (PROMPTS, OUTPUTS))
+    alone = PlannedRequest(0.0, excerpt(corpus, PROMPTS.quantile(0.9), random), OUTPUTS.max // 2)
+    (single,), _ = await _serve(client, [alone], model)
+    outputs = OUTPUTS.spread(_FULL_HOUSE)
     random.shuffle(outputs)
-    requests = [
+    many = [
         PlannedRequest(0.0, excerpt(corpus, prompt, random), output)
-        for prompt, output in zip(prompts, outputs, strict=True)
+        for prompt, output in zip(PROMPTS.spread(_FULL_HOUSE), outputs, strict=True)
     ]
+    _, took_s = await _serve(client, many, model)
+    decode_ms = median(single.itls_ms)
+    first_ms = single.ttft_ms or 0.0
+    return Speed(
+        capacity_rps=len(many) / took_s,
+        decode_ms=decode_ms,
+        prefill_ms=max(first_ms - decode_ms, 0.0) / max(single.prompt_tokens, 1),
+    )
+
+
+async def _serve(
+    client: httpx.AsyncClient, requests: Sequence[PlannedRequest], model: str
+) -> tuple[list[Record], float]:
     records: list[Record] = []
     started_at = time.monotonic()
     await drive(client, requests, model=model, sink=records.append)
     took_s = time.monotonic() - started_at
-    _check(records)
-    return len(records) / took_s
-
-
-def _check(records: Sequence[Record]) -> None:
-    bad = [record for record in records if record.outcome != "ok"]
+    bad = [record for record in records if record.outcome != "ok" or len(record.token_ats) < 2]  # noqa: PLR2004 - a gap has two ends
     if bad:
-        raise CalibrationError(
-            f"{len(bad)} of {len(records)} first requests failed: {bad[0].error}"
-        )
+        why = bad[0].error or "fewer than two pieces of text"
+        raise CalibrationError(f"{len(bad)} of {len(records)} first requests failed: {why}")
+    return records, took_s

@@ -10,6 +10,7 @@ import pytest
 
 from paceline_operator.local.measured import Run, Sample, judge
 from paceline_operator.local.report import summary, write_report
+from paceline_operator.local.traffic import Speed
 from paceline_operator.traffic.record import Record
 from paceline_operator.tuning.model import SLA
 from paceline_testing.reports import a_change, observed
@@ -42,7 +43,8 @@ def run() -> Run:
         machine="2 cores of <this> & that",
         sla=SLA(ttft_p99_ms=1000.0, itl_p99_ms=400.0),
         rate_rps=1.0,
-        measured_capacity_rps=2.5,
+        speed=Speed(capacity_rps=2.5, decode_ms=60.0, prefill_ms=3.0),
+        note="",
         cv=2.5,
         start_at=START,
         border_at=BORDER,
