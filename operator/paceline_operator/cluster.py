@@ -37,18 +37,23 @@ class Cluster(Protocol):
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """Read one object; None where there is none."""
+        ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply: own exactly the fields of the manifest."""
+        ...
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object; ConflictError where it exists."""
+        ...
 
     async def replace(self, manifest: Manifest) -> Manifest:
         """Replace an object that has not changed since it was read; else ConflictError."""
+        ...
 
     async def delete(self, manifest: Manifest) -> None:
         """Delete this very object, by its uid; one that is gone is no error."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,19 @@ class Watched(Protocol):
 
     def keys(self) -> Iterable[str]:
         """Name every InferenceService."""
+        ...
 
     def service(self, key: str) -> Manifest | None:
         """Give the InferenceService itself."""
+        ...
 
     def children(self, key: str) -> Iterable[Manifest]:
         """Give the objects that carry our labels for it."""
+        ...
 
     def pods(self, key: str) -> Iterable[Manifest]:
         """Give its pods."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class Tuner(Protocol):
 
     def forget(self, key: str) -> None:
         """Drop a service that is gone."""
+        ...
 
 
 class Leadership(Protocol):
@@ -36,6 +37,7 @@ class Leadership(Protocol):
 
     async def lead(self) -> None:
         """Return once this replica leads."""
+        ...
 
 
 @dataclass(slots=True)
