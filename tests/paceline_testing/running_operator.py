@@ -7,10 +7,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from local_cluster.cluster import Cluster
@@ -43,18 +44,26 @@ class RunningOperator:
 
 
 @contextmanager
-def running_operator(cluster: Cluster, namespace: str, folder: Path) -> Iterator[RunningOperator]:
-    """Start it for one namespace, wait until it is ready, and end it with SIGTERM."""
+def running_operator(
+    cluster: Cluster,
+    namespace: str,
+    folder: Path,
+    *,
+    is_namespaced: bool = True,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[RunningOperator]:
+    """Start it for one namespace or for all, wait until it is ready, and end it with SIGTERM."""
     port = _free_port()
     log = folder / f"operator-{port}.log"
     environment = os.environ | {
         "KUBECONFIG": str(cluster.kubeconfig),
-        "PACELINE_OPERATOR_WATCH_NAMESPACES": namespace,
+        "PACELINE_OPERATOR_WATCH_NAMESPACES": namespace if is_namespaced else "",
         "PACELINE_OPERATOR_NAMESPACE": namespace,
         "PACELINE_OPERATOR_POD_NAME": f"operator-{port}",
         "PACELINE_OPERATOR_HOST": "127.0.0.1",
         "PACELINE_OPERATOR_PORT": str(port),
         "PACELINE_OPERATOR_RESYNC_S": "5",
+        **settings,
     }
     with log.open("wb") as sink:
         process = subprocess.Popen(

@@ -1,0 +1,87 @@
+"""The chart's own RBAC is enough for the operator, with Roles alone and with a ClusterRole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python.chart import Chart
+
+from local_cluster.cluster import Cluster
+from paceline_operator.render.labels import Manifest
+from paceline_testing.running_operator import eventually, running_operator
+from paceline_testing.services import a_manifest
+
+pytestmark = pytest.mark.cluster
+
+CHART = Path(__file__).parents[2] / "charts" / "paceline"
+_KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+
+
+def _rights(namespace: str, *, is_namespaced: bool) -> list[Manifest]:
+    """The chart's service account and all that it may do."""
+    values: dict[str, Any] = {"watchNamespaces": [namespace] if is_namespaced else []}
+    rendered = Chart.load(CHART).render(values, name=namespace, namespace=namespace)
+    texts = [text for path, text in sorted(rendered.items()) if path.endswith(".yaml")]
+    documents = [document for text in texts for document in yaml.safe_load_all(text) if document]
+    return [document for document in documents if document["kind"] in _KINDS]
+
+
+def _as_account(cluster: Cluster, namespace: str, account: str, folder: Path) -> Cluster:
+    """Log in as the service account, with nothing but its token."""
+    token = cluster.kubectl("-n", namespace, "create", "token", account).strip()
+    config = yaml.safe_load(cluster.kubectl("config", "view", "--raw", "--minify", "--flatten"))
+    config["users"][0]["user"] = {"token": token}
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    return Cluster(kubeconfig)
+
+
+@pytest.mark.parametrize("is_namespaced", [True, False], ids=["Role", "ClusterRole"])
+def test_the_charts_rights_are_enough(
+    control_plane: Cluster, tmp_path: Path, *, is_namespaced: bool
+) -> None:
+    """Every write is made once: children, token, status, events, the Lease, a deletion."""
+    namespace = "rights-role" if is_namespaced else "rights-clusterrole"
+    control_plane.kubectl("delete", "ns", namespace, "--ignore-not-found", "--wait")
+    control_plane.kubectl("create", "ns", namespace)
+    rights = _rights(namespace, is_namespaced=is_namespaced)
+    control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump_all(rights))
+    (account,) = (found for found in rights if found["kind"] == "ServiceAccount")
+    name = account["metadata"]["name"]
+    lease = {"PACELINE_OPERATOR_LEASE_NAME": name}
+    limited = _as_account(control_plane, namespace, name, tmp_path)
+
+    with running_operator(
+        limited, namespace, tmp_path, is_namespaced=is_namespaced, settings=lease
+    ) as operator:
+        manifest = a_manifest("judged", replicas=2)
+        manifest["metadata"].pop("namespace")
+        control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=json.dumps(manifest))
+
+        def is_whole() -> bool:
+            listing = ("get", "pdb,deploy,secret,netpol", "-l", "serving.paceline.dev/service")
+            text = control_plane.kubectl("-n", namespace, *listing, "-o", "name")
+            return len(text.split()) == 4
+
+        eventually(is_whole, told_by=operator.log)
+        control_plane.kubectl("-n", namespace, "scale", "pisvc/judged", "--replicas=1")
+
+        def has_no_budget() -> bool:
+            return control_plane.kubectl("-n", namespace, "get", "pdb", "-o", "name") == ""
+
+        eventually(has_no_budget, told_by=operator.log)
+        eventually(
+            lambda: operator.metric("paceline_operator_status_writes_total") > 0,
+            told_by=operator.log,
+        )
+        refused = [line for line in operator.get("/metrics").splitlines() if 'code="403"' in line]
+        log = operator.log.read_text()
+
+    control_plane.kubectl("delete", "ns", namespace, "--wait=false")
+    cluster_wide = [found for found in rights if found["kind"].startswith("Cluster")]
+    if cluster_wide:
+        control_plane.kubectl("delete", "-f", "-", input=yaml.safe_dump_all(cluster_wide))
+    assert refused == []
+    assert "forbidden" not in log.lower()
