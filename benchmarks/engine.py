@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.engine import Engine
@@ -109,9 +110,7 @@ def paceline(model: LoadedModel, token_budget: int) -> Run:
             limits=limits,
             clock=time.perf_counter,
         )
-        sampling = Sampling(
-            max_tokens=workload.output_tokens, temperature=0.0, ignore_eos=True
-        )
+        sampling = Sampling(max_tokens=workload.output_tokens, temperature=0.0, ignore_eos=True)
         sent: dict[str, float] = {}
         tokens: dict[str, list[float]] = {}
 
@@ -135,7 +134,7 @@ def paceline(model: LoadedModel, token_budget: int) -> Run:
 
 
 def padded_generate(model: Any) -> Run:
-    """transformers' `generate`, in padded batches; tokens are timed as the streamer gets them."""
+    """Run `generate` of transformers in padded batches; a token is timed where it is chosen."""
 
     class Clock:
         def __init__(self) -> None:
@@ -185,7 +184,7 @@ def padded_generate(model: Any) -> Run:
 
 
 def continuous_batching(model: Any) -> Run:
-    """transformers' continuous batching; each request is told at its end, with its token times."""
+    """Run continuous batching of transformers; a token is timed as it is streamed."""
 
     def run(prompts: list[list[int]], workload: Workload) -> list[Timeline]:
         from transformers import GenerationConfig  # noqa: PLC0415 - seconds to import
@@ -278,8 +277,8 @@ def _write(
     text = (
         "# The engine on a CPU\n\n"
         f"SmolLM2-135M-Instruct, float32, {workload.requests} requests, prompts of "
-        f"{workload.shortest} to {workload.longest} tokens, {workload.output_tokens} output tokens, "
-        f"{workload.concurrency} at a time; medians of {repeats} interleaved runs.\n"
+        f"{workload.shortest} to {workload.longest} tokens, {workload.output_tokens} output "
+        f"tokens, {workload.concurrency} at a time; medians of {repeats} interleaved runs.\n"
         "`ratio` is how many times faster Paceline is than the row's engine.\n\n"
         f"{table}\n\n"
         f"{record['machine']['threads']} threads, torch {record['machine']['torch']}, "

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from paceline_engine.checkpoint.checkpoint import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
@@ -20,7 +22,6 @@ from paceline_engine.errors import (
 from paceline_engine.model.load import load_model
 from paceline_engine.settings import Settings
 from paceline_testing.tiny_model import make_tiny_model
-from safetensors.torch import load_file, save_file
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+
 from paceline_engine.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
-from tokenizers import Tokenizer
 
 pytestmark = pytest.mark.model
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.engine import Engine
@@ -18,7 +20,6 @@ from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
 from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
-from tokenizers import Tokenizer
 
 pytestmark = pytest.mark.model
 

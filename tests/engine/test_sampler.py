@@ -1,9 +1,11 @@
 """The sampler draws from the distribution that was asked for, the same whatever is beside a row."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+
 from paceline_engine.request import Request
 from paceline_engine.sampling.draw import uniform
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
@@ -65,7 +67,7 @@ def test_a_vanishing_temperature_is_greedy() -> None:
     ]
 
 
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "cold": {"temperature": 0.5},
     "top_k": {"top_k": 5},
@@ -94,7 +96,7 @@ def _probabilities(logits: torch.Tensor, request: Request) -> torch.Tensor:
 def test_draws_follow_the_distribution(kind: str) -> None:
     """Over many seeds no token is drawn that cannot be, and each as often as it should."""
     logits = _logits(1)
-    requests = [_request(seed=seed, **KINDS[kind]) for seed in range(4000)]  # type: ignore[arg-type] - each kind holds valid arguments
+    requests = [_request(seed=seed, **KINDS[kind]) for seed in range(4000)]
     expected = _probabilities(logits[0], requests[0])
 
     counts = Counter(_sampler().sample(logits.expand(4000, -1).clone(), requests))
@@ -113,7 +115,7 @@ def test_a_seeded_row_does_not_see_its_neighbours() -> None:
     """Same seed, same position, same logits: the same token, alone or in any batch and order."""
     logits = _logits(7)
     requests = [
-        _request(str(row), seed=row, position=6 + row, **kind)  # type: ignore[arg-type] - as above
+        _request(str(row), seed=row, position=6 + row, **kind)
         for row, kind in enumerate(KINDS.values())
     ]
     sampler = _sampler()
@@ -166,6 +168,6 @@ def test_draws_are_uniform_and_differ_by_seed_and_position() -> None:
     draws = torch.tensor([[uniform(seed, at) for at in range(100)] for seed in range(-50, 50)])
 
     assert draws.unique().numel() > 9_900
-    assert 0 < draws.min()
+    assert draws.min() > 0
     assert draws.max() < 1
     assert (draws.flatten().histc(10, 0, 1) / 10_000 - 0.1).abs().max() < 0.015

@@ -70,6 +70,7 @@ class Metadata:
         return default if field is None else field.contents()
 
     def __getitem__(self, key: str) -> Any:
+        """Return what must be there."""
         field = self._fields.get(key)
         if field is None:
             raise CorruptModel(f"The GGUF file has no metadata {key!r}.")

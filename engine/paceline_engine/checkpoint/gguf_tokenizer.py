@@ -29,7 +29,9 @@ class Metadata(Protocol):
         """The value of `key`, or `default`."""
         ...
 
-    def __getitem__(self, key: str) -> Any: ...
+    def __getitem__(self, key: str) -> Any:
+        """Return what must be there."""
+        ...
 
 
 def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
@@ -37,7 +39,7 @@ def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
     kind = metadata["tokenizer.ggml.model"]
     if kind != "gpt2":
         raise UnsupportedModel(
-            f"The GGUF file's tokenizer is {kind!r}; the engine builds byte-level BPE ('gpt2') only."
+            f"The GGUF file's tokenizer is {kind!r}; the engine builds only byte-level BPE, 'gpt2'."
         )
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     tokenizer = _byte_level_bpe(tokens, metadata["tokenizer.ggml.merges"])

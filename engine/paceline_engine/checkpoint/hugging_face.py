@@ -34,9 +34,9 @@ class SafetensorsFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files = {name: _open(folder / name) for name in _shard_names(folder)}
-        self._file_of = {
-            tensor: name for name, file in self._files.items() for tensor in file.keys()
-        }  # noqa: SIM118 - a file is no mapping
+        self._file_of: dict[str, str] = {}
+        for name, file in self._files.items():
+            self._file_of |= dict.fromkeys(file.keys(), name)
 
     @property
     def origin(self) -> str:

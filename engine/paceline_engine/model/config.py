@@ -51,6 +51,7 @@ class ModelConfig:
     qk_norm: bool
 
     def __post_init__(self) -> None:
+        """Refuse sizes that contradict each other."""
         if self.num_q_heads % self.num_kv_heads:
             raise CorruptModel(
                 "The model's config: num_attention_heads must be a multiple of "

@@ -75,7 +75,7 @@ def _block_table(batch: Batch, block_size: int) -> Int32s:
 
 def _require_known_tokens(batch: Batch, token_ids: Int64s, ends: Int64s, vocab_size: int) -> None:
     """A token beyond the embedding would end the process, or read foreign memory."""
-    if 0 <= token_ids.min() and token_ids.max() < vocab_size:
+    if token_ids.min() >= 0 and token_ids.max() < vocab_size:
         return
     wrong = int(np.flatnonzero((token_ids < 0) | (token_ids >= vocab_size))[0])
     request = batch.slices[int(np.searchsorted(ends, wrong, side="right"))].request

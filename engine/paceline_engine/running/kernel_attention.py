@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import torch
-from paceline_kernels import paged_decode_attention, paged_prefill_attention, rope_and_store_kv
 from torch import Tensor
 
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
+from paceline_kernels import paged_decode_attention, paged_prefill_attention, rope_and_store_kv
 
 
 class KernelAttention:

@@ -1,10 +1,10 @@
 """The decoder's elementwise ops on each device."""
 
-import paceline_kernels
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+import paceline_kernels
 from paceline_engine.model.decoder import Ops
 
 

@@ -35,6 +35,7 @@ class PlainLinear:
         self.bias = bias  # [out]
 
     def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
         return functional.linear(x, self.weight, self.bias)
 
 
@@ -47,6 +48,7 @@ class PackedLinear:
         self._product = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001 - as above
 
     def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
         y: Tensor = self._product(x, self.weight, self.bias, "none", [], "")
         return y
 
@@ -59,6 +61,7 @@ class TransposedLinear:
         self.bias = bias  # [out]
 
     def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
         y = x @ self.weight
         return y if self.bias is None else y.add_(self.bias)
 
