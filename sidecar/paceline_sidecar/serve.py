@@ -34,8 +34,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, drain, leave."""
+async def serve(
+    settings: Settings, *, stop: asyncio.Event, sockets: list[socket.socket] | None = None
+) -> None:
+    """Serve until `stop` is set, drain, leave; `sockets` may already listen, public one first."""
     engine = ZmqEngine(settings.socket_path, heartbeat_s=settings.heartbeat_s)
     service = Service(engine, run_dir=settings.run_dir, served_name=settings.served_name)
     control = Control(service, settings.runtime_config_file)
@@ -43,7 +45,7 @@ async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
     engine.listen(service)
     public = _server(create_public_app(service, settings), settings, tls=True)
     admin = _server(create_admin_app(service, control, settings), settings, tls=False)
-    sockets = [
+    sockets = sockets or [
         _listen(settings.host, settings.port),
         _listen(settings.host, settings.admin_port),
     ]

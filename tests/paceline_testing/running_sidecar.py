@@ -18,8 +18,9 @@ TOKEN = "admin-token"
 class Sidecar:
     """One that runs in a thread of its own, and the clients that tests ask it with."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
         self.settings = settings
+        self._sockets = sockets
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self.thread = threading.Thread(target=self._run, name="sidecar", daemon=True)
@@ -61,7 +62,7 @@ class Sidecar:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(serve(self.settings, stop=self._stop))
+            runner.run(serve(self.settings, stop=self._stop, sockets=self._sockets))
 
 
 def free_port() -> int:
@@ -72,16 +73,18 @@ def free_port() -> int:
 
 def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
     """Serve from `run_dir`; the engine may come later."""
+    # Bound before anybody is told the port: nobody else can take it meanwhile.
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     token_file = run_dir / "token"
     token_file.write_text(TOKEN)
     values: dict[str, Any] = {
         "run_dir": run_dir,
         "host": "127.0.0.1",
-        "port": free_port(),
-        "admin_port": free_port(),
+        "port": sockets[0].getsockname()[1],
+        "admin_port": sockets[1].getsockname()[1],
         "runtime_token_file": token_file,
         "drain_s": 5.0,
     }
-    sidecar = Sidecar(Settings(**{**values, **changes}))
+    sidecar = Sidecar(Settings(**{**values, **changes}), sockets)
     sidecar.thread.start()
     return sidecar

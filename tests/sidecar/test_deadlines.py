@@ -58,15 +58,15 @@ def test_a_stream_that_runs_out_of_time_ends_with_an_error_event(
 ) -> None:
     """Its status was sent long ago."""
     engine.script.hold_after = 2
-    stream = sidecar.openai.completions.create(
-        model="scripted",
-        prompt="Hi",
-        stream=True,
-        extra_headers={"x-request-timeout-ms": "300"},
-    )
-
     with pytest.raises(openai.APIError, match="deadline"):
-        list(stream)
+        list(
+            sidecar.openai.completions.create(
+                model="scripted",
+                prompt="Hi",
+                stream=True,
+                extra_headers={"x-request-timeout-ms": "300"},
+            )
+        )
 
 
 def test_a_request_that_lost_its_ttft_target_is_shed_while_others_wait(
