@@ -60,16 +60,15 @@ class Cluster:
         )
 
     @contextmanager
-    def service(self, name: str, port: int, *, namespace: str = "default") -> Iterator[str]:
-        """The base URL of a Service: its own address, or a forwarded port of this machine."""
+    def reach(self, target: str, port: int, *, namespace: str = "default") -> Iterator[str]:
+        """The base URL of `service/NAME` or `pod/NAME`: its own address, else a forwarded port."""
         if self.is_routed:
-            query = "-ojsonpath={.spec.clusterIP}"
-            address = self.kubectl("get", "service", name, "-n", namespace, query)
+            field = "{.spec.clusterIP}" if target.startswith("service/") else "{.status.podIP}"
+            address = self.kubectl("get", target, "-n", namespace, f"-ojsonpath={field}")
             yield f"http://{address}:{port}"
             return
-        forward = ("port-forward", "-n", namespace, f"service/{name}", f":{port}")
         with subprocess.Popen(
-            [kubectl_command(), *forward],
+            [kubectl_command(), "port-forward", "-n", namespace, target, f":{port}"],
             env=os.environ | {"KUBECONFIG": str(self.kubeconfig)},
             stdout=subprocess.PIPE,
             text=True,

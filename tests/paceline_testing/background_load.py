@@ -1,0 +1,38 @@
+"""Open-loop traffic in a thread of its own, for as long as a test wants it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from threading import Event, Thread
+
+import httpx
+
+from paceline_operator.traffic.corpus import help_topics
+from paceline_operator.traffic.open_loop import drive
+from paceline_operator.traffic.record import Record
+from paceline_operator.traffic.workload import Workload, plan
+
+
+@contextmanager
+def background_load(url: str, workload: Workload, *, model: str) -> Iterator[list[Record]]:
+    """Send the workload block by block; on leaving, wait until the last request is answered."""
+    records: list[Record] = []
+    is_over = Event()
+
+    async def send_blocks() -> None:
+        unlimited = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, limits=unlimited) as client:
+            for seed in count():
+                if is_over.is_set():
+                    return
+                block = plan(workload, help_topics(), duration_s=workload.block_s, seed=seed)
+                await drive(client, block, model=model, sink=records.append)
+
+    thread = Thread(target=lambda: asyncio.run(send_blocks()), name="load")
+    thread.start()
+    try:
+        yield records
+    finally:
+        is_over.set()
+        thread.join()
