@@ -16,7 +16,7 @@ from paceline_operator.report import conditions
 def status_of(observed: Observed, plan: Plan, judgements: Sequence[Judgement]) -> Status:
     """Compose the status; deterministic, so that an unchanged world gives an unchanged status."""
     service, report = observed.service, observed.report
-    counts = count_replicas(observed, plan)
+    counts = count_replicas(observed)
     labels = selector(service.metadata.name)
     return Status(
         observed_generation=service.metadata.generation,

@@ -27,7 +27,8 @@ def _observed(*pods: PodView, status: dict[str, Any] | None = None, **spec: Any)
     deployment = {
         "metadata": {"generation": 2},
         "spec": {"replicas": service.spec.replicas},
-        "status": {"observedGeneration": 2} | (status or {}),
+        "status": {"observedGeneration": 2, "updatedReplicas": service.spec.replicas}
+        | (status or {}),
     }
     return Observed(
         service=service,
@@ -87,6 +88,13 @@ def test_pods_of_an_old_template_do_not_make_ready() -> None:
     assert _said(found["Ready"]) == ("False", "Progressing")
     assert _said(found["WorkloadAvailable"]) == ("True", "Available")
     assert _said(found["Reconciling"]) == ("True", "Progressing")
+
+
+def test_pods_of_an_old_image_do_not_make_ready() -> None:
+    """An upgrade of the operator brings new images under the same spec."""
+    found = _judged(_observed(_SERVING, status={"updatedReplicas": 0}))
+
+    assert _said(found["Ready"]) == ("False", "Progressing")
 
 
 def test_a_leaving_pod_does_not_count() -> None:

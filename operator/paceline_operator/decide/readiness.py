@@ -16,23 +16,26 @@ class Replicas:
     ready: int = 0
     updated: int = 0
     is_current: bool = False
-    """The Deployment's controller has seen the template that the spec asks for."""
+    """The Deployment's controller has seen what we wrote, and made every pod from it."""
 
 
-def count_replicas(observed: Observed, plan: Plan) -> Replicas:
-    """Count the pods; those of the observed template are told by their label."""
+def count_replicas(observed: Observed) -> Replicas:
+    """Count the pods; the Deployment's controller tells which are of the present template."""
     deployment = observed.deployment
     if deployment is None:
         return Replicas()
     status = deployment.get("status", {})
     pods = [pod for pod in observed.pods if not pod.is_leaving]
-    updated = [pod for pod in pods if pod.template_hash == plan.template_hash]
+    updated = status.get("updatedReplicas", 0)
+    wanted = observed.service.spec.replicas
     return Replicas(
         present=len(pods),
         ready=sum(pod.is_ready for pod in pods),
-        updated=len(updated),
+        updated=updated,
         is_current=status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
-        and deployment["spec"].get("replicas") == observed.service.spec.replicas,
+        and deployment["spec"].get("replicas") == wanted
+        # A new image comes with the same hash of the spec.
+        and updated >= wanted,
     )
 
 
@@ -50,7 +53,7 @@ def ready(
         for pod in observed.pods
         if pod.is_ready and not pod.is_leaving and pod.template_hash == plan.template_hash
     ]
-    if not count_replicas(observed, plan).is_current or len(serving) < wanted:
+    if not count_replicas(observed).is_current or len(serving) < wanted:
         cause = next((found for found in (model, workload) if found.status == "False"), workload)
         reason = cause.reason if cause.status == "False" else "Progressing"
         message = cause.message if cause.status == "False" else "pods of the new template start"
