@@ -94,12 +94,14 @@ def _build(node: Node, image: Image) -> None:
             *(f"--local={name}={folder}" for name, folder in folders.items()),
             *(f"--opt={option}" for option in options),
         ],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
+    (node.folder / "logs" / f"build-{image.part}.log").write_text(result.stdout)
     if result.returncode != 0:
-        raise ClusterFailedError(f"building {image.name} failed:\n{result.stderr[-4000:]}")
+        raise ClusterFailedError(f"building {image.name} failed:\n{result.stdout[-4000:]}")
     say(f"built {image.name} in {time.monotonic() - started_at:.0f} s")
 
 
