@@ -119,7 +119,7 @@ def _targets(view: View) -> Table:
     for header in ("p99", "target", f"last {view.spec.window_s:.0f} s", ""):
         table.add_column(header, justify="left" if header in {"p99", ""} else "right")
     if view.client:
-        table.add_column("at the client", justify="right")
+        table.add_column("client, last 20 s", justify="right")
     unseen = Observed(None, None, None, 0, None)
     seen = view.pod.observed if view.pod else unseen
     at_client = {name: value for name, _, value in _rows(view.spec.sla, view.client or unseen)}

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,4 +44,8 @@ def save_svg(view: View, path: Path) -> None:
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     console.print(screen(view))
     path.parent.mkdir(parents=True, exist_ok=True)
-    console.save_svg(str(path), title="paceline demo")
+    picture = console.export_svg(title="paceline demo")
+    # A picture that loads no font from elsewhere: any monospace will do.
+    path.write_text(
+        re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL), encoding="utf-8"
+    )

@@ -72,7 +72,7 @@ def test_what_the_client_measures_stands_beside_it() -> None:
     """The demo shows both ends of the wire."""
     table = drawn(a_view(a_report(), client=observed(itl_p99_ms=333.0)))
 
-    assert "at the client" in table
+    assert "client, last 20 s" in table
     assert "333 ms" in table
 
 
