@@ -119,7 +119,7 @@ def paceline(model: LoadedModel, token_budget: int) -> Run:
             sent[id_], tokens[id_] = time.perf_counter(), []
             engine.submit(Submit(id_, prompts[int(id_)], sampling, arrived_at=sent[id_]))
 
-        for _ in range(workload.concurrency):
+        for _ in range(min(workload.concurrency, len(prompts))):
             send()
         while not engine.is_idle:
             outputs = engine.step()
@@ -218,7 +218,7 @@ def _stream(
                 streaming=True,
             )
 
-        for _ in range(workload.concurrency):
+        for _ in range(min(workload.concurrency, len(prompts))):
             send()
         finished = 0
         while finished < len(prompts):
