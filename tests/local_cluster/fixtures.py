@@ -7,7 +7,7 @@ test is skipped with a sentence that says what is missing. With CI=true a skip i
 import os
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -28,17 +28,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """A Kubernetes API with its controllers and scheduler; pods stay Pending in ours."""
     with ExitStack() as stack:
-        yield _given() or _started(start.control_plane, stack)
+        yield _given() or _started(start.control_plane, stack, pytestconfig)
 
 
 @pytest.fixture(scope="session")
-def node_cluster() -> Iterator[Cluster]:
+def node_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """A whole Kubernetes that runs pods, with this tree's images."""
     with ExitStack() as stack:
-        yield _given() or _started(start.whole, stack)
+        yield _given() or _started(start.whole, stack, pytestconfig)
 
 
 def _given() -> Cluster | None:
@@ -51,9 +51,16 @@ def _given() -> Cluster | None:
     return Cluster(Path(path), images=names, is_routed=False)
 
 
-def _started(begin: Callable[[], AbstractContextManager[Cluster]], stack: ExitStack) -> Cluster:
+def _started(
+    begin: Callable[[], AbstractContextManager[Cluster]],
+    stack: ExitStack,
+    config: pytest.Config,
+) -> Cluster:
+    capture = config.pluginmanager.getplugin("capturemanager")
     try:
-        return stack.enter_context(begin())
+        # Building takes minutes: a person sees what goes on.
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            return stack.enter_context(begin())
     except UnavailableError as lack:
         if os.environ.get("CI") == "true":
             pytest.fail(str(lack))

@@ -1,6 +1,5 @@
-"""One line of progress at a time, on stderr, past pytest's capture."""
+"""One line of progress at a time."""
 
-import os
 import sys
 import time
 
@@ -9,8 +8,6 @@ _started_at = time.monotonic()
 
 def say(line: str) -> None:
     """Tell a waiting person what is going on."""
-    seconds = time.monotonic() - _started_at
-    os.write(
-        sys.__stderr__.fileno() if sys.__stderr__ else 2,
-        f"[cluster {seconds:5.0f} s] {line}\n".encode(),
+    print(  # noqa: T201 - the terminal is where a person waits
+        f"[cluster {time.monotonic() - _started_at:5.0f} s] {line}", file=sys.stderr, flush=True
     )
