@@ -106,7 +106,16 @@ def transitions(before: Iterable[Condition], after: Iterable[Condition]) -> Iter
 
 
 def _plain(status: Status) -> Manifest:
-    return status.model_dump(by_alias=True, exclude_none=True, mode="json")
+    return _without_empty(status.model_dump(by_alias=True, exclude_none=True, mode="json"))
+
+
+def _without_empty(found: Manifest) -> Manifest:
+    """Leave out empty objects: applied over a filled one, the API server makes them null."""
+    pruned = {
+        key: _without_empty(value) if isinstance(value, dict) else value
+        for key, value in found.items()
+    }
+    return {key: value for key, value in pruned.items() if value != {}}
 
 
 def _without_times(status: Manifest) -> Manifest:

@@ -201,6 +201,15 @@ async def test_limits_are_summed_up_for_one_line() -> None:
     assert world.status["tuning"]["history"][0]["to"] == "32/160"
 
 
+async def test_an_empty_object_is_not_written() -> None:
+    """Applied over a filled one it becomes null, which the schema refuses."""
+    world = World(report=a_report(capacity_rps=None, utilization=None))
+    await world.tell()
+
+    assert "observed" in world.status["sla"]
+    assert "capacity" not in world.status["sla"]
+
+
 async def test_a_hundred_pods_are_listed() -> None:
     """Status has an upper size; the others are counted."""
     pods = tuple(a_pod_report(name=f"pod-{number:03}") for number in range(103))
