@@ -5,6 +5,7 @@ leaves. A veth pair gives the machine routes to the node, to pods and to Service
 """
 
 import subprocess
+from pathlib import Path
 
 NODE = "10.99.0.1"
 PODS = "10.88.0.0/16"
@@ -13,15 +14,19 @@ SERVICES = "10.96.0.0/16"
 _HOST_END, _NODE_END = "10.98.0.1", "10.98.0.2"
 _HOST_DEVICE = "paceline0"
 
-SETUP: tuple[tuple[str, ...], ...] = (
-    ("ip", "link", "set", "lo", "up"),
-    ("ip", "link", "add", "node", "type", "bridge"),
-    ("ip", "address", "add", f"{NODE}/24", "dev", "node"),
-    ("ip", "link", "set", "node", "up"),
-    ("ip", "route", "add", "default", "dev", "node"),
-    ("sysctl", "-qw", "net.ipv4.ip_forward=1"),
-    ("mount", "-t", "tmpfs", "tmpfs", "/run"),
-)
+
+def setup(resolv_conf: Path) -> tuple[tuple[str, ...], ...]:
+    """What process 1 of the namespaces does first; that file becomes its /etc/resolv.conf."""
+    return (
+        ("ip", "link", "set", "lo", "up"),
+        ("ip", "link", "add", "node", "type", "bridge"),
+        ("ip", "address", "add", f"{NODE}/24", "dev", "node"),
+        ("ip", "link", "set", "node", "up"),
+        ("ip", "route", "add", "default", "dev", "node"),
+        ("sysctl", "-qw", "net.ipv4.ip_forward=1"),
+        ("mount", "--bind", str(resolv_conf), "/etc/resolv.conf"),
+        ("mount", "-t", "tmpfs", "tmpfs", "/run"),
+    )
 
 
 def join(pid: int) -> None:

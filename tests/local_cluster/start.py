@@ -53,7 +53,7 @@ def whole() -> Iterator[Cluster]:
         plane = ControlPlane(network.NODE, binaries, credentials, data=folder)
         plan = Plan(
             logs=folder / "logs",
-            setup=network.SETUP,
+            setup=network.setup(node.no_names),
             processes=[*node.runtime(), *plane.processes(), *node.agents()],
             environment=_environment(binaries),
         )
@@ -77,7 +77,7 @@ def image_store() -> Iterator[Node]:
         node.write_files()
         plan = Plan(
             logs=folder / "logs",
-            setup=network.SETUP,
+            setup=network.setup(node.no_names),
             processes=node.runtime(),
             environment=_environment(binaries),
         )
