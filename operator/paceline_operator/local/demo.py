@@ -178,7 +178,7 @@ def slowness(sla: SLA, speed: Speed) -> float:
     """How many times longer targets must be for this machine to keep them; 1 where it can."""
     if sla.itl_p99_ms is None:
         return 1.0
-    return max(1.0, math.ceil(2 * speed.least_itl_ms / sla.itl_p99_ms) / 2)
+    return max(1.0, math.ceil(4 * speed.least_itl_ms / sla.itl_p99_ms) / 4)
 
 
 def write_copy(source: Path, target: Path, *, mode: str, slowness: float) -> None:

@@ -8,8 +8,8 @@ from paceline_operator.local.traffic import Speed
 from paceline_operator.traffic.record import Record, percentile
 from paceline_operator.tuning.model import SLA, Change, Observed
 
-_MIN_REQUESTS = 20
-_MIN_GAPS = 200
+_MIN_REQUESTS = 12
+_MIN_GAPS = 300
 _SHARE = 0.99
 
 

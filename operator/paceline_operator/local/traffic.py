@@ -14,18 +14,18 @@ from paceline_operator.traffic.open_loop import drive
 from paceline_operator.traffic.record import Record
 from paceline_operator.traffic.workload import Lengths, PlannedRequest, Workload, excerpt
 
-PROMPTS: Final = Lengths(median=120, sigma=0.8, min=16, max=900)
-OUTPUTS: Final = Lengths(median=20, sigma=0.5, min=8, max=48)
+PROMPTS: Final = Lengths(median=200, sigma=0.8, min=16, max=900)
+OUTPUTS: Final = Lengths(median=32, sigma=0.5, min=8, max=80)
 CV: Final = 2.5
 _BLOCK_S: Final = 10.0
 """Each of them carries the same load, so that both phases do."""
 UTILIZATION: Final = 0.5
 """Of the measured capacity. A burst is several times the mean, and the rest must absorb it."""
-_FULL_HOUSE: Final = 10
+_FULL_HOUSE: Final = 8
 """Requests at once."""
 _LEAST_CHUNK: Final = 64
 """Prefill tokens per step below which long prompts starve."""
-_MARGIN: Final = 2.0
+_MARGIN: Final = 1.6
 
 
 class CalibrationError(LocalError):
