@@ -16,17 +16,17 @@ from paceline_engine.model.layers.linear import Linear
 class Ops(Protocol):
     """The elementwise ops, as the device runs them best."""
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def rms_norm(self, x: Tensor, /, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension."""
         ...
 
     def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+        self, x: Tensor, /, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
         """`(rms_norm(x + residual), x + residual)`."""
         ...
 
-    def silu_mul(self, x: Tensor) -> Tensor:
+    def silu_mul(self, x: Tensor, /) -> Tensor:
         """`silu(first half) * second half` of the last dimension."""
         ...
 
