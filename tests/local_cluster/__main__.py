@@ -23,7 +23,7 @@ def up() -> None:
         for part, name in cluster.images.items():
             print(f"  {part:10} {name}")
         print("Ctrl-C ends the cluster and everything in it.", flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.pause()
 
 
 def build_images() -> None:
@@ -43,12 +43,17 @@ def build_binaries() -> None:
 _COMMANDS = {"up": up, "images": build_images, "binaries": build_binaries}
 
 
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Unwind from wherever we are: a cluster is always taken down in order."""
+    sys.exit(0)
+
+
 def main() -> int:
     """Run one command; what the machine lacks is said in a sentence."""
     parser = argparse.ArgumentParser(prog="python -m local_cluster", description=__doc__)
     parser.add_argument("command", choices=_COMMANDS)
-    # Both signals are waited for, not handled: a cluster is always taken down in order.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     try:
         _COMMANDS[parser.parse_args().command]()
     except ClusterError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from local_cluster.cache import CACHE, digest, locked
 from local_cluster.errors import ClusterFailedError
+from local_cluster.go_toolchain import go_command
 from local_cluster.progress import say
 
 MODULES = Path(__file__).parent / "binaries"
@@ -90,7 +91,16 @@ def _build(module: Module) -> None:
     say(f"building {module.name} from its Go module (minutes, once)")
     module.bin.parent.mkdir(parents=True, exist_ok=True)
     out = Path(tempfile.mkdtemp(dir=module.bin.parent))
-    command = ["go", "build", "-o", f"{out}/", "-ldflags", module.ldflags, "-tags", module.tags]
+    command = [
+        go_command(),
+        "build",
+        "-o",
+        f"{out}/",
+        "-ldflags",
+        module.ldflags,
+        "-tags",
+        module.tags,
+    ]
     result = subprocess.run(
         [*command, *module.packages],
         cwd=module.folder,
