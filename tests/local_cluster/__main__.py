@@ -5,6 +5,8 @@
 import argparse
 import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 from local_cluster import images, start
 from local_cluster.cache import CACHE
