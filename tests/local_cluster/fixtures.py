@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def _started(
     stack: ExitStack,
     config: pytest.Config,
 ) -> Cluster:
-    capture = config.pluginmanager.getplugin("capturemanager")
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
     try:
         # Building takes minutes: a person sees what goes on.
         with capture.global_and_fixture_disabled() if capture else nullcontext():
