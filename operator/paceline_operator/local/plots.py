@@ -21,7 +21,7 @@ _WINDOW_S: Final = 10.0
 _STEP_S: Final = 1.0
 _HEADROOM: Final = 1.3
 """Above the highest value, for the labels."""
-_STYLE: Final = {
+_STYLE: Final[dict[Any, Any]] = {  # matplotlib types its own keys
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.titlesize": 11,

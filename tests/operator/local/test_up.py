@@ -86,7 +86,7 @@ async def test_a_service_is_served_changed_explained_and_ended(
         )  # fmt: skip
         assert "Paris" in answer
 
-        edit(manifest, "600ms", "900ms")
+        edit(manifest, "500ms", "900ms")
         await line_with(up, "new hot fields applied, nothing restarted")
         await line_with(up, "of 900 ms")
 
