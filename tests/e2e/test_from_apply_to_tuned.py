@@ -16,6 +16,7 @@ from openai import OpenAI
 from local_cluster.cluster import Cluster
 from paceline_operator.traffic.workload import Lengths, Workload
 from paceline_testing.background_load import background_load
+from paceline_testing.waiting import wait_until
 
 pytestmark = pytest.mark.node
 
@@ -253,11 +254,16 @@ def test_gitops_sees_no_difference_after_tuning(quickstart: Quickstart) -> None:
     """Tuned values live in status: diff and dry-run are empty, the generation stands still."""
     applied = quickstart.apply()
     generation = quickstart.get()["metadata"]["generation"]
+    changed_at = quickstart.get()["status"]["tuning"]["lastChangeTime"]
     with (
         quickstart.cluster.reach(f"service/{quickstart.name}", 8000) as url,
-        background_load(url, BURSTS, model=quickstart.name),
+        background_load(url, BURSTS, model=quickstart.name) as records,
     ):
-        pass  # one block of traffic, and the limits that follow it
+        wait_until(lambda: len(records) >= 10, within_s=300)
+        wait_until(
+            lambda: quickstart.get()["status"]["tuning"]["lastChangeTime"] != changed_at,
+            within_s=300,
+        )
 
     difference = quickstart.cluster.try_kubectl("diff", *GITOPS, "--filename=-", input=applied)
     dry_run = json.loads(
@@ -275,7 +281,8 @@ def test_gitops_sees_no_difference_after_tuning(quickstart: Quickstart) -> None:
 def test_a_killed_engine_fails_requests_at_once_and_comes_back(quickstart: Quickstart) -> None:
     """The sidecar answers 503 while there is no engine; the pod stays and recovers."""
     [pod] = quickstart.pods()
-    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    [(uid, restarts)] = quickstart.identities()
+    name = pod["metadata"]["name"]
     body = {"model": quickstart.name, "prompt": "One, two,", "max_tokens": 2}
 
     with quickstart.cluster.reach(f"pod/{name}", 8000) as url:
@@ -294,7 +301,7 @@ def test_a_killed_engine_fails_requests_at_once_and_comes_back(quickstart: Quick
     assert answer.status_code == 503
     assert answer.elapsed.total_seconds() < 5
     assert answer.json()["error"]["message"]
-    assert [found["metadata"]["uid"] for found in quickstart.pods()] == [uid]
+    assert quickstart.identities() == {(uid, restarts + 1)}
 
 
 def test_a_model_that_is_not_there_becomes_a_condition(installed: Cluster) -> None:
