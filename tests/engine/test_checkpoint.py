@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paceline_engine.checkpoint.checkpoint import open_checkpoint
+from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.errors import (

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from paceline_engine.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 

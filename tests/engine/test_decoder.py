@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.checkpoint.checkpoint import open_checkpoint
+from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.kv_cache.tensors import allocate
 from paceline_engine.model.layers.linear import PackedLinear, PlainLinear, TransposedLinear
 from paceline_engine.model.layers.rotary import cos_sin_table

@@ -1,0 +1,24 @@
+"""Which format a path holds: the one place that knows them all."""
+
+from pathlib import Path
+
+from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.gguf_file import open_gguf
+from paceline_engine.checkpoint.hugging_face import open_folder
+from paceline_engine.errors import ModelNotFound
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a Hugging Face folder, a GGUF file, or a folder with exactly one GGUF file in it."""
+    if path.is_file():
+        return open_gguf(path)
+    if (path / "config.json").is_file():
+        return open_folder(path)
+    files = sorted(path.glob("*.gguf"))
+    if len(files) == 1:
+        return open_gguf(files[0])
+    found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+    raise ModelNotFound(
+        f"{path} holds no model: needed is a config.json with *.safetensors beside it, "
+        f"or exactly one *.gguf; found {found}."
+    )
