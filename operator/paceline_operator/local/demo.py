@@ -32,8 +32,8 @@ from paceline_operator.traffic.record import Record
 from paceline_operator.traffic.workload import plan
 from paceline_operator.tuning.model import SLA, Change, ServiceReport
 
-BEFORE_S: Final = 30.0
-SETTLE_S: Final = 30.0
+BEFORE_S: Final = 40.0
+SETTLE_S: Final = 20.0
 JUDGED_S: Final = 60.0
 _SHOWN_S: Final = 20.0
 _RATE_DIGITS: Final = 3
@@ -158,7 +158,6 @@ class Act:
         write_copy(self._demo.manifest, self._live.path, mode="Auto", slowness=self._slowness)
         self._banner = f"2 of 2: tuning.mode is now Auto. {load}."
         await _until(start_at + BEFORE_S + SETTLE_S + JUDGED_S)
-        self._banner = "Done: the last requests finish."
 
     def _observe(self, report: ServiceReport) -> None:
         for pod in report.pods:

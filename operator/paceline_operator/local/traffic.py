@@ -15,12 +15,12 @@ from paceline_operator.traffic.record import Record
 from paceline_operator.traffic.workload import Lengths, PlannedRequest, Workload, excerpt
 
 PROMPTS: Final = Lengths(median=180, sigma=0.8, min=16, max=900)
-OUTPUTS: Final = Lengths(median=32, sigma=0.5, min=8, max=80)
+OUTPUTS: Final = Lengths(median=20, sigma=0.5, min=8, max=48)
 CV: Final = 2.5
 _BLOCK_S: Final = 10.0
 """Each of them carries the same load, so that both phases do."""
-UTILIZATION: Final = 0.6
-"""Of the measured capacity. A burst is several times the mean, and the rest must absorb it."""
+UTILIZATION: Final = 0.7
+"""Of the measured capacity, which the last answers of a full house understate."""
 _FULL_HOUSE: Final = 8
 """Requests at once."""
 _LEAST_CHUNK: Final = 64
