@@ -14,6 +14,7 @@ from local_cluster.plan import Process
 NAME = "n1"
 PAUSE_IMAGE = "paceline.local/pause:1"
 CNI_PLUGINS = Path("/usr/lib/cni")
+BUILD_CACHE = "20GB"  # torch's wheels and layer, twice; BuildKit's own default is most of the disk
 IMAGE_NAMESPACE = "k8s.io"  # where the kubelet finds images
 CGROUP = "paceline-cluster"
 
@@ -140,6 +141,10 @@ root = "{CACHE / "buildkit"}"
   address = "{self.socket}"
   namespace = "{IMAGE_NAMESPACE}"
   networkMode = "host"
+  gc = true
+[[worker.containerd.gcpolicy]]
+  all = true
+  maxUsedSpace = "{BUILD_CACHE}"
 """
 
     def _kubelet_config(self) -> dict[str, object]:
