@@ -20,6 +20,8 @@ from local_cluster.wheels import ROOT, Wheels
 
 DOCKERFILES = ROOT / "deploy" / "docker"
 PARTS = ("operator", "sidecar", "engine")
+COLD_BUILD_GB = 30
+WARM_BUILD_GB = 5
 _REGISTRY = "docker.io"  # what the kubelet puts before a name without a host
 
 
@@ -68,7 +70,7 @@ def ready(node: Node, images: list[Image]) -> dict[str, str]:
     store.add(PAUSE_IMAGE, base_image.pause_archive(node.binaries["pause"], reference=PAUSE_IMAGE))
     for image in images:
         if image.reference not in store.names():
-            machine.require_free_disk()
+            machine.require_free_disk(store.room_needed_gb())
             store.add(image.base.reference, image.base.archive())
             _build(node, image)
     store.keep_only({image.reference for image in images})
@@ -117,6 +119,11 @@ class _Store:
     def add(self, reference: str, archive: Path) -> None:
         if reference not in self.names():
             self._ctr("images", "import", str(archive))
+
+    def room_needed_gb(self) -> int:
+        """What a build may take: torch's layer is there once an engine's image is."""
+        has_torch = any("/paceline/engine:" in name for name in self.names())
+        return WARM_BUILD_GB if has_torch else COLD_BUILD_GB
 
     def keep_only(self, wanted: set[str]) -> None:
         """Drop images of older trees, so that the disk does not fill with them."""

@@ -11,8 +11,6 @@ from local_cluster.cache import CACHE
 from local_cluster.errors import UnavailableError
 from local_cluster.progress import say
 
-MIN_FREE_GB = 30
-
 # A command or a file that must be there, and the Debian package that brings it.
 _FOR_CONTROL_PLANE: Mapping[str, str] = {"openssl": "openssl"}
 _FOR_NODE: Mapping[str, str] = {
@@ -57,13 +55,13 @@ def prepare_node() -> None:
     _prepare(_FOR_NODE, why_no_node())
 
 
-def require_free_disk() -> None:
-    """Images and the build's own copies of torch's layer need room."""
+def require_free_disk(least_gb: int) -> None:
+    """Images and the build's own copies of their layers need room."""
     CACHE.mkdir(parents=True, exist_ok=True)
     free_gb = shutil.disk_usage(CACHE).free / 1e9
-    if free_gb < MIN_FREE_GB:
+    if free_gb < least_gb:
         raise UnavailableError(
-            f"building the images needs {MIN_FREE_GB} GB free under {CACHE}, found {free_gb:.0f} GB"
+            f"building the images needs {least_gb} GB free under {CACHE}, found {free_gb:.0f} GB"
         )
 
 
