@@ -10,91 +10,26 @@ medians over repeats.
 
 import argparse
 import json
-import os
 import platform
-import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from paceline_engine.checkpoint.hub import Hub
-from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.engine import Engine
 from paceline_engine.limits import Limits
 from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
 from paceline_engine.wire import Sampling, Submit
+from serving_workload import Figures, Run, Timeline, Workload, figures
+from transformers_peer import continuous_batching, padded_generate, transformers_model
 
 RESULTS = Path(__file__).parent / "results" / "cpu"
-VOCAB = 49_152
-FIRST_PLAIN_TOKEN = 17  # those before are special
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What every engine is given."""
-
-    requests: int = 64
-    concurrency: int = 16
-    shortest: int = 32
-    longest: int = 512
-    output_tokens: int = 64
-
-    def prompts(self, seed: int) -> list[list[int]]:
-        """Random tokens: no engine can gain from shared prefixes."""
-        source = random.Random(seed)
-        lengths = [source.randint(self.shortest, self.longest) for _ in range(self.requests)]
-        return [[source.randrange(FIRST_PLAIN_TOKEN, VOCAB) for _ in range(n)] for n in lengths]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """When one request was sent, and when each of its tokens came."""
-
-    sent: float
-    tokens: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Figures:
-    """One run of one engine."""
-
-    output_tokens_per_s: float
-    ttft_p50_ms: float
-    ttft_p99_ms: float
-    tpot_p50_ms: float
-    tpot_p99_ms: float
-
-
-Run = Callable[[list[list[int]], Workload], list[Timeline]]
-
-
-def figures(timelines: Sequence[Timeline], workload: Workload) -> Figures:
-    """Reduce what was seen to what is reported."""
-    assert len(timelines) == workload.requests
-    assert all(len(line.tokens) == workload.output_tokens for line in timelines)
-    start = min(line.sent for line in timelines)
-    end = max(line.tokens[-1] for line in timelines)
-    first = [1e3 * (line.tokens[0] - line.sent) for line in timelines]
-    gaps = [
-        1e3 * (line.tokens[-1] - line.tokens[0]) / (workload.output_tokens - 1)
-        for line in timelines
-    ]
-    total = workload.requests * workload.output_tokens
-    return Figures(
-        output_tokens_per_s=total / (end - start),
-        ttft_p50_ms=float(np.percentile(first, 50)),
-        ttft_p99_ms=float(np.percentile(first, 99)),
-        tpot_p50_ms=float(np.percentile(gaps, 50)),
-        tpot_p99_ms=float(np.percentile(gaps, 99)),
-    )
 
 
 def paceline(model: LoadedModel, token_budget: int) -> Run:
@@ -131,122 +66,6 @@ def paceline(model: LoadedModel, token_budget: int) -> Run:
         return [Timeline(sent[id_], tuple(tokens[id_])) for id_ in sent]
 
     return run
-
-
-def padded_generate(model: Any) -> Run:
-    """Run `generate` of transformers in padded batches; a token is timed where it is chosen."""
-
-    class Clock:
-        def __init__(self) -> None:
-            self.calls: list[float] = []
-
-        def put(self, _tokens: torch.Tensor) -> None:
-            self.calls.append(time.perf_counter())
-
-        def end(self) -> None:
-            pass
-
-    class LastLogits:
-        """Called once a step by `generate`: the only hook it offers with a batch."""
-
-        def __init__(self, clock: Clock) -> None:
-            self.clock = clock
-
-        def __call__(self, _ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            self.clock.put(scores)
-            return scores
-
-    def run(prompts: list[list[int]], workload: Workload) -> list[Timeline]:
-        from transformers import LogitsProcessorList  # noqa: PLC0415 - seconds to import
-
-        lines = []
-        for first in range(0, len(prompts), workload.concurrency):
-            group = prompts[first : first + workload.concurrency]
-            longest = max(map(len, group))
-            ids = torch.tensor([[2] * (longest - len(p)) + p for p in group])
-            mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in group])
-            clock = Clock()
-            sent = time.perf_counter()
-            with torch.inference_mode():
-                model.generate(
-                    ids,
-                    attention_mask=mask,
-                    max_new_tokens=workload.output_tokens,
-                    min_new_tokens=workload.output_tokens,
-                    do_sample=False,
-                    pad_token_id=2,
-                    logits_processor=LogitsProcessorList([LastLogits(clock)]),
-                )
-            lines += [Timeline(sent, tuple(clock.calls))] * len(group)
-        return lines
-
-    return run
-
-
-def continuous_batching(model: Any) -> Run:
-    """Run continuous batching of transformers; a token is timed as it is streamed."""
-
-    def run(prompts: list[list[int]], workload: Workload) -> list[Timeline]:
-        from transformers import GenerationConfig  # noqa: PLC0415 - seconds to import
-
-        config = GenerationConfig(
-            max_new_tokens=workload.output_tokens,
-            do_sample=False,
-            eos_token_id=-1,
-            pad_token_id=2,
-        )
-        return _stream(model, config, prompts, workload)
-
-    return run
-
-
-def _stream(
-    model: Any, config: Any, prompts: list[list[int]], workload: Workload
-) -> list[Timeline]:
-    sent: dict[str, float] = {}
-    tokens: dict[str, list[float]] = {}
-    with model.continuous_batching_context_manager(generation_config=config) as manager:
-
-        def send() -> None:
-            number = len(sent)
-            id_ = f"r{number}"
-            sent[id_], tokens[id_] = time.perf_counter(), []
-            manager.add_request(
-                prompts[number],
-                request_id=id_,
-                max_new_tokens=workload.output_tokens,
-                streaming=True,
-            )
-
-        for _ in range(min(workload.concurrency, len(prompts))):
-            send()
-        finished = 0
-        while finished < len(prompts):
-            output = manager.get_result(timeout=60)
-            if output is None:
-                continue
-            now = time.perf_counter()
-            times = tokens[output.request_id]
-            times += [now] * (len(output.generated_tokens) - len(times))
-            if output.is_finished():
-                finished += 1
-                if len(sent) < len(prompts):
-                    send()
-    return [Timeline(sent[id_], tuple(tokens[id_])) for id_ in sent]
-
-
-def _transformers_model() -> Any:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from transformers import AutoModelForCausalLM, GgufConfig  # noqa: PLC0415 - seconds to import
-
-    places = Places(models_dir=None, model_mount=Path("/model"), hub=Hub(Path("/cache")))
-    path = locate("builtin://smollm2-135m-instruct", None, places).path
-    return AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
-        dtype=torch.float32,
-    ).eval()
 
 
 def _median(runs: Sequence[Figures]) -> dict[str, float]:
@@ -307,7 +126,7 @@ def main() -> None:
     model = load_model(settings, lambda _stage, _fraction: None)
     engines: dict[str, Run] = {"paceline": paceline(model, arguments.token_budget)}
     if arguments.only != ["paceline"]:
-        reference = _transformers_model()
+        reference = transformers_model()
         engines["continuous"] = continuous_batching(reference)
         engines["padded"] = padded_generate(reference)
     engines = {name: run for name, run in engines.items() if name in (arguments.only or engines)}
