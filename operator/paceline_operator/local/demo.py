@@ -18,7 +18,7 @@ from paceline_operator.api.tuning_spec import hot
 from paceline_operator.api.units import milliseconds
 from paceline_operator.local.live import LiveService
 from paceline_operator.local.manifest import load
-from paceline_operator.local.measured import Run, Sample, Verdict, judge, span
+from paceline_operator.local.measured import Run, Sample, Verdict, judge, opening, span
 from paceline_operator.local.report import write_report
 from paceline_operator.local.screen import View
 from paceline_operator.local.serving import serving
@@ -66,6 +66,7 @@ async def run_demo(demo: Demo, console: Console) -> Verdict:
             save_svg(act.view(), demo.svg)
     verdict = judge(run.sla, run.after(), run.last_observed())
     page = write_report(run, verdict, demo.out, png=demo.png)
+    console.print(opening(run.sla, run.before().observed(run.sla)), soft_wrap=True, highlight=False)
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
     return verdict
 

@@ -157,6 +157,14 @@ def judge(sla: SLA, client: Span, sidecar: Observed | None) -> Verdict:
     return Verdict(holds=True, sentence=f"The SLA holds: {', '.join(_met_targets(sla, seen))}.")
 
 
+def opening(sla: SLA, before: Observed) -> str:
+    """What the declared limits led to, also where they broke nothing."""
+    misses = missed_targets(sla, before)
+    if misses:
+        return f"The declared limits missed the SLA: {'; '.join(misses)}."
+    return "The declared limits met the SLA on this machine: there was nothing to mend."
+
+
 def missed_targets(sla: SLA, seen: Observed) -> list[str]:
     """Each target that was not met, or not measured."""
     return [

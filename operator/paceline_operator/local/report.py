@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from paceline_operator.local.measured import Run, Span, Verdict, targets
+from paceline_operator.local.measured import Run, Span, Verdict, opening, targets
 from paceline_operator.local.plots import distributions, over_time, svg
 from paceline_operator.local.screen import change_line
 from paceline_operator.traffic.record import percentile
@@ -46,6 +46,7 @@ def render(run: Run, verdict: Verdict, over_time_svg: str, distributions_svg: st
     )
     return templates.get_template("report.html.j2").render(
         run=run,
+        opening=opening(run.sla, run.before().observed(run.sla)),
         verdict=verdict,
         rows=summary(run),
         before_s=run.border_at - run.start_at,

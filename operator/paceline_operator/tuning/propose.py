@@ -8,7 +8,7 @@ from paceline_operator.tuning.view import View
 _TILE = 16
 _AIMD_BATCH = 0.8
 _AIMD_BUDGET = 0.7
-_AIMD_MIN_BATCH = 4
+_MIN_BATCH = 4  # a crawl frees no one: what is slow at so little is not made slow by the limits
 _AIMD_GAIN = 1.1
 _AIMD_CLEAN_S = 30.0
 _AIMD_SETTLE_S = 10.0
@@ -43,6 +43,8 @@ def _by_model(view: View) -> Proposal:
     capacity, bounds = view.evidence.limits.capacity, view.spec
     top = min(bounds.batch_size.max or capacity.max_batch_size, capacity.max_batch_size)
     batch, bound = view.room.largest_batch(top)
+    if bound == "SLA":
+        batch = max(batch, min(_MIN_BATCH, top))
     most = view.room.useful_budget(capacity.max_token_budget)
     budget = most if most < _TILE else most // _TILE * _TILE
     binding = view.target.binding if bound == "SLA" else bound
@@ -55,9 +57,7 @@ def _by_trial(view: View) -> Proposal:
     batch, budget = current.batch_size, current.token_budget
     held_s = evidence.now - view.memory.changed_at
     if view.is_missing_pace and not view.is_draining and held_s >= _AIMD_SETTLE_S:
-        # Never to a crawl: what is slow at so little is not made slow by the limits.
-        least = min(batch, _AIMD_MIN_BATCH)
-        batch = max(int(batch * _AIMD_BATCH), least)
+        batch = max(int(batch * _AIMD_BATCH), min(batch, _MIN_BATCH))
         budget = max(int(budget * _AIMD_BUDGET), batch + 2 * view.room.min_prefill)
     elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
         batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)

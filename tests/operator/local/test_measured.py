@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline_operator.local.measured import Span, judge, rolling_p99, span
+from paceline_operator.local.measured import Span, judge, opening, rolling_p99, span
 from paceline_operator.traffic.record import Record
 from paceline_operator.tuning.model import SLA, Observed
 from paceline_testing.reports import observed
@@ -68,6 +68,14 @@ def test_every_target_met_at_both_ends_is_a_yes_with_its_numbers() -> None:
     assert verdict.sentence == (
         "The SLA holds: TTFT p99 500 ms of 1,000 ms, ITL p99 300 ms of 400 ms."
     )
+
+
+def test_the_opening_says_whether_the_declared_limits_missed_anything() -> None:
+    """A run that had nothing to mend must not look like one that mended something."""
+    missed = opening(TARGETS, observed(itl_p99_ms=450.0))
+
+    assert missed == "The declared limits missed the SLA: ITL p99 450 ms, target 400 ms."
+    assert "nothing to mend" in opening(TARGETS, observed())
 
 
 def test_a_span_takes_requests_by_due_time_and_gaps_by_their_end() -> None:
