@@ -1,10 +1,8 @@
 """The whole path on a real node: install, apply, serve, tune, change, break, upgrade, delete."""
 
-import base64
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,15 @@ from openai import OpenAI
 from local_cluster.cluster import Cluster
 from paceline_operator.traffic.workload import Lengths, Workload
 from paceline_testing.background_load import background_load
+from paceline_testing.quickstart import GITOPS, QUICKSTART, Quickstart, condition
 from paceline_testing.waiting import wait_until
 
 pytestmark = pytest.mark.node
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "paceline"
-QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 SYSTEM = "paceline-system"
 RELEASE = "paceline"
-GITOPS = ("--server-side", "--field-manager=argocd-controller")
 
 # What one slow core can answer: few requests, some of them long enough to stall the others.
 BURSTS = Workload(
@@ -48,93 +45,6 @@ STRICTER = {"ttft": {"p99": "45s"}, "itl": {"p99": "8s"}}
 
 ACKNOWLEDGED_WITHIN_S = 10.0
 READY_WITHIN = "--timeout=300s"
-
-
-@dataclass(frozen=True, slots=True)
-class Quickstart:
-    """The applied `examples/quickstart.yaml`, read through the API."""
-
-    cluster: Cluster
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text())
-        return loaded
-
-    @property
-    def name(self) -> str:
-        return str(self.manifest["metadata"]["name"])
-
-    @property
-    def pod_selector(self) -> str:
-        return f"--selector=serving.paceline.dev/service={self.name}"
-
-    def get(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            self.cluster.kubectl("get", "pisvc", self.name, "--output=json")
-        )
-        return found
-
-    def pods(self) -> list[dict[str, Any]]:
-        listed = self.cluster.kubectl("get", "pods", self.pod_selector, "--output=json")
-        pods: list[dict[str, Any]] = json.loads(listed)["items"]
-        return pods
-
-    def identities(self) -> set[tuple[str, int]]:
-        """Each pod's UID with the restarts of its containers: a new one is a restart."""
-        return {
-            (
-                pod["metadata"]["uid"],
-                sum(container["restartCount"] for container in pod["status"]["containerStatuses"]),
-            )
-            for pod in self.pods()
-        }
-
-    def apply(self, sla: dict[str, Any] | None = None) -> str:
-        """Apply the manifest as a GitOps controller would; return it as applied."""
-        manifest = self.manifest
-        if sla is not None:
-            manifest["spec"]["sla"] = sla
-        text = yaml.safe_dump(manifest)
-        self.cluster.kubectl("apply", *GITOPS, "--filename=-", input=text)
-        return text
-
-    def limits(self, pod: str) -> dict[str, Any]:
-        """What the pod itself says, over its runtime API."""
-        query = "--output=jsonpath={.data.token}"
-        encoded = self.cluster.kubectl("get", "secret", f"{self.name}-runtime-token", query)
-        token = base64.b64decode(encoded).decode()
-        with self.cluster.reach(f"pod/{pod}", 8001) as url:
-            answer = httpx.get(
-                f"{url}/runtime/limits", headers={"Authorization": f"Bearer {token}"}, timeout=30
-            )
-        answer.raise_for_status()
-        limits: dict[str, Any] = answer.json()
-        return limits
-
-    def wait_until_acknowledged(self, sla: dict[str, Any], *, within_s: float) -> None:
-        """Until every pod holds this SLA and the status says so."""
-        wanted_ms = float(sla["ttft"]["p99"].removesuffix("s")) * 1e3
-        end = time.monotonic() + within_s
-        while True:
-            names = [pod["metadata"]["name"] for pod in self.pods()]
-            limits = [self.limits(name) for name in names]
-            status = self.get()["status"]
-            hashes = {answer["config_hash"] for answer in limits}
-            if (
-                all(answer["sla"]["ttft_p99_ms"] == wanted_ms for answer in limits)
-                and status["observedGeneration"] == self.get()["metadata"]["generation"]
-                and hashes == {status["observedConfigHash"]}
-            ):
-                return
-            assert time.monotonic() < end, f"pods hold {limits}, status {status}"
-            time.sleep(0.2)
-
-
-def condition(service: dict[str, Any], kind: str) -> dict[str, Any]:
-    """One condition of a service, empty where there is none yet."""
-    conditions = service.get("status", {}).get("conditions", [])
-    return next((found for found in conditions if found["type"] == kind), {})
 
 
 def chart_values(cluster: Cluster) -> dict[str, Any]:
@@ -253,9 +163,9 @@ def test_a_new_p99_reaches_every_pod_without_a_restart(quickstart: Quickstart) -
 
 def test_gitops_sees_no_difference_after_tuning(quickstart: Quickstart) -> None:
     """Tuned values live in status: diff and dry-run are empty, the generation stands still."""
+    changed_at = quickstart.get()["status"]["tuning"]["lastChangeTime"]
     applied = quickstart.apply()
     generation = quickstart.get()["metadata"]["generation"]
-    changed_at = quickstart.get()["status"]["tuning"]["lastChangeTime"]
     with (
         quickstart.cluster.reach(f"service/{quickstart.name}", 8000) as url,
         background_load(url, BURSTS, model=quickstart.name) as records,

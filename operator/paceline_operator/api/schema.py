@@ -24,6 +24,7 @@ _COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
     ("SLA", "string", '.status.conditions[?(@.type=="SLAMet")].status'),
     ("TTFT-P99", "string", ".status.sla.observed.ttftP99"),
     ("TPOT-P99", "string", ".status.sla.observed.tpotP99"),
+    ("ITL-P99", "string", ".status.sla.observed.itlP99"),
     ("Batch", "string", ".status.tuning.summary.batchSize"),
     ("Tokens", "string", ".status.tuning.summary.tokenBudget"),
     ("ReadyReplicas", "integer", ".status.readyReplicas"),
