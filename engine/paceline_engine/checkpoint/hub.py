@@ -25,6 +25,8 @@ class Hub:
 
     cache_dir: Path
     token: str | None = field(default=None, repr=False)
+    endpoint: str | None = None
+    """Address of a mirror; None takes `HF_ENDPOINT`, or the public hub."""
 
     def download(self, repository: str, revision: str | None) -> tuple[Path, str]:
         """Fetch a repository, or find it in the cache; its folder and its commit."""
@@ -35,6 +37,7 @@ class Hub:
                 revision=revision,
                 cache_dir=self.cache_dir,
                 token=self.token,
+                endpoint=self.endpoint,
                 allow_patterns=_WANTED_FILES,
             )
         except HFValidationError as error:
