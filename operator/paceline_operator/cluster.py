@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import aiohttp
 from kubernetes.aio import config
@@ -135,7 +135,7 @@ class KubernetesCluster:
             raise ClusterError(verb, path, 0, repr(problem)) from problem
         self.metrics.api_requests.labels(verb, str(answer.status)).inc()
         if answer.status >= _ERRORS:
-            raise from_answer(verb, path, answer.status, _message(text))
+            raise from_answer(verb, path, answer.status, text)
         found: Manifest = json.loads(text)
         return found
 
@@ -162,12 +162,3 @@ def _path(kind: str, namespace: str, name: str = "") -> str:
 def _path_of(manifest: Manifest) -> str:
     metadata = manifest["metadata"]
     return _path(manifest["kind"], metadata["namespace"], metadata["name"])
-
-
-def _message(text: bytes) -> str:
-    """Read the sentence out of a `Status` answer."""
-    try:
-        answer: Any = json.loads(text)
-        return str(answer["message"])
-    except (ValueError, KeyError, TypeError):
-        return text.decode(errors="replace")[:500]

@@ -3,17 +3,21 @@
 OperatorError
 ├── ClusterError          the API server answered with an error, or not at all: try again
 │   ├── ConflictError     somebody else was faster
-│   └── RefusedError      a manifest of ours is invalid or forbidden: a person must act
+│   ├── RefusedError      a manifest of ours is invalid or forbidden: a person must act
+│   └── TerminatingError  the namespace is being deleted: nothing is left to do
 ├── NameTakenError        an object of that name belongs to somebody else: a person must act
 └── NotLeadingError       another replica holds the Lease: write nothing
 """
 
-from typing import Final
+import json
+from typing import Any, Final
 
 _CONFLICT: Final = 409
 _REFUSED: Final = frozenset({400, 403, 422})
 # Server-side apply answers 500 where a field is unknown: that is our manifest's fault all the same.
 _UNTYPED: Final = "failed to create typed patch object"
+# The `Status` carries it as a cause; the HTTP code is the 403 of a missing right.
+_TERMINATING: Final = "NamespaceTerminating"
 
 
 class OperatorError(Exception):
@@ -39,6 +43,10 @@ class RefusedError(ClusterError):
     """The API server understood and declined."""
 
 
+class TerminatingError(ClusterError):
+    """The namespace takes nothing new, because it is being deleted."""
+
+
 class NameTakenError(OperatorError):
     """Writing would take an object away from its owner."""
 
@@ -50,10 +58,23 @@ class NotLeadingError(OperatorError):
     """The Lease is not ours."""
 
 
-def from_answer(verb: str, what: str, code: int, message: str) -> ClusterError:
-    """Choose the most precise error for an HTTP answer."""
+def from_answer(verb: str, what: str, code: int, text: bytes) -> ClusterError:
+    """Choose the most precise error for an HTTP answer, which holds a `Status` or anything."""
+    status = _status(text)
+    message = str(status.get("message", "")) or text.decode(errors="replace")[:500]
     if code == _CONFLICT:
         return ConflictError(verb, what, code, message)
+    causes = (status.get("details") or {}).get("causes") or ()
+    if any(cause.get("reason") == _TERMINATING for cause in causes):
+        return TerminatingError(verb, what, code, message)
     if code in _REFUSED or _UNTYPED in message:
         return RefusedError(verb, what, code, message)
     return ClusterError(verb, what, code, message)
+
+
+def _status(text: bytes) -> dict[str, Any]:
+    try:
+        status = json.loads(text)
+    except ValueError:
+        return {}
+    return status if isinstance(status, dict) else {}

@@ -9,7 +9,7 @@ from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.apply import Applier
 from paceline_operator.decide.conditions import judge
 from paceline_operator.decide.plan import Plan, plan
-from paceline_operator.errors import NameTakenError, RefusedError
+from paceline_operator.errors import NameTakenError, RefusedError, TerminatingError
 from paceline_operator.observe import Observed, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
@@ -39,7 +39,11 @@ class Reconciler:
             return None
         observed = replace(observed, service=self.reporter.freshest(observed.service))
         decided = plan(observed)
-        observed, problem = await self._write(observed, decided)
+        try:
+            observed, problem = await self._write(observed, decided)
+        except TerminatingError as going:  # the service goes too, a moment later
+            _log.debug("%s: %s", key, going)
+            return observed.service
         judgements = judge(observed, decided, problem=problem)
         await self.reporter.report(observed.service, status_of(observed, decided, judgements))
         return observed.service

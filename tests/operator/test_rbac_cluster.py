@@ -1,14 +1,20 @@
 """The chart's own RBAC is enough for the operator, with Roles alone and with a ClusterRole."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from helm_python.chart import Chart
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
 
 from local_cluster.cluster import Cluster
+from paceline_operator.cluster import KubernetesCluster
+from paceline_operator.errors import TerminatingError
+from paceline_operator.metrics import Metrics
 from paceline_operator.render.labels import Manifest
 from paceline_testing.running_operator import eventually, running_operator
 from paceline_testing.services import a_manifest
@@ -38,15 +44,23 @@ def _as_account(cluster: Cluster, namespace: str, account: str, folder: Path) ->
     return Cluster(kubeconfig)
 
 
+def _remove(cluster: Cluster, namespace: str, rights: list[Manifest]) -> None:
+    """Remove all of it: what stays would be seen by the next operator that watches everything."""
+    cluster.kubectl("delete", "ns", namespace, "--ignore-not-found", "--timeout=120s")
+    wide = [found for found in rights if found["kind"].startswith("Cluster")]
+    if wide:
+        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", input=yaml.safe_dump_all(wide))
+
+
 @pytest.mark.parametrize("is_namespaced", [True, False], ids=["Role", "ClusterRole"])
 def test_the_charts_rights_are_enough(
-    control_plane: Cluster, tmp_path: Path, *, is_namespaced: bool
+    control_plane: Cluster, tmp_path: Path, request: pytest.FixtureRequest, *, is_namespaced: bool
 ) -> None:
     """Every write is made once: children, token, status, events, the Lease, a deletion."""
     namespace = "rights-role" if is_namespaced else "rights-clusterrole"
-    control_plane.kubectl("delete", "ns", namespace, "--ignore-not-found", "--wait")
-    control_plane.kubectl("create", "ns", namespace)
     rights = _rights(namespace, is_namespaced=is_namespaced)
+    request.addfinalizer(partial(_remove, control_plane, namespace, rights))
+    control_plane.kubectl("create", "ns", namespace)
     control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump_all(rights))
     (account,) = (found for found in rights if found["kind"] == "ServiceAccount")
     name = account["metadata"]["name"]
@@ -79,9 +93,29 @@ def test_the_charts_rights_are_enough(
         refused = [line for line in operator.get("/metrics").splitlines() if 'code="403"' in line]
         log = operator.log.read_text()
 
-    control_plane.kubectl("delete", "ns", namespace, "--wait=false")
-    cluster_wide = [found for found in rights if found["kind"].startswith("Cluster")]
-    if cluster_wide:
-        control_plane.kubectl("delete", "-f", "-", input=yaml.safe_dump_all(cluster_wide))
     assert refused == []
     assert "forbidden" not in log.lower()
+
+
+async def test_a_namespace_that_is_being_deleted_is_told_from_a_missing_right(
+    control_plane: Cluster,
+) -> None:
+    """Both are answered with 403."""
+    namespace = "leaving"
+    anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor"}}
+    held = anchor | {"metadata": {"name": "anchor", "finalizers": ["tests.paceline.dev/hold"]}}
+    control_plane.kubectl("create", "ns", namespace)
+    control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=json.dumps(held))
+    control_plane.kubectl("delete", "ns", namespace, "--wait=false")
+    configuration = Configuration()
+    await config.load_kube_config(str(control_plane.kubeconfig), client_configuration=configuration)
+    api = ApiClient(configuration)
+    try:
+        late = anchor | {"metadata": {"name": "late", "namespace": namespace}}
+        with pytest.raises(TerminatingError):
+            await KubernetesCluster(api, Metrics()).apply(late)
+    finally:
+        await api.close()
+        release = '{"metadata": {"finalizers": null}}'
+        control_plane.kubectl("-n", namespace, "patch", "cm/anchor", "--type=merge", "-p", release)
+        control_plane.kubectl("wait", "--for=delete", f"ns/{namespace}", "--timeout=120s")
