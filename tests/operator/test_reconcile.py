@@ -34,10 +34,12 @@ class OneService:
     def service(self, key: str) -> Manifest | None:
         return self.live if key == _KEY else None
 
-    def children(self, _key: str) -> Iterable[Manifest]:
+    def children(self, key: str) -> Iterable[Manifest]:
+        assert key == _KEY
         return []
 
-    def pods(self, _key: str) -> Iterable[Manifest]:
+    def pods(self, key: str) -> Iterable[Manifest]:
+        assert key == _KEY
         return []
 
 

@@ -28,7 +28,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Keep the tests' output clean."""
 
     def _answer(self, *, with_body: bool) -> None:
