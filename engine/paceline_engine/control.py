@@ -9,7 +9,8 @@ import math
 from dataclasses import replace
 
 from paceline_engine.limits import Capacity, Limits, clamp
-from paceline_engine.wire import CapacityInfo, LimitsState, LimitsView, SetLimits
+from paceline_engine.pacing.step_model import NUM_TERMS
+from paceline_engine.wire import CapacityInfo, Coefficients, LimitsState, LimitsView, SetLimits
 
 _FIELDS = (
     "max_batch_size",
@@ -18,6 +19,9 @@ _FIELDS = (
     "interactive_share",
     "batch_share",
 )
+
+_LARGEST_COEFFICIENT = 1e9
+_LEAST_STEP_MS = 1e-6
 
 
 class LimitsControl:
@@ -83,7 +87,9 @@ class LimitsControl:
     def _refusal(self, wanted: SetLimits) -> str | None:
         if wanted.epoch < self.limits.epoch:
             return f"epoch must be at least {self.limits.epoch}, which holds, got {wanted.epoch}"
-        return _out_of_bounds(wanted) or self._no_share_left(wanted)
+        return (
+            _out_of_bounds(wanted) or self._no_share_left(wanted) or _no_model(wanted.coefficients)
+        )
 
     def _no_share_left(self, wanted: SetLimits) -> str | None:
         interactive = _or(wanted.interactive_share, self._requested.interactive_share)
@@ -138,6 +144,24 @@ def _out_of_bounds(wanted: SetLimits) -> str | None:
         share = getattr(wanted, name)
         if share is not None and not 0 <= share <= 1:
             return f"{name} must be in [0, 1], got {share}"
+    return None
+
+
+def _no_model(given: Coefficients | None) -> str | None:
+    """Why no step time can be predicted from these; None where one can, or none are given."""
+    if given is None:
+        return None
+    if len(given.theta) != NUM_TERMS:
+        return f"coefficients.theta must hold {NUM_TERMS} numbers, got {len(given.theta)}"
+    for name, values in (("theta", given.theta), ("correction", given.correction)):
+        wrong = [value for value in values if not 0 <= value <= _LARGEST_COEFFICIENT]
+        if wrong:
+            bounds = f"between 0 and {_LARGEST_COEFFICIENT:g}"
+            return f"coefficients.{name} must be {bounds}, got {wrong[0]}"
+    if given.theta[0] + given.theta[1] < _LEAST_STEP_MS:
+        return f"coefficients.theta must let a step take {_LEAST_STEP_MS:g} ms, got {given.theta}"
+    if given.knee < 1:
+        return f"coefficients.knee must be at least 1, got {given.knee}"
     return None
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from paceline_engine.control import LimitsControl
 from paceline_engine.errors import RequestError
 from paceline_engine.intake import refusal
@@ -85,12 +87,17 @@ class Engine:
 
     def set_limits(self, wanted: SetLimits) -> LimitsState:
         """Change the limits; the next step is the first to see them."""
-        return self.control.change(
+        is_new = wanted.epoch > self.control.limits.epoch
+        state = self.control.change(
             wanted,
             now=self._clock(),
             next_step=self.totals.steps,
             decodes=len(self.scheduler.decoding),
         )
+        seed = wanted.coefficients
+        if seed is None or state.error is not None or not is_new or self.pacer.seed(seed):
+            return state
+        return msgspec.structs.replace(state, ignored=["coefficients"])
 
     def expire_lease(self) -> LimitsState | None:
         """Give up limits whose lease has run out; the new state, if it has."""

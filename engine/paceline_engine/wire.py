@@ -15,6 +15,7 @@ import msgspec
 from paceline_engine.limits import Lane
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Origin = Literal["prior", "seed", "fit"]
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,6 +64,16 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     ids: list[str]
 
 
+class Coefficients(msgspec.Struct, frozen=True):
+    """A step-time model that was fitted elsewhere, on the same model, engine and device."""
+
+    theta: list[float]
+    """th0..th4, as in `StepModelInfo`."""
+    knee: int
+    correction: list[float] = []
+    """Factor per bin of 128 tokens; a bin that is left out is not corrected."""
+
+
 class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Change any subset of the limits. Answered by `LimitsState` with the same `call`."""
 
@@ -80,6 +91,8 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Without renewal the engine returns to its last certified limits after this long."""
     certified: bool = False
     """The operator has certified the limits that now hold: what a lost lease returns to."""
+    coefficients: Coefficients | None = None
+    """Where the step model starts from while it has no fit of its own; ignored afterwards."""
 
 
 ToEngine = Hello | Submit | Abort | SetLimits
@@ -119,6 +132,9 @@ class ModelInfo(msgspec.Struct, frozen=True):
     eos_token_ids: list[int]
     kv_bytes_per_token: int
     weight_bytes: int
+    engine_version: str = ""
+    features: list[str] = []
+    """What else a step's cost depends on, `name=value`, sorted: threads, attention, CPU."""
 
 
 class CapacityInfo(msgspec.Struct, frozen=True):
@@ -157,6 +173,8 @@ class LimitsState(msgspec.Struct, frozen=True, tag=True):
     lease_lost: bool
     clamped: list[str]
     """Fields of `requested` that capacity or the running decodes changed."""
+    ignored: list[str] = []
+    """Fields of the change that had no effect: `coefficients`, once there is a fit."""
     error: str | None = None
     """Why nothing was changed, when nothing was."""
 
@@ -246,6 +264,8 @@ class StepModelInfo(msgspec.Struct, frozen=True):
     valid: bool
     reason: str
     """Why not valid; empty when valid."""
+    origin: Origin = "prior"
+    """Where theta comes from: assumed, sent in a change of the limits, or this engine's own fit."""
 
 
 class EngineLoad(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from paceline_sidecar.runtime_api import (
     ConfigPatch,
     LimitsAnswer,
     LimitsPatch,
+    coefficients_of,
     limits_answer,
     merged,
 )
@@ -111,6 +112,7 @@ def _set_limits(patch: ConfigPatch, epoch: int) -> SetLimits:
         batch_share=_value(patch.batch_share),
         lease_s=patch.lease_s,
         certified=patch.certified,
+        coefficients=coefficients_of(patch),
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from paceline_engine.limits import Lane
 from paceline_engine.wire import (
     CapacityInfo,
+    Coefficients,
     EngineLoad,
     LimitsState,
     LimitsView,
@@ -25,6 +26,7 @@ _LARGEST = 2**31 - 1
 Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
 TargetMs = Annotated[float, Meta(gt=0, le=3_600_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Coefficient = Annotated[float, Meta(ge=0, le=1e9)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 
 
@@ -50,6 +52,14 @@ class AdmissionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shed_hopeless: bool | UnsetType = UNSET
 
 
+class CoefficientsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`coefficients`: where the step model starts from while it has no fit of its own."""
+
+    theta: Annotated[list[Coefficient], Meta(min_length=5, max_length=5)]
+    knee: Count
+    correction: Annotated[list[Coefficient], Meta(max_length=4096)] = []
+
+
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A change without its epoch: also the content of the runtime configuration file."""
 
@@ -63,12 +73,21 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config_hash: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
     certified: bool = False
     lease_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    coefficients: CoefficientsPatch | UnsetType = UNSET
 
 
 class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `PATCH /runtime/limits`."""
 
     epoch: Annotated[int, Meta(ge=0, le=2**62)]
+
+
+def coefficients_of(patch: ConfigPatch) -> Coefficients | None:
+    """What the engine shall start from; None where the change does not say."""
+    given = patch.coefficients
+    if isinstance(given, UnsetType):
+        return None
+    return Coefficients(theta=given.theta, knee=given.knee, correction=given.correction)
 
 
 def merged(config: HotConfig, patch: ConfigPatch) -> HotConfig:
@@ -98,6 +117,7 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     lease_expires_s: float | None
     lease_lost: bool
     clamped: list[str]
+    ignored: list[str]
     sla: Sla
     admission: AdmissionPolicy
     config_hash: str
@@ -119,6 +139,7 @@ def limits_answer(
         lease_expires_s=None if expires_at is None else max(0.0, expires_at - now),
         lease_lost=state.lease_lost,
         clamped=state.clamped,
+        ignored=state.ignored,
         sla=config.sla,
         admission=config.admission,
         config_hash=config.config_hash,
@@ -138,6 +159,9 @@ class Info(msgspec.Struct, frozen=True):
     kv_bytes_per_token: int
     device: str
     dtype: str
+    revision: str
+    engine_version: str
+    features: list[str]
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -1,13 +1,15 @@
 """The live limits: epochs, bounds, leases, and what is reported."""
 
+import math
 from typing import Any
 
 import pytest
 
 from paceline_engine.control import LimitsControl
 from paceline_engine.limits import Limits
-from paceline_engine.wire import LimitsState, SetLimits
-from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
+from paceline_engine.pacing import NoPacer, make_pacer
+from paceline_engine.wire import Coefficients, LimitsState, SetLimits
+from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit
 
 
 def a_control(limits: Limits | None = None) -> LimitsControl:
@@ -103,6 +105,49 @@ def test_a_value_out_of_its_bounds_is_refused(field: str, value: float) -> None:
     assert field in str(state.error)
     assert str(value) in str(state.error)
     assert control.limits == Limits(8, 64)
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "field"),
+    [
+        (Coefficients([1.0] * 4, 256), "theta"),
+        (Coefficients([1.0, 1.0, -1.0, 1.0, 1.0], 256), "theta"),
+        (Coefficients([1.0, 1.0, 1.0, 1.0, math.inf], 256), "theta"),
+        (Coefficients([0.0, 0.0, 1.0, 1.0, 1.0], 256), "theta"),
+        (Coefficients([1.0] * 5, 0), "knee"),
+        (Coefficients([1.0] * 5, 256, [math.nan]), "correction"),
+    ],
+    ids=["four", "negative", "infinite", "no time", "no knee", "not a number"],
+)
+def test_coefficients_that_predict_nothing_are_refused(
+    coefficients: Coefficients, field: str
+) -> None:
+    """Whole: the limits of the same change are not applied either."""
+    control = a_control()
+
+    state = change(control, token_budget=32, coefficients=coefficients)
+
+    assert f"coefficients.{field}" in str(state.error)
+    assert control.limits == Limits(8, 64)
+
+
+def test_coefficients_go_to_the_pacer_once_under_each_epoch() -> None:
+    """A renewal repeats its epoch and changes nothing; what cannot be used is said."""
+    under_test = EngineUnderTest()
+    engine, seed = under_test.engine, Coefficients([30.0, 1.0, 0.0, 0.0, 0.0], 256)
+    pacer = make_pacer(a_model_info(), a_capacity())
+    engine.pacer = pacer
+
+    renewal = engine.set_limits(SetLimits(call=1, epoch=0, coefficients=seed))
+    assert pacer.info().origin == "prior"
+    taken = engine.set_limits(SetLimits(call=2, epoch=1, coefficients=seed))
+    assert pacer.info().origin == "seed"
+    engine.pacer = NoPacer()
+    ignored = engine.set_limits(SetLimits(call=3, epoch=2, coefficients=seed, token_budget=32))
+
+    assert (renewal.ignored, taken.ignored) == ([], [])
+    assert ignored.ignored == ["coefficients"]
+    assert ignored.effective.token_budget == 32
 
 
 def test_two_shares_of_nothing_are_refused() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from paceline_engine.wire import Coefficients
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import ScriptedEngine, a_step
 from paceline_testing.waiting import wait_until
@@ -112,6 +113,17 @@ def test_an_old_epoch_is_a_conflict_that_tells_the_state(sidecar: Sidecar) -> No
         ({"epoch": 2, "sla": {"objective": 1.0}}, "sla.objective"),
         ({"epoch": 2, "admission": {"reject_at": 0}}, "admission.reject_at"),
         ({"epoch": 2, "speed": 9}, "speed"),
+        ({"epoch": 2, "coefficients": {"theta": [1.0] * 4, "knee": 256}}, "coefficients.theta"),
+        (
+            {"epoch": 2, "coefficients": {"theta": [1, -1, 1, 1, 1], "knee": 256}},
+            "coefficients.theta",
+        ),
+        ({"epoch": 2, "coefficients": {"theta": [1.0] * 5, "knee": 0}}, "coefficients.knee"),
+        (
+            {"epoch": 2, "coefficients": {"theta": [1.0] * 5, "knee": 1, "correction": ["x"]}},
+            "coefficients.correction",
+        ),
+        ({"epoch": 2, "coefficients": {"theta": [1.0] * 5, "knee": 1, "h": 2}}, "coefficients"),
         ({"max_batch_size": 8}, "epoch"),
     ],
     ids=str,
@@ -127,7 +139,30 @@ def test_a_bad_value_is_422_with_the_fields_name(
     assert sidecar_of_module.admin.get("/runtime/limits").json()["epoch"] == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 60_000, b'{"epoch": NaN}', b"\xff"])
+def test_coefficients_reach_the_engine(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """A new pod starts from what the last one measured; a change without them says nothing."""
+    seed = {"theta": [30.0, 2, 0.4, 1.9, 50], "knee": 256, "correction": [1, 0.97]}
+
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "coefficients": seed})
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 6, "token_budget": 100})
+
+    assert [change.coefficients for change in engine.changes[-2:]] == [
+        Coefficients([30.0, 2.0, 0.4, 1.9, 50.0], 256, [1.0, 0.97]),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[" * 60_000,
+        b'{"epoch": NaN}',
+        b"\xff",
+        b'{"epoch": 2, "coefficients": {"theta": [1, 1, 1, 1, 1e999], "knee": 1}}',
+    ],
+)
 def test_a_broken_patch_is_refused(sidecar_of_module: Sidecar, content: bytes) -> None:
     """Never a 500."""
     answer = sidecar_of_module.admin.patch("/runtime/limits", content=content)

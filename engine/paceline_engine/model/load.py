@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from paceline_engine import __version__
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
@@ -17,6 +18,7 @@ from paceline_engine.kv_cache.tensors import allocate
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.identity import cost_features, device_name
 from paceline_engine.model.layers.rotary import cos_sin_table
 from paceline_engine.model.weights import build_decoder
 from paceline_engine.running.attention import AttentionBackend
@@ -64,7 +66,7 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     progress("warming up", 0.0)
     warm_up(runner, capacity)
     progress("warming up", 1.0)
-    info = _info(located, checkpoint, capacity, device, dtype)
+    info = _info(located, checkpoint, capacity, decoder.embedding, settings)
     return LoadedModel(runner, info, capacity, checkpoint.tokenizer)
 
 
@@ -122,16 +124,16 @@ def _info(
     located: Located,
     checkpoint: Checkpoint,
     capacity: Capacity,
-    device: torch.device,
-    dtype: torch.dtype,
+    weight: torch.Tensor,
+    settings: Settings,
 ) -> ModelInfo:
-    config = checkpoint.config
+    config, device, dtype = checkpoint.config, weight.device, weight.dtype
     return ModelInfo(
         name=located.name,
         family=config.family,
         revision=located.revision,
         dtype=str(dtype).removeprefix("torch."),
-        device=device.type,
+        device=device_name(device),
         num_parameters=config.num_parameters,
         vocab_size=config.vocab_size,
         max_model_len=capacity.max_model_len,
@@ -139,4 +141,6 @@ def _info(
         eos_token_ids=list(checkpoint.eos_token_ids),
         kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
         weight_bytes=config.num_parameters * dtype.itemsize,
+        engine_version=__version__,
+        features=cost_features(device, settings),
     )

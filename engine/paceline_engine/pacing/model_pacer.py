@@ -2,14 +2,16 @@
 
 import math
 from collections import deque
+from dataclasses import replace
 
 from paceline_engine.limits import Capacity, Limits
-from paceline_engine.pacing.fit import fit, scale_of
+from paceline_engine.pacing.fit import Fit, fit, scale_of
 from paceline_engine.pacing.pacer import StepShape
-from paceline_engine.pacing.prior import Prior
+from paceline_engine.pacing.prior import Prior, seeded
 from paceline_engine.pacing.residuals import BIN_TOKENS, Residuals
+from paceline_engine.pacing.step_model import step_model
 from paceline_engine.pacing.store import Sample, SampleStore
-from paceline_engine.wire import StepModelInfo, StepRecord
+from paceline_engine.wire import Coefficients, Origin, StepModelInfo, StepRecord
 
 _FIRST_FIT_STEPS = 20
 _FIRST_SCALE_STEPS = 3
@@ -20,6 +22,7 @@ _REFIT_S = 5.0  # where steps are slow, 200 of them are minutes
 _OUTLIER = 2.0  # measured / predicted of a step that teaches nothing, once warm
 _RECENT = 600
 _MAX_WALL_MS = 1e7
+_SEED_RANGE = 1.5  # times as fast or slow: a seed further off has its form only
 
 
 class ModelPacer:
@@ -27,14 +30,16 @@ class ModelPacer:
 
     def __init__(self, prior: Prior, capacity: Capacity) -> None:
         """Start from the prior, untrusted until the first fit."""
+        self._assumed = prior
         self._prior = prior
+        """What a fit is pulled to: `assumed`, or a seed for as long as fits can live with it."""
         self._capacity = capacity
         self._model = prior.model
         self._anchor = prior.model
         self._residuals = Residuals(capacity.max_token_budget)
         self._store = SampleStore()
         self._recent: deque[Sample] = deque(maxlen=_RECENT)
-        self._has_fit = False
+        self._origin: Origin = "prior"
         self._samples = 0
         self._since_fit = 0
         self._fitted_at = -math.inf
@@ -74,8 +79,21 @@ class ModelPacer:
             self._store.add(sample, has_prefill=record.prefill > 0)
         if self._is_fit_due(record.at):
             self._refit(record.at)
-        elif self._prior.is_guess and not self._has_fit:
-            self._scale_guess()
+        elif self._origin != "fit":
+            self._scale()
+
+    def seed(self, coefficients: Coefficients) -> bool:
+        """Start from a model fitted elsewhere; False where there is a fit of its own already."""
+        if self._origin == "fit":
+            return False
+        self._model = step_model(coefficients.theta, coefficients.knee)
+        self._prior = seeded(self._assumed, self._model)
+        self._anchor = self._prior.model
+        self._origin = "seed"
+        self._reason = "learning: seeded, no fit yet"
+        self._residuals.seed(coefficients.correction)
+        self._judge_anew()
+        return True
 
     def info(self) -> StepModelInfo:
         """The fitted model, as telemetry reports it."""
@@ -93,13 +111,19 @@ class ModelPacer:
             mape=self._residuals.mape,
             valid=not reason,
             reason=reason,
+            origin=self._origin,
         )
 
-    def _scale_guess(self) -> None:
-        """Before the first fit: the guessed line at the speed of the steps seen so far."""
+    def _scale(self) -> None:
+        """Before the first fit: the line at the speed of the steps seen so far, where unknown."""
         # Where a step takes seconds, twenty of them are too long to wait for.
-        if len(self._recent) >= _FIRST_SCALE_STEPS:
-            self._model = self._prior.model.scaled(scale_of(self._recent, self._prior.model))
+        if len(self._recent) < _FIRST_SCALE_STEPS:
+            return
+        scale = scale_of(self._recent, self._prior.model)
+        if self._origin == "seed" and not 1 / _SEED_RANGE < scale < _SEED_RANGE:
+            self._prior = replace(self._prior, is_guess=True)
+        if self._prior.is_guess:
+            self._model = self._prior.model.scaled(scale)
 
     def _largest(self, shape: StepShape, budget: int, target_ms: float) -> int:
         """The largest total in [decode, budget] predicted within the target, else 0."""
@@ -161,18 +185,31 @@ class ModelPacer:
         training, holdout = self._store.split()
         if len(training) < _FIRST_FIT_STEPS // 2:
             return
-        result = fit(training, holdout, self._prior)
+        result = self._fit(training, holdout, self._prior)
+        if result.refusal and self._prior is not self._assumed:
+            # A seed from another world must not keep this one from being learned.
+            result = self._fit(training, holdout, self._assumed)
+            self._prior = self._prior if result.refusal else self._assumed
+        self._reason = result.refusal
+        if result.refusal:
+            return
+        self._origin = "fit"
+        self._model = result.model
+        self._anchor = result.prior
+        self._judge_anew()
+
+    def _fit(self, training: list[Sample], holdout: list[Sample], prior: Prior) -> Fit:
+        """Fit all that is stored; where that is refused, the newest steps alone."""
+        result = fit(training, holdout, prior)
         latest = list(self._recent)[-_LATEST:]
         if result.refusal and len(latest) == _LATEST:
             # The store may hold two engines, the one before a change of pace and the one after.
             split = _LATEST * 9 // 10
-            result = fit(latest[:split], latest[split:], self._prior)
-        self._reason = result.refusal
-        if result.refusal:
-            return
-        self._has_fit = True
-        self._model = result.model
-        self._anchor = result.prior
+            result = fit(latest[:split], latest[split:], prior)
+        return result
+
+    def _judge_anew(self) -> None:
+        """Compare the recent steps with the line that holds now."""
         self._residuals.restart(
             [(sample.tokens, sample.wall_ms, self._line_ms(sample)) for sample in self._recent]
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline_engine.limits import Limits
-from paceline_engine.wire import StepModelInfo, StepRecord
+from paceline_engine.wire import Coefficients, StepModelInfo, StepRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,10 @@ class Pacer(Protocol):
         """Learn from a step that has run."""
         ...
 
+    def seed(self, coefficients: Coefficients) -> bool:
+        """Start from a model fitted elsewhere; False where there is a fit of its own already."""
+        ...
+
     def info(self) -> StepModelInfo:
         """The fitted model, as telemetry reports it."""
         ...
@@ -54,6 +58,10 @@ class NoPacer:
 
     def observe(self, record: StepRecord) -> None:
         """Learn nothing."""
+
+    def seed(self, coefficients: Coefficients) -> bool:  # noqa: ARG002 - the port's shape
+        """Start from nothing."""
+        return False
 
     def info(self) -> StepModelInfo:
         """Report that there is no model."""

@@ -1,8 +1,8 @@
 """What is assumed of the step time before a step has run: a roofline by device, or a guess."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from paceline_engine.pacing.step_model import StepModel
+from paceline_engine.pacing.step_model import StepModel, step_model
 from paceline_engine.wire import ModelInfo
 
 _DEVICES = {  # datasheet: memory bandwidth GB/s, dense bf16 TFLOP/s
@@ -24,6 +24,8 @@ _HOST_MS = 3.0  # an eager step's launches, scheduling and sampling
 _HOST_MS_PER_ROW = 0.01
 _CPU_GBPS = 10.0  # one laptop socket, shared
 _CPU_GFLOPS = 60.0
+_SILENT = 0.01  # of the prior: a smaller coefficient of a seed says nothing of its term
+_REVIVED = 0.1  # of the prior: a multiple of nothing would stay nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,17 @@ class Prior:
 def prior_for(info: ModelInfo) -> Prior:
     """Derive the prior from the model's size and the device's name."""
     return _cpu_prior(info) if info.device.startswith("cpu") else _gpu_prior(info)
+
+
+def seeded(prior: Prior, seed: StepModel) -> Prior:
+    """Pull to a model that was fitted elsewhere, as far as `prior` would let a fit go."""
+    at_knee = seed.ms(tokens=seed.knee, context=0, attention=0)
+    scale = at_knee / prior.model.ms(tokens=seed.knee, context=0, attention=0)
+    anchor = [
+        _REVIVED * scale * assumed if told < _SILENT * scale * assumed else told
+        for told, assumed in zip(seed.theta, prior.model.theta, strict=True)
+    ]
+    return replace(prior, model=step_model(anchor, seed.knee), is_guess=False)
 
 
 def _cpu_prior(info: ModelInfo) -> Prior:

@@ -89,6 +89,14 @@ class Residuals:
         """The level left the range that a passing cause explains: the line itself is wrong."""
         return self._pinned >= _PINNED_STEPS
 
+    def seed(self, correction: list[float]) -> None:
+        """Begin with corrections that were learned elsewhere."""
+        for place, factor in enumerate(correction[: len(self._used)]):
+            self._correction[place] = _clip(factor, _CORRECTION_RANGE)
+            self._visits[place] = _MIN_VISITS
+        self._used = list(self._correction)
+        self.lowest = min(self._used)
+
     def forget(self) -> None:
         """Drop the corrections: they belong to an engine that is no longer there."""
         self._pinned = 0

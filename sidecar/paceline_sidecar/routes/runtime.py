@@ -97,5 +97,5 @@ def _field(message: str) -> str | None:
     for opening in ("`$.", "field `"):
         _, found, rest = message.partition(opening)
         if found:
-            return rest.partition("`")[0]
+            return rest.partition("`")[0].partition("[")[0]
     return None

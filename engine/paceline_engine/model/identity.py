@@ -1,0 +1,36 @@
+"""What a step's cost depends on beside the model: engines that agree on it may share a model."""
+
+import platform
+from pathlib import Path
+
+import torch
+
+from paceline_engine.settings import Settings
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or `cuda:` with the GPU's product name, which the step model's prior is chosen by."""
+    if device.type != "cuda":
+        return device.type
+    return f"cuda:{torch.cuda.get_device_name(device)}"
+
+
+def cost_features(device: torch.device, settings: Settings) -> list[str]:
+    """Name what changes a step's cost under the same model and device, sorted."""
+    features = [f"block_size={settings.block_size}"]
+    if device.type == "cpu":
+        # The name of a CPU is no device's name for torch, and its threads are a choice.
+        features += [f"cpu={cpu_name(_CPU_INFO)}", f"threads={torch.get_num_threads()}"]
+    return sorted(features)
+
+
+def cpu_name(cpu_info: Path) -> str:
+    """The processor's product name, or its architecture where the kernel does not tell."""
+    try:
+        text = cpu_info.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    names = (line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line)
+    return next(names, "") or platform.machine()
