@@ -1,4 +1,4 @@
-"""The `paceline` command: up, chat, explain, demo."""
+"""The `paceline` command: plan, up, chat, explain, demo."""
 
 import asyncio
 import signal
@@ -17,6 +17,7 @@ from paceline_operator.local.cluster import explain_status, read_service
 from paceline_operator.local.demo import Demo, run_demo
 from paceline_operator.local.errors import LocalError
 from paceline_operator.local.explain import explain
+from paceline_operator.local.plan_command import plan_command
 from paceline_operator.local.serving import serving
 from paceline_operator.local.settings import state_dir
 from paceline_operator.local.terminal import shown
@@ -40,6 +41,9 @@ class Commands(click.Group):
 @click.version_option(package_name="paceline")
 def main() -> None:
     """Serve a language model on this machine and keep its declared p99 SLA."""
+
+
+main.add_command(plan_command)
 
 
 @main.command()

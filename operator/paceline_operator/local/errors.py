@@ -4,6 +4,8 @@ LocalError
 ├── ManifestError   the file cannot be served                (manifest.py)
 ├── StartError      the children did not get ready           (live.py)
 ├── NoServiceError  nothing runs that fits                    (state.py)
+├── ModelFileError  the model's size cannot be read here      (model_files.py)
+├── PlanError       a plan lacks something                    (plan.py)
 ├── ClusterError    the cluster's answer cannot be explained  (cluster.py)
 └── ChatError       the server refused or is not there        (chat.py)
 """

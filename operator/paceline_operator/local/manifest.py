@@ -29,13 +29,18 @@ class Difference:
     """Changed fields under `spec` that only a restart can apply."""
 
 
-def load(path: Path) -> InferenceService:
-    """Read the one InferenceService of a YAML file."""
+def read(path: Path) -> InferenceService:
+    """Read the one InferenceService of a YAML file, wherever it can be served."""
     manifest = _only_service(path, _documents(path))
     try:
-        service = validate(manifest)
+        return validate(manifest)
     except InvalidManifestError as problem:
         raise ManifestError(f"{path}: {problem}") from problem
+
+
+def load(path: Path) -> InferenceService:
+    """Read the one InferenceService of a YAML file, which this machine can serve."""
+    service = read(path)
     uri = service.spec.model.uri
     if uri.startswith(_NEEDS_A_CLUSTER):
         raise ManifestError(

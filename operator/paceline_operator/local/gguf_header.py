@@ -1,0 +1,101 @@
+"""The header of a GGUF file: metadata and tensor names, without the weights.
+
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Little-endian; strings and
+arrays carry their length as 64 bits. The engine reads whole files with the gguf package, which
+the operator's side does not have.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+Value = int | float | bool | str
+
+_SCALARS: Final = {
+    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
+    10: "<Q", 11: "<q", 12: "<d",
+}  # fmt: skip
+_STRING: Final = 8
+_ARRAY: Final = 9
+_VERSIONS: Final = (2, 3)
+_MOST_BYTES: Final = 1 << 30
+"""Of one string: a broken length must not fill the memory."""
+
+
+class GgufError(ValueError):
+    """The file has no whole GGUF header."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """What a GGUF file says of itself."""
+
+    metadata: dict[str, Value]
+    """Of an array, its length."""
+    tensor_names: frozenset[str]
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read the header. Raises GgufError, OSError."""
+    with path.open("rb") as file:
+        try:
+            return _header(file)
+        except (struct.error, UnicodeDecodeError) as problem:
+            raise GgufError(f"{path} is no whole GGUF file: {problem}") from problem
+        except GgufError as problem:
+            raise GgufError(f"{path} is no whole GGUF file: {problem}") from problem
+
+
+def _header(file: BinaryIO) -> GgufHeader:
+    magic = file.read(4)
+    if magic != b"GGUF":
+        raise GgufError(f"it begins with {magic!r}")
+    version = _unpack(file, "<I")
+    if version not in _VERSIONS:
+        raise GgufError(f"its version is {version}, known are {_VERSIONS}")
+    num_tensors, num_fields = int(_unpack(file, "<Q")), int(_unpack(file, "<Q"))
+    metadata = {}
+    for _ in range(num_fields):
+        key = _string(file)
+        metadata[key] = _value(file, int(_unpack(file, "<I")))
+    return GgufHeader(metadata, frozenset(_tensor_name(file) for _ in range(num_tensors)))
+
+
+def _value(file: BinaryIO, kind: int) -> Value:
+    if kind == _STRING:
+        return _string(file)
+    if kind == _ARRAY:
+        inner, length = int(_unpack(file, "<I")), int(_unpack(file, "<Q"))
+        if inner in _SCALARS:
+            file.seek(length * struct.calcsize(_SCALARS[inner]), 1)
+        else:
+            for _ in range(length):
+                _value(file, inner)
+        return length
+    if kind not in _SCALARS:
+        raise GgufError(f"a value is of the unknown type {kind}")
+    return _unpack(file, _SCALARS[kind])
+
+
+def _tensor_name(file: BinaryIO) -> str:
+    name = _string(file)
+    dimensions = int(_unpack(file, "<I"))
+    file.seek(8 * dimensions + 4 + 8, 1)  # sizes, type, offset
+    return name
+
+
+def _string(file: BinaryIO) -> str:
+    length = int(_unpack(file, "<Q"))
+    if length > _MOST_BYTES:
+        raise GgufError(f"a string is {length:,} bytes long")
+    content = file.read(length)
+    if len(content) < length:
+        raise GgufError("it ends within a string")
+    return content.decode()
+
+
+def _unpack(file: BinaryIO, layout: str) -> Value:
+    (value,) = struct.unpack(layout, file.read(struct.calcsize(layout)))
+    number: int | float | bool = value
+    return number

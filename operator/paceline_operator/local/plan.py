@@ -1,0 +1,115 @@
+"""`paceline plan`: reads manifest, model and trace, and hands them to the pure planner."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from paceline_operator.api.inference_service import InferenceService
+from paceline_operator.api.tuning_spec import hot
+from paceline_operator.local.errors import LocalError
+from paceline_operator.local.manifest import read
+from paceline_operator.local.model_files import model_size
+from paceline_operator.local.settings import cache_dir
+from paceline_operator.planning.device import CPU, GPUS, Device, find_gpu, prior
+from paceline_operator.planning.kv_memory import KvMemory
+from paceline_operator.planning.model_size import ModelSize
+from paceline_operator.planning.service_plan import Inputs, ServicePlan, plan
+from paceline_operator.traffic.traces import Trace, TraceError, read_trace
+
+UNACHIEVABLE_EXIT: Final = 3
+
+
+class PlanError(LocalError):
+    """The plan cannot be made; the message names what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked on the command line."""
+
+    manifest: Path
+    traffic: Path
+    gpu: str | None = None
+    gpu_memory_bytes: int | None = None
+    params: int | None = None
+    kv_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The plan, and what it was made from."""
+
+    service: InferenceService
+    trace: Trace
+    plan: ServicePlan
+
+
+def answer(question: Question) -> Answer:
+    """Read everything and plan. Raises LocalError."""
+    service = read(question.manifest)
+    try:
+        trace = read_trace(question.traffic)
+    except TraceError as problem:
+        raise PlanError(str(problem)) from problem
+    device = choose_device(service, question)
+    size = _size(service, question, device)
+    engine = service.spec.engine
+    memory = KvMemory(
+        device=device,
+        size=size,
+        fraction=float(engine.kv_cache_memory_fraction),
+        max_token_budget=engine.capacity.max_token_budget,
+    )
+    inputs = Inputs(
+        spec=hot(service.spec),
+        max_batch_size=engine.capacity.max_batch_size,
+        max_model_len=engine.max_model_len,
+        memory=memory,
+        model=prior(device, size),
+        factor=device.factor,
+        requests=trace.requests,
+    )
+    return Answer(service, trace, plan(inputs))
+
+
+def choose_device(service: InferenceService, question: Question) -> Device:
+    """Take the GPU that was named, or the CPU where the manifest asks for none."""
+    known = ", ".join(GPUS)
+    if question.gpu is None:
+        if service.spec.resources.gpu.count == 0:
+            return CPU
+        raise PlanError(
+            f"{question.manifest}: spec.resources.gpu.count: {service.spec.resources.gpu.count}:"
+            f" say which GPU with --gpu: {known}"
+        )
+    device = find_gpu(question.gpu, question.gpu_memory_bytes)
+    if device is None:
+        raise PlanError(
+            f"--gpu {question.gpu}: known are {known}; of any other, say --gpu-memory as well"
+        )
+    return device
+
+
+def _size(service: InferenceService, question: Question, device: Device) -> ModelSize:
+    bytes_per_value = _bytes_per_value(service, device)
+    if question.params is not None and question.kv_bytes is not None:
+        return ModelSize(
+            num_parameters=question.params,
+            weight_bytes=question.params * bytes_per_value,
+            kv_bytes_per_token=question.kv_bytes,
+            bytes_per_value=bytes_per_value,
+            kv_arithmetic="--kv-bytes",
+        )
+    if question.params is not None or question.kv_bytes is not None:
+        raise PlanError("--params and --kv-bytes go together: one says nothing without the other")
+    model = service.spec.model
+    return model_size(
+        model.uri, revision=model.revision, bytes_per_value=bytes_per_value, cache=cache_dir()
+    )
+
+
+def _bytes_per_value(service: InferenceService, device: Device) -> int:
+    dtype = service.spec.engine.dtype
+    if dtype == "Auto":
+        return 4 if device.is_cpu else 2
+    return 4 if dtype == "Float32" else 2

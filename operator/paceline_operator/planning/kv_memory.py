@@ -1,0 +1,128 @@
+"""How many tokens of KV cache a pod has, as the engine will cut them, with the arithmetic shown."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from paceline_operator.planning.device import GIB, Device
+from paceline_operator.planning.model_size import ModelSize
+from paceline_operator.telemetry import CapacityValues
+from paceline_operator.tuning.demand import Demand
+
+BLOCK_TOKENS: Final = 16
+CPU_KV_BYTES: Final = 1 << 30
+CPU_MAX_MODEL_LEN: Final = 2048
+CUDA_CONTEXT_BYTES: Final = 1 << 30
+"""Assumed: context, kernels and workspaces of the libraries."""
+_UNKNOWN_STEP_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of arithmetic."""
+
+    label: str
+    working: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """The memory of one pod, divided."""
+
+    device: Device
+    size: ModelSize
+    fraction: float
+    """`engine.kvCacheMemoryFraction`."""
+    max_token_budget: int
+    """Tokens of the largest step that buffers must hold."""
+
+    @property
+    def step_bytes(self) -> int:
+        """What the largest step takes beside weights and cache."""
+        if self.size.step_bytes_per_token is None:
+            return _UNKNOWN_STEP_BYTES
+        return self.max_token_budget * self.size.step_bytes_per_token
+
+    @property
+    def kv_bytes(self) -> int:
+        """What is left for keys and values; negative where the weights do not fit."""
+        if self.device.memory_bytes is None:
+            return CPU_KV_BYTES
+        usable = int(self.device.memory_bytes * self.fraction)
+        return usable - self.size.weight_bytes - CUDA_CONTEXT_BYTES - self.step_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        """Whole blocks."""
+        return max(0, self.kv_bytes) // (self.size.kv_bytes_per_token * BLOCK_TOKENS)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens whose keys and values fit."""
+        return self.num_blocks * BLOCK_TOKENS
+
+    def longest(self, asked: int | None) -> int:
+        """The longest sequence, prompt and answer, when `engine.maxModelLen` is `asked`."""
+        default = CPU_MAX_MODEL_LEN if self.device.is_cpu else None
+        limits = (self.size.max_len, asked or default, self.tokens)
+        return min(limit for limit in limits if limit is not None)
+
+    def capacity(self, max_batch_size: int, asked_len: int | None) -> CapacityValues:
+        """The pod's capacity, in the words of its runtime API."""
+        return CapacityValues(
+            max_batch_size=max_batch_size,
+            max_token_budget=self.max_token_budget,
+            num_blocks=self.num_blocks,
+            block_size=BLOCK_TOKENS,
+            max_model_len=self.longest(asked_len),
+        )
+
+    def arithmetic(self) -> tuple[Line, ...]:
+        """From the device's memory to tokens, line by line."""
+        size = self.size
+        weights = Line(
+            "weights",
+            f"{size.num_parameters:,} parameters x {size.bytes_per_value} B",
+            _gib(size.weight_bytes),
+        )
+        per_token = Line("KV of one token", size.kv_arithmetic, f"{size.kv_bytes_per_token:,} B")
+        tokens = Line(
+            "KV tokens", f"KV cache / KV of one token, blocks of {BLOCK_TOKENS}", f"{self.tokens:,}"
+        )
+        if self.device.memory_bytes is None:
+            cache = Line("KV cache", "the engine's own size on a CPU", _gib(self.kv_bytes))
+            return weights, cache, per_token, tokens
+        usable = self.device.memory_bytes * self.fraction
+        return (
+            Line(
+                "usable", f"{_gib(self.device.memory_bytes)} x {self.fraction:g}", _gib(int(usable))
+            ),
+            weights,
+            Line("reserve", self._reserve(), _gib(CUDA_CONTEXT_BYTES + self.step_bytes)),
+            Line("KV cache", "usable - weights - reserve", _gib(self.kv_bytes)),
+            per_token,
+            tokens,
+        )
+
+    def _reserve(self) -> str:
+        context = f"{_gib(CUDA_CONTEXT_BYTES)} CUDA context (assumed)"
+        if self.size.step_bytes_per_token is None:
+            return f"{context} + {_gib(self.step_bytes)} for a step (assumed)"
+        return (
+            f"{context} + a step of {self.max_token_budget:,} tokens"
+            f" x {self.size.step_bytes_per_token:,} B"
+        )
+
+
+def occupancy_line(demand: Demand, *, batch: int, tokens: int) -> Line:
+    """How much of the cache the largest batch that fits takes."""
+    wanted = batch * demand.held + 2.33 * demand.held_deviation * batch**0.5
+    return Line(
+        f"{batch} sequences",
+        f"{batch} x {demand.held:,.0f} + 2.33 x {demand.held_deviation:,.0f} x sqrt({batch})",
+        f"{wanted:,.0f} of 0.95 x {tokens:,} tokens",
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:,.2f} GiB"

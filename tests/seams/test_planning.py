@@ -1,0 +1,100 @@
+"""What the planner assumes before a pod runs is what the engine will do."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline_engine.checkpoint import uri
+from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.model import memory
+from paceline_engine.model.config import from_hugging_face
+from paceline_engine.pacing import prior as engine_prior
+from paceline_engine.settings import Settings
+from paceline_engine.wire import ModelInfo
+from paceline_operator.local import model_files
+from paceline_operator.planning.device import CPU, GPUS, Device, find_gpu, prior
+from paceline_operator.planning.kv_memory import BLOCK_TOKENS, CPU_KV_BYTES, CPU_MAX_MODEL_LEN
+from paceline_operator.planning.model_size import ModelSize, from_config
+
+QWEN3 = {
+    "model_type": "qwen3",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": True,
+}
+QWEN2 = QWEN3 | {"model_type": "qwen2", "head_dim": None, "tie_word_embeddings": False}
+LLAMA = QWEN2 | {"model_type": "llama", "num_key_value_heads": None}
+
+
+def a_gpu(name: str) -> Device:
+    device = find_gpu(name, memory_bytes=1 << 34)
+    assert device is not None
+    return device
+
+
+@pytest.mark.parametrize(
+    "device",
+    [CPU, a_gpu("Unheard Of 9000"), *GPUS.values(), a_gpu("NVIDIA H100 80GB HBM3")],
+    ids=lambda device: device.name,
+)
+def test_both_start_from_the_same_step_times(device: Device) -> None:
+    """The operator may not import the engine, so the table of devices stands twice."""
+    size = from_config(QWEN3, 4 if device.is_cpu else 2)
+    dtype = "float32" if device.is_cpu else "bfloat16"
+    info = ModelInfo(
+        "m", "qwen3", "", dtype, device.name, size.num_parameters, 1, 4096, 1, [2],
+        size.kv_bytes_per_token, size.weight_bytes,
+    )  # fmt: skip
+
+    planned, real = prior(device, size), engine_prior.prior_for(info)
+
+    assert planned.theta == pytest.approx(real.model.theta)
+    assert planned.knee == real.model.knee
+    assert device.min_prefill == real.min_prefill
+
+
+def test_both_know_the_same_gpus() -> None:
+    """One more in the engine is one more here."""
+    assert list(GPUS) == list(engine_prior._DEVICES)
+
+
+@pytest.mark.parametrize("config", [QWEN3, QWEN2, LLAMA], ids=["qwen3", "qwen2", "llama"])
+def test_both_read_the_same_sizes(config: dict[str, object]) -> None:
+    """Parameters, KV bytes and the memory of a step, for each family."""
+    size, real = from_config(config, 2), from_hugging_face(config)
+
+    assert size.num_parameters == real.num_parameters
+    assert size.kv_bytes_per_token == real.kv_bytes_per_token(2)
+    assert size.step_bytes_per_token == memory.peak_step_bytes(real, 1, torch.bfloat16)
+    assert size.max_len == real.max_len
+
+
+def test_the_cache_is_cut_as_the_engine_cuts_it() -> None:
+    """On a CPU it has a size of its own."""
+    assert Settings.model_fields["block_size"].default == BLOCK_TOKENS
+    assert memory._CPU_KV_BYTES == CPU_KV_BYTES
+    assert memory._CPU_MAX_MODEL_LEN == CPU_MAX_MODEL_LEN
+
+
+def test_both_know_the_same_built_in_models() -> None:
+    """A name that is served can be planned."""
+    assert model_files.BUILTIN == uri._BUILTIN
+
+
+@pytest.mark.model
+def test_both_read_the_same_of_a_gguf_file(tmp_path: Path) -> None:
+    """The header alone says all that the whole file does."""
+    name = "builtin://smollm2-135m-instruct"
+    size: ModelSize = model_files.model_size(name, revision=None, bytes_per_value=4, cache=tmp_path)
+    real = open_checkpoint(model_files._path(name, None, tmp_path)).config
+
+    assert size.num_parameters == real.num_parameters
+    assert size.kv_bytes_per_token == real.kv_bytes_per_token(4)
+    assert size.max_len == real.max_len
