@@ -1,0 +1,39 @@
+"""Numba's `njit` with the types of the function that it compiles, kept on disk."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+from numba import njit
+from numba.core import config
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _kept_in() -> str:
+    """Name a folder after all of this package's sources.
+
+    Numba makes kept code anew when a function's own file has changed, but not when that of a
+    function it calls has.
+    """
+    here = Path(__file__).parent
+    sources = hashlib.sha256()
+    for path in sorted(here.glob("*.py")):
+        sources.update(path.read_bytes())
+    return str(here / "__pycache__" / f"numba-{sources.hexdigest()[:16]}")
+
+
+_KEPT_IN = _kept_in()
+_CONFIG: Any = config  # its settings are made at import, unseen by type checkers
+
+
+def compiled(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Compile to machine code at the first call."""
+    before = _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = _KEPT_IN
+    try:
+        return cast("Callable[Parameters, Result]", njit(cache=True)(function))
+    finally:
+        _CONFIG.CACHE_DIR = before

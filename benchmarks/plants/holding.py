@@ -1,0 +1,137 @@
+"""Who waits, who holds blocks, and who must give them up: compiled, before a step's prefill.
+
+The rules are those of Paceline's scheduler (engine/paceline_engine/scheduling), written anew: a
+decode without a free block preempts the newest of the lower lane, which computes all again.
+Prefix hits skip prefill but hold blocks of their own: what sharing would save is not modelled.
+"""
+
+from plants.compiled import compiled
+from plants.state import DECODE, ENDED, FAILED, SHED, WAITING, Engine
+
+_MAX_PREEMPTIONS = 3  # after them a batch request ranks as interactive
+
+
+@compiled
+def end(e: Engine, i: int, outcome: int, at: float) -> None:
+    """Let go of a request and of its blocks."""
+    job, totals = e.jobs[i], e.totals[0]
+    job.state, job.outcome, job.finished_s = ENDED, outcome, at
+    totals.free_blocks += job.blocks
+    job.blocks = 0
+    e.ended[totals.ended] = i
+    totals.ended += 1
+
+
+@compiled
+def arrive(e: Engine) -> None:
+    """Queue who has come; refuse who could never fit."""
+    totals = e.totals[0]
+    while totals.arrived < len(e.jobs) and e.jobs[totals.arrived].arrival_s <= totals.now:
+        i = totals.arrived
+        totals.arrived += 1
+        job = e.jobs[i]
+        length = job.prompt + job.output
+        if length > totals.max_model_len or length > totals.num_blocks * totals.block_size:
+            end(e, i, FAILED, job.arrival_s)
+            continue
+        lane = e.lanes[job.lane]
+        job.state = WAITING
+        e.queue[job.lane, lane.tail] = i
+        lane.tail += 1
+        totals.queued_tokens += job.prompt
+
+
+@compiled
+def shed(e: Engine) -> None:
+    """Refuse from the head of each lane who has waited longer than the deadline."""
+    totals = e.totals[0]
+    for number in range(2):
+        lane = e.lanes[number]
+        while lane.head < lane.tail:
+            i = e.queue[number, lane.head]
+            if totals.now - e.jobs[i].arrival_s <= totals.shed_s:
+                break
+            lane.head += 1
+            totals.queued_tokens -= e.jobs[i].prompt
+            end(e, i, SHED, totals.now)
+
+
+@compiled
+def _victim(e: Engine) -> int:
+    """Place in `running` of who gives way: the batch lane first, in a lane the newest."""
+    worst, worst_rank = 0, -1
+    for k in range(e.totals[0].running):
+        i = e.running[k]
+        lower = e.jobs[i].lane == 1 and e.jobs[i].preemptions < _MAX_PREEMPTIONS
+        rank = i + (len(e.jobs) if lower else 0)
+        if rank > worst_rank:
+            worst, worst_rank = k, rank
+    return worst
+
+
+@compiled
+def _preempt(e: Engine, place: int) -> None:
+    totals = e.totals[0]
+    i = e.running[place]
+    for k in range(place, totals.running - 1):
+        e.running[k] = e.running[k + 1]
+    totals.running -= 1
+    job = e.jobs[i]
+    lane = e.lanes[job.lane]
+    totals.free_blocks += job.blocks
+    totals.queued_tokens += job.prompt + job.tokens
+    totals.preempted += 1
+    totals.preemptions += 1
+    job.state, job.blocks, job.computed = WAITING, 0, 0
+    job.preemptions += 1
+    e.stack[job.lane, lane.stacked] = i
+    lane.stacked += 1
+
+
+@compiled
+def extend_decodes(e: Engine) -> None:
+    """Give a block to each decode whose blocks are full; preempt where none is free."""
+    totals = e.totals[0]
+    k = 0
+    while k < totals.running:
+        job = e.jobs[e.running[k]]
+        if job.state != DECODE or job.computed < job.blocks * totals.block_size:
+            k += 1
+        elif totals.free_blocks > 0:
+            job.blocks += 1
+            totals.free_blocks -= 1
+            k += 1
+        else:
+            place = _victim(e)
+            _preempt(e, place)
+            k -= place < k  # who comes next has moved down
+
+
+@compiled
+def measure(e: Engine) -> None:
+    """Note the next step's decodes and what could be prefilled in it."""
+    totals = e.totals[0]
+    decode = context = wanted = before = 0
+    for k in range(totals.running):
+        job = e.jobs[e.running[k]]
+        if job.state == DECODE:
+            decode += 1
+            context += job.computed + 1
+        else:
+            if wanted == 0:
+                before = job.computed
+            wanted += job.prompt + job.tokens - job.computed
+    rows = totals.max_batch_size - totals.running
+    for number in range(2):
+        lane = e.lanes[number]
+        for k in range(lane.stacked + lane.tail - lane.head):
+            if rows <= 0 or wanted >= totals.token_budget:
+                break
+            if k < lane.stacked:
+                i = e.stack[number, lane.stacked - 1 - k]
+            else:
+                i = e.queue[number, lane.head + k - lane.stacked]
+            wanted += e.jobs[i].prompt + e.jobs[i].tokens
+            rows -= 1
+    totals.decode, totals.context = decode, context
+    totals.wanted, totals.prefill_context = wanted, before
