@@ -16,6 +16,7 @@ from paceline_operator.tuning.conditions import (
 )
 from paceline_operator.tuning.decide import decide, hold
 from paceline_operator.tuning.decision import Decision
+from paceline_operator.tuning.experiment.experiments import Experiments
 from paceline_operator.tuning.measure import NOTHING, Counts
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import (
@@ -64,6 +65,7 @@ class _Outcome:
     decision: Decision
     error: str
     change: Change | None
+    evidence: Evidence | None
 
 
 class TuningLoop:
@@ -74,20 +76,24 @@ class TuningLoop:
         self._pods = pods
         self._clock = clock
         self._services: dict[str, _Service] = {}
+        self._experiments = Experiments()
 
     async def tick(self, target: ServiceTarget) -> ServiceReport:
         """Read, decide, change, conclude. Never raises for what a pod does."""
         service = self._services.setdefault(target.key, _Service())
         names = {pod.name for pod in target.pods}
         service.pods = {name: kept for name, kept in service.pods.items() if name in names}
+        specs = self._experiments.specs(target, self._clock())
         states = [service.pods.setdefault(pod.name, _Pod()) for pod in target.pods]
         outcomes = await asyncio.gather(
             *(
-                self._tick_pod(target.spec, pod, state)
+                self._tick_pod(specs[pod.name], pod, state)
                 for pod, state in zip(target.pods, states, strict=True)
             )
         )
-        return self._conclude(target, service, outcomes)
+        seen = {o.report.name: o.evidence for o in outcomes if o.evidence is not None}
+        experiment = self._experiments.observe(target, seen, self._clock())
+        return replace(self._conclude(target, service, outcomes), experiment=experiment)
 
     def explain(self, key: str, pod: str) -> list[Decision]:
         """The last decisions on one pod, oldest first; empty for a pod that is not known."""
@@ -98,6 +104,7 @@ class TuningLoop:
     def forget(self, key: str) -> None:
         """Drop a service that was deleted."""
         self._services.pop(key, None)
+        self._experiments.forget(key)
 
     async def _tick_pod(self, spec: TuningSpec, pod: PodTarget, state: _Pod) -> _Outcome:
         evidence, error = await self._read(spec, pod, state)
@@ -123,7 +130,11 @@ class TuningLoop:
         state.change = change or state.change
         state.decisions.append(decision)
         return _Outcome(
-            _report(pod, state, evidence, decision, error or refusal), decision, error, change
+            _report(pod, state, evidence, decision, error or refusal),
+            decision,
+            error,
+            change,
+            evidence,
         )
 
     async def _read(

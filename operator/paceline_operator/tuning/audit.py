@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from paceline_operator.telemetry import RequestRecord
 from paceline_operator.tuning.measure import Counts, is_certain, is_late
 from paceline_operator.tuning.model import SLA
 from paceline_operator.tuning.window import Evidence
@@ -47,12 +48,7 @@ class Audit:
         for record in evidence.requests:
             if record.seq <= audit.last_seq or record.arrived_at < self.since:
                 continue
-            late = is_late(sla, record) or (
-                # The record holds only its longest gap: over the target, it may be a miss.
-                sla.itl_p99_ms is not None and (record.itl_max_ms or 0.0) > 2 * sla.itl_p99_ms
-            )
-            missed = late or record.outcome not in {"ok", "cancelled"}
-            audit = audit._with(record.seq, missed=missed)
+            audit = audit._with(record.seq, missed=is_missed(sla, record))
         return audit
 
     def _with(self, seq: int, *, missed: bool) -> "Audit":
@@ -66,6 +62,13 @@ class Audit:
             blocks=(*self.blocks, misses)[-50:] if is_full else self.blocks,
             open_block=(0, 0) if is_full else (size, misses),
         )
+
+
+def is_missed(sla: SLA, record: RequestRecord) -> bool:
+    """The request missed its targets, as far as its record tells."""
+    # The record holds only its longest gap: over the target, it may be a miss.
+    is_stalled = sla.itl_p99_ms is not None and (record.itl_max_ms or 0.0) > 2 * sla.itl_p99_ms
+    return is_late(sla, record) or is_stalled or record.outcome not in {"ok", "cancelled"}
 
 
 def is_proven(counts: Counts, objective: float, *, held_s: float, window_s: float) -> bool:

@@ -104,7 +104,8 @@ class Guard:
         target = wanted.step_target_ms
         if target is not None and current.step_target_ms is not None:
             moved = abs(target / current.step_target_ms - 1)
-            target = current.step_target_ms if moved <= _TARGET_DEAD_BAND * self.widen else target
+            still = 0.0 if self.may_jump else _TARGET_DEAD_BAND * self.widen
+            target = current.step_target_ms if moved <= still else target
         return Caps(batch, budget, target)
 
     def _batch_band(self, current: int, *, is_raise: bool) -> float:

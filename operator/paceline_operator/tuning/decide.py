@@ -7,6 +7,7 @@ from paceline_operator.tuning.audit import Audit, is_proven
 from paceline_operator.tuning.caps import PROPOSALS, Caps, Guard
 from paceline_operator.tuning.decision import Decision, Prediction
 from paceline_operator.tuning.demand import demand
+from paceline_operator.tuning.experiment.policy import policy_of
 from paceline_operator.tuning.explain import inputs_of, reason_of
 from paceline_operator.tuning.measure import verdict
 from paceline_operator.tuning.memory import Memory
@@ -64,12 +65,13 @@ def decide(spec: TuningSpec, pod: str, evidence: Evidence, memory: Memory, now: 
 
 
 def _awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
-    """A new engine or a new SLA starts a transition, in which caps may jump."""
-    now = evidence.now
+    """A new engine, SLA or policy starts a transition, in which caps may jump."""
+    now, policy = evidence.now, policy_of(spec)
     if memory.instance != evidence.instance:
         memory = Memory(
             instance=evidence.instance,
             sla=spec.sla,
+            policy=policy,
             demand=memory.demand,
             last_change=memory.last_change,
             transition_until=now + _TRANSITION_S,
@@ -88,7 +90,14 @@ def _awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
             unattainable="",
             audit=Audit(since=now),
         )
-    return replace(memory, demand=demand(evidence, memory.demand))
+    if memory.policy not in {None, policy}:
+        memory = replace(
+            memory,
+            proposals=(),
+            transition_until=now + _TRANSITION_S,
+            audit=Audit(since=now),
+        )
+    return replace(memory, policy=policy, demand=demand(evidence, memory.demand))
 
 
 def _trim(view: View) -> Memory:

@@ -6,7 +6,7 @@ from paceline_operator.tuning.achievable import Obstacle
 from paceline_operator.tuning.audit import Audit
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.demand import ASSUMED, Demand
-from paceline_operator.tuning.model import SLA, Change, Phase
+from paceline_operator.tuning.model import SLA, Change, Phase, Policy
 
 _REVERSAL_MEMORY_S = 600.0
 _MAX_REVERSALS = 6
@@ -18,6 +18,7 @@ class Memory:
 
     instance: str = ""
     sla: SLA | None = None
+    policy: Policy | None = None
     was_valid: bool = False
     demand: Demand = ASSUMED
     proposals: tuple[Caps, ...] = ()

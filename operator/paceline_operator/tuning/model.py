@@ -9,6 +9,10 @@ Phase = Literal[
 ]
 Verdict = Literal["Meeting", "Violating", "Idle", "Unknown"]
 Status = Literal["True", "False", "Unknown"]
+Arm = Literal["base", "candidate"]
+ExperimentKind = Literal["Canary", "AB", "Rollout"]
+"""A Rollout is the canary of a change of the declared policy."""
+ExperimentVerdict = Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,44 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """How a pod's limits are chosen: what an experiment compares two of."""
+
+    mode: Mode
+    step_margin: float
+    """Multiplies the step target."""
+    batch_size: Range
+    token_budget: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What a candidate changes of the declared policy; None keeps what is declared."""
+
+    mode: Mode | None = None
+    step_margin: float | None = None
+    min_batch_size: int | None = None
+    max_batch_size: int | None = None
+    min_token_budget: int | None = None
+    max_token_budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A declared comparison of the declared policy with a candidate."""
+
+    name: str
+    kind: ExperimentKind
+    overrides: Overrides
+    share: float = 0.5
+    """Of the pods that get the candidate in an AB; a canary is one pod."""
+    min_s: float = 300.0
+    """Before the candidate may be called better."""
+    max_s: float = 3600.0
+    """After which it is called no different."""
+
+
+@dataclass(frozen=True, slots=True)
 class TuningSpec:
     """The hot part of one InferenceService, as the tuner reads it."""
 
@@ -57,6 +99,9 @@ class TuningSpec:
     window_s: float = 60.0
     on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
     paused: bool = False
+    step_margin: float = 1.0
+    rollout: Literal["All", "Canary"] = "All"
+    experiment: Experiment | None = None
     config_hash: str = ""
     """Of the hot fields: a pod that reports it has acknowledged this configuration."""
 
@@ -74,6 +119,37 @@ class PodTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmReport:
+    """What was compared of one arm."""
+
+    requests: int = 0
+    misses: int = 0
+
+    @property
+    def miss_rate(self) -> float | None:
+        """Share of the requests that missed; None without any."""
+        return self.misses / self.requests if self.requests else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentReport:
+    """How an experiment stands."""
+
+    name: str
+    kind: ExperimentKind
+    verdict: ExperimentVerdict
+    reason: str
+    """In words: what was found, and what to do."""
+    since: float | None = None
+    """Unix seconds; None until it has begun."""
+    candidate_pods: tuple[str, ...] = ()
+    base: ArmReport = ArmReport()
+    candidate: ArmReport = ArmReport()
+    held: Policy | None = None
+    """Of a Rollout: the policy before the change, which a rollback returns to."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceTarget:
     """One service to tune, with its ready pods."""
 
@@ -81,6 +157,8 @@ class ServiceTarget:
     """`namespace/name`."""
     spec: TuningSpec
     pods: tuple[PodTarget, ...]
+    told: ExperimentReport | None = None
+    """The experiment as status tells of it: what an operator that starts anew goes on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +244,4 @@ class ServiceReport:
     """The newest five, newest first."""
     acknowledged: bool
     """Every pod reports the spec's config hash."""
+    experiment: ExperimentReport | None = None

@@ -70,7 +70,7 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
     target = step_target(
         spec.sla,
         evidence.model,
-        trim=memory.trim,
+        trim=memory.trim * spec.step_margin,
         floor_ms=floor_ms,
         gives_up=memory.believes_floor,
     )

@@ -1,0 +1,1 @@
+"""Two policies on the pods of one service: who gets which, and when the difference is real."""

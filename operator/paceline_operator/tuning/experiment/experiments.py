@@ -1,0 +1,46 @@
+"""Experiments: the courses of all services, kept between ticks."""
+
+from collections.abc import Mapping
+
+from paceline_operator.tuning.experiment.course import (
+    Course,
+    directed,
+    observed,
+    policy_for,
+    report,
+    resumed,
+)
+from paceline_operator.tuning.experiment.policy import under
+from paceline_operator.tuning.model import ExperimentReport, ServiceTarget, TuningSpec
+from paceline_operator.tuning.window import Evidence
+
+
+class Experiments:
+    """Asked once before a tick, for each pod's spec, and told once after it."""
+
+    def __init__(self) -> None:
+        """Know no service yet."""
+        self._courses: dict[str, Course] = {}
+
+    def specs(self, target: ServiceTarget, now: float) -> dict[str, TuningSpec]:
+        """Give each pod the spec of its arm; all have the service's where nothing is tried."""
+        course = self._courses.get(target.key) or resumed(target.told)
+        course = self._courses[target.key] = directed(course, target, now)
+        return {
+            pod.name: under(target.spec, policy_for(course, target, pod.name))
+            for pod in target.pods
+        }
+
+    def observe(
+        self, target: ServiceTarget, evidences: Mapping[str, Evidence], now: float
+    ) -> ExperimentReport | None:
+        """Take in what the pods did, by pod; tells how the experiment stands."""
+        course = self._courses.get(target.key, Course())
+        if not target.spec.paused:
+            course = observed(course, evidences, now)
+        self._courses[target.key] = course
+        return report(course, target)
+
+    def forget(self, key: str) -> None:
+        """Drop a service that was deleted."""
+        self._courses.pop(key, None)

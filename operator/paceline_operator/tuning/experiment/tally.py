@@ -1,0 +1,71 @@
+"""What one arm was asked and did; and whether both arms were asked alike."""
+
+from dataclasses import dataclass
+
+_ALIKE = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of one arm's pods, together, over one stretch of time."""
+
+    requests: int = 0
+    """Offered ones that ended; a client that left in time is not among them."""
+    misses: int = 0
+    ended: int = 0
+    prompt_tokens: int = 0
+    served: int = 0
+    output_tokens: int = 0
+    """Of the served."""
+    grown: int = 0
+    """Requests inside at the end, less those at the start: offered and not served yet."""
+    pod_seconds: float = 0.0
+
+    @property
+    def shortfall(self) -> int:
+        """Offered requests that were not served within the SLA: missed, or piling up."""
+        return self.misses + max(0, self.grown)
+
+    @property
+    def offered(self) -> int:
+        """Requests that came."""
+        return self.requests + max(0, self.grown)
+
+    @property
+    def goodput(self) -> float:
+        """Share of the offered requests that were served within the SLA."""
+        return 1 - self.shortfall / self.offered if self.offered else 1.0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Both together."""
+        return Tally(
+            self.requests + other.requests,
+            self.misses + other.misses,
+            self.ended + other.ended,
+            self.prompt_tokens + other.prompt_tokens,
+            self.served + other.served,
+            self.output_tokens + other.output_tokens,
+            self.grown + other.grown,
+            self.pod_seconds + other.pod_seconds,
+        )
+
+
+NOTHING = Tally()
+
+
+def are_alike(base: Tally, candidate: Tally) -> bool:
+    """Both arms were offered as many tokens per second and pod, within 15 %.
+
+    Asked of arrivals only: what an arm refuses or leaves waiting was offered all the same, with
+    the mean output of both arms in place of the tokens that nobody knows.
+    """
+    both = base + candidate
+    output = both.output_tokens / both.served if both.served else 0.0
+    prompt = both.prompt_tokens / both.ended if both.ended else 0.0
+    rates = [
+        (arm.prompt_tokens + arm.ended * output + arm.grown * (prompt + output)) / arm.pod_seconds
+        if arm.pod_seconds > 0
+        else 0.0
+        for arm in (base, candidate)
+    ]
+    return min(rates) > 0 and max(rates) <= _ALIKE * min(rates)
