@@ -1,11 +1,11 @@
-"""Kubernetes events: one for each transition of a condition that a person cares about."""
+"""Kubernetes events: transitions of conditions that a person cares about, and verdicts."""
 
 import hashlib
 from datetime import UTC, datetime
 from typing import Final
 
 from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
-from paceline_operator.api.status import Condition
+from paceline_operator.api.status import Condition, ExperimentStatus
 from paceline_operator.render.labels import MANAGER, Manifest
 
 # A condition that is True in trouble; for all others trouble is False.
@@ -23,9 +23,40 @@ def event(service: InferenceService, condition: Condition) -> Manifest:
 
     The name is made of what happened: telling it twice makes one event.
     """
-    what = f"{service.metadata.uid}/{condition.type}/{condition.status}/{condition.reason}"
+    what = f"{condition.type}/{condition.status}/{condition.reason}"
     when = f"{condition.last_transition_time}/{condition.observed_generation}"
-    digest = hashlib.sha256(f"{what}/{when}".encode()).hexdigest()[:16]
+    return _event(
+        service,
+        identity=f"{what}/{when}",
+        action=condition.type,
+        reason=condition.reason,
+        is_trouble=_is_trouble(condition),
+        note=f"{condition.type} {_SENTENCES[condition.status]}: {condition.message}",
+    )
+
+
+def verdict_event(service: InferenceService, experiment: ExperimentStatus) -> Manifest:
+    """Tell of an experiment's verdict. A rollback is a warning."""
+    return _event(
+        service,
+        identity=f"{experiment.name}/{experiment.verdict}/{experiment.since}",
+        action="Experiment",
+        reason=f"Experiment{experiment.verdict}",
+        is_trouble=experiment.verdict == "Worse",
+        note=f"{experiment.kind} {experiment.name}: {experiment.reason}",
+    )
+
+
+def _event(
+    service: InferenceService,
+    *,
+    identity: str,
+    action: str,
+    reason: str,
+    is_trouble: bool,
+    note: str,
+) -> Manifest:
+    digest = hashlib.sha256(f"{service.metadata.uid}/{identity}".encode()).hexdigest()[:16]
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -36,9 +67,9 @@ def event(service: InferenceService, condition: Condition) -> Manifest:
         "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": GROUP,
         "reportingInstance": MANAGER,
-        "action": condition.type,
-        "reason": condition.reason,
-        "type": "Warning" if _is_trouble(condition) else "Normal",
+        "action": action,
+        "reason": reason,
+        "type": "Warning" if is_trouble else "Normal",
         "regarding": {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,
@@ -46,7 +77,7 @@ def event(service: InferenceService, condition: Condition) -> Manifest:
             "namespace": service.metadata.namespace,
             "uid": service.metadata.uid,
         },
-        "note": f"{condition.type} {_SENTENCES[condition.status]}: {condition.message}"[:1000],
+        "note": note[:1000],
     }
 
 

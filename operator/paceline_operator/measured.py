@@ -14,6 +14,7 @@ from paceline_operator.api.status import (
     TuningSummary,
 )
 from paceline_operator.api.units import as_latency, timestamp
+from paceline_operator.experiment_status import experiment_status
 from paceline_operator.tuning import model as tuner
 
 _MAX_PODS: Final = 100
@@ -52,6 +53,7 @@ def tuning_status(report: tuner.ServiceReport) -> TuningStatus:
         pods_omitted=max(0, len(report.pods) - _MAX_PODS),
         pods=[_pod(pod) for pod in sorted(report.pods, key=lambda pod: pod.name)[:_MAX_PODS]],
         history=[_change(change) for change in report.history[:_MAX_CHANGES]],
+        experiment=experiment_status(report.experiment) if report.experiment else None,
     )
 
 

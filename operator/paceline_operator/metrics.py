@@ -1,8 +1,11 @@
 """The operator's own metrics."""
 
+from collections.abc import Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from paceline_operator import __version__
+from paceline_operator.tuning.model import ServiceReport
 
 _PREFIX = "paceline_operator"
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -38,13 +41,26 @@ class Metrics:
         )
         self.services = self._gauge("services", "InferenceServices that are known.")
         self.is_leader = self._gauge("is_leader", "1 while this replica holds the Lease.")
+        self.experiment_verdict = self._gauge(
+            "experiment_verdict",
+            "1 for the verdict that a service's experiment stands at.",
+            "service",
+            "verdict",
+        )
         build = Info(f"{_PREFIX}_build", "The version that runs.", registry=self.registry)
         build.info({"version": __version__})
         for result in ("ok", "error"):
             self.reconciles.labels(result)  # a rate needs a zero to start from
 
+    def show_experiments(self, reports: Mapping[str, ServiceReport]) -> None:
+        """Show how each service's experiment stands; those without one are not shown."""
+        self.experiment_verdict.clear()
+        for key, report in reports.items():
+            if report.experiment is not None:
+                self.experiment_verdict.labels(key, report.experiment.verdict).set(1)
+
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)
 
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(f"{_PREFIX}_{name}", meaning, registry=self.registry)
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)

@@ -117,6 +117,7 @@ class Operation:
         self.metrics.queue_oldest_age.set(self.queue.oldest_age_s())
         self.metrics.services.set(len([*self.watched.keys()]) if self.watched else 0)
         self.metrics.is_leader.set(self.is_leading)
+        self.metrics.show_experiments(self.rounds.reports if self.rounds else {})
 
     def _begin(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

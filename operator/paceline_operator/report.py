@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
-from paceline_operator.api.status import Condition, Status
+from paceline_operator.api.status import Condition, ExperimentStatus, Status
 from paceline_operator.api.units import timestamp
 from paceline_operator.cluster import Cluster
 from paceline_operator.decide.judgement import Judgement
 from paceline_operator.errors import ClusterError
-from paceline_operator.events import event, is_worth_telling
+from paceline_operator.events import event, is_worth_telling, verdict_event
 from paceline_operator.metrics import Metrics
 from paceline_operator.render.labels import Manifest
 
@@ -50,7 +50,9 @@ class Reporter:
         self._written_at[service.key] = self.clock()
         self.metrics.status_writes.inc()
         for condition in transitions(service.status.conditions or (), status.conditions or ()):
-            await self._tell(service, condition)
+            await self._tell(event(service, condition))
+        if (experiment := verdict(service.status, status)) is not None:
+            await self._tell(verdict_event(service, experiment))
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
@@ -64,11 +66,11 @@ class Reporter:
         written_at = self._written_at.get(key)
         return written_at is None or self.clock() - written_at >= self.numbers_interval_s
 
-    async def _tell(self, service: InferenceService, condition: Condition) -> None:
+    async def _tell(self, news: Manifest) -> None:
         try:
-            await self.cluster.create(event(service, condition))
+            await self.cluster.create(news)
         except ClusterError:
-            return  # an event is a courtesy: the condition says the same and has been written
+            return  # an event is a courtesy: status says the same and has been written
 
 
 def conditions(
@@ -105,6 +107,15 @@ def transitions(before: Iterable[Condition], after: Iterable[Condition]) -> Iter
             yield condition
 
 
+def verdict(before: Status, after: Status) -> ExperimentStatus | None:
+    """Find the experiment that has come to its verdict."""
+    old, new = (state.tuning.experiment if state.tuning else None for state in (before, after))
+    if new is None or new.verdict == "Running":
+        return None
+    is_known = old is not None and (old.name, old.verdict) == (new.name, new.verdict)
+    return None if is_known else new
+
+
 def _plain(status: Status) -> Manifest:
     return _without_empty(status.model_dump(by_alias=True, exclude_none=True, mode="json"))
 
@@ -126,7 +137,12 @@ def _without_times(status: Manifest) -> Manifest:
 
 
 def _without_numbers(status: Manifest) -> dict[str, Any]:
-    return {key: value for key, value in status.items() if key not in _NUMBERS}
+    experiment = status.get("tuning", {}).get("experiment", {})
+    # Whose experiment stands how is no number: a verdict is written at once.
+    stands = {key: experiment.get(key) for key in ("name", "verdict", "candidatePods")}
+    return {key: value for key, value in status.items() if key not in _NUMBERS} | {
+        "experiment": stands
+    }
 
 
 def _manifest(service: InferenceService, status: Manifest) -> Manifest:

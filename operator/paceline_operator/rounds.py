@@ -10,6 +10,7 @@ from typing import Protocol
 
 from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.api.tuning_spec import hot
+from paceline_operator.experiment_status import told
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
 from paceline_operator.pod_view import PodView
@@ -111,12 +112,14 @@ class Rounds:
             return None
         token = self.token(observed.service)
         pods = observed.pods if token else ()
+        tuning = observed.service.status.tuning
         return ServiceTarget(
             key=key,
             spec=hot(observed.service.spec),
             pods=tuple(
                 _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
             ),
+            told=told(tuning.experiment if tuning else None),
         )
 
 

@@ -29,6 +29,11 @@ def _tuning(**fields: Any) -> dict[str, Any]:
     return {"tuning": fields}
 
 
+def _experiment(policy: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    experiment = {"name": "one", "policy": policy or {"stepMargin": "0.95"}} | fields
+    return _tuning(experiment=experiment)
+
+
 CASES = (
     Case(
         "Auto needs a target",
@@ -197,6 +202,76 @@ CASES = (
         "spec.resources.memory",
         {"resources": {"memory": "16Gi", "cpu": 4}},
         {"resources": {"memory": "much"}},
+    ),
+    Case(
+        "a candidate changes something",
+        "spec.tuning.experiment.policy",
+        _experiment({"mode": "Observe"}),
+        _tuning(experiment={"name": "one", "policy": {}}),
+        "at least one of",
+    ),
+    Case(
+        "a step margin is near one",
+        "spec.tuning.experiment.policy.stepMargin",
+        _experiment({"stepMargin": "1.1"}),
+        _experiment({"stepMargin": "1.11"}),
+    ),
+    Case(
+        "a declared step margin is near one",
+        "spec.tuning.stepMargin",
+        _tuning(stepMargin="0.9"),
+        _tuning(stepMargin="0.89"),
+    ),
+    Case(
+        "a candidate's bounds are named",
+        "spec.tuning.experiment.policy.batchSize",
+        _experiment({"batchSize": {"max": 8}}),
+        _experiment({"batchSize": {}}),
+        "name min, max or both",
+    ),
+    Case(
+        "a candidate's batch min within max",
+        "spec.tuning.experiment.policy.batchSize.max",
+        _experiment({"batchSize": {"min": 8, "max": 8}}),
+        _experiment({"batchSize": {"min": 9, "max": 8}}),
+    ),
+    Case(
+        "a candidate's token min within max",
+        "spec.tuning.experiment.policy.tokenBudget.max",
+        _experiment({"tokenBudget": {"min": 256, "max": 256}}),
+        _experiment({"tokenBudget": {"min": 257, "max": 256}}),
+    ),
+    Case(
+        "an experiment takes a minute",
+        "spec.tuning.experiment.minDuration",
+        _experiment(minDuration="1m"),
+        _experiment(minDuration="59s"),
+    ),
+    Case(
+        "an experiment ends within a week",
+        "spec.tuning.experiment.maxDuration",
+        _experiment(maxDuration="168h"),
+        _experiment(maxDuration="169h"),
+    ),
+    Case(
+        "an experiment's least time is within its most",
+        "spec.tuning.experiment.maxDuration",
+        _experiment(minDuration="10m", maxDuration="10m"),
+        _experiment(minDuration="11m", maxDuration="10m"),
+        "must not be below minDuration",
+    ),
+    Case(
+        "both arms get pods",
+        "spec.tuning.experiment.share",
+        _experiment(kind="AB", share="0.9"),
+        _experiment(kind="AB", share="0.95"),
+    ),
+    Case(
+        "an experiment has an SLA to miss",
+        "spec.sla",
+        _experiment(),
+        {"sla": None, "tuning": {"mode": "Fixed"} | _experiment()["tuning"]},
+        "compares misses",
     ),
     Case("no field is unknown", "spec.sla.ttfb", {}, {"sla": _TARGETS | {"ttfb": {"p99": "1s"}}}),
 )

@@ -4,23 +4,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from paceline_operator.api.part import Part, Rule
+from paceline_operator.api.experiment import Experiment, Margin, Mode
+from paceline_operator.api.part import Part, Rule, between
 from paceline_operator.api.units import Duration, Fraction, Latency, Objective
-
-
-def _between(field: str, lowest: str, highest: str) -> Rule:
-    value = f"duration(self.{field})"
-    return Rule(
-        f"{value} >= duration('{lowest}') && {value} <= duration('{highest}')",
-        f"must lie between {lowest} and {highest}",
-        f".{field}",
-    )
 
 
 class FirstTokenTarget(Part):
     """From a request's arrival to its first token, queueing included."""
 
-    cel_rules: ClassVar = (_between("p99", "1ms", "600s"),)
+    cel_rules: ClassVar = (between("p99", "1ms", "600s"),)
 
     p99: Latency
     """99 of 100 requests are faster, such as `500ms`."""
@@ -29,7 +21,7 @@ class FirstTokenTarget(Part):
 class TokenTarget(Part):
     """Time per output token, or one gap between two tokens."""
 
-    cel_rules: ClassVar = (_between("p99", "0.1ms", "60s"),)
+    cel_rules: ClassVar = (between("p99", "0.1ms", "60s"),)
 
     p99: Latency
     """99 of 100 are faster, such as `50ms`."""
@@ -142,11 +134,11 @@ class Tuning(Part):
             "must be at least batchSize.max: a step holds one token per running sequence",
             ".tokenBudget.max",
         ),
-        _between("interval", "1s", "60s"),
-        _between("window", "10s", "1h"),
+        between("interval", "1s", "60s"),
+        between("window", "10s", "1h"),
     )
 
-    mode: Literal["Auto", "Observe", "Fixed"] = "Auto"
+    mode: Mode = "Auto"
     """Auto applies, Observe computes and reports, Fixed holds `initial`."""
     batch_size: BatchSizeRange = BatchSizeRange()
     token_budget: TokenBudgetRange = TokenBudgetRange()
@@ -156,12 +148,18 @@ class Tuning(Part):
     """Over which the percentiles in status are taken."""
     on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
     """What a pod that cannot be read keeps: its last limits, or its last certified ones."""
+    step_margin: Margin = "1.0"
+    """Multiplies the step target: below 1 is more careful than the SLA asks for, above 1 bolder."""
+    rollout: Literal["All", "Canary"] = "All"
+    """How a change of mode, stepMargin or bounds goes out: Canary tries it on one pod first."""
+    experiment: Experiment | None = None
+    """A candidate policy to compare with this one."""
 
 
 class Admission(Part):
     """What is refused at the door, so that what is admitted keeps its pace."""
 
-    cel_rules: ClassVar = (_between("requestTimeout", "1s", "1h"),)
+    cel_rules: ClassVar = (between("requestTimeout", "1s", "1h"),)
 
     max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = 1024
     """Waiting requests per pod; one more is answered 429."""

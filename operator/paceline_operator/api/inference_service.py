@@ -46,6 +46,12 @@ class Spec(Part):
             ".sla",
             is_required=True,
         ),
+        Rule(
+            "!has(self.tuning.experiment) || has(self.sla)",
+            "tuning.experiment compares misses of the SLA: declare sla.ttft, sla.tpot or sla.itl",
+            ".sla",
+            is_required=True,
+        ),
         _below_capacity("batchSize", "maxBatchSize"),
         _below_capacity("tokenBudget", "maxTokenBudget"),
     )

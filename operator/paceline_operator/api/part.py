@@ -29,6 +29,16 @@ class Rule:
         return entry
 
 
+def between(field: str, lowest: str, highest: str) -> Rule:
+    """Bound a duration."""
+    value = f"duration(self.{field})"
+    return Rule(
+        f"{value} >= duration('{lowest}') && {value} <= duration('{highest}')",
+        f"must lie between {lowest} and {highest}",
+        f".{field}",
+    )
+
+
 class Part(BaseModel):
     """A part of spec or status. Unknown fields are dropped, as the API server prunes them."""
 

@@ -93,6 +93,59 @@ class TuningSummary(Part):
     token_budget: Word | None = None
 
 
+class HeldRange(Part):
+    """Bounds of one live limit."""
+
+    min: int
+    max: int | None = None
+    initial: int | None = None
+
+
+class HeldPolicy(Part):
+    """The policy that a rollback returns to."""
+
+    mode: Literal["Auto", "Observe", "Fixed"]
+    step_margin: Word
+    batch_size: HeldRange
+    token_budget: HeldRange
+
+
+class ArmCounts(Part):
+    """Of the two arms."""
+
+    base: int = 0
+    candidate: int = 0
+
+
+class ArmRates(Part):
+    """Of the two arms."""
+
+    base: Word | None = None
+    candidate: Word | None = None
+
+
+class ExperimentStatus(Part):
+    """How an experiment, or the canary of a changed policy, stands."""
+
+    name: Word
+    kind: Literal["Canary", "AB", "Rollout"]
+    """Rollout is the canary of a change of the declared policy."""
+    verdict: Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
+    since: Time | None = None
+    """When it began; absent while it waits."""
+    candidate_pods: (
+        Annotated[list[Word], Field(json_schema_extra=listed("atomic", max_items=100))] | None
+    ) = None
+    requests: ArmCounts | None = None
+    """That were compared."""
+    miss_rate: ArmRates | None = None
+    """Share of them that missed the SLA, such as `0.0123`."""
+    reason: Line
+    """What was found, and what to do."""
+    held: HeldPolicy | None = None
+    """Of a Rollout: the policy before the change, which a rollback returns to."""
+
+
 class TuningStatus(Part):
     """What the tuner holds and did."""
 
@@ -112,6 +165,7 @@ class TuningStatus(Part):
         Annotated[list[Change], Field(json_schema_extra=listed("atomic", max_items=5))] | None
     ) = None
     """The newest changes, newest first."""
+    experiment: ExperimentStatus | None = None
 
 
 class EngineStatus(Part):

@@ -4,10 +4,11 @@ import hashlib
 import json
 from typing import Any, Final
 
+from paceline_operator.api import experiment as declared
 from paceline_operator.api.hot import BatchSizeRange, Sla, TokenBudgetRange
 from paceline_operator.api.inference_service import Spec
 from paceline_operator.api.units import milliseconds, seconds
-from paceline_operator.tuning.model import SLA, Admission, Range, TuningSpec
+from paceline_operator.tuning.model import SLA, Admission, Experiment, Overrides, Range, TuningSpec
 
 _HOT: Final = {"sla", "lanes", "tuning", "admission"}
 _COLD: Final = {"model", "engine", "rollout", "resources", "scheduling", "api", "pod_metadata"}
@@ -31,6 +32,9 @@ def hot(spec: Spec) -> TuningSpec:
         window_s=seconds(spec.tuning.window),
         on_telemetry_loss=spec.tuning.on_telemetry_loss,
         paused=spec.paused,
+        step_margin=float(spec.tuning.step_margin),
+        rollout=spec.tuning.rollout,
+        experiment=_experiment(spec.tuning.experiment),
         config_hash=config_hash(spec),
     )
 
@@ -67,6 +71,27 @@ def _range(bounds: BatchSizeRange | TokenBudgetRange, capacity: int) -> Range:
         min=bounds.min,
         max=capacity if bounds.max is None else bounds.max,
         initial=bounds.initial,
+    )
+
+
+def _experiment(found: declared.Experiment | None) -> Experiment | None:
+    if found is None:
+        return None
+    policy, batch, budget = found.policy, found.policy.batch_size, found.policy.token_budget
+    return Experiment(
+        name=found.name,
+        kind=found.kind,
+        overrides=Overrides(
+            mode=policy.mode,
+            step_margin=float(policy.step_margin) if policy.step_margin else None,
+            min_batch_size=batch.min if batch else None,
+            max_batch_size=batch.max if batch else None,
+            min_token_budget=budget.min if budget else None,
+            max_token_budget=budget.max if budget else None,
+        ),
+        share=float(found.share),
+        min_s=seconds(found.min_duration),
+        max_s=seconds(found.max_duration),
     )
 
 
