@@ -35,6 +35,7 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     lease_expires_s: float | None = None
     lease_lost: bool = False
     clamped: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     config_hash: str | None = None
     instance: str = ""
 
@@ -53,6 +54,8 @@ class Load(msgspec.Struct, frozen=True):
     preemptions: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    running_output_tokens: tuple[int, ...] = ()
+    """Of each running request; of more than 256, an even sample."""
 
 
 class ModelFit(msgspec.Struct, frozen=True):
@@ -68,6 +71,8 @@ class ModelFit(msgspec.Struct, frozen=True):
     mape: float
     valid: bool
     reason: str = ""
+    origin: str = ""
+    """`prior`, `seed` or `fit`; empty of a pod that cannot be seeded."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -79,6 +84,9 @@ class EngineInfo(msgspec.Struct, frozen=True):
     kv_bytes_per_token: int = 0
     device: str = ""
     dtype: str = ""
+    revision: str = ""
+    engine_version: str = ""
+    features: tuple[str, ...] = ()
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from paceline_operator.pods import PodClient, PodError
+from paceline_operator.recollection import MemoryStore, Recollection
 from paceline_operator.telemetry import LimitsAnswer
 from paceline_operator.tuning.conditions import (
     sla_achievable,
@@ -71,15 +72,19 @@ class _Outcome:
 class TuningLoop:
     """Ticks services. Ticks of one service must not overlap; different services may."""
 
-    def __init__(self, pods: PodClient, clock: Callable[[], float]) -> None:
-        """Talk to pods through `pods`; `clock` gives Unix seconds."""
+    def __init__(
+        self, pods: PodClient, clock: Callable[[], float], store: MemoryStore | None = None
+    ) -> None:
+        """Talk to pods through `pods`; `clock` gives Unix seconds; memory is kept in `store`."""
         self._pods = pods
         self._clock = clock
         self._services: dict[str, _Service] = {}
         self._experiments = Experiments()
+        self._recollection = Recollection(store, clock)
 
     async def tick(self, target: ServiceTarget) -> ServiceReport:
         """Read, decide, change, conclude. Never raises for what a pod does."""
+        await self._recollection.open()
         service = self._services.setdefault(target.key, _Service())
         names = {pod.name for pod in target.pods}
         service.pods = {name: kept for name, kept in service.pods.items() if name in names}
@@ -91,6 +96,7 @@ class TuningLoop:
                 for pod, state in zip(target.pods, states, strict=True)
             )
         )
+        await self._recollection.save()
         seen = {o.report.name: o.evidence for o in outcomes if o.evidence is not None}
         experiment = self._experiments.observe(target, seen, self._clock())
         return replace(self._conclude(target, service, outcomes), experiment=experiment)
@@ -114,7 +120,9 @@ class TuningLoop:
             decision = hold(pod.name, state.memory, now, error, is_stale=is_stale)
         else:
             state.seen_at = now
-            decision = decide(spec, pod.name, evidence, state.memory, now)
+            recalled = self._recollection.recall(spec, evidence)
+            decision = decide(spec, pod.name, evidence, state.memory, now, recalled=recalled)
+            self._recollection.learn(spec, evidence, decision)
         change, refusal = await self._send(spec, pod, state, evidence, decision)
         # A change that did not arrive is none: the next tick decides from what the pod says.
         if decision.change is not None and change is None:
@@ -126,6 +134,9 @@ class TuningLoop:
                 was_raised=state.memory.was_raised,
             )
             decision = replace(decision, memory=kept, change=None)
+        if refusal and decision.start is not None:
+            kept = replace(decision.memory, has_started=False, started=None)
+            decision = replace(decision, memory=kept)
         state.memory = decision.memory
         state.change = change or state.change
         state.decisions.append(decision)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from paceline_operator.tuning.achievable import Assessment, assess
 from paceline_operator.tuning.audit import Audit, is_proven
+from paceline_operator.tuning.book import Recalled
 from paceline_operator.tuning.caps import PROPOSALS, Caps, Guard
 from paceline_operator.tuning.decision import Decision, Prediction
 from paceline_operator.tuning.demand import demand
@@ -13,19 +14,16 @@ from paceline_operator.tuning.measure import verdict
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import Change, Phase, TuningSpec
 from paceline_operator.tuning.propose import Proposal, propose
+from paceline_operator.tuning.remembered import Remembered
+from paceline_operator.tuning.start import Start, begin, failed
+from paceline_operator.tuning.trim import trim
 from paceline_operator.tuning.view import View, look
 from paceline_operator.tuning.window import Evidence
 
 _TRANSITION_S = 60.0
-_BACKOFF_S = 30.0
 _COOL_AFTER_DECREASE_S = 10.0
 _COOL_AFTER_INCREASE_S = 30.0
 _URGENT_SPACING_S = 4.0  # below one period: an urgent decrease may follow at the next tick
-_TRIM_STEP = 0.06
-_TRIM_GAIN = 0.02
-_TRIM_MIN = 0.6
-_TRIM_SPACING_S = 10.0
-_TRIM_RECOVERY_S = 60.0
 _PERSISTENT = 3  # periods that an obstacle must last
 _FEASIBLE_S = 300.0  # before an unattainable SLA is called attainable again
 _FEASIBLE_AND_MET_S = 60.0
@@ -50,18 +48,31 @@ def hold(pod: str, memory: Memory, now: float, reason: str, *, is_stale: bool) -
     )
 
 
-def decide(spec: TuningSpec, pod: str, evidence: Evidence, memory: Memory, now: float) -> Decision:
-    """Look, propose, assess, guard, explain."""
+def decide(
+    spec: TuningSpec,
+    pod: str,
+    evidence: Evidence,
+    memory: Memory,
+    now: float,
+    *,
+    recalled: Recalled | None = None,
+) -> Decision:
+    """Look, propose, assess, guard, explain. An engine that is new begins from `recalled`."""
     memory = _awake(spec, evidence, memory)
     view = look(spec, evidence, memory)
-    trimmed = _trim(view)
+    trimmed = trim(view)
     if trimmed.trim != memory.trim:
         view = look(spec, evidence, trimmed)
-    proposal = propose(view)
+    beginning = begin(view, recalled)
+    remembered = beginning.proposal if beginning is not None else None
+    proposal = remembered or propose(view)
     assessment = _assess(view, proposal)
     memory = _learn(view, proposal, assessment)
-    chosen = _guard(view, memory)
-    return _conclude(view, memory, proposal, chosen, assessment, pod=pod, now=now)
+    chosen = _guard(view, memory, may_jump=remembered is not None)
+    decision = _conclude(
+        view, memory, proposal, chosen, assessment, start=beginning, pod=pod, now=now
+    )
+    return _begun(decision, failed(view))
 
 
 def _awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
@@ -98,29 +109,6 @@ def _awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
             audit=Audit(since=now),
         )
     return replace(memory, policy=policy, demand=demand(evidence, memory.demand))
-
-
-def _trim(view: View) -> Memory:
-    """Feedback: a breach that the model does not explain takes a little off the step target."""
-    memory, now = view.memory, view.evidence.now
-    since = now - max(memory.trimmed_at, memory.changed_at)
-    if not view.is_trusted or view.target.is_below_floor:
-        return memory
-    if view.is_missing_pace:
-        # While a larger batch drains, or the target has not reached the pod, it is explained.
-        is_explained = view.is_draining or not _is_in_force(view)
-        if is_explained or since < _TRIM_SPACING_S or memory.trim <= _TRIM_MIN:
-            return memory
-        trim = max(_TRIM_MIN, memory.trim - _TRIM_STEP)
-        return replace(memory, trim=trim, trimmed_at=now, backoff_until=now + _BACKOFF_S)
-    if memory.trim < 1.0 and now - memory.trimmed_at >= _TRIM_RECOVERY_S:
-        return replace(memory, trim=min(1.0, memory.trim + _TRIM_GAIN), trimmed_at=now)
-    return memory
-
-
-def _is_in_force(view: View) -> bool:
-    held, wanted = view.current.step_target_ms, view.target.ms
-    return wanted is None or (held is not None and held <= wanted * 1.1)
 
 
 def _assess(view: View, proposal: Proposal) -> Assessment:
@@ -166,14 +154,14 @@ def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
     )
 
 
-def _guard(view: View, memory: Memory) -> Caps:
+def _guard(view: View, memory: Memory, *, may_jump: bool) -> Caps:
     """Choose the caps that should hold now: the proposals, as far as the guards let them."""
     current, now = view.current, view.evidence.now
     widen = 2.0 if memory.is_swinging(now) else 1.0
     if not memory.proposals:
         return current
     is_new = now < memory.transition_until and len(memory.proposals) == 1
-    may_jump = is_new or view.spec.mode == "Fixed" or view.evidence.limits.lease_lost
+    may_jump = may_jump or is_new or view.spec.mode == "Fixed" or view.evidence.limits.lease_lost
     guard = Guard(
         may_jump=may_jump,
         is_urgent=view.is_missing_pace or current.step_target_ms is None,
@@ -224,13 +212,14 @@ def _conclude(
     chosen: Caps,
     assessment: Assessment,
     *,
+    start: Start | None,
     pod: str,
     now: float,
 ) -> Decision:
     current, spec = view.current, view.spec
     may_apply = spec.mode != "Observe" and not spec.paused
     phase = _phase(view, memory)
-    reason = reason_of(view, proposal, chosen, memory)
+    reason = start.reason if start else reason_of(view, proposal, chosen, memory)
     change = None
     if may_apply and chosen != current:
         change = Change(
@@ -276,7 +265,19 @@ def _conclude(
             view.counts, spec.sla.objective, held_s=held_s, window_s=view.evidence.window_s
         ),
         is_trusted=view.is_trusted,
+        start=start,
     )
+
+
+def _begun(decision: Decision, missed: Remembered | None) -> Decision:
+    """Follow the limits that an engine began with until it is known what they are worth."""
+    memory, beginning = decision.memory, decision.start
+    if beginning is not None:
+        memory = replace(memory, has_started=True, started=beginning.limits)
+        return replace(decision, memory=memory)
+    is_over = missed is not None or decision.is_proven or decision.change is not None
+    memory = replace(memory, started=None) if is_over else memory
+    return replace(decision, memory=memory, failed_start=missed)
 
 
 def _changed(memory: Memory, view: View, chosen: Caps, change: Change) -> Memory:

@@ -7,6 +7,8 @@ from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.measure import NOTHING, Counts
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import Change, Observed, Phase, Verdict
+from paceline_operator.tuning.remembered import Remembered
+from paceline_operator.tuning.start import Start
 
 UNSEEN = Observed(None, None, None, 0, None)
 
@@ -52,10 +54,14 @@ class Decision:
     is_proven: bool = False
     is_trusted: bool = False
     """The step model decided, not trial and error."""
+    start: Start | None = None
+    """What a new engine begins with."""
+    failed_start: Remembered | None = None
+    """Remembered limits that this engine began with, and that missed its SLA."""
 
     def as_dict(self) -> dict[str, object]:
         """Plain values for people and JSON; what only the next decision needs is left out."""
         values = asdict(self)
-        for name in ("memory", "counts"):
+        for name in ("memory", "counts", "start", "failed_start"):
             del values[name]
         return values

@@ -12,6 +12,7 @@ _WORDS = {
     "Capacity": "the capacity allocated at start",
     "Bounds": "the declared bounds",
     "None": "no target",
+    "Remembered": "what is remembered",
 }
 
 
@@ -27,7 +28,8 @@ def reason_of(view: View, proposal: Proposal, chosen: Caps, memory: Memory) -> s
     pace = f"; steps are paced to {target:.1f} ms" if target is not None else ""
     trimmed = f", {1 - memory.trim:.0%} trimmed by feedback" if memory.trim < 1 else ""
     if view.is_learning:
-        return f"learning the step time from its first steps{pace}"
+        within = ", within remembered limits" if memory.started is not None else ""
+        return f"learning the step time from its first steps{within}{pace}"
     if not view.is_trusted:
         why = "too many slow gaps" if view.is_missing_pace else "pace is kept"
         return f"step model untrusted ({model.reason}), by trial: {why}{pace}{trimmed}"
@@ -65,6 +67,7 @@ def inputs_of(view: View) -> dict[str, float | int | str | bool | None]:
         "model_reason": model.reason,
         "model_mape": model.mape,
         "model_samples": model.samples,
+        "model_origin": model.origin,
         "q_r": model.q_r,
         "fast": model.fast,
         "trim": view.memory.trim,

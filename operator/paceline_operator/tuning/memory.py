@@ -7,6 +7,7 @@ from paceline_operator.tuning.audit import Audit
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.demand import ASSUMED, Demand
 from paceline_operator.tuning.model import SLA, Change, Phase, Policy
+from paceline_operator.tuning.remembered import Remembered
 
 _REVERSAL_MEMORY_S = 600.0
 _MAX_REVERSALS = 6
@@ -40,6 +41,10 @@ class Memory:
     """Believed, until the SLA has been attainable for long enough."""
     audit: Audit = field(default_factory=lambda: Audit(since=0.0))
     phase: Phase = "ColdStart"
+    has_started: bool = False
+    """What is remembered has been sent to this engine."""
+    started: Remembered | None = None
+    """The remembered limits that it began with, until they are proven, missed or left."""
     last_change: Change | None = None
 
     @property

@@ -203,7 +203,8 @@ class PodReport:
     observed: Observed
     phase: Phase
     binding: str
-    """The constraint that decided: `SLA:itl`, `SLA:tpot`, `KV`, `Capacity`, `Bounds`, `None`"""
+    """The constraint that decided: `SLA:itl`, `SLA:tpot`, `KV`, `Capacity`, `Bounds`, `Remembered`,
+    `None`."""
     verdict: Verdict
     reason: str
     predicted_step_ms: float | None

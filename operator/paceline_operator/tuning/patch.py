@@ -6,6 +6,7 @@ from paceline_operator.telemetry import LimitsAnswer
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.model import TuningSpec
+from paceline_operator.tuning.remembered import Remembered
 
 LEASE_S = 60.0
 
@@ -15,6 +16,8 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
     body: dict[str, object] = {}
     if decision.applied and decision.chosen is not None and decision.chosen != decision.current:
         body.update(_caps(decision.chosen))
+    if decision.applied and decision.start is not None:
+        body["coefficients"] = _coefficients(decision.start.coefficients)
     if (limits.config_hash or "") != spec.config_hash:
         body.update(_configuration(spec))
     if decision.is_proven and not body and limits.certified != limits.requested:
@@ -32,6 +35,14 @@ def _caps(caps: Caps) -> dict[str, object]:
         "max_batch_size": caps.batch_size,
         "token_budget": caps.token_budget,
         "step_target_ms": caps.step_target_ms,
+    }
+
+
+def _coefficients(remembered: Remembered) -> dict[str, object]:
+    return {
+        "theta": remembered.theta,
+        "knee": remembered.knee,
+        "correction": remembered.correction,
     }
 
 

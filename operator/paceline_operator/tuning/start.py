@@ -1,0 +1,71 @@
+"""Start: how a pod whose engine has no step model of its own begins with what is remembered."""
+
+import math
+from dataclasses import dataclass
+
+from paceline_operator.tuning.book import Recalled
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.propose import Proposal
+from paceline_operator.tuning.remembered import Remembered
+from paceline_operator.tuning.view import View
+
+_SHARE = 0.9  # of limits that were found elsewhere, until this pod's own model speaks
+_UNFITTED = frozenset({"prior", "seed"})
+_SLOW = 1.2  # of `fast`: the limits are not to blame
+BINDING = "Remembered"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is sent to the pod, and in whose place."""
+
+    coefficients: Remembered
+    limits: Remembered | None
+    proposal: Proposal | None
+    """The caps that follow from `limits`."""
+
+    @property
+    def reason(self) -> str:
+        """In words, for people."""
+        model = "the step model of an engine of the same kind"
+        if self.limits is None:
+            return f"remembered: starts from {model}; no limits are known to keep this SLA"
+        batch, budget = self.limits.batch_size, self.limits.token_budget
+        return (
+            f"remembered: starts from {model} and {_SHARE:.0%} of the limits that kept this SLA "
+            f"there, {batch} sequences and {budget} tokens"
+        )
+
+
+def begin(view: View, recalled: Recalled | None) -> Start | None:
+    """Begin with what is remembered, once for each engine; None where there is nothing to do."""
+    spec, evidence = view.spec, view.evidence
+    is_ours = spec.mode == "Auto" and not spec.paused and not evidence.limits.lease_lost
+    if (
+        recalled is None
+        or view.memory.has_started
+        or not is_ours
+        or evidence.model.origin not in _UNFITTED
+    ):
+        return None
+    limits = recalled.limits
+    proposal = None if limits is None else _proposal(view, limits)
+    return Start(recalled.coefficients, limits, proposal)
+
+
+def failed(view: View) -> Remembered | None:
+    """The remembered limits that hold now and miss the pace which they once kept."""
+    is_slow_hardware = view.evidence.model.fast > _SLOW
+    if not view.is_missing_pace or view.is_draining or is_slow_hardware:
+        return None
+    return view.memory.started
+
+
+def _proposal(view: View, limits: Remembered) -> Proposal:
+    batch, budget = view.bounded(
+        math.ceil(limits.batch_size * _SHARE), math.ceil(limits.token_budget * _SHARE)
+    )
+    # What was learned there of this pace's tail counts here; a target of none stays none.
+    targets = [ms for ms in (view.target.ms, limits.step_target_ms) if ms is not None]
+    target_ms = min(targets) if view.target.ms is not None else None
+    return Proposal(Caps(batch, budget, target_ms), BINDING, "Capacity")
