@@ -1,5 +1,6 @@
 """What telemetry says of the engine: totals since start, step records, the load now."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,8 @@ from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.scheduler import Scheduler
 from paceline_engine.scheduling.waiting import LANES
 from paceline_engine.wire import EngineLoad, StepRecord
+
+_MAX_LENGTHS = 256
 
 
 @dataclass(slots=True)
@@ -79,7 +82,13 @@ def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: fl
         gc_pause_ms=gc_pause_ms,
         waiting_by_lane={lane: len(scheduler.waiting[lane]) for lane in LANES},
         running_by_lane=_by_lane(scheduler.running()),
+        running_output_tokens=_lengths([r.num_output_tokens for r in scheduler.running()]),
     )
+
+
+def _lengths(lengths: list[int]) -> list[int]:
+    """At most 256 of them, evenly spread: running requests are in order of age."""
+    return lengths[:: max(1, math.ceil(len(lengths) / _MAX_LENGTHS))]
 
 
 def _by_lane(requests: Iterable[Request]) -> dict[str, int]:

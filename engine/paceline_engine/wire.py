@@ -292,6 +292,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Total of the collector's pauses in the step loop since start."""
     waiting_by_lane: dict[str, int]
     running_by_lane: dict[str, int]
+    running_output_tokens: list[int] = []
+    """Tokens generated so far by each running request; of more than 256, an even sample."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, tag=True):

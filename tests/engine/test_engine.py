@@ -5,6 +5,7 @@ import pytest
 from paceline_engine.errors import RequestError
 from paceline_engine.limits import Limits
 from paceline_engine.scheduling.batch import Batch
+from paceline_engine.stats import _lengths
 from paceline_engine.wire import Sampling, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
 
@@ -175,6 +176,24 @@ def test_the_load_tells_who_waits_and_how_long() -> None:
     assert load.oldest_waiting_s == pytest.approx(3.0)
     assert load.waiting_by_lane == {"interactive": 1, "batch": 1}
     assert load.running_by_lane == {"interactive": 1, "batch": 0}
+
+
+def test_the_load_tells_how_far_running_requests_are() -> None:
+    """Outputs that have not ended are the long ones: leaving them out biases lengths."""
+    under_test = EngineUnderTest(limits=Limits(8, 64))
+    under_test.submit(a_submit("old", max_tokens=20))
+    for _ in range(3):
+        under_test.step()
+    under_test.submit(a_submit("new", max_tokens=20))
+    under_test.step()
+
+    assert sorted(under_test.engine.load().running_output_tokens) == [1, 4]
+
+
+def test_the_load_samples_many_running_requests_evenly() -> None:
+    """They are in order of age: the first 256 would be the oldest."""
+    assert _lengths(list(range(600))) == list(range(0, 600, 3))
+    assert _lengths([5, 6]) == [5, 6]
 
 
 def test_the_first_output_tells_when_it_was_scheduled() -> None:

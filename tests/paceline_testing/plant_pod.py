@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from paceline_engine.limits import clamp
+from paceline_engine.wire import Coefficients
 from paceline_operator import telemetry as answers
 from paceline_operator.pods import PodRefusedError, PodUnreachableError
 from paceline_operator.tuning.model import PodTarget
@@ -28,6 +29,7 @@ class PlantPod:
     plant: Plant
     instance: str = "a"
     config_hash: str = ""
+    engine_version: str = "1"
     is_down: bool = False
     """Telemetry and limits cannot be reached."""
     is_blind: bool = False
@@ -51,11 +53,20 @@ class PlantPod:
             load=answers.Load(
                 running=len(plant.running),
                 waiting=len(plant.waiting),
-                waiting_tokens=sum(job.prompt for job in plant.waiting),
+                waiting_tokens=sum(
+                    job.prompt - job.computed for job in (*plant.waiting, *plant.running)
+                ),
+                prompt_tokens=plant.prompt_tokens,
                 output_tokens=plant.output_tokens,
+                running_output_tokens=tuple(job.tokens for job in plant.running)[:256],
             ),
             model=_convert(plant.pacer.info(), answers.ModelFit),
-            info=answers.EngineInfo(device=plant.device),
+            info=answers.EngineInfo(
+                name="m",
+                device=plant.device,
+                engine_version=self.engine_version,
+                features=("block_size=16",),
+            ),
             steps=tuple(_convert(step, answers.Step) for step in plant.steps[steps_read:]),
             requests=tuple(
                 _record(seq, job)
@@ -77,6 +88,10 @@ class PlantPod:
         self.bodies.append(dict(body))
         known = {name: value for name, value in body.items() if name in asdict(plant.limits)}
         plant.limits, _ = clamp(replace(plant.limits, **known), plant.capacity)  # type: ignore[arg-type]  # JSON's values
+        if "coefficients" in body:
+            # As the wire carries them: what cannot be read there must not pass here.
+            given = msgspec.json.decode(msgspec.json.encode(body["coefficients"]))
+            plant.pacer.seed(Coefficients(**given))
         self.config_hash = str(body.get("config_hash", self.config_hash))
         return self._limits()
 

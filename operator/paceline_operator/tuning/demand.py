@@ -1,8 +1,11 @@
 """What the clients ask of one pod: rate, lengths, contexts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline_operator.telemetry import RequestRecord
+from paceline_operator.tuning.lengths import Lengths, lengths, seen
 from paceline_operator.tuning.window import Evidence
 
 _SUSTAINED_RATE = 1 / 24  # decisions: two minutes at the default interval
@@ -19,7 +22,7 @@ class Demand:
     """Mean uncached prompt tokens."""
     prompt_p99: float
     output: float
-    """Mean output tokens of requests that ended by themselves."""
+    """Mean output tokens, of requests that ended and of those that still run."""
     context: float
     """Mean context of one running sequence."""
     held: float
@@ -42,25 +45,53 @@ ASSUMED = Demand(
 
 def demand(evidence: Evidence, last: Demand) -> Demand:
     """Measure the demand; what the window does not show stays as it was in `last`."""
-    # Only requests that ran to their end: completed ones are somewhat short under overload.
     served = [r for r in evidence.requests if r.outcome == "ok" and r.output_tokens > 0]
     uncached = [float(max(r.prompt_tokens - r.cached_tokens, 1)) for r in served]
-    held = [float(r.prompt_tokens + r.output_tokens) for r in served]
-    context = sum(step.context for step in evidence.steps)
-    rows = sum(step.decode for step in evidence.steps)
     arrivals = _arrivals(evidence)
     follow = _SUSTAINED_RATE if last.sustained_rps > 0 else 1.0
-    mean_held = _mean(held, last.held)
+    output = _outputs(evidence)
+    held = _held(served, output) if output is not None else (last.held, last.held_deviation)
     return Demand(
         arrival_rps=arrivals,
         sustained_rps=last.sustained_rps + follow * (arrivals - last.sustained_rps),
         prompt=_mean(uncached, last.prompt),
         prompt_p99=_high(uncached, last.prompt_p99),
-        output=_mean([float(r.output_tokens) for r in served], last.output),
-        context=context / rows if rows else last.context,
-        held=mean_held,
-        held_deviation=_deviation(held, mean_held) if len(held) > 1 else last.held_deviation,
+        output=output.mean if output is not None else last.output,
+        context=_context(evidence, last.context),
+        held=held[0],
+        held_deviation=held[1] if len(served) > 1 else last.held_deviation,
     )
+
+
+def _outputs(evidence: Evidence) -> Lengths | None:
+    load = evidence.load
+    begin = evidence.now - evidence.window_s
+    return lengths(
+        seen(
+            evidence.requests,
+            load.running_output_tokens,
+            num_running=load.running,
+            begin=begin,
+            made=evidence.made(begin),
+        )
+    )
+
+
+def _held(served: Sequence[RequestRecord], output: Lengths) -> tuple[float, float]:
+    """Mean and deviation of prompt and output together; how they go together, by who was served."""
+    prompts = [float(r.prompt_tokens) for r in served]
+    mean = _mean(prompts, 0.0)
+    middle = _mean([float(r.output_tokens) for r in served], 0.0)
+    both = sum((r.prompt_tokens - mean) * (r.output_tokens - middle) for r in served)
+    variance = sum((p - mean) ** 2 for p in prompts) + 2 * both
+    square = variance / max(len(served), 1) + output.deviation**2
+    return mean + output.mean, math.sqrt(max(0.0, square))
+
+
+def _context(evidence: Evidence, default: float) -> float:
+    """Mean over the sequences of all steps."""
+    rows = sum(step.decode for step in evidence.steps)
+    return sum(step.context for step in evidence.steps) / rows if rows else default
 
 
 def _arrivals(evidence: Evidence) -> float:
@@ -83,7 +114,3 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 def _high(values: Sequence[float], default: float) -> float:
     return sorted(values)[int(0.99 * (len(values) - 1))] if values else default
-
-
-def _deviation(values: Sequence[float], mean: float) -> float:
-    return float((sum((v - mean) ** 2 for v in values) / (len(values) - 1)) ** 0.5)

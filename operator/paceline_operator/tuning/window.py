@@ -3,6 +3,7 @@
 import bisect
 import math
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -23,6 +24,7 @@ _MAX_REQUESTS = 5000
 REACT_S = 10.0
 """The window that gross breaches are seen in."""
 SLICE_S = 5.0
+PROGRESS_S = 1.0
 _step_at = attrgetter("at")
 
 
@@ -43,6 +45,23 @@ class Evidence:
     """Finished in the window, oldest first."""
     slices: tuple[SketchSlice, ...]
     """Of inter-token gaps, in the window."""
+    progress: tuple[tuple[float, int], ...] = ()
+    """Each second: when, and the tokens that one sequence would have made if it always ran."""
+
+    def made(self, since: float) -> float:
+        """Tokens that one sequence made from `since` until now, one by each step that decoded."""
+        if not self.progress:
+            return math.inf
+        times = [at for at, _ in self.progress]
+        counts = [count for _, count in self.progress]
+        index = bisect.bisect_right(times, since)
+        if index == 0:
+            return float(counts[-1] - counts[0])
+        if index == len(times):
+            return 0.0
+        share = (since - times[index - 1]) / max(times[index] - times[index - 1], 1e-9)
+        before = counts[index - 1] + share * (counts[index] - counts[index - 1])
+        return counts[-1] - before
 
     def gaps(self, since: float = -math.inf) -> Sketch:
         """Inter-token gaps of slices that began after `since`."""
@@ -62,6 +81,8 @@ class Window:
         self._steps: deque[Step] = deque(maxlen=_MAX_STEPS)
         self._requests: deque[RequestRecord] = deque(maxlen=_MAX_REQUESTS)
         self._slices: dict[tuple[str, str, float], SketchSlice] = {}
+        self._progress: deque[tuple[float, int]] = deque()
+        self._made = 0
         self.trouble = "no telemetry yet"
         """Why the last answer cannot be decided from; empty when it can."""
 
@@ -77,8 +98,11 @@ class Window:
             self._steps.clear()
             self._requests.clear()
             self._slices.clear()
+            self._progress.clear()
         self._last = telemetry
-        self._steps.extend(step for step in telemetry.steps if _is_sane_step(step))
+        steps = [step for step in telemetry.steps if _is_sane_step(step)]
+        self._steps.extend(steps)
+        self._count(steps)
         self._requests.extend(r for r in telemetry.requests if _is_sane_request(r))
         for piece in telemetry.sketches:
             self._slices[piece.metric, piece.lane, piece.start_at] = piece
@@ -109,7 +133,19 @@ class Window:
                 for (metric, _, start_at), piece in self._slices.items()
                 if metric == "itl_ms" and start_at + SLICE_S > begin
             ),
+            progress=(*self._progress, (last.now, self._made)),
         )
+
+    def _count(self, steps: Iterable[Step]) -> None:
+        """Steps beyond the newest thousands are dropped; how far they brought sequences is kept."""
+        last_at = -math.inf
+        if self._progress:
+            last_at = self._progress[-1][0]
+        for step in steps:
+            self._made += step.decode > 0
+            if step.at >= last_at + PROGRESS_S:
+                last_at = step.at
+                self._progress.append((last_at, self._made))
 
     def _trouble(self, telemetry: Telemetry) -> str:
         last = self._last
@@ -134,6 +170,8 @@ class Window:
             self._steps.popleft()
         while self._requests and self._requests[0].finished_at < before:
             self._requests.popleft()
+        while self._progress and self._progress[0][0] < before:
+            self._progress.popleft()
         for key in [key for key in self._slices if key[2] < before]:
             del self._slices[key]
 

@@ -1,0 +1,55 @@
+"""What the operator reads of a pod's telemetry is what the sidecar writes."""
+
+import msgspec
+import pytest
+
+from paceline_engine.wire import CapacityInfo, EngineLoad, LimitsView, StepModelInfo
+from paceline_operator import telemetry as read
+from paceline_sidecar import runtime_api as written
+
+PAIRS = {
+    "telemetry": (read.Telemetry, written.TelemetryAnswer),
+    "limits": (read.LimitsAnswer, written.LimitsAnswer),
+    "limit": (read.LimitValues, LimitsView),
+    "capacity": (read.CapacityValues, CapacityInfo),
+    "load": (read.Load, EngineLoad),
+    "model": (read.ModelFit, StepModelInfo),
+    "info": (read.EngineInfo, written.Info),
+    "step": (read.Step, written.Step),
+    "request": (read.RequestRecord, written.Request),
+    "sketch": (read.SketchSlice, written.Sketch),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_field_that_is_read_is_written(name: str) -> None:
+    """A default would hide a name that one side spells otherwise."""
+    reader, writer = PAIRS[name]
+
+    assert set(reader.__struct_fields__) <= set(writer.__struct_fields__)
+
+
+def test_the_engines_load_arrives_as_the_operator_types_it() -> None:
+    """Values survive the way, as far as the operator reads them."""
+    load = EngineLoad(
+        running=2,
+        waiting=1,
+        waiting_tokens=9,
+        oldest_waiting_s=0.5,
+        kv_used_blocks=4,
+        kv_cached_blocks=1,
+        prefix_queries=7,
+        prefix_hits=3,
+        preemptions=0,
+        prompt_tokens=30,
+        output_tokens=20,
+        gc_pause_ms=0.0,
+        waiting_by_lane={},
+        running_by_lane={},
+        running_output_tokens=[11, 4],
+    )
+
+    arrived = msgspec.json.decode(msgspec.json.encode(load), type=read.Load)
+
+    assert arrived.running_output_tokens == (11, 4)
+    assert (arrived.running, arrived.prefix_hits, arrived.prompt_tokens) == (2, 3, 30)
