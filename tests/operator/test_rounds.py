@@ -132,6 +132,23 @@ async def test_a_followed_service_is_tuned_at_once() -> None:
         assert world.rounds.reports[_KEY].key == _KEY
 
 
+async def test_the_tuner_hears_what_status_tells_of_an_experiment() -> None:
+    """An operator that starts anew must not try again what was rolled back."""
+    raw = a_live_service()
+    raw["status"] = {
+        "tuning": {
+            "experiment": {"name": "one", "kind": "Canary", "verdict": "Worse", "reason": "slower"}
+        }
+    }
+    async with a_world(watched=FakeWatched(raw=raw)) as world:
+        world.rounds.follow(_KEY)
+
+        target = await world.tuner.next()
+
+        assert target.told is not None
+        assert (target.told.name, target.told.verdict) == ("one", "Worse")
+
+
 async def test_a_new_target_does_not_wait_for_the_interval() -> None:
     """It must reach all pods within ten seconds, whatever the interval."""
     slow = {"interval": "60s"}

@@ -1,5 +1,6 @@
 """Experiments on several plants under the real loop: found out, rolled back, promoted."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -84,6 +85,11 @@ class Fleet:
         """The pod's max batch size."""
         return self.pods[pod].plant.limits.max_batch_size
 
+    def step_targets(self) -> dict[str, float]:
+        """Milliseconds, by pod."""
+        found = {name: pod.plant.limits.step_target_ms for name, pod in self.pods.items()}
+        return {name: target for name, target in found.items() if target is not None}
+
     def sent(self, pod: str) -> list[object]:
         """Every max batch size that the pod was ever told."""
         return [
@@ -118,6 +124,34 @@ async def test_a_worse_canary_is_rolled_back_and_no_other_pod_had_it() -> None:
     assert report.candidate.requests >= 100
     assert fleet.held(canary) >= 4
     assert all(1 not in fleet.sent(pod) for pod in fleet.pods if pod != canary)
+
+
+async def test_a_canary_that_lets_requests_pile_up_is_rolled_back() -> None:
+    """A target for the pace alone calls nobody late who waits: goodput does."""
+    fleet = Fleet(trying(an_experiment(), replace(SPEC, sla=SLA(tpot_p99_ms=250.0))))
+    for pod in fleet.pods.values():
+        pod.plant.shed_after_s = math.inf
+
+    report = await fleet.verdict(within_s=1200)
+
+    assert report.verdict == "Worse"
+    assert "5 % less within the SLA" in report.reason
+    assert report.candidate.misses <= report.base.misses
+
+
+async def test_a_step_margin_reaches_the_canary_at_once() -> None:
+    """Four percent are within the dead band of noise, but they were asked for."""
+    fleet = Fleet(SPEC)
+    await fleet.run(120)
+    fleet.spec = trying(an_experiment(Overrides(step_margin=0.96), max_s=3600.0))
+    before = fleet.step_targets()
+
+    await fleet.run(10)
+
+    (canary,) = fleet.reports[-1].experiment.candidate_pods  # type: ignore[union-attr]  # it runs
+    after = fleet.step_targets()
+    assert after[canary] < before[canary]
+    assert all(after[pod] == before[pod] for pod in fleet.pods if pod != canary)
 
 
 async def test_a_verdict_is_remembered_by_name() -> None:

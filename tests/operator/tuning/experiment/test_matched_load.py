@@ -19,7 +19,7 @@ def served(requests: int, seconds: float, *, prompt: int = 100, output: int = 50
 @pytest.mark.parametrize(
     ("requests", "alike"), [(100, True), (114, True), (116, False), (86, False)], ids=str
 )
-def test_loads_within_fifteen_percent_are_alike(requests: int, alike: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_loads_within_fifteen_percent_are_alike(requests: int, alike: bool) -> None:
     """Tokens per second and pod: two base pods serve twice the requests in twice the seconds."""
     assert are_alike(served(200, 200.0), served(requests, 100.0)) is alike
 
