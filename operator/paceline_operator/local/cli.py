@@ -1,29 +1,27 @@
-"""The `paceline` command: plan, up, chat, explain, demo."""
+"""The `paceline` command: plan, up, chat, explain, demo, bench."""
 
 import asyncio
-import signal
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import httpx
 from rich.console import Console
 
 from paceline_operator.local import state
+from paceline_operator.local.bench_command import bench
 from paceline_operator.local.chat import ChatError, Message, served_model, stream_answer
 from paceline_operator.local.cluster import explain_status, read_service
 from paceline_operator.local.demo import Demo, run_demo
 from paceline_operator.local.errors import LocalError
 from paceline_operator.local.explain import explain
 from paceline_operator.local.plan_command import plan_command
+from paceline_operator.local.run import run
 from paceline_operator.local.serving import serving
 from paceline_operator.local.settings import state_dir
 from paceline_operator.local.terminal import shown
 from paceline_operator.local.tuner import local_tuner
-
-_Result = TypeVar("_Result")
 
 
 class Commands(click.Group):
@@ -44,6 +42,7 @@ def main() -> None:
 
 
 main.add_command(plan_command)
+main.add_command(bench)
 
 
 @main.command()
@@ -55,7 +54,7 @@ main.add_command(plan_command)
 )
 def up(path: Path, port: int | None) -> None:
     """Serve the manifest FILE until Ctrl-C; edit the file to change the SLA while it serves."""
-    _run(_up(path, port))
+    run(_up(path, port))
 
 
 async def _up(path: Path, port: int | None) -> None:
@@ -164,34 +163,6 @@ def explain_command(
 def demo(path: Path, out: Path, seed: int, svg: Path | None, png: Path | None) -> None:
     """Violate an SLA under bursty load, let the tuner bring it back, and write a report."""
     options = Demo(manifest=path, out=out, seed=seed, svg=svg, png=png)
-    verdict = _run(run_demo(options, Console()))
+    verdict = run(run_demo(options, Console()))
     click.echo(verdict.sentence)
     sys.exit(0 if verdict.holds else 1)
-
-
-def _run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run to the end; Ctrl-C and SIGTERM end the children first."""
-
-    async def guarded() -> _Result:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in a task
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await work
-
-    try:
-        return asyncio.run(guarded())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo("stopped")
-        sys.exit(130)
-    except ExceptionGroup as group:
-        problem = _first(group)
-        if isinstance(problem, LocalError):
-            raise problem from group
-        raise
-
-
-def _first(problem: Exception) -> Exception:
-    """The innermost first error: task groups wrap what their tasks raise."""
-    while isinstance(problem, ExceptionGroup):
-        problem = problem.exceptions[0]
-    return problem

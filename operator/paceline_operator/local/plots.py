@@ -1,4 +1,7 @@
-"""The demo's plots. Blue and orange and a dashed line: legible to every eye, and on paper."""
+"""The demo's plots, and the style of all plots.
+
+Blue and orange and a dashed line: legible to every eye, and on paper.
+"""
 
 import io
 import math
@@ -15,8 +18,9 @@ from paceline_operator.local.measured import Run, rolling_p99
 
 BEFORE: Final = "#D55E00"
 AFTER: Final = "#0072B2"
-_INK: Final = "#333333"
-_FAINT: Final = "#777777"
+INK: Final = "#333333"
+"""Of text and lines."""
+FAINT: Final = "#777777"
 _WINDOW_S: Final = 10.0
 _STEP_S: Final = 1.0
 _HEADROOM: Final = 1.3
@@ -29,11 +33,11 @@ _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its own keys
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "text.color": _INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
     "svg.fonttype": "path",
 }
 
@@ -41,14 +45,14 @@ _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its own keys
 def over_time(run: Run) -> Figure:
     """Rolling p99 of each target, and both limits, on one time axis."""
     panels = _p99_panels(run)
-    with _styled():
+    with styled():
         figure = Figure(figsize=(9, 1.9 * len(panels) + 2.6), layout="constrained")
         axes = figure.subplots(len(panels) + 1, 1, sharex=True)
         for axis, (name, target, points) in zip(axes, panels, strict=False):
             _p99_panel(axis, run, name, target, points)
         _limits_panel(axes[-1], run)
         for axis in axes:
-            axis.axvline(run.border_at - run.start_at, color=_INK, linewidth=1)
+            axis.axvline(run.border_at - run.start_at, color=INK, linewidth=1)
             axis.set_xlim(0, run.end_at - run.start_at)
         axes[-1].set_xlabel("seconds of traffic")
         top = axes[0]
@@ -71,20 +75,20 @@ def distributions(run: Run) -> Figure:
         ("TPOT", run.sla.tpot_p99_ms, before.tpot_ms, after.tpot_ms),
         ("ITL", run.sla.itl_p99_ms, before.itl_ms, after.itl_ms),
     )
-    with _styled():
+    with styled():
         figure = Figure(figsize=(9, 3.2), layout="constrained")
         axes = figure.subplots(1, len(panels), sharey=True)
         for axis, (name, target, *spans) in zip(axes, panels, strict=True):
             for values, color in zip(spans, (BEFORE, AFTER), strict=True):
                 _ecdf(axis, values, color)
             if target is not None:
-                axis.axvline(target, color=_INK, linestyle="--", linewidth=1)
+                axis.axvline(target, color=INK, linestyle="--", linewidth=1)
                 axis.text(
                     target, 0.02, f" p99 target\n {target:,.0f} ms", va="bottom", fontsize=8.5
                 )
             axis.set_title(name)
             axis.set_xscale("log")
-            _plain_log_ticks(axis.xaxis, [value for values in spans for value in values])
+            plain_log_ticks(axis.xaxis, [value for values in spans for value in values])
             axis.set_xlabel("milliseconds")
             axis.set_ylim(0, 1.0)
         axes[0].set_ylabel("share within")
@@ -106,7 +110,8 @@ def svg(figure: Figure) -> str:
 
 
 @contextmanager
-def _styled() -> Iterator[None]:
+def styled() -> Iterator[None]:
+    """Draw in the house style inside the block."""
     with mpl.rc_context(_STYLE):
         yield
 
@@ -153,7 +158,7 @@ def _p99_panel(
     axis.set_ylim(0, highest * _HEADROOM)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     if target is not None:
-        axis.axhline(target, color=_INK, linestyle="--", linewidth=1)
+        axis.axhline(target, color=INK, linestyle="--", linewidth=1)
         axis.annotate(
             f"target {target:,.0f} ms",
             (1.0, target),
@@ -168,8 +173,8 @@ def _p99_panel(
 def _limits_panel(axis: Any, run: Run) -> None:
     times = [sample.at - run.start_at for sample in run.samples]
     lines: tuple[tuple[str, str, list[int | None]], ...] = (
-        ("token budget", _INK, [sample.token_budget for sample in run.samples]),
-        ("max batch size", _FAINT, [sample.batch_size for sample in run.samples]),
+        ("token budget", INK, [sample.token_budget for sample in run.samples]),
+        ("max batch size", FAINT, [sample.batch_size for sample in run.samples]),
     )
     end = run.end_at - run.start_at
     values: list[float] = []
@@ -215,7 +220,8 @@ def _ecdf(axis: Any, values: Sequence[float], color: str) -> None:
     )
 
 
-def _plain_log_ticks(axis: Any, values: Sequence[float]) -> None:
+def plain_log_ticks(axis: Any, values: Sequence[float]) -> None:
+    """Label a logarithmic axis with 1, 3, 10, 30, … as far as the values go."""
     finite = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = math.floor(math.log10(min(finite))), math.ceil(math.log10(max(finite)))
     ticks = [step * 10.0**power for power in range(low, high + 1) for step in (1, 3)]
