@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
-from paceline_engine.pacing.slack import Slack
 from paceline_engine.wire import ModelInfo, StepRecord
 
 Hardware = Callable[[int, int, int], float]
@@ -39,7 +38,6 @@ class Job:
     arrived_at: float
     prompt: int
     output: int
-    name: str = ""
     computed: int = 0
     tokens: int = 0
     first_at: float = 0.0
@@ -71,7 +69,6 @@ class Plant:
             "m", "llama", "", dtype, self.device, parameters, 1, 4096, 1, [2], kv_bytes, weights
         )
         self.pacer = make_pacer(info, self.capacity)
-        self.slack = Slack()
         self.random = random.Random(self.seed)
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
@@ -80,7 +77,7 @@ class Plant:
         self.gaps: list[tuple[float, float]] = []
         """When, and how many milliseconds."""
         self.prompt_tokens = 0
-        self.output_tokens = self.arrived = 0
+        self.output_tokens = 0
         self.next_arrival = self.now if self.rate else math.inf
 
     def run_until(self, end: float) -> None:
@@ -88,8 +85,7 @@ class Plant:
         while self.now < end:
             while self.next_arrival <= self.now:
                 prompt, output = self.random.randint(*self.prompt), self._draw_output()
-                self.arrived += 1
-                self.waiting.append(Job(self.next_arrival, prompt, output, str(self.arrived)))
+                self.waiting.append(Job(self.next_arrival, prompt, output))
                 self.next_arrival += self.random.expovariate(self.rate)
             while self.waiting and self.now - self.waiting[0].arrived_at > self.shed_after_s:
                 self._end(self.waiting.popleft(), "shed")
@@ -106,13 +102,11 @@ class Plant:
             self.running.append(self.waiting.popleft())
         decodes = [job for job in self.running if job.computed >= job.prompt]
         prompts = [job for job in self.running if job.computed < job.prompt]
-        pace_ms = self.limits.pace_tpot_ms
         shape = StepShape(
             decode=len(decodes),
             context=sum(job.prompt + job.tokens for job in decodes),
             prefill_wanted=sum(job.prompt - job.computed for job in prompts),
             prefill_context=prompts[0].computed if prompts else 0,
-            slack_ms=None if pace_ms is None else self.slack.ms(pace_ms, self.now),
         )
         total = self.pacer.token_total(shape, self.limits)
         prefill = attention = 0
@@ -123,7 +117,6 @@ class Plant:
             prefill += chunk
         self.prompt_tokens += prefill
         self._spend(shape, prefill, attention, total)
-        self.slack.advance()
         for job in decodes + [job for job in prompts if job.computed == job.prompt]:
             self._give_token(job)
 
@@ -163,9 +156,7 @@ class Plant:
     def _give_token(self, job: Job) -> None:
         if job.tokens:
             self.gaps.append((self.now, (self.now - job.last_at) * 1e3))
-        else:
-            job.first_at = self.now
-            self.slack.begin(job.name, first_at=self.now, generated=1)
+        job.first_at = job.first_at or self.now
         job.last_at, job.tokens = self.now, job.tokens + 1
         self.output_tokens += 1
         if job.tokens >= job.output:
@@ -173,6 +164,5 @@ class Plant:
             self._end(job, "ok")
 
     def _end(self, job: Job, outcome: str) -> None:
-        self.slack.end(job.name)
         job.outcome, job.last_at = outcome, self.now
         self.ended.append(job)
