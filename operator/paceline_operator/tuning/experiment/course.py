@@ -29,7 +29,7 @@ _ADVICE_ROLLOUT = {
     "Better": "all pods have the declared policy",
     "NoDifference": "all pods have the declared policy",
     "Worse": "all pods keep the policy before; change spec.tuning",
-    "Aborted": "all pods have the declared policy",
+    "Aborted": "all pods keep the policy before; change spec.tuning, or set rollout: All",
 }
 
 
@@ -63,7 +63,7 @@ def directed(course: Course, target: ServiceTarget, now: float) -> Course:
     if course.trial is None:
         course = _begun(course, target, now)
     if course.trial is not None:
-        course = _settled(replace(course, trial=enrol(course.trial, pods, now)))
+        course = _enrolled(course, enrol(course.trial, pods, now))
     if course.trial is None:
         course = replace(course, held=_common(course, target))
     return course
@@ -95,6 +95,14 @@ def report(course: Course, target: ServiceTarget) -> ExperimentReport | None:
     if plan is not None:
         return course.ended[plan.name]
     return last if last is not None and last.kind == "Rollout" else None
+
+
+def _enrolled(course: Course, trial: Trial) -> Course:
+    is_moot = trial.verdict == "Aborted" and trial.lacking_since is not None
+    if is_moot and trial.plan.kind == "Rollout":
+        # Too few pods for a canary: the change goes out at once, as it would have without one.
+        return replace(course, trial=None)
+    return _settled(replace(course, trial=trial))
 
 
 def _checked(course: Course, target: ServiceTarget) -> Course:
@@ -160,9 +168,9 @@ def _common(course: Course, target: ServiceTarget) -> Policy:
 def _held_back(course: Course, target: ServiceTarget) -> Policy | None:
     """Give the policy before the declared one, where that was rolled back."""
     rollout = course.ended.get(rollout_name(policy_of(target.spec)))
-    if target.spec.rollout != "Canary" or rollout is None or rollout.verdict != "Worse":
+    if target.spec.rollout != "Canary" or rollout is None:
         return None
-    return rollout.held
+    return rollout.held if rollout.verdict in {"Worse", "Aborted"} else None
 
 
 def _promoted(course: Course, target: ServiceTarget) -> Policy | None:

@@ -26,6 +26,7 @@ _BLOCK_S = 30.0  # of each arm's pods: bursts of a few seconds stay within one b
 _GOODPUT_LOSS = 0.05
 _MIN_BLOCKS = 3  # before goodput is judged: what is inside comes and goes
 _LACKING_S = 60.0
+_MAX_LOST = 2  # canaries: a candidate that kills its pod must not go from pod to pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Trial:
     """Blocks at matched load."""
     unmatched: int = 0
     lacking_since: float | None = None
+    lost: int = 0
+    """Pods that went while they had the candidate."""
     verdict: ExperimentVerdict = "Running"
     reason: str = ""
 
@@ -81,6 +84,9 @@ class Trial:
 
 def enrol(trial: Trial, pods: Collection[str], now: float) -> Trial:
     """Give each pod its arm; a pod that is gone leaves its own. Two pods are needed."""
+    trial = replace(trial, lost=trial.lost + len(set(trial.candidate_pods).difference(pods)))
+    if trial.plan.kind != "AB" and trial.lost >= _MAX_LOST:
+        return ended(trial, "Aborted", "the pod with the candidate went away twice")
     if len(pods) < 2:  # noqa: PLR2004 - one per arm
         since = now if trial.lacking_since is None else trial.lacking_since
         trial = replace(trial, members={}, lacking_since=since)

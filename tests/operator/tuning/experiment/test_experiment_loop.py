@@ -246,6 +246,40 @@ async def test_a_canary_that_dies_is_replaced_and_judged() -> None:
     assert len(report.candidate_pods) == 1
 
 
+async def test_a_candidate_that_kills_its_pods_does_not_go_round() -> None:
+    """After the second pod it lost, nobody gets it any more."""
+    fleet = Fleet(trying(an_experiment(max_s=3600.0)), num_pods=5)
+    for _ in range(2):
+        await fleet.run(15)
+        (canary,) = fleet.reports[-1].experiment.candidate_pods  # type: ignore[union-attr]  # it runs
+        del fleet.pods[canary]
+
+    report = await fleet.run(30)
+
+    assert report is not None
+    assert report.verdict == "Aborted"
+    assert "went away" in report.reason
+    assert all(1 not in fleet.sent(pod) for pod in fleet.pods)
+
+
+async def test_a_rollout_that_kills_its_pods_is_held_back() -> None:
+    """The others keep the policy before."""
+    careful = replace(SPEC, rollout="Canary")
+    fleet = Fleet(careful, num_pods=5)
+    await fleet.run(15)
+    fleet.spec = replace(careful, batch_size=Range(min=1, max=1), config_hash="two")
+    for _ in range(2):
+        await fleet.run(15)
+        (canary,) = fleet.reports[-1].experiment.candidate_pods  # type: ignore[union-attr]  # it runs
+        del fleet.pods[canary]
+
+    report = await fleet.run(30)
+
+    assert report is not None
+    assert (report.kind, report.verdict) == ("Rollout", "Aborted")
+    assert all(1 not in fleet.sent(pod) for pod in fleet.pods)
+
+
 async def test_too_few_pods_end_it() -> None:
     """One pod alone cannot be compared; it gets the base policy at once."""
     fleet = Fleet(trying(an_experiment()), num_pods=2)
