@@ -19,7 +19,7 @@ from paceline_operator.local.explain import explain
 from paceline_operator.local.plan_command import plan_command
 from paceline_operator.local.run import run
 from paceline_operator.local.serving import serving
-from paceline_operator.local.settings import state_dir
+from paceline_operator.local.settings import memory_file, state_dir
 from paceline_operator.local.terminal import shown
 from paceline_operator.local.tuner import local_tuner
 
@@ -59,7 +59,7 @@ def up(path: Path, port: int | None) -> None:
 
 async def _up(path: Path, port: int | None) -> None:
     async with (
-        local_tuner() as tuner,
+        local_tuner(memory_file()) as tuner,
         serving(path, port=port, tuner=tuner, folder=state_dir()) as live,
     ):
         with shown(Console(), live):

@@ -9,8 +9,9 @@ from paceline_operator.api.tuning_spec import hot
 from paceline_operator.local.errors import LocalError
 from paceline_operator.local.manifest import read
 from paceline_operator.local.model_files import model_size
+from paceline_operator.local.recalled import recall
 from paceline_operator.local.settings import cache_dir
-from paceline_operator.planning.device import CPU, GPUS, Device, find_gpu, prior
+from paceline_operator.planning.device import CPU, GPUS, REMEMBERED_FACTOR, Device, find_gpu, prior
 from paceline_operator.planning.kv_memory import KvMemory
 from paceline_operator.planning.model_size import ModelSize
 from paceline_operator.planning.service_plan import Inputs, ServicePlan, plan
@@ -33,6 +34,7 @@ class Question:
     gpu_memory_bytes: int | None = None
     params: int | None = None
     kv_bytes: int | None = None
+    memory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ def answer(question: Question) -> Answer:
         max_batch_size=engine.capacity.max_batch_size,
         max_model_len=engine.max_model_len,
         memory=memory,
-        model=prior(device, size),
-        factor=device.factor,
+        model=recall(question.memory, device, size) if question.memory else prior(device, size),
+        factor=REMEMBERED_FACTOR if question.memory else device.factor,
         requests=trace.requests,
     )
     return Answer(service, trace, plan(inputs))

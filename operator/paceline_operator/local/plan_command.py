@@ -56,6 +56,11 @@ def count(_: click.Context, param: click.Parameter, value: str | None) -> int | 
     "--kv-bytes", metavar="NUMBER", callback=count, help="Its KV bytes per token, such as 131072."
 )
 @click.option(
+    "--memory",
+    type=click.Path(path_type=Path),
+    help="What the tuner remembers: its ConfigMap as JSON or YAML, or a local memory file.",
+)
+@click.option(
     "--format",
     "output",
     type=click.Choice(["text", "json"]),
@@ -69,13 +74,14 @@ def plan_command(  # noqa: PLR0917 - click passes them by name
     gpu_memory: int | None,
     params: int | None,
     kv_bytes: int | None,
+    memory: Path | None,
     output: Literal["text", "json"],
 ) -> None:
     """Predict capacity, limits, replicas and p99 of a manifest for a trace; nothing is started.
 
     Exits with 3 where no number of replicas is predicted to keep the SLA.
     """
-    found = answer(Question(path, traffic, gpu, gpu_memory, params, kv_bytes))
+    found = answer(Question(path, traffic, gpu, gpu_memory, params, kv_bytes, memory))
     if output == "json":
         click.echo(as_json(found))
     else:

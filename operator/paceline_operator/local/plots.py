@@ -23,6 +23,7 @@ INK: Final = "#333333"
 FAINT: Final = "#777777"
 _WINDOW_S: Final = 10.0
 _STEP_S: Final = 1.0
+_DECADE: Final = 10
 _HEADROOM: Final = 1.3
 """Above the highest value, for the labels."""
 _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its own keys
@@ -221,10 +222,11 @@ def _ecdf(axis: Any, values: Sequence[float], color: str) -> None:
 
 
 def plain_log_ticks(axis: Any, values: Sequence[float]) -> None:
-    """Label a logarithmic axis with 1, 3, 10, 30, … as far as the values go."""
+    """Label a logarithmic axis with 1, 3, 10, 30, …, or within a decade 1, 2, 3, 5, 10, …."""
     finite = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = math.floor(math.log10(min(finite))), math.ceil(math.log10(max(finite)))
-    ticks = [step * 10.0**power for power in range(low, high + 1) for step in (1, 3)]
+    steps = (1, 3) if max(finite) > _DECADE * min(finite) else (1, 2, 3, 5)
+    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
     inside = [tick for tick in ticks if min(finite) * 0.8 <= tick <= max(finite) * 1.2]
     axis.set_major_locator(FixedLocator(inside or ticks))
     axis.set_minor_locator(NullLocator())

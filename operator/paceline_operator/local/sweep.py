@@ -246,20 +246,27 @@ class LiveLimits:
 
 
 def write_sweep_copy(source: Path, target: Path, *, mode: str, slowness: float) -> None:
-    """Copy the manifest with room for the whole grid, and nothing shed: curves need every wait."""
+    """Copy the manifest with room for the whole grid.
+
+    Nothing is shed, as curves need every wait; and no prefix is shared, as each point is sent the
+    prompts of the one before, which would cost nothing.
+    """
     service = load(source)  # a bad manifest is refused under its own name
     capacity = service.spec.engine.capacity
     draft = target.with_suffix(".source")
     draft.parent.mkdir(parents=True, exist_ok=True)
     manifest = yaml.safe_load(source.read_text(encoding="utf-8"))
     spec = manifest["spec"]
-    spec.setdefault("engine", {})["capacity"] = {
+    engine = spec.setdefault("engine", {})
+    engine["prefixCaching"] = False
+    engine["capacity"] = {
         "maxBatchSize": max(capacity.max_batch_size, BATCH_SIZES[-1]),
         "maxTokenBudget": max(capacity.max_token_budget, TOKEN_BUDGETS[-1]),
     }
     spec.setdefault("admission", {})["shedHopeless"] = False
     draft.write_text(json.dumps(manifest), encoding="utf-8")  # JSON is YAML too
     write_copy(draft, target, mode=mode, slowness=slowness)
+    draft.unlink()
 
 
 def _words(setting: Setting) -> str:

@@ -20,10 +20,7 @@ from paceline_operator.local.sweep_points import (
 )
 
 CHOSEN: Final = "#D55E00"
-_COLUMNS: Final[tuple[tuple[Axis, str], ...]] = (
-    ("batch_size", "max batch size"),
-    ("token_budget", "token budget"),
-)
+_COLUMNS: Final[tuple[Axis, ...]] = ("batch_size", "token_budget")
 _LATENCIES: Final = ("TTFT", "TPOT", "ITL", "E2E")
 _COLORS: Final = ("#9BC9E6", "#4C9FD0", AFTER)
 """P50, P99, P99.9: the further out, the darker."""
@@ -35,12 +32,12 @@ def curves(sweep: Sweep) -> Figure:
     with styled():
         figure = Figure(figsize=(9, 12.5), layout="constrained")
         grid = figure.subplots(len(_LATENCIES) + 1, len(_COLUMNS), sharey="row", sharex="col")
-        for column, (axis_name, title) in enumerate(_COLUMNS):
+        for column, axis_name in enumerate(_COLUMNS):
             points = sweep.along(axis_name)
             for row, name in enumerate(_LATENCIES):
                 _latency_panel(grid[row][column], sweep, points, axis_name, name)
             _throughput_panel(grid[-1][column], sweep, points, axis_name)
-            _limit_axis(grid[-1][column], points, axis_name, sweep.chosen, title)
+            _limit_axis(grid[-1][column], points, axis_name, sweep.chosen)
         for row, name in enumerate(_LATENCIES):
             values = [ms for point in _all(sweep) for ms in _finite(point, name)]
             _log_range(grid[row][0], values)
@@ -110,9 +107,7 @@ def _throughput_panel(axis: Any, sweep: Sweep, points: Sequence[Point], axis_nam
     axis.set_ylim(0, max([*rates, 1.0]) * 1.15)
 
 
-def _limit_axis(
-    axis: Any, points: Sequence[Point], axis_name: Axis, chosen: Chosen | None, title: str
-) -> None:
+def _limit_axis(axis: Any, points: Sequence[Point], axis_name: Axis, chosen: Chosen | None) -> None:
     places = [p.setting.place for p in points]
     if not places and chosen is None:
         return
@@ -122,7 +117,15 @@ def _limit_axis(
     axis.xaxis.set_major_locator(FixedLocator(places))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axis.set_xlabel(title)
+    axis.set_xlabel(_title(points, axis_name))
+
+
+def _title(points: Sequence[Point], axis_name: Axis) -> str:
+    """The limit that moves, and the other as it was held."""
+    held = points[-1].setting if points else None
+    if axis_name == "batch_size":
+        return "max batch size" + (f", token budget {held.token_budget:,}" if held else "")
+    return "token budget" + (f", max batch size {held.batch_size}" if held else "")
 
 
 def _log_range(axis: Any, values: Sequence[float]) -> None:

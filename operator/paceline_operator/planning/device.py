@@ -5,7 +5,7 @@ operator may not import; tests/seams holds the two equal. A step of a datasheet'
 measured here: the factors say so.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from paceline_operator.planning.model_size import ModelSize
@@ -78,15 +78,23 @@ GPUS: Final = {
 
 def find_gpu(name: str, memory_bytes: int | None = None) -> Device | None:
     """Find a GPU whose name holds a known one; an unknown one needs its memory, else None."""
-    lowered = name.lower()
-    for key, device in GPUS.items():
-        if key in lowered:
-            return Device(
-                name, memory_bytes or device.memory_bytes, device.gbps, device.tflops, device.factor
-            )
+    if key := _known(name.lower()):
+        return replace(GPUS[key], name=name, memory_bytes=memory_bytes or GPUS[key].memory_bytes)
     if memory_bytes is None:
         return None
     return Device(name, memory_bytes, 1000.0, 150.0, GUESS_FACTOR)
+
+
+def is_same_device(name: str, device: Device) -> bool:
+    """Whether a device that calls itself `name`, as `NVIDIA H100 80GB HBM3`, is such a one."""
+    if device.is_cpu:
+        return name.lower().startswith("cpu")
+    mine, theirs = (_known(one.lower()) or one.lower() for one in (device.name, name))
+    return mine == theirs
+
+
+def _known(lowered: str) -> str | None:
+    return next((key for key in GPUS if key in lowered), None)
 
 
 def prior(device: Device, size: ModelSize) -> ModelFit:

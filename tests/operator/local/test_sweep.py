@@ -172,7 +172,7 @@ async def test_a_point_whose_limits_do_not_hold_is_an_error(pods: FakePods, word
         await LiveLimits(pods).hold(POD, Setting("batch_size", 16, 512))
 
 
-def test_the_copy_has_room_for_the_grid_and_sheds_nothing(tmp_path: Path) -> None:
+def test_the_copy_has_room_for_the_grid_and_neither_sheds_nor_shares(tmp_path: Path) -> None:
     """All else is the manifest's."""
     write_sweep_copy(QUICKSTART, tmp_path / "out/service.yaml", mode="Observe", slowness=1)
 
@@ -180,6 +180,8 @@ def test_the_copy_has_room_for_the_grid_and_sheds_nothing(tmp_path: Path) -> Non
     assert copied.engine.capacity.max_batch_size == 64
     assert copied.engine.capacity.max_token_budget == 2048
     assert copied.admission.shed_hopeless is False
+    assert copied.engine.prefix_caching is False  # every point is sent the same prompts
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["service.yaml"]
     assert copied.tuning.mode == "Observe"
     assert (copied.model, copied.tuning.batch_size) == (declared.model, declared.tuning.batch_size)
 
