@@ -33,7 +33,7 @@ class ConfigMapStore:
             found = await self.cluster.get("ConfigMap", self.namespace, NAME)
         except OperatorError as problem:
             raise StoreError(str(problem)) from problem
-        text = (found or {}).get("data", {}).get(FILE)
+        text = ((found or {}).get("data") or {}).get(FILE)
         if not text:
             return Book()
         book, problems = decode(text)

@@ -13,6 +13,7 @@ from paceline_operator.apply import Applier
 from paceline_operator.cluster import KubernetesCluster, connect
 from paceline_operator.errors import NotLeadingError, OperatorError
 from paceline_operator.leader import Leader
+from paceline_operator.memory_map import ConfigMapStore
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched
 from paceline_operator.pods import HttpPodClient
@@ -74,8 +75,9 @@ class Operation:
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
         )
         self._pods = HttpPodClient()
+        memory = ConfigMapStore(cluster, settings.namespace, leader.check)
         self.rounds = rounds = Rounds(
-            tuner=TuningLoop(self._pods, time.time),
+            tuner=TuningLoop(self._pods, time.time, memory),
             watched=watched,
             leadership=leader,
             token=applier.token,

@@ -63,6 +63,11 @@ def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "paceline"
 
 
+def memory_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """What the tuner has learned on this machine; beside the state files, not among them."""
+    return state_dir(environment) / "tuner" / "memory.json"
+
+
 def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     """Downloaded models."""
     base = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -72,7 +72,7 @@ def decide(
     decision = _conclude(
         view, memory, proposal, chosen, assessment, start=beginning, pod=pod, now=now
     )
-    return _begun(decision, failed(view))
+    return _begun(decision, failed(view, decision.change))
 
 
 def _awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:

@@ -1,12 +1,21 @@
 """Remembered: what one pod was found to be good for, so that the next need not find out."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_operator.telemetry import EngineInfo
 from paceline_operator.tuning.model import SLA
 
 _SAME = 0.05
+_SAME_MODEL = 0.25  # fits of one engine waver so far where it seldom runs
+_USUAL_STEPS = (  # tokens, context, attention
+    (1, 500, 0),
+    (16, 8_000, 0),
+    (128, 64_000, 0),
+    (264, 4_000, 32_768),
+    (1032, 4_000, 524_288),
+)
 _REFRESH_S = 86_400.0
 _NUM_TERMS = 5
 
@@ -75,12 +84,25 @@ class Remembered:
     def is_like(self, other: "Remembered") -> bool:
         """Say the same of the same engine, as far as a new pod would notice."""
         mine, others = (
-            (one.batch_size, one.token_budget, one.step_target_ms or 1.0, *one.theta)
-            for one in (self, other)
+            (one.batch_size, one.token_budget, one.step_target_ms or 0.0) for one in (self, other)
         )
-        return (self.step_target_ms is None) == (other.step_target_ms is None) and all(
-            math.isclose(a, b, rel_tol=_SAME, abs_tol=1e-9)
-            for a, b in zip(mine, others, strict=True)
+        return _are_close(mine, others, _SAME) and _are_close(
+            self.usual_ms(), other.usual_ms(), _SAME_MODEL
+        )
+
+    def usual_ms(self) -> tuple[float, ...]:
+        """Predicted milliseconds of steps of the usual kinds, to compare two models by.
+
+        Coefficients alone would not do: two fits may share the same time out differently.
+        """
+        th0, th1, th2, th3, th4 = self.theta
+        return tuple(
+            th0
+            + th1 * tokens
+            + th2 * max(0, tokens - self.knee)
+            + th3 * context * 1e-3
+            + th4 * attention * 1e-6
+            for tokens, context, attention in _USUAL_STEPS
         )
 
     def replaces(self, old: "Remembered") -> bool:
@@ -97,6 +119,10 @@ class Remembered:
         """The limits, taken alone, are about those of the other or above them."""
         least_batch, least_budget = other.batch_size * (1 - _SAME), other.token_budget * (1 - _SAME)
         return self.batch_size >= least_batch and self.token_budget >= least_budget
+
+
+def _are_close(mine: Sequence[float], others: Sequence[float], tolerance: float) -> bool:
+    return all(math.isclose(a, b, rel_tol=tolerance) for a, b in zip(mine, others, strict=True))
 
 
 def is_as_strict(kept: SLA, declared: SLA) -> bool:

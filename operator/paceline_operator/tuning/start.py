@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from paceline_operator.tuning.book import Recalled
 from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.model import Change
 from paceline_operator.tuning.propose import Proposal
 from paceline_operator.tuning.remembered import Remembered
 from paceline_operator.tuning.view import View
 
 _SHARE = 0.9  # of limits that were found elsewhere, until this pod's own model speaks
 _UNFITTED = frozenset({"prior", "seed"})
+_CUT = 0.75  # of limits that were remembered: the first fit of their own says they are wrong
 _SLOW = 1.2  # of `fast`: the limits are not to blame
 BINDING = "Remembered"
 
@@ -53,12 +55,15 @@ def begin(view: View, recalled: Recalled | None) -> Start | None:
     return Start(recalled.coefficients, limits, proposal)
 
 
-def failed(view: View) -> Remembered | None:
-    """The remembered limits that hold now and miss the pace which they once kept."""
+def failed(view: View, change: Change | None) -> Remembered | None:
+    """The remembered limits that hold until now, if they miss their pace or are cut at once."""
+    is_missed = view.is_missing_pace and not view.is_draining
+    is_cut = change is not None and (
+        change.to_batch_size < change.from_batch_size * _CUT
+        or change.to_token_budget < change.from_token_budget * _CUT
+    )
     is_slow_hardware = view.evidence.model.fast > _SLOW
-    if not view.is_missing_pace or view.is_draining or is_slow_hardware:
-        return None
-    return view.memory.started
+    return view.memory.started if (is_missed or is_cut) and not is_slow_hardware else None
 
 
 def _proposal(view: View, limits: Remembered) -> Proposal:

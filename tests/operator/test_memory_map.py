@@ -1,0 +1,128 @@
+"""The tuner's memory where it is kept: a ConfigMap, or a file. Garbage in it stops nothing."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from paceline_operator.errors import ClusterError, NotLeadingError, RefusedError
+from paceline_operator.local.memory_file import FileStore
+from paceline_operator.local.settings import memory_file, state_dir
+from paceline_operator.local.state import running
+from paceline_operator.memory_map import FILE, NAME, ConfigMapStore
+from paceline_operator.recollection import StoreError
+from paceline_operator.tuning.book import Book
+from paceline_operator.tuning.book_json import encode
+from paceline_operator.tuning.model import SLA
+from paceline_operator.tuning.remembered import Key, Remembered
+from paceline_testing.fake_cluster import FakeCluster
+
+
+def a_book() -> Book:
+    key = Key("tiny", "", 500, "float32", "1", "cpu", ("threads=4",))
+    theta = (30.0, 2.0, 0.5, 2.0, 50.0)
+    return Book().add(
+        Remembered(key, SLA(itl_p99_ms=300.0), theta, 256, (1.0,), 20, 400, 280.0, at=1e9)
+    )
+
+
+def a_store(cluster: FakeCluster, *, is_leading: bool = True) -> ConfigMapStore:
+    def check() -> None:
+        if not is_leading:
+            raise NotLeadingError("another leads")
+
+    return ConfigMapStore(cluster, "paceline-system", check)
+
+
+async def test_what_was_saved_is_loaded() -> None:
+    """By the next leader, from the same namespace."""
+    cluster = FakeCluster()
+    assert await a_store(cluster).load() == Book()
+
+    await a_store(cluster).save(a_book())
+
+    assert await a_store(cluster).load() == a_book()
+    assert cluster.writes == [f"apply ConfigMap/{NAME}"]
+    assert cluster.objects["ConfigMap", NAME]["metadata"]["namespace"] == "paceline-system"
+
+
+async def test_only_the_leader_writes() -> None:
+    """Two writers of one memory would undo each other."""
+    cluster = FakeCluster()
+
+    with pytest.raises(StoreError, match="another leads"):
+        await a_store(cluster, is_leading=False).save(a_book())
+
+    assert cluster.writes == []
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [ClusterError("apply", NAME, 0, "unreachable"), RefusedError("apply", NAME, 403, "forbidden")],
+    ids=["unreachable", "forbidden"],
+)
+async def test_a_cluster_that_says_no_is_a_store_error(problem: ClusterError) -> None:
+    """The tuner knows how to go on without its memory."""
+    cluster = FakeCluster(refusals={"ConfigMap": problem})
+
+    with pytest.raises(StoreError):
+        await a_store(cluster).save(a_book())
+    cluster.is_reachable = False
+    with pytest.raises(StoreError):
+        await a_store(cluster).load()
+
+
+@pytest.mark.parametrize("data", [None, {}, {FILE: ""}, {"other": "x"}], ids=str)
+async def test_a_config_map_without_a_book_is_an_empty_memory(data: dict[str, str] | None) -> None:
+    """A person may have emptied it."""
+    cluster = FakeCluster()
+    await a_store(cluster).save(a_book())
+    cluster.objects["ConfigMap", NAME]["data"] = data
+
+    assert await a_store(cluster).load() == Book()
+
+
+async def test_garbage_is_dropped_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A broken entry costs itself, a broken document all of it; neither costs the tuner."""
+    cluster = FakeCluster()
+    await a_store(cluster).save(a_book())
+    whole = encode(a_book())
+    with caplog.at_level(logging.WARNING):
+        cluster.objects["ConfigMap", NAME]["data"] = {
+            FILE: whole.replace('"entries":[', '"entries":[{"theta":7},')
+        }
+        one_broken = await a_store(cluster).load()
+        cluster.objects["ConfigMap", NAME]["data"] = {FILE: whole[:-20]}
+        all_broken = await a_store(cluster).load()
+
+    assert one_broken == a_book()
+    assert all_broken == Book()
+    assert len(caplog.records) == 2
+    assert all(NAME in record.getMessage() for record in caplog.records)
+
+
+async def test_local_mode_keeps_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Made with its folder, replaced whole, and never taken for the state of a service."""
+    path = memory_file({"XDG_STATE_HOME": str(tmp_path)})
+    store = FileStore(path)
+    assert await store.load() == Book()
+
+    await store.save(a_book())
+    assert await store.load() == a_book()
+    assert [found.name for found in path.parent.iterdir()] == ["memory.json"]
+    assert running(state_dir({"XDG_STATE_HOME": str(tmp_path)})) == {}
+
+    path.write_bytes(b"\xff{")
+    assert await store.load() == Book()
+    assert str(path) in caplog.text
+
+
+async def test_a_file_that_cannot_be_had_is_a_store_error(tmp_path: Path) -> None:
+    """`paceline up` serves on a read-only disk too."""
+    blocked = tmp_path / "tuner"
+    blocked.write_text("no folder")
+
+    with pytest.raises(StoreError):
+        await FileStore(blocked / "memory.json").save(a_book())
+    with pytest.raises(StoreError):
+        await FileStore(tmp_path).load()

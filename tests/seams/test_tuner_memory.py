@@ -1,0 +1,74 @@
+"""The memory's ConfigMap and the runtime API, as both of their ends name them."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from helm_python.chart import Chart
+
+from paceline_engine import wire
+from paceline_operator import telemetry
+from paceline_operator.memory_map import NAME
+from paceline_sidecar import runtime_api
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("watched", [[], ["team-a"]], ids=["ClusterRole", "Role"])
+def test_the_chart_lets_the_operator_keep_its_memory(watched: list[str]) -> None:
+    """Under a Role of other namespaces too: the memory lies in the operator's own."""
+    chart = Chart.load(ROOT / "charts" / "paceline")
+    text = chart.render({"watchNamespaces": watched}, name="pl", namespace="ns")
+    objects = [*yaml.safe_load_all(text["paceline/templates/rbac.yaml"])]
+    rules: list[dict[str, Any]] = [
+        rule
+        for item in objects
+        if item and item["kind"] == "Role" and item["metadata"]["namespace"] == "ns"
+        for rule in item["rules"]
+        if "configmaps" in rule["resources"]
+    ]
+
+    verbs = {tuple(rule.get("resourceNames", ())): set(rule["verbs"]) for rule in rules}
+    # Before there is an object, there is no name to allow.
+    assert verbs == {(NAME,): {"get", "patch"}, (): {"create"}}
+
+
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        (telemetry.Telemetry, runtime_api.TelemetryAnswer),
+        (telemetry.LimitsAnswer, runtime_api.LimitsAnswer),
+        (telemetry.LimitValues, wire.LimitsView),
+        (telemetry.CapacityValues, wire.CapacityInfo),
+        (telemetry.Load, wire.EngineLoad),
+        (telemetry.ModelFit, wire.StepModelInfo),
+        (telemetry.EngineInfo, runtime_api.Info),
+        (telemetry.Step, runtime_api.Step),
+        (telemetry.RequestRecord, runtime_api.Request),
+        (telemetry.SketchSlice, runtime_api.Sketch),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_the_operator_reads_no_field_that_the_sidecar_does_not_write(
+    read: type[msgspec.Struct], written: type[msgspec.Struct]
+) -> None:
+    """A field with a default would otherwise stay at it for ever, without a word."""
+    assert set(read.__struct_fields__) <= set(written.__struct_fields__)
+
+
+def test_the_tuners_start_is_a_patch_that_the_sidecar_takes() -> None:
+    """Names and nesting of `coefficients`."""
+    body = {
+        "epoch": 4,
+        "lease_s": 60.0,
+        "max_batch_size": 18,
+        "coefficients": {"theta": (30.0, 2.0, 0.5, 2.0, 50.0), "knee": 256, "correction": (1.0,)},
+    }
+
+    patch = msgspec.json.decode(msgspec.json.encode(body), type=runtime_api.LimitsPatch)
+
+    sent = runtime_api.coefficients_of(patch)
+    assert sent is not None
+    assert (sent.theta, sent.knee, sent.correction) == ([30.0, 2.0, 0.5, 2.0, 50.0], 256, [1.0])
