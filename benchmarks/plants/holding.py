@@ -5,9 +5,14 @@ decode without a free block preempts the newest of the lower lane, which compute
 Prefix hits skip prefill but hold blocks of their own: what sharing would save is not modelled.
 """
 
+import math
+
+import numpy as np
+
 from plants.compiled import compiled
 from plants.state import DECODE, ENDED, FAILED, SHED, WAITING, Engine
 
+_LEAD, _SLACK_QUANTILE = 0.93, 0.2  # as the engine paces by slack
 _MAX_PREEMPTIONS = 3  # after them a batch request ranks as interactive
 
 
@@ -135,3 +140,19 @@ def measure(e: Engine) -> None:
             rows -= 1
     totals.decode, totals.context = decode, context
     totals.wanted, totals.prefill_context = wanted, before
+    totals.slack_ms = _slack_ms(e) if totals.pace_s > 0 and decode > 0 else math.nan
+
+
+@compiled
+def _slack_ms(e: Engine) -> float:
+    """How far four of five decodes are ahead of their pace, at least (docs/tuner.md)."""
+    totals = e.totals[0]
+    ahead_s = np.empty(totals.decode)
+    count = 0
+    for k in range(totals.running):
+        job = e.jobs[e.running[k]]
+        if job.state == DECODE:
+            ahead_s[count] = job.first_s + _LEAD * totals.pace_s * job.tokens - totals.now
+            count += 1
+    ahead_s.sort()
+    return float(ahead_s[int(_SLACK_QUANTILE * (count - 1))] * 1e3)

@@ -19,6 +19,7 @@ from plants.state import (
     LANE,
     NUM_BINS,
     OK,
+    PREFILL,
     SLICE_S,
     STEP,
     TOTALS,
@@ -158,8 +159,27 @@ class Plant:
     def waiting_tokens(self) -> int:
         """Tokens yet to be prefilled of waiting and running requests; hits not deducted."""
         jobs = self._engine.jobs[self._engine.running[: self.running]]
-        left = jobs["prompt"] + jobs["tokens"] - jobs["computed"]
-        return int(self._totals["queued_tokens"]) + int(np.sum(left[left > 1]))
+        begun = jobs[jobs["state"] == PREFILL]
+        left = begun["prompt"] + begun["tokens"] - begun["computed"]
+        return int(self._totals["queued_tokens"] + np.sum(left))
+
+    @property
+    def oldest_waiting_s(self) -> float:
+        """How long the request that came first of those that wait has waited; 0 without any."""
+        engine = self._engine
+        oldest = self.now
+        for number, lane in enumerate(engine.lanes):
+            heads = engine.stack[number, : lane["stacked"]].tolist()
+            if lane["head"] < lane["tail"]:
+                heads.append(int(engine.queue[number, lane["head"]]))
+            oldest = min([oldest, *engine.jobs["arrival_s"][heads].tolist()])
+        return self.now - oldest
+
+    @property
+    def running_output_tokens(self) -> list[int]:
+        """Tokens given so far, of each running request in its order of admission."""
+        running = self._engine.running[: self.running]
+        return [int(tokens) for tokens in self._engine.jobs["tokens"][running]]
 
     @property
     def totals(self) -> Records:

@@ -36,10 +36,10 @@ def _admit(e: Engine, number: int) -> int:
     job.state, job.blocks, job.computed = PREFILL, blocks, hits
     if math.isnan(job.scheduled_s):
         job.scheduled_s, job.hits, job.epoch = totals.now, hits, totals.epoch
+        totals.prefix_queries += job.prompt
+        totals.prefix_hits += hits
     totals.free_blocks -= blocks
     totals.queued_tokens -= known
-    totals.prefix_queries += job.prompt
-    totals.prefix_hits += hits
     e.running[totals.running] = i
     totals.running += 1
     return int(i)

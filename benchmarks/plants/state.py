@@ -105,6 +105,8 @@ TOTALS = np.dtype(
         ("max_batch_size", "i8"),
         ("token_budget", "i8"),
         ("epoch", "i8"),
+        ("pace_s", "f8"),  # wanted time per token of each request; 0 without
+        ("slack_ms", "f8"),  # of the next step; nan without a pace or without decodes
         ("shed_s", "f8"),
         ("collapse_s", "f8"),
         ("prefill_end", "i8"),  # running ones before this step's admissions

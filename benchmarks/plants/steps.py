@@ -27,6 +27,7 @@ def begin(e: Engine, until: float) -> int:
         totals.now = until
         if totals.arrived < len(e.jobs):
             totals.now = min(until, e.jobs[totals.arrived].arrival_s)
+    arrive(e)  # who came during the last step waits already
     return REACHED
 
 
