@@ -122,7 +122,8 @@ class TuningLoop:
             state.seen_at = now
             recalled = self._recollection.recall(spec, evidence)
             decision = decide(spec, pod.name, evidence, state.memory, now, recalled=recalled)
-            self._recollection.learn(spec, evidence, decision)
+            if not spec.is_candidate:
+                self._recollection.learn(spec, evidence, decision)
         change, refusal = await self._send(spec, pod, state, evidence, decision)
         # A change that did not arrive is none: the next tick decides from what the pod says.
         if decision.change is not None and change is None:

@@ -102,6 +102,8 @@ class TuningSpec:
     step_margin: float = 1.0
     rollout: Literal["All", "Canary"] = "All"
     experiment: Experiment | None = None
+    is_candidate: bool = False
+    """The pod tries a candidate policy: what it teaches is not for others."""
     config_hash: str = ""
     """Of the hot fields: a pod that reports it has acknowledged this configuration."""
 

@@ -1,6 +1,7 @@
 """Experiments: the courses of all services, kept between ticks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from paceline_operator.tuning.experiment.course import (
     Course,
@@ -26,8 +27,12 @@ class Experiments:
         """Give each pod the spec of its arm; all have the service's where nothing is tried."""
         course = self._courses.get(target.key) or resumed(target.told)
         course = self._courses[target.key] = directed(course, target, now)
+        trying = course.trial.candidate_pods if course.trial is not None else ()
         return {
-            pod.name: under(target.spec, policy_for(course, target, pod.name))
+            pod.name: replace(
+                under(target.spec, policy_for(course, target, pod.name)),
+                is_candidate=pod.name in trying,
+            )
             for pod in target.pods
         }
 
