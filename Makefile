@@ -60,6 +60,10 @@ crds: install ## Generate crds/ and the chart's copy from the typed models.
 bench: install ## Measure the engine beside its peers on this machine.
 	$(PY) benchmarks/engine.py
 
+.PHONY: tune-report
+tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tuning-report.md.
+	PYTHONPATH=benchmarks $(PY) -m tune_report --jobs 2
+
 .PHONY: gpu
 gpu: install ## On a CUDA machine: kernel correctness, then kernel timing beside the limits measured.
 	$(PY) -m pytest tests/kernels -m gpu

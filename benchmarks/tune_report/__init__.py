@@ -1,0 +1,1 @@
+"""The tuner's evaluation: workloads, arms, figures, and the page that shows them."""

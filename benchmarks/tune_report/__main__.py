@@ -1,0 +1,84 @@
+"""Evaluate the tuner: PYTHONPATH=benchmarks python -m tune_report [--quick] [--jobs 2]."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import msgspec
+
+from tune_report.cache import ROOT
+from tune_report.jobs import Bench
+from tune_report.page import page
+from tune_report.plots import draw
+from tune_report.run import Results, check_names, evaluate
+from tune_report.targets import figures
+from tune_report.workloads import QUICK, workloads
+
+_TRACE = ROOT.parent / "shared" / "traces" / "azure-llm-2023-conv.csv"
+_SEEDS = (1, 2, 3, 4, 5)
+_CACHE = ROOT / "out" / "tune-report" / "cache"
+
+
+def main() -> None:
+    """Run what is missing and write the page, the plots and the figures."""
+    options = _options()
+    begun = time.perf_counter()
+    check_names()
+    trace = options.trace if options.trace.exists() else None
+    chosen = list(workloads(trace))
+    if options.quick:
+        first = chosen[0].setting.name
+        chosen = [w for w in chosen if w.name in {f"{first}: {name}" for name in QUICK}]
+    if options.only:
+        chosen = [w for w in chosen if options.only in w.name]
+    seeds = _SEEDS[:1] if options.quick else _SEEDS[: options.seeds]
+    results = evaluate(Bench(options.cache, options.jobs), chosen, seeds, trace)
+    is_whole = not (options.quick or options.only)
+    note = "" if trace else f"The trace workload was left out: {options.trace.name} is not there.\n"
+    _write(results, ROOT if is_whole else ROOT / "out" / "tune-report", note)
+    for figure in figures(results):
+        print(f"{figure.verdict:10} {figure.claim} {figure.target}: {figure.measured}")
+    print(f"{time.perf_counter() - begun:.0f} s in all")
+
+
+def _write(results: Results, root: Path, note: str) -> None:
+    docs, raw = root / "docs", root / "benchmarks" / "results" / "tuning"
+    draw(results, docs / "images" / "tuning")
+    raw.mkdir(parents=True, exist_ok=True)
+    (docs / "tuning-report.md").write_text(page(results, "images/tuning", note))
+    (raw / "figures.json").write_text(json.dumps(_raw(results), indent=1) + "\n")
+    print(f"written: {docs / 'tuning-report.md'}")
+
+
+def _raw(results: Results) -> dict[str, object]:
+    """Every figure and every score, without the tracks of limits."""
+    scores = []
+    for (workload, arm), mine in results.scores.items():
+        for seed, score in zip(results.seeds, mine, strict=True):
+            plain = msgspec.to_builtins(score)
+            if plain["control"] is not None:
+                del plain["control"]["track"]
+            scores.append({"workload": workload, "arm": arm, "seed": seed, **plain})
+    return {
+        "figures": msgspec.to_builtins(figures(results)),
+        "capacity_rps": results.units,
+        "oracle": results.oracle,
+        "best_single_static": results.single,
+        "scores": scores,
+    }
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tune_report", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one seed, five workloads, into out/")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--seeds", type=int, default=len(_SEEDS), help="how many of five")
+    parser.add_argument("--only", default="", help="workloads whose name holds this, into out/")
+    parser.add_argument("--trace", type=Path, default=_TRACE, help="Azure, BurstGPT or Mooncake")
+    parser.add_argument("--cache", type=Path, default=_CACHE, help="where results are kept")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Arm: one way to choose limits, described so that an episode can be run with it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from paceline_engine.limits import Capacity, Limits
+from paceline_engine.pacing import Pacer
+from paceline_engine.wire import ModelInfo
+from paceline_operator.pods import PodClient
+from paceline_operator.tuning.model import SLA, PodTarget
+from tune_report.settings import Setting
+
+PERIOD_S = 5.0
+Verdict = Literal["True", "False", "Unknown", ""]
+"""Of SLAAchievable; empty where an arm does not say."""
+
+
+class Control(Protocol):
+    """Changes limits from outside the engine, once a period, through the runtime API."""
+
+    async def tick(self, pods: tuple[PodTarget, ...], sla: SLA) -> Verdict:
+        """Look and act."""
+        ...
+
+
+MakeControl = Callable[[PodClient, Callable[[], float], Setting], Control]
+MakePacer = Callable[[ModelInfo, Capacity], Pacer]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Start limits, and what acts on them: a pacer inside, a control outside, or neither."""
+
+    name: str
+    start: tuple[int, int]
+    """Max batch size and token budget of a fresh pod."""
+    pacer: MakePacer | None = None
+    control: MakeControl | None = None
+    sheds: bool = True
+    """Requests that have waited too long for their TTFT are dropped at the head of the queue."""
+    patches: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Switches a guard of the product off for as long as an episode runs."""
+    token_capacity: int | None = None
+    """What a pod allocates, where the rule needs more than the setting has."""
+    uses_product: bool = False
+    """Its results change with the tuner's code."""
+
+    def limits(self, capacity: Capacity) -> Limits:
+        """What a fresh pod holds."""
+        batch, budget = self.start
+        batch = min(batch, capacity.max_batch_size)
+        return Limits(batch, max(batch, min(budget, capacity.max_token_budget)))
+
+    def capacity(self, setting: Setting) -> Capacity:
+        """What a pod allocates under this arm."""
+        of_setting = setting.capacity
+        if self.token_capacity is None:
+            return of_setting
+        return Capacity(
+            of_setting.max_batch_size,
+            self.token_capacity,
+            of_setting.num_blocks,
+            of_setting.block_size,
+            of_setting.max_model_len,
+        )
+
+
+def static(batch: int, budget: int) -> Arm:
+    """Fixed limits."""
+    return Arm(f"static {batch}/{budget}", (batch, budget))

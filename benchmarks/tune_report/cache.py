@@ -1,0 +1,77 @@
+"""Results on disk, keyed by what made them: a repeated run computes only what changed."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_BENCHMARKS = ROOT / "benchmarks"
+_PLANT = (
+    *sorted((_BENCHMARKS / "plants").glob("*.py")),
+    ROOT / "engine" / "paceline_engine" / "limits.py",
+    ROOT / "engine" / "paceline_engine" / "control.py",
+    *(
+        _BENCHMARKS / "tune_report" / f"{name}.py"
+        for name in (
+            "arrivals",
+            "control_score",
+            "episode",
+            "mixes",
+            "score",
+            "settings",
+            "traces",
+            "workloads",
+        )
+    ),
+)
+_RULES = sorted((_BENCHMARKS / "tune_report" / "arms").glob("*.py"))
+_PRODUCT = (
+    *sorted((ROOT / "operator" / "paceline_operator" / "tuning").glob("*.py")),
+    *sorted((ROOT / "engine" / "paceline_engine" / "pacing").glob("*.py")),
+    ROOT / "operator" / "paceline_operator" / "tuning_loop.py",
+)
+
+
+class Code:
+    """What results depend on, as it was when the run began."""
+
+    def __init__(self) -> None:
+        """Read the sources once: they may be edited while a long run lasts."""
+        self.plant = _digest(_PLANT)
+        self.rules = _digest((*_PLANT, *_RULES))
+        self.product = _digest((*_PLANT, *_RULES, *_PRODUCT))
+
+
+class Cache:
+    """A folder of JSON files."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep results in `folder`."""
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> object | None:
+        """What was stored, or None."""
+        path = self._folder / f"{key}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def put(self, key: str, value: object) -> None:
+        """Store, whole or not at all."""
+        path = self._folder / f"{key}.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(value))
+        part.replace(path)
+
+
+def key_of(code: str, *parts: object) -> str:
+    """One name for code and arguments."""
+    return hashlib.sha256(repr((code, *parts)).encode()).hexdigest()[:32]
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

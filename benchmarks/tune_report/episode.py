@@ -1,0 +1,181 @@
+"""Episode: one workload under one arm with one seed, from the first arrival to the last token."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_operator.pods import PodClient
+from paceline_operator.telemetry import LimitsAnswer, Telemetry
+from paceline_operator.tuning.model import PodTarget
+from plants.plant import Plant
+from plants.pod import SimPod
+from plants.requests import Requests
+from tune_report.arms.arm import PERIOD_S, Arm, Control, Verdict
+from tune_report.workloads import PodPart, Workload
+
+DRAIN_S = 60.0
+"""How long what has arrived may take to end; what has not ended then is a miss."""
+SHED_AT = 0.7
+"""Share of the TTFT target that a request may wait; what has waited longer is dropped.
+
+It stands for the sidecar's forecast at the door, and leaves time for the prompt itself."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One pod after one tick."""
+
+    at_s: float
+    pod: int
+    batch: int
+    budget: int
+    target_ms: float | None
+    running: int
+    waiting: int
+    verdict: Verdict
+    q_r: float
+
+
+@dataclass(frozen=True, slots=True)
+class PodRun:
+    """All that happened on one pod; times count from the pod's start."""
+
+    start_s: float
+    requests: Requests
+    ttft_ms: Floats
+    tpot_ms: Floats
+    itl_max_ms: Floats
+    finished_s: Floats
+    outcome: npt.NDArray[np.int8]
+    step_end_s: Floats
+    step_ms: Floats
+    step_decode: npt.NDArray[np.int64]
+    step_predicted_ms: Floats
+    moments: tuple[Moment, ...]
+
+
+@dataclass(slots=True)
+class _Live:
+    """A pod of the episode, and where it stands."""
+
+    index: int
+    part: PodPart
+    plant: Plant
+    client: SimPod
+    moments: list[Moment]
+
+    @property
+    def target(self) -> PodTarget:
+        return PodTarget(f"pod-{self.index}", "http://pod", "token")
+
+
+class _Fleet:
+    """PodClient over several simulated pods."""
+
+    def __init__(self, pods: Mapping[str, SimPod]) -> None:
+        self._pods = pods
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        return await self._pods[pod.name].get_telemetry(pod, since)
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        return await self._pods[pod.name].patch_limits(pod, body)
+
+
+def run(workload: Workload, arm: Arm, seed: int, unit_rps: float) -> tuple[PodRun, ...]:
+    """Play the episode. Deterministic in its arguments."""
+    with arm.patches():
+        parts = workload.parts(seed, unit_rps)
+        pods = [_live(workload, arm, seed, index, part) for index, part in enumerate(parts)]
+        if arm.control is None:
+            for pod in pods:
+                pod.plant.run_until(workload.duration_s - pod.part.start_s + DRAIN_S)
+        else:
+            asyncio.run(_controlled(workload, arm, pods))
+    return tuple(_result(pod) for pod in pods)
+
+
+def _live(workload: Workload, arm: Arm, seed: int, index: int, part: PodPart) -> _Live:
+    setting, capacity = workload.setting, arm.capacity(workload.setting)
+    hardware = setting.hardware
+    plant = Plant(
+        hardware,
+        part.requests,
+        capacity=capacity,
+        limits=arm.limits(capacity),
+        pacer=arm.pacer(hardware.model_info(), capacity) if arm.pacer is not None else None,
+        seed=seed * 101 + index,
+        disturbances=workload.disturbances,
+        collapse_at_s=workload.collapse_at_s,
+        shed_ttft_ms=_shed_ms(workload) if arm.sheds else None,
+    )
+    return _Live(index, part, plant, SimPod(plant), [])
+
+
+def _shed_ms(workload: Workload) -> float | None:
+    target_ms = workload.setting.sla.ttft_p99_ms
+    return None if target_ms is None else SHED_AT * target_ms
+
+
+async def _controlled(workload: Workload, arm: Arm, pods: list[_Live]) -> None:
+    now_s = 0.0
+    assert arm.control is not None
+    fleet: PodClient = _Fleet({pod.target.name: pod.client for pod in pods})
+    control = arm.control(fleet, lambda: now_s, workload.setting)
+    while now_s < workload.duration_s + DRAIN_S:
+        now_s += PERIOD_S
+        for pod in pods:
+            if now_s > pod.part.start_s:
+                pod.client.run_until(now_s - pod.part.start_s)
+            pod.client.is_blind = any(start <= now_s < end for start, end in workload.outages)
+        await _tick(workload, control, pods, now_s)
+
+
+async def _tick(workload: Workload, control: Control, pods: list[_Live], now_s: float) -> None:
+    present = [pod for pod in pods if _is_present(pod, now_s)]
+    verdict = await control.tick(tuple(pod.target for pod in present), workload.sla_at(now_s))
+    for pod in present:
+        plant, limits = pod.plant, pod.plant.limits
+        pod.moments.append(
+            Moment(
+                at_s=now_s,
+                pod=pod.index,
+                batch=limits.max_batch_size,
+                budget=limits.token_budget,
+                target_ms=limits.step_target_ms,
+                running=plant.running,
+                waiting=plant.waiting,
+                verdict=verdict,
+                q_r=plant.pacer.info().q_r if plant.pacer is not None else 1.0,
+            )
+        )
+
+
+def _is_present(pod: _Live, now_s: float) -> bool:
+    """Ready, and not gone: a pod that was removed stays until it has served what it had."""
+    arrivals_s = pod.part.requests.arrival_s
+    last_s = pod.part.start_s + float(arrivals_s[-1]) if len(arrivals_s) else 0.0
+    is_serving = pod.plant.running > 0 or pod.plant.waiting > 0
+    return now_s > pod.part.start_s and (now_s <= last_s + PERIOD_S or is_serving)
+
+
+def _result(pod: _Live) -> PodRun:
+    plant = pod.plant
+    return PodRun(
+        start_s=pod.part.start_s,
+        requests=pod.part.requests,
+        ttft_ms=plant.ttft_ms,
+        tpot_ms=plant.tpot_ms,
+        itl_max_ms=plant.itl_max_ms,
+        finished_s=plant.finished_s,
+        outcome=plant.outcome,
+        step_end_s=plant.steps["at"],
+        step_ms=plant.steps["wall_ms"],
+        step_decode=plant.steps["decode"],
+        step_predicted_ms=plant.steps["predicted_ms"],
+        moments=tuple(pod.moments),
+    )

@@ -1,0 +1,235 @@
+"""The page: what was compared, each figure with its target, and tables. Markdown."""
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from tune_report.arms.table import DEFAULTS, RULES
+from tune_report.oracle import TRIALS
+from tune_report.run import ABLATIONS, OURS, Results
+from tune_report.score import Score
+from tune_report.targets import (
+    ORACLE,
+    SINGLE,
+    Figure,
+    capacity_rps,
+    figures,
+    median_interval,
+    ratios,
+)
+from tune_report.workloads import Workload
+
+SEARCHES = ("random search", "Optuna")
+COMPARED = (SINGLE, *SEARCHES, *DEFAULTS, *RULES, OURS)
+_INTRODUCTION = """\
+# The tuner, measured
+
+Written by `make tune-report`. Every figure is computed from simulated episodes; none is typed in.
+
+The engine is a model of continuous batching, step by step (`benchmarks/plants/`): step times come
+from tables with tile stairs, bent attention, noise and spikes, which the tuner's own model of a
+step cannot express. The operator's `TuningLoop` ticks every 5 s through the runtime API, the
+engine's own pacer and fit run inside each step. Every arm serves the same requests, starts cold,
+and drops at the head of the queue what has waited for 70 % of the TTFT target. A dropped, refused
+or unfinished request is a miss, and the first minute counts. A load of 1.0 is the most that the
+best fixed limits of the grid serve at 99 % attainment.
+
+"""
+_METHOD = """\
+## How it is counted
+
+* **Good**: ended, TTFT and mean TPOT within the SLA, and at most one gap in a hundred over the ITL
+  target (one gap in a request with fewer). **Goodput** is good requests a second.
+* **Attainment**: the least of the shares of requests within TTFT, of requests within TPOT, and of
+  gaps within ITL.
+* **Oracle**: the pair of a grid of max batch sizes and token budgets with the most good requests
+  over all seeds of that workload, in hindsight. The first seed plays the whole grid; its best ten
+  play the others. **Best single static**: the pair that is best on average over all workloads of
+  a setting.
+* **Random search, Optuna**: the best of {trials} trials on a seed of its own, once per workload.
+* **Medians** are over {seeds} seed(s); brackets hold the 95 % interval of their bootstrap.
+* P-PAS sees the number of prompts of the step before. gradient2 follows milliseconds per token.
+
+"""
+
+
+def page(results: Results, images: str, note: str = "") -> str:
+    """Write it all; `images` is where plots lie, seen from the page."""
+    found = figures(results)
+    parts = [
+        _INTRODUCTION,
+        note,
+        _targets(found),
+        _plot("Goodput over the oracle", f"{images}/goodput.png"),
+        _goodput_table(results),
+        _capacity_table(results),
+        _plot("Attainment under a rising load", f"{images}/sweep.png"),
+        _attainment_table(results),
+        _plot("Limits over time", f"{images}/limits.png"),
+        _control_table(results),
+        _ablation_table(results),
+        _METHOD.format(trials=TRIALS, seeds=len(results.seeds)),
+        _limits_table(results),
+    ]
+    return "\n".join(part.strip("\n") + "\n" for part in parts if part)
+
+
+def _targets(found: Sequence[Figure]) -> str:
+    rows = [(f.claim, f.target, f.measured, f.verdict) for f in found]
+    missed = [f"* {f.claim}: {f.worst}." for f in found if not f.is_met and f.worst]
+    text = "## Figures to reach\n\n" + _table(("Figure", "Target", "Measured", ""), rows)
+    return text + ("\nMissed where:\n\n" + "\n".join(missed) + "\n" if missed else "")
+
+
+def _goodput_table(results: Results) -> str:
+    head = ("Workload", "oracle req/s", *COMPARED[:-1], f"{OURS} [95 %]")
+    rows = []
+    for workload in results.workloads:
+        name = workload.name
+        oracle = _median(results, name, ORACLE, lambda s: s.good_rps)
+        cells = [f"{_ratio(results, name, arm):.1%}" for arm in COMPARED[:-1]]
+        middle, low, high = median_interval(ratios(results, name, OURS, ORACLE))
+        rows.append((name, f"{oracle:.2f}", *cells, f"{middle:.1%} [{low:.1%}, {high:.1%}]"))
+    return "## Goodput, as a share of the oracle's\n\n" + _table(head, rows)
+
+
+def _capacity_table(results: Results) -> str:
+    setting = results.workloads[0].setting
+    rows = [(arm, f"{capacity_rps(results, arm):.2f}") for arm in (ORACLE, *COMPARED)]
+    title = f"## Capacity: req/s at 99 % attainment, {setting.name} ms\n\n"
+    return title + _table(("Arm", "req/s"), rows)
+
+
+def _attainment_table(results: Results) -> str:
+    arms = (ORACLE, SINGLE, *DEFAULTS, "AIMD 256/2048", OURS)
+    rows = []
+    for workload in results.workloads:
+        cells = [
+            f"{_median(results, workload.name, arm, lambda s: s.attainment.least):.2%}"
+            for arm in arms
+        ]
+        ours = workload.name, OURS
+        rows.append(
+            (
+                workload.name,
+                *cells,
+                f"{_median(results, *ours, lambda s: s.settled.least):.2%}",
+                f"{_median(results, *ours, lambda s: s.ttft_p99_ms):.0f}",
+                f"{_median(results, *ours, lambda s: s.tpot_p99_ms):.1f}",
+                f"{_median(results, *ours, lambda s: s.itl_p99_ms):.1f}",
+                f"{_median(results, workload.name, ORACLE, lambda s: s.violation_s):.0f}",
+                f"{_median(results, *ours, lambda s: s.violation_s):.0f}",
+            )
+        )
+    head = (
+        "Workload",
+        *arms,
+        "ours after 60 s",
+        "TTFT p99 ms",
+        "TPOT p99 ms",
+        "ITL p99 ms",
+        "violation s, oracle",
+        "violation s, ours",
+    )
+    return "## Attainment (p99s and seconds in violation are ours)\n\n" + _table(head, rows)
+
+
+def _control_table(results: Results) -> str:
+    rows = []
+    for workload in results.workloads:
+        controls = [s.control for s in results.scores[workload.name, OURS] if s.control is not None]
+        regret = _median(results, workload.name, ORACLE, lambda s: s.good) - _median(
+            results, workload.name, OURS, lambda s: s.good
+        )
+        rows.append(
+            (
+                workload.name,
+                _middle([c.to_final_s for c in controls], "{:.0f}"),
+                _middle([c.to_final_pace_s for c in controls], "{:.0f}"),
+                _middle([c.after_step_s for c in controls], "{:.0f}"),
+                _middle([c.changes for c in controls], "{:.0f}"),
+                _middle([c.reversals for c in controls], "{:.0f}"),
+                _middle([c.model_error for c in controls], "{:.1%}"),
+                _middle([c.coverage for c in controls], "{:.1%}"),
+                f"{regret:.0f}",
+            )
+        )
+    head = (
+        "Workload",
+        "to final, s",
+        "to final pace, s",
+        "after step, s",
+        "changes",
+        "reversals",
+        "model error",
+        "coverage",
+        "regret, requests",
+    )
+    return "## How ours moves\n\n" + _table(head, rows)
+
+
+def _ablation_table(results: Results) -> str:
+    names = [w.name for w in results.workloads if results.has(w.name, ABLATIONS[0])]
+    if not names:
+        return ""
+    rows = []
+    for name in names:
+        for arm in (OURS, *ABLATIONS):
+            controls = [s.control for s in results.scores[name, arm] if s.control is not None]
+            rows.append(
+                (
+                    name,
+                    arm,
+                    f"{_ratio(results, name, arm):.1%}",
+                    f"{_median(results, name, arm, lambda s: s.attainment.least):.2%}",
+                    f"{_median(results, name, arm, lambda s: s.itl_p99_ms):.1f}",
+                    _middle([c.changes for c in controls], "{:.0f}"),
+                    _middle([c.reversals for c in controls], "{:.0f}"),
+                )
+            )
+    head = ("Workload", "Arm", "goodput / oracle", "attainment", "ITL p99 ms", "changes", "turns")
+    return "## Ours with one guard removed\n\n" + _table(head, rows)
+
+
+def _limits_table(results: Results) -> str:
+    rows = []
+    for workload in results.workloads:
+        name = workload.name
+        pairs = (
+            results.oracle[name],
+            results.single[workload.setting.name],
+            results.found[name, "random"],
+            results.found[name, "optuna"],
+        )
+        unit = f"{results.units[name]:g}"
+        rows.append((name, unit, *(f"{batch}/{budget}" for batch, budget in pairs)))
+    head = ("Workload", "load 1.0, req/s", ORACLE, SINGLE, *SEARCHES)
+    return "## Fixed limits that were found\n\n" + _table(head, rows)
+
+
+def _ratio(results: Results, workload: str, arm: str) -> float:
+    return statistics.median(ratios(results, workload, arm, ORACLE))
+
+
+def _median(results: Results, workload: str, arm: str, value: Callable[[Score], float]) -> float:
+    return statistics.median(value(score) for score in results.scores[workload, arm])
+
+
+def _middle(values: Sequence[float | None], style: str) -> str:
+    known = [value for value in values if value is not None]
+    return style.format(statistics.median(known)) if known else "-"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _plot(title: str, path: str) -> str:
+    return f"![{title}]({path})\n"
+
+
+def steady_of(results: Results) -> list[Workload]:
+    """The sweep of the first setting, by load."""
+    setting = results.workloads[0].setting.name
+    steady = [w for w in results.workloads if w.is_steady and w.setting.name == setting]
+    return sorted(steady, key=lambda w: w.load or 0.0)

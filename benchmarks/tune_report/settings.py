@@ -1,0 +1,54 @@
+"""Settings: a device, the SLA promised on it, and what its pods allocate at start."""
+
+from dataclasses import dataclass
+
+from paceline_engine.limits import Capacity
+from paceline_operator.tuning.model import SLA
+from plants.hardware import A100_8B, CPU_135M, H100_8B, Hardware
+from tune_report.mixes import CONVERSATION, SHORT, Mix
+
+_BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a workload runs and what is promised."""
+
+    name: str
+    hardware: Hardware
+    sla: SLA
+    mix: Mix = CONVERSATION
+    max_batch_size: int = 1024
+    max_token_budget: int = 8192
+
+    @property
+    def capacity(self) -> Capacity:
+        """What a pod of this setting allocates."""
+        return Capacity(
+            max_batch_size=self.max_batch_size,
+            max_token_budget=self.max_token_budget,
+            num_blocks=self.hardware.num_kv_tokens // _BLOCK_TOKENS,
+            block_size=_BLOCK_TOKENS,
+            max_model_len=32_768,
+        )
+
+    @property
+    def pace_ms(self) -> float:
+        """The token target, of whichever kind."""
+        pace_ms = self.sla.itl_p99_ms or self.sla.tpot_p99_ms
+        if pace_ms is None:
+            raise ValueError(f"setting {self.name} promises no ITL and no TPOT")
+        return pace_ms
+
+
+H100_ITL = Setting("H100 ITL 50", H100_8B, SLA(ttft_p99_ms=1000.0, itl_p99_ms=50.0))
+H100_TPOT = Setting("H100 TPOT 50", H100_8B, SLA(ttft_p99_ms=1000.0, tpot_p99_ms=50.0))
+A100_ITL = Setting("A100 ITL 60", A100_8B, SLA(ttft_p99_ms=1500.0, itl_p99_ms=60.0))
+CPU_ITL = Setting(
+    "CPU ITL 300",
+    CPU_135M,
+    SLA(ttft_p99_ms=3000.0, itl_p99_ms=300.0),
+    SHORT,
+    max_batch_size=64,
+    max_token_budget=2048,
+)

@@ -1,0 +1,322 @@
+"""Figures to reach, each measured and called met or MISSED. Medians over seeds."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tune_report.run import OURS, Results
+from tune_report.score import Score
+from tune_report.workloads import Workload
+
+ORACLE, SINGLE = "oracle", "best single static"
+_DELAY_S = 60.0
+_PERIOD_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One target and what came of it."""
+
+    claim: str
+    target: str
+    measured: str
+    is_met: bool
+    worst: str = ""
+    """Where it was worst."""
+
+    @property
+    def verdict(self) -> str:
+        """In one word."""
+        return "met" if self.is_met else "**MISSED**"
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, and the 95 % interval of its bootstrap over seeds."""
+    data = np.array(values, dtype=float)
+    random = np.random.default_rng(7)
+    draws = np.median(data[random.integers(0, len(data), (2000, len(data)))], axis=1)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(np.median(data)), float(low), float(high)
+
+
+def ratios(results: Results, workload: str, arm: str, base: str) -> list[float]:
+    """Good requests over those of another arm, seed by seed."""
+    pairs = zip(results.scores[workload, arm], results.scores[workload, base], strict=True)
+    return [mine.good / max(other.good, 1) for mine, other in pairs]
+
+
+def figures(results: Results) -> list[Figure]:
+    """Every figure, in the page's order."""
+    return [
+        _goodput(results, ORACLE, 0.97, "goodput over the per-workload oracle, every workload"),
+        _goodput(results, SINGLE, 0.99, "goodput over the best single static, every workload"),
+        _attainment(results),
+        *_capacity(results),
+        _settling(results),
+        _after_step(results),
+        _changes(results),
+        *_achievable(results),
+        *_model(results),
+        _oscillation(results),
+        _unsafe(results),
+    ]
+
+
+def _goodput(results: Results, base: str, target: float, claim: str) -> Figure:
+    rows = {
+        w.name: statistics.median(ratios(results, w.name, OURS, base)) for w in results.workloads
+    }
+    return _least(claim, rows, target)
+
+
+def _least(claim: str, rows: dict[str, float], target: float) -> Figure:
+    worst = min(rows, key=lambda name: rows[name])
+    reached = sum(value >= target for value in rows.values())
+    return Figure(
+        claim,
+        f">= {target:.0%}",
+        f"{reached} of {len(rows)} workloads, least {rows[worst]:.1%}",
+        reached == len(rows),
+        _missing({name: f"{v:.1%}" for name, v in rows.items() if v < target}),
+    )
+
+
+def _attainment(results: Results) -> Figure:
+    rows = {}
+    for workload in results.workloads:
+        oracle = _median(results, workload, ORACLE, lambda s: s.attainment.least)
+        if oracle >= 0.993:
+            rows[workload.name] = _median(results, workload, OURS, lambda s: s.attainment.least)
+    claim = "attainment (least of TTFT, TPOT, ITL) where the oracle's is >= 99.3 %"
+    if not rows:
+        return Figure(claim, ">= 99 %", "no such workload", is_met=False)
+    return _least(claim, rows, 0.99)
+
+
+def capacity_rps(results: Results, arm: str) -> float:
+    """The highest load of the sweep up to which median attainment is at least 99 %, in req/s.
+
+    Between the last load kept and the first missed, interpolated.
+    """
+    setting = results.workloads[0].setting.name
+    steady = [w for w in results.workloads if w.is_steady and w.setting.name == setting]
+    held = 0.0
+    before = (0.0, 1.0)
+    for workload in sorted(steady, key=lambda w: w.load or 0.0):
+        load = (workload.load or 0.0) * results.units[workload.name]
+        kept = _median(results, workload, arm, lambda s: s.attainment.least)
+        if kept < 0.99:
+            last, share = before
+            return last + (load - last) * max(0.0, (share - 0.99) / max(share - kept, 1e-9))
+        held, before = load, (load, kept)
+    return held
+
+
+def _capacity(results: Results) -> list[Figure]:
+    mine = capacity_rps(results, OURS)
+    found = []
+    for arm in ("default 1024/8192", "default 256/2048"):
+        other = capacity_rps(results, arm)
+        ratio = mine / other if other else float("inf")
+        measured = f"{mine:.1f} over {other:.1f} req/s: {ratio:.2f}x"
+        found.append(
+            Figure(f"capacity at 99 % under ITL over {arm}", ">= 1.5x", measured, ratio >= 1.5)
+        )
+    return found
+
+
+def _settling(results: Results) -> Figure:
+    rows = {
+        w.name: _median(results, w, OURS, lambda s: _moved(s, "to_final_s"))
+        for w in results.workloads
+        if w.is_steady
+    }
+    return _most("time from cold until limits stay within 10 % of the final ones", rows, 10.0, "s")
+
+
+def _after_step(results: Results) -> Figure:
+    rows = {
+        w.name: _median(results, w, OURS, lambda s: _moved(s, "after_step_s"))
+        for w in results.workloads
+        if w.step_at_s is not None
+    }
+    claim = "time after a step until limits stay within 10 % (2 periods of L2)"
+    return _most(claim, rows, 10.0, "s")
+
+
+def _changes(results: Results) -> Figure:
+    rows = {
+        w.name: _median(results, w, OURS, lambda s: _moved(s, "changes_per_10_min"))
+        for w in results.workloads
+        if w.is_steady
+    }
+    return _most("changes of limits in ten steady minutes", rows, 6.0, "")
+
+
+def _most(claim: str, rows: dict[str, float], target: float, unit: str) -> Figure:
+    if not rows:
+        return Figure(claim, f"<= {target:g} {unit}".strip(), "no such workload", is_met=False)
+    worst = max(rows, key=lambda name: rows[name])
+    reached = sum(value <= target for value in rows.values())
+    measured = f"{reached} of {len(rows)} workloads, most {rows[worst]:.1f} {unit}".strip()
+    missed = {name: f"{v:.1f}" for name, v in rows.items() if v > target}
+    return Figure(
+        claim, f"<= {target:g} {unit}".strip(), measured, reached == len(rows), _missing(missed)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Ticks of SLAAchievable against what was so."""
+
+    true: int = 0
+    false: int = 0
+    missed: int = 0
+    left_out: int = 0
+    """Phases too near the line to say."""
+
+    @property
+    def precision(self) -> float:
+        """Of ticks that said False, those that were right."""
+        return self.true / max(self.true + self.false, 1)
+
+    @property
+    def recall(self) -> float:
+        """Of ticks that should have said False, those that did."""
+        return self.true / max(self.true + self.missed, 1)
+
+
+def tally(results: Results) -> tuple[Tally, dict[str, str]]:
+    """Count ticks from a minute into each stationary stretch on.
+
+    The SLA was achievable in a stretch where any arm attained 99 % in the median over seeds, and
+    was not where none attained 98 %; what lies between is left out.
+    """
+    total, notes = Tally(), {}
+    for workload in results.workloads:
+        ends = (*workload.phases[1:], workload.duration_s)
+        for index, (start_s, end_s) in enumerate(zip(workload.phases, ends, strict=False)):
+            attained = _best_attained(results, workload.name, index)
+            if 0.98 <= attained < 0.99:
+                total = _plus(total, Tally(left_out=1))
+                continue
+            for score in results.scores[workload.name, OURS]:
+                got = _count(score, start_s + _DELAY_S, end_s, is_achievable=attained >= 0.99)
+                total = _plus(total, got)
+                if got.false or got.missed:
+                    notes[f"{workload.name}, from {start_s:.0f} s"] = (
+                        f"best {attained:.1%}, wrong {got.false + got.missed} ticks"
+                    )
+    return total, notes
+
+
+def _best_attained(results: Results, workload: str, phase: int) -> float:
+    return max(
+        statistics.median(score.phases[phase].least for score in scores)
+        for (name, _), scores in results.scores.items()
+        if name == workload
+    )
+
+
+def _count(score: Score, start_s: float, end_s: float, *, is_achievable: bool) -> Tally:
+    assert score.control is not None
+    said = 0
+    ticks = 0
+    at_s = start_s
+    while at_s < end_s:
+        state = [value for changed_s, value in score.control.verdicts if changed_s <= at_s]
+        said += bool(state) and state[-1] == "False"
+        ticks += 1
+        at_s += _PERIOD_S
+    return Tally(false=said) if is_achievable else Tally(true=said, missed=ticks - said)
+
+
+def _plus(a: Tally, b: Tally) -> Tally:
+    return Tally(a.true + b.true, a.false + b.false, a.missed + b.missed, a.left_out + b.left_out)
+
+
+def _achievable(results: Results) -> list[Figure]:
+    total, notes = tally(results)
+    where = _missing(notes)
+    counted = f"{total.true} right, {total.false} false, {total.missed} missed ticks"
+    return [
+        Figure(
+            "precision of SLAAchievable=False, a minute into a stretch",
+            ">= 95 %",
+            f"{total.precision:.1%} ({counted})",
+            total.precision >= 0.95,
+            where,
+        ),
+        Figure(
+            "recall of SLAAchievable=False within 60 s",
+            ">= 95 %",
+            f"{total.recall:.1%} ({total.left_out} stretches left out)",
+            total.recall >= 0.95,
+        ),
+    ]
+
+
+def _model(results: Results) -> list[Figure]:
+    errors = {
+        w.name: _median(results, w, OURS, lambda s: _moved(s, "model_error"))
+        for w in results.workloads
+    }
+    covers = {
+        w.name: _median(results, w, OURS, lambda s: _moved(s, "coverage"))
+        for w in results.workloads
+    }
+    worst = max(errors, key=lambda name: errors[name])
+    inside = {name: v for name, v in covers.items() if 0.93 <= v <= 0.97}
+    return [
+        Figure(
+            "error of predicted step times after 500 steps",
+            "<= 5 %",
+            f"{sum(v <= 0.05 for v in errors.values())} of {len(errors)} workloads, "
+            f"most {errors[worst]:.1%}",
+            all(v <= 0.05 for v in errors.values()),
+            _missing({name: f"{v:.1%}" for name, v in errors.items() if v > 0.05}),
+        ),
+        Figure(
+            "steps within predicted * q_r",
+            "93 to 97 %",
+            f"{len(inside)} of {len(covers)} workloads, {min(covers.values()):.1%} to "
+            f"{max(covers.values()):.1%}",
+            len(inside) == len(covers),
+            _missing({name: f"{v:.1%}" for name, v in covers.items() if name not in inside}),
+        ),
+    ]
+
+
+def _oscillation(results: Results) -> Figure:
+    rows = {
+        w.name: _median(results, w, OURS, lambda s: _moved(s, "reversals"))
+        for w in results.workloads
+    }
+    return _most("reversals of a limit in one run (no oscillation)", rows, 6.0, "")
+
+
+def _unsafe(results: Results) -> Figure:
+    total = sum(
+        score.control.unsafe if score.control is not None else 0
+        for w in results.workloads
+        for score in results.scores[w.name, OURS]
+    )
+    return Figure("ticks with unsafe limits", "0", str(total), total == 0)
+
+
+def _median(
+    results: Results, workload: Workload, arm: str, value: Callable[[Score], float]
+) -> float:
+    return statistics.median(value(score) for score in results.scores[workload.name, arm])
+
+
+def _moved(score: Score, name: str) -> float:
+    """One figure of the control's; infinite, which meets no target, where it could not be told."""
+    value = getattr(score.control, name)
+    return float("inf") if value is None else float(value)
+
+
+def _missing(rows: dict[str, str]) -> str:
+    return "; ".join(f"{name} {value}" for name, value in rows.items())
