@@ -23,7 +23,10 @@ _SECONDS_FROM_MS: Final = 10_000.0
 def screen(answer: Answer) -> RenderableType:
     """Lay out the whole plan."""
     plan, trace = answer.plan, answer.trace
-    parts: list[RenderableType] = [_verdict(plan), Text()]
+    parts: list[RenderableType] = [_verdict(plan)]
+    if plan.num_left_out:
+        parts.append(Text(_left_out(answer), style=_BAD))
+    parts.append(Text())
     if plan.outlook is not None:
         parts += [_service(plan.outlook), Text(), _latencies(plan.outlook), Text()]
     parts += [Text("why the memory bounds the batch", style="dim"), _arithmetic(plan), Text()]
@@ -57,8 +60,6 @@ def notes(plan: ServicePlan) -> list[str]:
         )
         if plan.outlook.num_walked < 1000:  # noqa: PLR2004 - ten values beyond a p99
             lines.append("fewer than 1,000 requests: a p99 of them is hardly more than their worst")
-    if plan.num_left_out:
-        lines.append(f"{plan.num_left_out:,} requests left out: longer than a sequence may be here")
     return lines
 
 
@@ -109,6 +110,17 @@ def _outlook(outlook: Outlook) -> dict[str, Any]:
     return fields
 
 
+def _left_out(answer: Answer) -> str:
+    """Never a footnote: all other numbers leave these requests out."""
+    plan, count = answer.plan, len(answer.trace.requests)
+    longest = plan.memory.longest(answer.service.spec.engine.max_model_len)
+    share = plan.num_left_out / count
+    return (
+        f"✗ {plan.num_left_out:,} of {count:,} requests ({share:.1%}) are longer than"
+        f" {longest:,} tokens: refused, and left out here"
+    )
+
+
 def _verdict(plan: ServicePlan) -> Text:
     if plan.obstacle:
         return Text(
@@ -119,10 +131,10 @@ def _verdict(plan: ServicePlan) -> Text:
     assert outlook is not None  # noqa: S101 - only an obstacle leaves it out
     count = f"{outlook.replicas.value:.0f} replica{'s' if outlook.replicas.value > 1 else ''}"
     if not any(latency.target_ms for latency in outlook.latencies):
-        return Text(f"✓ {count} carry the peak; no SLA is declared", style=_GOOD)
+        return Text(f"✓ the peak asks for {count}; no SLA is declared", style=_GOOD)
     if any(latency.is_met is False for latency in outlook.latencies):
-        return Text(f"✗ {count} carry the peak's rate, but its bursts miss the SLA", style=_BAD)
-    return Text(f"✓ {count} are predicted to keep the SLA through the peak", style=_GOOD)
+        return Text(f"✗ the peak's rate asks for {count}, but its bursts miss the SLA", style=_BAD)
+    return Text(f"✓ predicted to keep the SLA through the peak: {count}", style=_GOOD)
 
 
 def _service(outlook: Outlook) -> Table:

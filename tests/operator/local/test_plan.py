@@ -122,6 +122,18 @@ def test_an_unknown_gpu_is_planned_from_its_memory_with_wider_bars(
     assert "x/÷ 3" in result.output
 
 
+def test_requests_that_are_left_out_are_said_right_after_the_verdict(
+    manifest: Path, trace: Path
+) -> None:
+    """All other numbers are without them."""
+    text = manifest.read_text().replace("spec:\n", "spec:\n  engine: {maxModelLen: 400}\n")
+    manifest.write_text(text)
+
+    result = run(manifest, trace, "--gpu", "h100", *SIZE)
+
+    assert "43 of 120 requests (35.8%) are longer than 400 tokens" in result.output
+
+
 @pytest.mark.parametrize("value", ["8Q", "-1", "0", "many"])
 def test_a_number_that_is_none_is_refused(manifest: Path, trace: Path, value: str) -> None:
     """Click's own status."""

@@ -211,12 +211,14 @@ def test_the_figures_are_there_for_a_program_too(tmp_path: Path) -> None:
     assert document["chosen"]["token_budget"] == 192
 
 
-@pytest.mark.parametrize("without", [{"chosen": None}, {"points": ()}], ids=["tuner", "points"])
-def test_a_sweep_that_lacks_something_is_reported_all_the_same(
-    tmp_path: Path, without: dict[str, None]
-) -> None:
+@pytest.mark.parametrize(
+    "poor",
+    [replace(a_sweep(), chosen=None), replace(a_sweep(), points=())],
+    ids=["tuner", "points"],
+)
+def test_a_sweep_that_lacks_something_is_reported_all_the_same(tmp_path: Path, poor: Sweep) -> None:
     """A run that went wrong is the one whose report is read."""
-    assert write_report(replace(a_sweep(), **without), tmp_path).exists()
+    assert write_report(poor, tmp_path).exists()
 
 
 @pytest.mark.parametrize("option", [("--points", "0"), ("--seconds", "1"), ("--rate", "0")])
