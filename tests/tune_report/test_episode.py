@@ -48,12 +48,12 @@ def test_every_arm_is_offered_the_same_requests_and_ends_each() -> None:
 
 def test_a_guard_is_off_for_an_episode_and_on_again_after_it() -> None:
     """An ablation that leaked would change every run after it in the same process."""
-    whole = (caps.Guard.apply, vars(caps.Guard)["_settle"], decide.trim)
+    whole = (caps.Guard.apply, vars(caps.Guard)["_settle"], vars(decide)["trim"])
     for arm in arms().values():
         with arm.patches():
             pass
 
-    assert (caps.Guard.apply, vars(caps.Guard)["_settle"], decide.trim) == whole
+    assert (caps.Guard.apply, vars(caps.Guard)["_settle"], vars(decide)["trim"]) == whole
 
 
 def test_each_ablation_behaves_otherwise_than_the_whole() -> None:
