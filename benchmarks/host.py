@@ -61,7 +61,7 @@ def decode_host_ms(running: int, steps: int) -> list[float]:
         info,
         capacity,
         make_pacer(info, capacity),
-        limits=Limits(running, 8192, step_target_ms=20.0),
+        limits=Limits(running, 8192, step_target_ms=20.0, pace_tpot_ms=20.0),
         clock=time.perf_counter,
     )
     for number in range(running):

@@ -150,7 +150,7 @@ class Engine:
             return
         run_ended = self._clock()
 
-        sampled = self.scheduler.settle(plan.batch, tokens)
+        sampled = self.scheduler.settle(plan.batch, tokens, run_ended)
         self._unsent += map(_output, sampled)
         self.totals.prompt_tokens += work.prefill
         self.totals.output_tokens += len(sampled)

@@ -35,11 +35,16 @@ class Limits:
     token_budget: int
     """Cap on tokens (decode and prefill) in one step."""
     step_target_ms: float | None = None
-    """Wanted step time; the pacer picks the largest token total predicted to keep it."""
+    """Wanted step time; the pacer picks the largest token total predicted to keep it.
+
+    Rules only where the slack of `pace_tpot_ms` does not.
+    """
     interactive_share: float = 0.8
     """Share of the prefill budget that the interactive lane gets while both lanes wait."""
     batch_share: float = 0.2
     """Share of the prefill budget that the batch lane gets while both lanes wait."""
+    pace_tpot_ms: float | None = None
+    """Wanted mean time per token of each request; steps are paced by the requests' slack then."""
     epoch: int = 0
     """Grows with every accepted change."""
 

@@ -46,6 +46,7 @@ class Request:
     num_preemptions: int = 0
     """How often it lost its blocks to others."""
     scheduled_at: float | None = None
+    first_token_at: float | None = None
     finish: FinishReason | None = None
 
     @property

@@ -91,6 +91,9 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Without renewal the engine returns to its last certified limits after this long."""
     certified: bool = False
     """The operator has certified the limits that now hold: what a lost lease returns to."""
+    pace_tpot_ms: float | None = None
+    clear_pace_tpot: bool = False
+    """Pace steps by the step target again, if there is one."""
     coefficients: Coefficients | None = None
     """Where the step model starts from while it has no fit of its own; ignored afterwards."""
 
@@ -155,6 +158,7 @@ class LimitsView(msgspec.Struct, frozen=True):
     step_target_ms: float | None
     interactive_share: float
     batch_share: float
+    pace_tpot_ms: float | None = None
 
 
 class LimitsState(msgspec.Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
+from paceline_engine.pacing.slack import Slack
 from paceline_engine.wire import ModelInfo, StepRecord
 
 Hardware = Callable[[int, int, int], float]
@@ -38,6 +39,7 @@ class Job:
     arrived_at: float
     prompt: int
     output: int
+    name: str = ""
     computed: int = 0
     tokens: int = 0
     first_at: float = 0.0
@@ -69,7 +71,10 @@ class Plant:
             "m", "llama", "", dtype, self.device, parameters, 1, 4096, 1, [2], kv_bytes, weights
         )
         self.pacer = make_pacer(info, self.capacity)
+        self.slack = Slack()
         self.random = random.Random(self.seed)
+        self.clients = self.random
+        """Set to one of its own where the same clients must come, however many steps are run."""
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.steps: list[StepRecord] = []
@@ -77,16 +82,17 @@ class Plant:
         self.gaps: list[tuple[float, float]] = []
         """When, and how many milliseconds."""
         self.prompt_tokens = 0
-        self.output_tokens = 0
+        self.output_tokens = self.arrived = 0
         self.next_arrival = self.now if self.rate else math.inf
 
     def run_until(self, end: float) -> None:
         """Let clients come and steps run."""
         while self.now < end:
             while self.next_arrival <= self.now:
-                prompt, output = self.random.randint(*self.prompt), self._draw_output()
-                self.waiting.append(Job(self.next_arrival, prompt, output))
-                self.next_arrival += self.random.expovariate(self.rate)
+                prompt, output = self.clients.randint(*self.prompt), self._draw_output()
+                self.arrived += 1
+                self.waiting.append(Job(self.next_arrival, prompt, output, str(self.arrived)))
+                self.next_arrival += self.clients.expovariate(self.rate)
             while self.waiting and self.now - self.waiting[0].arrived_at > self.shed_after_s:
                 self._end(self.waiting.popleft(), "shed")
             if self.waiting or self.running:
@@ -95,18 +101,20 @@ class Plant:
                 self.now = min(end, self.next_arrival)
 
     def _draw_output(self) -> int:
-        return self.random.randint(*self.output)
+        return self.clients.randint(*self.output)
 
     def _step(self) -> None:
         while self.waiting and len(self.running) < self.limits.max_batch_size:
             self.running.append(self.waiting.popleft())
         decodes = [job for job in self.running if job.computed >= job.prompt]
         prompts = [job for job in self.running if job.computed < job.prompt]
+        pace_ms = self.limits.pace_tpot_ms
         shape = StepShape(
             decode=len(decodes),
             context=sum(job.prompt + job.tokens for job in decodes),
             prefill_wanted=sum(job.prompt - job.computed for job in prompts),
             prefill_context=prompts[0].computed if prompts else 0,
+            slack_ms=None if pace_ms is None else self.slack.ms(pace_ms, self.now),
         )
         total = self.pacer.token_total(shape, self.limits)
         prefill = attention = 0
@@ -117,6 +125,7 @@ class Plant:
             prefill += chunk
         self.prompt_tokens += prefill
         self._spend(shape, prefill, attention, total)
+        self.slack.advance()
         for job in decodes + [job for job in prompts if job.computed == job.prompt]:
             self._give_token(job)
 
@@ -156,7 +165,9 @@ class Plant:
     def _give_token(self, job: Job) -> None:
         if job.tokens:
             self.gaps.append((self.now, (self.now - job.last_at) * 1e3))
-        job.first_at = job.first_at or self.now
+        else:
+            job.first_at = self.now
+            self.slack.begin(job.name, first_at=self.now, generated=1)
         job.last_at, job.tokens = self.now, job.tokens + 1
         self.output_tokens += 1
         if job.tokens >= job.output:
@@ -164,5 +175,6 @@ class Plant:
             self._end(job, "ok")
 
     def _end(self, job: Job, outcome: str) -> None:
+        self.slack.end(job.name)
         job.outcome, job.last_at = outcome, self.now
         self.ended.append(job)

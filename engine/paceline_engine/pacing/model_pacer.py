@@ -8,9 +8,11 @@ from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.fit import Fit, fit, scale_of
 from paceline_engine.pacing.pacer import StepShape
 from paceline_engine.pacing.prior import Prior, seeded
-from paceline_engine.pacing.residuals import BIN_TOKENS, Residuals
+from paceline_engine.pacing.residuals import Residuals
+from paceline_engine.pacing.slack import step_allowance_ms
 from paceline_engine.pacing.step_model import step_model
 from paceline_engine.pacing.store import Sample, SampleStore
+from paceline_engine.pacing.totals import Totals
 from paceline_engine.wire import Coefficients, Origin, StepModelInfo, StepRecord
 
 _FIRST_FIT_STEPS = 20
@@ -41,6 +43,8 @@ class ModelPacer:
         self._recent: deque[Sample] = deque(maxlen=_RECENT)
         self._origin: Origin = "prior"
         self._samples = 0
+        self._steps = 0
+        """Of any kind: they number the dither, so that equal states answer alike."""
         self._since_fit = 0
         self._fitted_at = -math.inf
         self._reason = "learning: no fit yet"
@@ -48,11 +52,20 @@ class ModelPacer:
     def token_total(self, shape: StepShape, limits: Limits) -> int:
         """Tokens this step may hold: within [decode, limits.token_budget]."""
         budget = max(limits.token_budget, shape.decode)
-        target_ms = limits.step_target_ms
+        target_ms = self._step_target_ms(shape, limits)
         if shape.decode == 0 or target_ms is None:
             return budget
         least = min(shape.decode + self._prior.min_prefill, budget)
-        return max(least, self._largest(shape, budget, target_ms / self._residuals.q_r))
+        totals = Totals(self._model, self._residuals, shape, target_ms / self._residuals.q_r)
+        most = totals.most(budget)
+        # What finishes every prompt that waits is the best step there is.
+        if most <= least or shape.decode + shape.prefill_wanted <= most:
+            return max(least, most)
+        if not self._doubt():
+            looked = totals.dithered(most, least, self._steps)
+            if looked != most:
+                return looked
+        return totals.better(most, least)
 
     def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:
         """Predicted step time in milliseconds, without the safety factor q_r."""
@@ -62,6 +75,7 @@ class ModelPacer:
 
     def observe(self, record: StepRecord) -> None:
         """Learn from a step that has run."""
+        self._steps += 1
         if not record.clean or not self._is_plausible(record):
             return
         tokens = record.decode + record.prefill
@@ -97,9 +111,7 @@ class ModelPacer:
 
     def info(self) -> StepModelInfo:
         """The fitted model, as telemetry reports it."""
-        reason = self._reason
-        if not reason and self._residuals.q_r > self._prior.max_q_r:
-            reason = f"q_r {self._residuals.q_r:.2f} is above {self._prior.max_q_r:.2f}"
+        reason = self._doubt()
         return StepModelInfo(
             theta=list(self._model.theta),
             prior=list(self._anchor.theta),
@@ -114,6 +126,19 @@ class ModelPacer:
             origin=self._origin,
         )
 
+    def _step_target_ms(self, shape: StepShape, limits: Limits) -> float | None:
+        """tau: what this step may take; None where nothing paces it."""
+        pace_ms, target_ms = limits.pace_tpot_ms, limits.step_target_ms
+        if pace_ms is None or (shape.slack_ms is None and target_ms is not None):
+            return target_ms
+        return step_allowance_ms(shape.slack_ms, pace_ms)
+
+    def _doubt(self) -> str:
+        """Why the model is not to be trusted; empty where it is."""
+        if self._reason or self._residuals.q_r <= self._prior.max_q_r:
+            return self._reason
+        return f"q_r {self._residuals.q_r:.2f} is above {self._prior.max_q_r:.2f}"
+
     def _scale(self) -> None:
         """Before the first fit: the line at the speed of the steps seen so far, where unknown."""
         # Where a step takes seconds, twenty of them are too long to wait for.
@@ -124,35 +149,6 @@ class ModelPacer:
             self._prior = replace(self._prior, is_guess=True)
         if self._prior.is_guess:
             self._model = self._prior.model.scaled(scale)
-
-    def _largest(self, shape: StepShape, budget: int, target_ms: float) -> int:
-        """The largest total in [decode, budget] predicted within the target, else 0."""
-        # The line with the least correction bounds every bin from below and is monotone; from
-        # the total it allows, bins are tried downwards, as their corrections need not be.
-        lowest = self._residuals.fast * self._residuals.lowest
-        top = self._bisect(shape, shape.decode, budget, target_ms / lowest)
-        while top >= shape.decode:
-            first = max(top - top % BIN_TOKENS, shape.decode)
-            found = self._bisect(shape, first, top, target_ms / self._residuals.factor(top))
-            if found >= first:
-                return found
-            top = first - 1
-        return 0
-
-    def _bisect(self, shape: StepShape, low: int, high: int, line_ms: float) -> int:
-        """The largest total in [low, high] whose line is within `line_ms`, else low - 1."""
-        model = self._model
-        decode, context, before = shape.decode, shape.context, shape.prefill_context
-        low -= 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            chunk = middle - decode
-            attention = chunk * (before + chunk * 0.5)
-            if model.ms(tokens=middle, context=context, attention=attention) <= line_ms:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def _line_ms(self, sample: Sample) -> float:
         return self._model.ms(

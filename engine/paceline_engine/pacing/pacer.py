@@ -19,10 +19,12 @@ class StepShape:
     """Uncached prompt tokens that wait to be prefilled, of requests that could run now."""
     prefill_context: int
     """Tokens already computed of the first request to be prefilled."""
+    slack_ms: float | None = None
+    """How far the decodes are ahead of `limits.pace_tpot_ms`; None where none is set."""
 
 
 class Pacer(Protocol):
-    """Keeps a step within `limits.step_target_ms`."""
+    """Keeps a step within `limits.step_target_ms`, or requests at `limits.pace_tpot_ms`."""
 
     def token_total(self, shape: StepShape, limits: Limits) -> int:
         """Tokens (decode and prefill) this step may hold: within [decode, limits.token_budget]."""

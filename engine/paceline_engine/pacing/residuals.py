@@ -68,6 +68,10 @@ class Residuals:
         """What the line is multiplied by: fast * correction[bin]."""
         return self.fast * self._used[min(tokens // BIN_TOKENS, len(self._used) - 1)]
 
+    def is_known(self, tokens: int) -> bool:
+        """The correction of this size is in use, not assumed."""
+        return self._visits[min(tokens // BIN_TOKENS, len(self._visits) - 1)] >= _MIN_VISITS
+
     def learn(self, tokens: int, measured_ms: float, line_ms: float) -> float:
         """Follow one step; measured / t^ as it was predicted."""
         place = min(tokens // BIN_TOKENS, len(self._used) - 1)

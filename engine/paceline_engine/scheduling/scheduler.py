@@ -14,6 +14,7 @@ from itertools import chain
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import Pacer, StepShape
+from paceline_engine.pacing.slack import Slack
 from paceline_engine.request import Request, State
 from paceline_engine.scheduling import budget, policy
 from paceline_engine.scheduling.batch import Batch, Slice
@@ -59,6 +60,7 @@ class Scheduler:
         self._free_rows = list(range(capacity.max_batch_size))[::-1]
         self._requests: dict[str, Request] = {}
         self._turns = Turns()
+        self._slack = Slack()
 
     @property
     def num_running(self) -> int:
@@ -115,11 +117,11 @@ class Scheduler:
         context = sum(piece.start for piece in decodes) + len(decodes)
         preemptions = self.num_preemptions - preempted_before
 
-        wanted = self._prefill_wanted(limits)
+        shape = self._shape(len(decodes), context, limits, now)
         total = budget.step_tokens(
-            self._pacer.token_total(self._shape(len(decodes), context, wanted), limits),
+            self._pacer.token_total(shape, limits),
             decodes=len(decodes),
-            wants_prefill=wanted > 0,
+            wants_prefill=shape.prefill_wanted > 0,
             limits=limits,
         )
         # Whoever was just preempted would come straight back and preempt again.
@@ -128,8 +130,9 @@ class Scheduler:
         batch = Batch((*decodes, *prefills), num_decodes=len(decodes))
         return Plan(batch, total, preemptions, context)
 
-    def settle(self, batch: Batch, tokens: Sequence[int | None]) -> list[Request]:
+    def settle(self, batch: Batch, tokens: Sequence[int | None], now: float) -> list[Request]:
         """Take in a step that has run; the requests that got a token, some of them finished."""
+        self._slack.advance()
         sampled = []
         for piece, token in zip(batch.slices, tokens, strict=True):
             request = piece.request
@@ -140,7 +143,7 @@ class Scheduler:
             request.token_ids.append(token)
             sampled.append(request)
             if not piece.is_decode:
-                self.decoding[request.id] = self.prefilling.pop(request.id)
+                self._begin_decode(request, now)
             reason = policy.finish_reason(
                 request,
                 token,
@@ -152,6 +155,14 @@ class Scheduler:
         return sampled
 
     # --- decode --------------------------------------------------------------------------------
+
+    def _begin_decode(self, request: Request, now: float) -> None:
+        self.decoding[request.id] = self.prefilling.pop(request.id)
+        # Whoever was preempted keeps the clock of its first token, as its client does.
+        request.first_token_at = now if request.first_token_at is None else request.first_token_at
+        self._slack.begin(
+            request.id, first_at=request.first_token_at, generated=request.num_output_tokens
+        )
 
     def _extend_decodes(self) -> None:
         """Give a block to each decode whose blocks are full; preempt where none is free."""
@@ -175,6 +186,7 @@ class Scheduler:
         self._free_rows.append(request.row)
         request.row = None
         (self.decoding if request.id in self.decoding else self.prefilling).pop(request.id)
+        self._slack.end(request.id)
 
     # --- prefill -------------------------------------------------------------------------------
 
@@ -189,9 +201,16 @@ class Scheduler:
             rows -= 1
         return wanted
 
-    def _shape(self, decode: int, context: int, wanted: int) -> StepShape:
+    def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         first = next(iter(self.prefilling.values()), None)
-        return StepShape(decode, context, wanted, first.num_computed if first else 0)
+        pace_ms = limits.pace_tpot_ms
+        return StepShape(
+            decode=decode,
+            context=context,
+            prefill_wanted=self._prefill_wanted(limits),
+            prefill_context=first.num_computed if first else 0,
+            slack_ms=None if pace_ms is None else self._slack.ms(pace_ms, now),
+        )
 
     def _prefill(self, tokens: int, limits: Limits, now: float, *, may_admit: bool) -> list[Slice]:
         """Share `tokens` among the prompts, lane by lane in turn."""

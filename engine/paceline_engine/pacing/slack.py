@@ -1,0 +1,79 @@
+"""How long the next step may take where each request has a pace of its own to keep.
+
+A request that got its first token at `first_i` and has `generated_i` tokens keeps S milliseconds
+per token as long as its next one comes before `first_i + S * generated_i`. What is left until
+then, with a part of S held back, is its slack:
+
+    s_i = first_i + 0.93 * S * generated_i - now
+    tau = clamp(20th percentile of s_i, 0.9 * S, 2 * S)
+
+Each running decode gets one token in every step, so between two steps all s_i move alike: their
+order changes only as requests come and go, and a step looks up one place of a sorted list.
+"""
+
+import math
+from bisect import bisect_left, insort
+
+_LEAD = 0.93  # of S: what is held back for the noise of the steps still to come
+_QUANTILE = 0.2
+_LEAST = 0.9  # of S: below it, steps would be all overhead and none would catch up
+_MOST = 2.0  # of S: however far ahead the requests are, a gap must not look like a stall
+
+
+def step_allowance_ms(slack_ms: float | None, pace_ms: float) -> float:
+    """tau: what one step may take at a pace of `pace_ms` per token; the least where unknown."""
+    if slack_ms is None or math.isnan(slack_ms):
+        return _LEAST * pace_ms
+    return min(max(slack_ms, _LEAST * pace_ms), _MOST * pace_ms)
+
+
+class Slack:
+    """The running decodes, by how far they are ahead of their pace."""
+
+    __slots__ = ("_begun", "_order", "_pace_s", "_rounds")
+
+    def __init__(self) -> None:
+        """Follow nobody."""
+        self._begun: dict[str, tuple[float, int]] = {}
+        """By request: when its first token came, and its tokens less the rounds by then."""
+        self._rounds = 0
+        self._pace_s = 0.0
+        """The held-back pace that `_order` is sorted for; 0 while nobody asks."""
+        self._order: list[float] = []
+        """Of each request `s_i + now` at round 0, ascending."""
+
+    def __len__(self) -> int:
+        """Requests that are followed."""
+        return len(self._begun)
+
+    def begin(self, request_id: str, *, first_at: float, generated: int) -> None:
+        """Follow a request that has `generated` tokens, the first since `first_at` (seconds)."""
+        entry = (first_at, generated - self._rounds)
+        self._begun[request_id] = entry
+        if self._pace_s:
+            insort(self._order, self._key(entry))
+
+    def advance(self) -> None:
+        """Every request that is followed got one token."""
+        self._rounds += 1
+
+    def end(self, request_id: str) -> None:
+        """Follow a request no longer; one that is not followed is no matter."""
+        entry = self._begun.pop(request_id, None)
+        if entry is not None and self._pace_s:
+            del self._order[bisect_left(self._order, self._key(entry))]
+
+    def ms(self, pace_ms: float, now: float) -> float | None:
+        """The slack that four of five requests have at least; None without any request."""
+        pace_s = _LEAD * pace_ms / 1e3
+        if pace_s != self._pace_s:
+            self._pace_s = pace_s
+            self._order = sorted(map(self._key, self._begun.values()))
+        if not self._order:
+            return None
+        due_at = self._order[int(_QUANTILE * (len(self._order) - 1))] + pace_s * self._rounds
+        return (due_at - now) * 1e3
+
+    def _key(self, entry: tuple[float, int]) -> float:
+        first_at, tokens = entry
+        return first_at + self._pace_s * tokens

@@ -1,0 +1,106 @@
+"""How many tokens a step holds: the most within its time, a better tile, or a look elsewhere.
+
+Among totals c with t^(c) * q_r <= tau, where d decodes run:
+
+    most     the largest c
+    better   a bin's last total >= 0.6 * most whose prefill rate (c - d) / t^(c) is 2 % higher
+    dither   in 3 of 100 steps, any bin's last total >= 0.5 * most: what feeds the corrections
+"""
+
+from dataclasses import dataclass
+
+from paceline_engine.pacing.pacer import StepShape
+from paceline_engine.pacing.residuals import BIN_TOKENS, Residuals
+from paceline_engine.pacing.step_model import StepModel
+
+_BETTER = 1.02  # times the prefill rate: less is within the noise of a correction
+_BETTER_FROM = 0.6  # of the most: a smaller step costs the first token of whoever waits
+_DITHER_FROM = 0.5
+_DITHER_SHARE = 0.03
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The totals of one step that its model and corrections allow."""
+
+    model: StepModel
+    residuals: Residuals
+    shape: StepShape
+    allowed_ms: float
+    """tau / q_r: what t^ may be."""
+
+    def most(self, budget: int) -> int:
+        """The largest total in [decode, budget] predicted within what is allowed, else 0."""
+        # The line with the least correction bounds every bin from below and is monotone; from
+        # the total it allows, bins are tried downwards, as their corrections need not be.
+        residuals, decode = self.residuals, self.shape.decode
+        lowest = residuals.fast * residuals.lowest
+        top = self._bisect(decode, budget, self.allowed_ms / lowest)
+        while top >= decode:
+            first = max(top - top % BIN_TOKENS, decode)
+            found = self._bisect(first, top, self.allowed_ms / residuals.factor(top))
+            if found >= first:
+                return found
+            top = first - 1
+        return 0
+
+    def better(self, most: int, least: int) -> int:
+        """A total whose tile is used better than that of `most`, else `most`."""
+        residuals = self.residuals
+        if not residuals.is_known(most):
+            return most
+        best, rate = most, self._rate(most)
+        for total in _bin_ends(max(least, int(_BETTER_FROM * most) + 1), most):
+            if not residuals.is_known(total):
+                continue
+            ms = self._ms(total)
+            if ms <= self.allowed_ms and total - self.shape.decode >= _BETTER * rate * ms:
+                best, rate = total, (total - self.shape.decode) / ms
+        return best
+
+    def dithered(self, most: int, least: int, step: int) -> int:
+        """Another total than `most` for the `step`-th step, if it is one to look elsewhere."""
+        word = _mixed(step)
+        if word >= _DITHER_SHARE * _WORD:
+            return most
+        ends = _bin_ends(max(least, int(_DITHER_FROM * most) + 1), most)
+        safe = [total for total in ends if self._ms(total) <= self.allowed_ms]
+        return safe[_mixed(word) % len(safe)] if safe else most
+
+    def _rate(self, total: int) -> float:
+        return (total - self.shape.decode) / self._ms(total)
+
+    def _ms(self, total: int) -> float:
+        return self._line_ms(total) * self.residuals.factor(total)
+
+    def _line_ms(self, total: int) -> float:
+        shape = self.shape
+        chunk = total - shape.decode
+        attention = chunk * (shape.prefill_context + chunk * 0.5)
+        return self.model.ms(tokens=total, context=shape.context, attention=attention)
+
+    def _bisect(self, low: int, high: int, line_ms: float) -> int:
+        """The largest total in [low, high] whose line is within `line_ms`, else low - 1."""
+        low -= 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._line_ms(middle) <= line_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _bin_ends(low: int, high: int) -> range:
+    """The last totals of bins in [low, high), largest first."""
+    last = (high // BIN_TOKENS) * BIN_TOKENS - 1
+    return range(last, low - 1, -BIN_TOKENS)
+
+
+def _mixed(number: int) -> int:
+    """A 64-bit word that looks drawn at random (the finaliser of SplitMix64)."""
+    word = (number + 1) * 0x9E3779B97F4A7C15 & _WORD
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
+    return word ^ word >> 31
