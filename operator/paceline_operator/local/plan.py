@@ -14,7 +14,8 @@ from paceline_operator.local.settings import cache_dir
 from paceline_operator.planning.device import CPU, GPUS, REMEMBERED_FACTOR, Device, find_gpu, prior
 from paceline_operator.planning.kv_memory import KvMemory
 from paceline_operator.planning.model_size import ModelSize
-from paceline_operator.planning.service_plan import Inputs, ServicePlan, plan
+from paceline_operator.planning.outlook import ServicePlan
+from paceline_operator.planning.service_plan import Inputs, plan
 from paceline_operator.traffic.traces import Trace, TraceError, read_trace
 
 UNACHIEVABLE_EXIT: Final = 3

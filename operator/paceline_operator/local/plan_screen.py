@@ -11,7 +11,7 @@ from rich.text import Text
 
 from paceline_operator.local.plan import Answer
 from paceline_operator.planning.kv_memory import Line, occupancy_line
-from paceline_operator.planning.service_plan import Estimate, Latency, Outlook, ServicePlan
+from paceline_operator.planning.outlook import Estimate, Latency, Outlook, ServicePlan
 
 _GOOD: Final = "bold bright_blue"
 _BAD: Final = "bold dark_orange"

@@ -8,7 +8,8 @@ import pytest
 from paceline_operator.planning.device import GPUS, Device, prior
 from paceline_operator.planning.kv_memory import KvMemory, occupancy_line
 from paceline_operator.planning.model_size import ModelSize
-from paceline_operator.planning.service_plan import Inputs, Outlook, ServicePlan, plan
+from paceline_operator.planning.outlook import Outlook, ServicePlan
+from paceline_operator.planning.service_plan import Inputs, plan
 from paceline_operator.traffic.traces import TracedRequest
 from paceline_operator.tuning.model import SLA, TuningSpec
 
