@@ -90,6 +90,7 @@ class Plant:
         self._limits, _ = clamp(wanted, self.capacity)
         for name in ("max_batch_size", "token_budget", "epoch"):
             self._totals[name] = getattr(self._limits, name)
+        self._totals["pace_s"] = (self._limits.pace_tpot_ms or 0.0) / 1e3
         self._engine.lanes["share"] = (self._limits.interactive_share, self._limits.batch_share)
 
     def run_until(self, t_s: float) -> None:
@@ -113,6 +114,7 @@ class Plant:
                 totals["context"].item(),
                 totals["wanted"].item(),
                 totals["prefill_context"].item(),
+                None if math.isnan(slack_ms := totals["slack_ms"].item()) else slack_ms,
             )
             status = steps.execute(engine, pacer.token_total(shape, limits))
             if status == steps.READY:
