@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from paceline_operator.tuning.achievable import Assessment, assess
 from paceline_operator.tuning.audit import Audit, is_proven
+from paceline_operator.tuning.awake import TRANSITION_S, awake
 from paceline_operator.tuning.book import Recalled
 from paceline_operator.tuning.caps import PROPOSALS, Caps, Guard
 from paceline_operator.tuning.decision import Decision, Prediction
-from paceline_operator.tuning.demand import demand
-from paceline_operator.tuning.experiment.policy import policy_of
 from paceline_operator.tuning.explain import inputs_of, reason_of
 from paceline_operator.tuning.measure import verdict
 from paceline_operator.tuning.memory import Memory
@@ -20,7 +19,6 @@ from paceline_operator.tuning.trim import trim
 from paceline_operator.tuning.view import View, look
 from paceline_operator.tuning.window import Evidence
 
-_TRANSITION_S = 60.0
 _COOL_AFTER_DECREASE_S = 10.0
 _COOL_AFTER_INCREASE_S = 30.0
 _URGENT_SPACING_S = 4.0  # below one period: an urgent decrease may follow at the next tick
@@ -58,7 +56,7 @@ def decide(
     recalled: Recalled | None = None,
 ) -> Decision:
     """Look, propose, assess, guard, explain. An engine that is new begins from `recalled`."""
-    memory = _awake(spec, evidence, memory)
+    memory = awake(spec, evidence, memory)
     view = look(spec, evidence, memory)
     trimmed = trim(view)
     if trimmed.trim != memory.trim:
@@ -73,42 +71,6 @@ def decide(
         view, memory, proposal, chosen, assessment, start=beginning, pod=pod, now=now
     )
     return _begun(decision, failed(view, decision.change))
-
-
-def _awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
-    """A new engine, SLA or policy starts a transition, in which caps may jump."""
-    now, policy = evidence.now, policy_of(spec)
-    if memory.instance != evidence.instance:
-        memory = Memory(
-            instance=evidence.instance,
-            sla=spec.sla,
-            policy=policy,
-            demand=memory.demand,
-            last_change=memory.last_change,
-            transition_until=now + _TRANSITION_S,
-            changed_at=now - _COOL_AFTER_INCREASE_S,
-            audit=Audit(since=now),
-        )
-    elif memory.sla != spec.sla:
-        memory = replace(
-            memory,
-            sla=spec.sla,
-            proposals=(),
-            trim=1.0,
-            transition_until=now + _TRANSITION_S,
-            backoff_until=0.0,
-            obstacle_times=0,
-            unattainable="",
-            audit=Audit(since=now),
-        )
-    if memory.policy not in {None, policy}:
-        memory = replace(
-            memory,
-            proposals=(),
-            transition_until=now + _TRANSITION_S,
-            audit=Audit(since=now),
-        )
-    return replace(memory, policy=policy, demand=demand(evidence, memory.demand))
 
 
 def _assess(view: View, proposal: Proposal) -> Assessment:
@@ -143,7 +105,7 @@ def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
     return replace(
         memory,
         was_valid=view.is_trusted,
-        transition_until=now + _TRANSITION_S if gained_trust or turns else memory.transition_until,
+        transition_until=now + TRANSITION_S if gained_trust or turns else memory.transition_until,
         # Proposals made without trust, or for another kind of target, are of no use.
         proposals=() if turns else proposals,
         obstacle=obstacle,
@@ -200,9 +162,9 @@ def _phase(view: View, memory: Memory) -> Phase:
     if not view.is_trusted:
         young = view.evidence.model.samples < _LEARNING_STEPS
         return "ColdStart" if young else "Learning"
-    if memory.audit.is_certified(view.spec.sla.objective):
-        return "Tracking"
-    return "Transition" if now < memory.transition_until else "Learning"
+    if now < memory.transition_until:
+        return "Transition"
+    return "Tracking" if memory.audit.is_certified(view.spec.sla.objective) else "Learning"
 
 
 def _conclude(

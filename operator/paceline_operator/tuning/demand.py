@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_operator.telemetry import RequestRecord
+from paceline_operator.tuning.drift import STEADY, Drift
 from paceline_operator.tuning.lengths import Lengths, lengths, seen
 from paceline_operator.tuning.window import Evidence
 
+_ENOUGH = 20  # requests that arrived after a change and have ended
+_SOON_S = 60.0
 _SUSTAINED_RATE = 1 / 24  # decisions: two minutes at the default interval
 
 
@@ -43,24 +46,39 @@ ASSUMED = Demand(
 """Of a pod that has served nothing yet."""
 
 
-def demand(evidence: Evidence, last: Demand) -> Demand:
-    """Measure the demand; what the window does not show stays as it was in `last`."""
+def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
+    """Measure the demand; what the window does not show stays as it was in `last`.
+
+    What came before a change of the load is left out, and long prompts are known as they arrive.
+    """
+    evidence = evidence.since(drift.fresh_since)
     served = [r for r in evidence.requests if r.outcome == "ok" and r.output_tokens > 0]
-    uncached = [float(max(r.prompt_tokens - r.cached_tokens, 1)) for r in served]
     arrivals = _arrivals(evidence)
-    follow = _SUSTAINED_RATE if last.sustained_rps > 0 else 1.0
+    follow = _SUSTAINED_RATE if last.sustained_rps > 0 and not drift.has_new_load else 1.0
+    is_new = evidence.now - drift.prompt_since < _SOON_S
+    prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
     output = _outputs(evidence)
     held = _held(served, output) if output is not None else (last.held, last.held_deviation)
     return Demand(
         arrival_rps=arrivals,
         sustained_rps=last.sustained_rps + follow * (arrivals - last.sustained_rps),
-        prompt=_mean(uncached, last.prompt),
-        prompt_p99=_high(uncached, last.prompt_p99),
+        prompt=prompt,
+        prompt_p99=prompt_p99,
         output=output.mean if output is not None else last.output,
         context=_context(evidence, last.context),
         held=held[0],
         held_deviation=held[1] if len(served) > 1 else last.held_deviation,
     )
+
+
+def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tuple[float, float]:
+    """Mean and p99 of the tokens to compute; of prompts that changed, soon after they did."""
+    new = [r for r in served if r.arrived_at >= drift.prompt_since]
+    if len(new) < _ENOUGH and drift.prompt_since > -math.inf:
+        prompt = drift.uncached_prompt
+        return prompt, last.prompt_p99 * prompt / max(last.prompt, 1.0)
+    uncached = [float(max(r.prompt_tokens - r.cached_tokens, 1)) for r in new]
+    return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
 
 
 def _outputs(evidence: Evidence) -> Lengths | None:

@@ -1,10 +1,18 @@
 """Decisions in words and numbers, for people."""
 
 from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.drift import Signal
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.propose import Proposal
 from paceline_operator.tuning.view import View
 
+_SIGNALS: dict[Signal, str] = {
+    "rate": "the rate of arrivals",
+    "prompt": "the length of prompts",
+    "output": "the length of outputs",
+    "prefix": "the share of cached prefixes",
+    "device": "the device's speed",
+}
 _WORDS = {
     "SLA:itl": "the ITL target",
     "SLA:tpot": "the TPOT target",
@@ -38,9 +46,19 @@ def reason_of(view: View, proposal: Proposal, chosen: Caps, memory: Memory) -> s
         return f"one decode alone takes {floor:.1f} ms, over the target{pace}"
     predicted = view.room.full_step_ms(chosen.batch_size) * model.q_r
     return (
-        f"{bound} binds: a step with {chosen.batch_size} running is predicted to take up to "
-        f"{predicted:.1f} ms{pace}{trimmed}"
+        f"{_changed(view)}{bound} binds: a step with {chosen.batch_size} running is predicted to "
+        f"take up to {predicted:.1f} ms{pace}{trimmed}"
     )
+
+
+def _changed(view: View) -> str:
+    """What is new of the load or the device, where something is."""
+    drift = view.memory.drift
+    if drift.tripped:
+        return f"{' and '.join(_SIGNALS[name] for name in drift.tripped)} changed; "
+    if drift.is_degraded(view.evidence.now):
+        return f"the device is {view.evidence.model.fast:.1f} times as slow as it was; "
+    return ""
 
 
 def inputs_of(view: View) -> dict[str, float | int | str | bool | None]:
@@ -70,6 +88,8 @@ def inputs_of(view: View) -> dict[str, float | int | str | bool | None]:
         "model_origin": model.origin,
         "q_r": model.q_r,
         "fast": model.fast,
+        "changed": " ".join(view.memory.drift.tripped) or None,
+        "degraded_hardware": view.memory.drift.is_degraded(evidence.now),
         "trim": view.memory.trim,
         "step_target_ms": view.target.ms,
     }

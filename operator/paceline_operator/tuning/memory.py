@@ -6,6 +6,7 @@ from paceline_operator.tuning.achievable import Obstacle
 from paceline_operator.tuning.audit import Audit
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.demand import ASSUMED, Demand
+from paceline_operator.tuning.drift import STEADY, Drift
 from paceline_operator.tuning.model import SLA, Change, Phase, Policy
 from paceline_operator.tuning.remembered import Remembered
 
@@ -46,6 +47,7 @@ class Memory:
     started: Remembered | None = None
     """The remembered limits that it began with, until they are proven, missed or left."""
     last_change: Change | None = None
+    drift: Drift = STEADY
 
     @property
     def believes_floor(self) -> bool:

@@ -4,7 +4,7 @@ import bisect
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from paceline_operator.telemetry import (
@@ -26,6 +26,7 @@ REACT_S = 10.0
 SLICE_S = 5.0
 PROGRESS_S = 1.0
 _step_at = attrgetter("at")
+_finished_at = attrgetter("finished_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,18 @@ class Evidence:
     def gaps(self, since: float = -math.inf) -> Sketch:
         """Inter-token gaps of slices that began after `since`."""
         return Sketch(piece for piece in self.slices if piece.start_at >= since)
+
+    def since(self, begin: float) -> "Evidence":
+        """The same pod, with only the steps and the ended requests since `begin`."""
+        if begin <= self.now - self.window_s:
+            return self
+        first = bisect.bisect_left(self.requests, begin, key=_finished_at)
+        return replace(
+            self,
+            window_s=self.now - begin,
+            steps=self.steps[bisect.bisect_left(self.steps, begin, key=_step_at) :],
+            requests=self.requests[first:],
+        )
 
     def finished(self, since: float) -> tuple[RequestRecord, ...]:
         """Requests that arrived and ended after `since`."""

@@ -317,3 +317,46 @@ async def test_every_decision_explains_itself() -> None:
     assert report.history[0].from_batch_size != report.history[0].to_batch_size or (
         report.history[0].from_token_budget != report.history[0].to_token_budget
     )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_longer_prompts_are_answered_by_one_jump(seed: int) -> None:
+    """The window still holds a minute of short prompts; what arrives now is what counts."""
+    plant = Plant(
+        gpu,
+        Limits(256, 8192),
+        rate=10,
+        prompt=(200, 400),
+        output=(50, 150),
+        device="NVIDIA H100",
+        noise=0.03,
+        capacity=GPU_CAPACITY,
+        seed=seed,
+    )
+    trial = Trial(plant, TuningSpec(sla=SLA(itl_p99_ms=25.0), config_hash="one"))
+    await trial.run(240)
+    plant.prompt = (800, 1600)
+
+    phases = []
+    for _ in range(3):
+        await trial.run(PERIOD_S)
+        phases.append(trial.decision.phase)
+
+    assert "Transition" in phases
+    assert trial.decision.memory.demand.prompt == pytest.approx(1200, rel=0.2)
+
+
+async def test_a_slow_device_is_named_a_suspect() -> None:
+    """The load is the same and steps take longer: whoever reads the decision looks at the node."""
+    trial = laptop_trial(SLA(itl_p99_ms=300.0), rate=0.5)
+    await trial.run(240)
+    before = trial.decision.inputs["degraded_hardware"]
+    trial.plant.slower = 1.5
+
+    seen = []
+    for _ in range(12):
+        await trial.run(PERIOD_S)
+        seen.append(trial.decision.inputs["degraded_hardware"])
+
+    assert not before
+    assert any(seen)

@@ -1,0 +1,64 @@
+"""What is new since the last decision: engine, SLA, policy, load or device."""
+
+from dataclasses import replace
+
+from paceline_operator.tuning.audit import Audit
+from paceline_operator.tuning.demand import demand
+from paceline_operator.tuning.experiment.policy import policy_of
+from paceline_operator.tuning.memory import Memory
+from paceline_operator.tuning.model import TuningSpec
+from paceline_operator.tuning.window import Evidence
+
+TRANSITION_S = 60.0
+_COOLED_S = 30.0
+
+
+def awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
+    """Start a transition, in which caps may jump, where something is new. Measure the demand."""
+    now, policy = evidence.now, policy_of(spec)
+    if memory.instance != evidence.instance:
+        memory = Memory(
+            instance=evidence.instance,
+            sla=spec.sla,
+            policy=policy,
+            demand=memory.demand,
+            last_change=memory.last_change,
+            transition_until=now + TRANSITION_S,
+            changed_at=now - _COOLED_S,
+            audit=Audit(since=now),
+        )
+    elif memory.sla != spec.sla:
+        memory = replace(
+            memory,
+            sla=spec.sla,
+            proposals=(),
+            trim=1.0,
+            transition_until=now + TRANSITION_S,
+            backoff_until=0.0,
+            obstacle_times=0,
+            unattainable="",
+            audit=Audit(since=now),
+        )
+    if memory.policy not in {None, policy}:
+        memory = replace(
+            memory,
+            proposals=(),
+            transition_until=now + TRANSITION_S,
+            audit=Audit(since=now),
+        )
+    drift = memory.drift.observe(evidence, spec.interval_s)
+    memory = _drifted(replace(memory, policy=policy, drift=drift), evidence)
+    return replace(memory, demand=demand(evidence, memory.demand, drift))
+
+
+def _drifted(memory: Memory, evidence: Evidence) -> Memory:
+    """A change of load or device lets the model's next proposal through at once."""
+    now, audit = evidence.now, memory.audit
+    if not memory.drift.tripped:
+        return memory
+    if memory.drift.has_new_load:
+        # How misses bunched under the load of before says nothing of this one.
+        audit = replace(audit, blocks=(), open_block=(0, 0))
+    if not evidence.model.valid or now < max(memory.transition_until, memory.backoff_until):
+        return replace(memory, audit=audit)
+    return replace(memory, audit=audit, proposals=(), transition_until=now + TRANSITION_S)
