@@ -1,19 +1,18 @@
-"""Readers of public request traces; none of their data is kept in this repository.
+"""Public request traces as the plant's requests; none of their data is kept in this repository.
 
-Azure     TIMESTAMP,ContextTokens,GeneratedTokens              (Azure Public Dataset)
-BurstGPT  Timestamp,Model,Request tokens,Response tokens,...   (HPMLL/BurstGPT)
-Mooncake  a JSON object a line: timestamp (ms), input_length, output_length, hash_ids
+The operator's own reader knows the formats (Azure, BurstGPT, Mooncake). It leaves out prefix hits,
+which Mooncake's `hash_ids` tell, and which the plant needs: they are found here.
 """
 
-import csv
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from paceline_operator.traffic.traces import TraceError, read_trace
 from plants.requests import Requests
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -21,23 +20,14 @@ Row = tuple[float, int, int, int]
 """Seconds, prompt, output, cached tokens."""
 
 
-class TraceError(ValueError):
-    """A trace that is in none of the formats known."""
-
-
+@lru_cache(maxsize=1)
 def load(path: Path) -> Requests:
-    """Read a trace, whichever of the three formats it is in. The first request arrives at 0."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        head = lines.readline().strip()
-        lines.seek(0)
-        if head.startswith("{"):
+    """Read a trace in any of the formats. The first request arrives at 0. Raises TraceError."""
+    with path.open(encoding="utf-8-sig") as lines:
+        if lines.readline().lstrip().startswith("{"):
+            lines.seek(0)
             return _requests(_mooncake(lines))
-        columns = {name.strip() for name in head.split(",")}
-        if {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= columns:
-            return _requests(_azure(lines))
-        if {"Timestamp", "Request tokens", "Response tokens"} <= columns:
-            return _requests(_burstgpt(lines))
-    raise TraceError(f"{path}: neither Azure, BurstGPT nor Mooncake, its first line is {head!r}")
+    return _requests([(r.at_s, r.prompt, r.output, 0) for r in read_trace(path).requests])
 
 
 def excerpt(trace: Requests, *, first: int, rate_rps: float, duration_s: float) -> Requests:
@@ -55,23 +45,6 @@ def excerpt(trace: Requests, *, first: int, rate_rps: float, duration_s: float) 
         cached=trace.cached[chosen],
         lane=trace.lane[chosen],
     )
-
-
-def _azure(lines: Iterable[str]) -> list[Row]:
-    rows = []
-    for row in csv.DictReader(lines):
-        # Seven digits of a second are written; datetime holds six.
-        at = datetime.fromisoformat(row["TIMESTAMP"].strip()[:26])
-        seconds = (at - datetime(1970, 1, 1)).total_seconds()  # noqa: DTZ001 - the file names no zone, only differences count
-        rows.append((seconds, int(row["ContextTokens"]), int(row["GeneratedTokens"]), 0))
-    return rows
-
-
-def _burstgpt(lines: Iterable[str]) -> list[Row]:
-    return [
-        (float(row["Timestamp"]), int(row["Request tokens"]), int(row["Response tokens"]), 0)
-        for row in csv.DictReader(lines)
-    ]
 
 
 def _mooncake(lines: Iterable[str]) -> list[Row]:

@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tune_report.traces import MOONCAKE_BLOCK_TOKENS, TraceError, excerpt, load
+from paceline_operator.traffic.traces import TraceError
+from tune_report.traces import MOONCAKE_BLOCK_TOKENS, excerpt, load
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -57,8 +58,8 @@ def test_mooncake_hits_are_the_unbroken_chain_of_blocks_seen_before(tmp_path: Pa
     assert trace.cached.tolist() == [0, 2 * block, 0, 2 * block - 1]
 
 
-def test_an_unknown_format_is_refused_with_its_first_line(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="when,what"):
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="trace"):
         load(written(tmp_path, "when,what\n1,2\n"))
 
 
