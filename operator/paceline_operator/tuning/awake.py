@@ -16,7 +16,8 @@ _COOLED_S = 30.0
 def awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
     """Start a transition, in which caps may jump, where something is new. Measure the demand."""
     now, policy = evidence.now, policy_of(spec)
-    if memory.instance != evidence.instance:
+    # A clock that went back leaves times of the future in memory, which would never come.
+    if memory.instance != evidence.instance or now < memory.at:
         memory = Memory(
             instance=evidence.instance,
             sla=spec.sla,
@@ -47,7 +48,7 @@ def awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
             audit=Audit(since=now),
         )
     drift = memory.drift.observe(evidence, spec.interval_s)
-    memory = _drifted(replace(memory, policy=policy, drift=drift), evidence)
+    memory = _drifted(replace(memory, at=now, policy=policy, drift=drift), evidence)
     return replace(memory, demand=demand(evidence, memory.demand, drift))
 
 

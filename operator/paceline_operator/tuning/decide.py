@@ -66,7 +66,7 @@ def decide(
     proposal = remembered or propose(view)
     assessment = _assess(view, proposal)
     memory = _learn(view, proposal, assessment)
-    chosen = _guard(view, memory, may_jump=remembered is not None)
+    chosen = view.within(_guard(view, memory, may_jump=remembered is not None))
     decision = _conclude(
         view, memory, proposal, chosen, assessment, start=beginning, pod=pod, now=now
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from paceline_operator.telemetry import ModelFit
 
 _BIN_TOKENS = 128
+_LEAST_MS = 1e-3  # a microsecond: what is said to take no time at all would have no end of capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Forecast:
             + th3 * context * 1e-3
             + th4 * attention * 1e-6
         )
-        return self.model.fast * self._correction(tokens) * line
+        return max(self.model.fast * self._correction(tokens) * line, _LEAST_MS)
 
     def chunk_ms(self, *, decode: float, prefill: float, context: float, before: float) -> float:
         """One step with a single prefill chunk after `before` tokens of its prompt."""

@@ -1,7 +1,7 @@
 """Whether the SLA held: p99s, misses and attainment. Every offered request counts."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paceline_operator.telemetry import RequestRecord, Step
@@ -11,6 +11,7 @@ from paceline_operator.tuning.window import Evidence
 
 MIN_SAMPLES = 20
 _CONFIDENCE = 0.95
+_NEWEST = 200  # steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,12 @@ def mean_rows(steps: Iterable[Step]) -> float:
     """Decode sequences of a step that has any."""
     rows = [step.decode for step in steps if step.decode]
     return sum(rows) / len(rows) if rows else 1.0
+
+
+def quick_step_ms(steps: Sequence[Step]) -> float:
+    """One in ten of the newest steps with a decode was as quick; infinite without such a step."""
+    walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
+    return walls[len(walls) // 10] if walls else math.inf
 
 
 def _is_over(value: float | None, target: float | None) -> bool:

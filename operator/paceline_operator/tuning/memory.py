@@ -1,5 +1,6 @@
 """What one decision leaves to the next, for one pod."""
 
+import math
 from dataclasses import dataclass, field
 
 from paceline_operator.tuning.achievable import Obstacle
@@ -19,6 +20,8 @@ class Memory:
     """Frozen: a decision returns the next one. `*_at` and `*_until` are the pod's clock."""
 
     instance: str = ""
+    at: float = -math.inf
+    """When the last decision was made."""
     sla: SLA | None = None
     policy: Policy | None = None
     was_valid: bool = False

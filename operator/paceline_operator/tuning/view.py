@@ -1,11 +1,11 @@
 """View: all that one decision looks at, gathered once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline_operator.tuning.capacity import Room
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.forecast import Forecast
-from paceline_operator.tuning.measure import Counts, is_breach, observe, pace
+from paceline_operator.tuning.measure import Counts, is_breach, observe, pace, quick_step_ms
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import Observed, Range, TuningSpec
 from paceline_operator.tuning.target import StepTarget, step_target
@@ -62,11 +62,24 @@ class View:
         budget = max(budget, batch + self.room.min_prefill)
         return batch, max(_within(budget, spec.token_budget, capacity.max_token_budget), batch)
 
+    def within(self, caps: Caps) -> Caps:
+        """The same caps, where the pod and the user allow them; a pod may hold others."""
+        capacity, spec = self.evidence.limits.capacity, self.spec
+        return replace(
+            caps,
+            batch_size=_within(caps.batch_size, spec.batch_size, capacity.max_batch_size),
+            token_budget=_within(caps.token_budget, spec.token_budget, capacity.max_token_budget),
+        )
+
 
 def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
     """Gather."""
     limits, forecast = evidence.limits, Forecast(evidence.model)
-    floor_ms = forecast.step_ms(decode=1, prefill=0, context=memory.demand.context)
+    # What a step was measured to take, a floor cannot be above, whatever the model claims.
+    floor_ms = min(
+        forecast.step_ms(decode=1, prefill=0, context=memory.demand.context),
+        quick_step_ms(evidence.steps),
+    )
     target = step_target(
         spec.sla,
         evidence.model,

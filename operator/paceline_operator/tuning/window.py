@@ -3,7 +3,6 @@
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -16,6 +15,13 @@ from paceline_operator.telemetry import (
     SketchSlice,
     Step,
     Telemetry,
+)
+from paceline_operator.tuning.sane import (
+    is_readable,
+    is_sane_request,
+    is_sane_slice,
+    is_sane_step,
+    trouble_of,
 )
 from paceline_operator.tuning.sketch import Sketch
 
@@ -106,19 +112,36 @@ class Window:
 
     def add(self, telemetry: Telemetry) -> None:
         """Take in one answer."""
-        self.trouble = self._trouble(telemetry)
+        self.trouble = trouble_of(telemetry, self._last)
+        if not is_readable(telemetry):
+            return
         if self._must_restart(telemetry):
             self._steps.clear()
             self._requests.clear()
             self._slices.clear()
             self._progress.clear()
         self._last = telemetry
-        steps = [step for step in telemetry.steps if _is_sane_step(step)]
-        self._steps.extend(steps)
-        self._count(steps)
-        self._requests.extend(r for r in telemetry.requests if _is_sane_request(r))
+        self._add_steps(telemetry)
+        self._add_requests(telemetry)
         for piece in telemetry.sketches:
-            self._slices[piece.metric, piece.lane, piece.start_at] = piece
+            if is_sane_slice(piece, telemetry.now):
+                self._slices[piece.metric, piece.lane, piece.start_at] = piece
+
+    def _add_steps(self, telemetry: Telemetry) -> None:
+        """Steps that can be, in the order in which they ran: what is older came out of turn."""
+        newest = self._steps[-1].at if self._steps else -math.inf
+        for step in telemetry.steps:
+            if step.at >= newest and is_sane_step(step, telemetry.now):
+                newest = step.at
+                self._steps.append(step)
+                self._count(step)
+
+    def _add_requests(self, telemetry: Telemetry) -> None:
+        newest = self._requests[-1].finished_at if self._requests else -math.inf
+        for record in telemetry.requests:
+            if record.finished_at >= newest and is_sane_request(record, telemetry.now):
+                newest = record.finished_at
+                self._requests.append(record)
 
     def evidence(self, window_s: float) -> Evidence | None:
         """All that a decision may use, or None while there is `trouble`."""
@@ -129,7 +152,7 @@ class Window:
             return None
         begin = last.now - window_s
         self._forget(last.now - max(window_s, 60.0) - SLICE_S)
-        steps = tuple(self._steps)
+        steps, requests = tuple(self._steps), tuple(self._requests)
         return Evidence(
             now=last.now,
             instance=last.instance,
@@ -140,7 +163,7 @@ class Window:
             info=last.info or EngineInfo(),
             window_s=window_s,
             steps=steps[bisect.bisect_left(steps, begin, key=_step_at) :],
-            requests=tuple(r for r in self._requests if r.finished_at >= begin),
+            requests=requests[bisect.bisect_left(requests, begin, key=_finished_at) :],
             slices=tuple(
                 piece
                 for (metric, _, start_at), piece in self._slices.items()
@@ -149,28 +172,11 @@ class Window:
             progress=(*self._progress, (last.now, self._made)),
         )
 
-    def _count(self, steps: Iterable[Step]) -> None:
+    def _count(self, step: Step) -> None:
         """Steps beyond the newest thousands are dropped; how far they brought sequences is kept."""
-        last_at = -math.inf
-        if self._progress:
-            last_at = self._progress[-1][0]
-        for step in steps:
-            self._made += step.decode > 0
-            if step.at >= last_at + PROGRESS_S:
-                last_at = step.at
-                self._progress.append((last_at, self._made))
-
-    def _trouble(self, telemetry: Telemetry) -> str:
-        last = self._last
-        if not math.isfinite(telemetry.now):
-            return "the pod's clock is not a number"
-        if not telemetry.ready:
-            return "the engine is not ready"
-        if telemetry.limits is None or telemetry.load is None or telemetry.model is None:
-            return "telemetry lacks limits, load or model"
-        if last is not None and telemetry.instance == last.instance:
-            return _contradiction(last, telemetry) or _model_trouble(telemetry.model)
-        return _model_trouble(telemetry.model)
+        self._made += step.decode > 0
+        if not self._progress or step.at >= self._progress[-1][0] + PROGRESS_S:
+            self._progress.append((step.at, self._made))
 
     def _must_restart(self, telemetry: Telemetry) -> bool:
         last = self._last
@@ -187,33 +193,3 @@ class Window:
             self._progress.popleft()
         for key in [key for key in self._slices if key[2] < before]:
             del self._slices[key]
-
-
-def _contradiction(last: Telemetry, telemetry: Telemetry) -> str:
-    if telemetry.now < last.now:
-        return "the pod's clock went back"
-    if telemetry.now == last.now:
-        return "telemetry stands still"
-    if (
-        last.load is not None
-        and telemetry.load is not None
-        and telemetry.load.output_tokens < last.load.output_tokens
-    ):
-        return "counters went back without a new instance"
-    return ""
-
-
-def _model_trouble(model: ModelFit) -> str:
-    figures = (*model.theta, *model.correction, model.fast, model.q_r)
-    if len(model.theta) != 5 or not all(math.isfinite(v) and v >= 0 for v in figures):  # noqa: PLR2004 - docs/runtime-api.md
-        return "the step model holds numbers that cannot be"
-    return ""
-
-
-def _is_sane_step(step: Step) -> bool:
-    return math.isfinite(step.at) and math.isfinite(step.wall_ms) and step.wall_ms > 0
-
-
-def _is_sane_request(record: RequestRecord) -> bool:
-    times = (record.arrived_at, record.finished_at, record.ttft_ms, record.tpot_ms)
-    return all(value is None or math.isfinite(value) for value in times)

@@ -173,3 +173,16 @@ def test_without_a_difference_only_the_lease_is_renewed() -> None:
     decision = decide(replace(SPEC, paused=True), "pod", evidence, Memory(), 0.0)
 
     assert patch_body(SPEC, evidence.limits, decision) == {"epoch": 3, "lease_s": 60.0}
+
+
+def test_a_pod_that_holds_more_than_it_may_is_brought_back_at_once() -> None:
+    """A fifth at a time would take minutes back into bounds that the user has just drawn."""
+    spec = replace(SPEC, batch_size=Range(1, 8), token_budget=Range(64, 400))
+    evidence = an_evidence(limits=a_limits(requested=LimitValues(64, 2048, 200.0)))
+    memory = decide(spec, "pod", evidence, Memory(), 0.0).memory
+
+    decision = decide(spec, "pod", an_evidence(105.0, limits=evidence.limits), memory, 5.0)
+
+    assert decision.chosen is not None
+    assert decision.chosen.batch_size <= 8
+    assert decision.chosen.token_budget <= 400

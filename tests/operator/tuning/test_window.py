@@ -1,6 +1,7 @@
 """Telemetry that contradicts itself must not be decided from."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -102,3 +103,59 @@ def test_the_window_forgets_what_is_older() -> None:
     assert evidence is not None
     assert evidence.steps == ()
     assert evidence.requests == ()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"steps": (a_step(1, 1e9),)},
+        {"steps": (a_step(1, 99.0, decode=-1),)},
+        {"steps": (a_step(1, 99.0, wall_ms=0.0),)},
+        {"steps": (a_step(1, 99.0), a_step(2, 10.0))},
+        {"requests": (a_request(1, 1e9),)},
+        {"requests": (a_request(1, 99.0, arrived_at=99.5),)},
+        {"requests": (a_request(1, 99.0, output_tokens=-3),)},
+        {"requests": (a_request(1, 99.0, tpot_ms=-1.0),)},
+        {"sketches": (SketchSlice("itl_ms", "interactive", 95.0, 0.01, 0, {"x": 1}),)},
+        {"sketches": (SketchSlice("itl_ms", "interactive", 95.0, 0.01, 0, {"99999": 1}),)},
+        {"sketches": (SketchSlice("itl_ms", "interactive", 95.0, 0.999, 0, {"200": 1}),)},
+        {"sketches": (SketchSlice("itl_ms", "interactive", 1e9, 0.01, 0, {"200": 1}),)},
+    ],
+    ids=[
+        "future-step",
+        "negative-step",
+        "step-of-no-time",
+        "step-out-of-turn",
+        "future-request",
+        "ended-before-it-came",
+        "negative-length",
+        "negative-time",
+        "named-bin",
+        "huge-bin",
+        "coarse-bins",
+        "future-slice",
+    ],
+)
+def test_a_record_that_cannot_be_is_left_out(fields: dict[str, Any]) -> None:
+    """One would block what is forgotten by time, or break the sums of all others."""
+    window = Window()
+
+    window.add(a_telemetry(100.0, **fields))
+
+    evidence = window.evidence(60.0)
+    assert evidence is not None
+    kept = len(evidence.steps) + len(evidence.requests) + len(evidence.slices)
+    assert kept == sum(len(records) for records in fields.values()) - 1
+
+
+def test_an_answer_without_a_clock_is_asked_for_again() -> None:
+    """Its records are not lost: the next answer starts where the last good one ended."""
+    window = a_window()
+
+    window.add(a_telemetry(math.nan, next=99))
+
+    assert window.since == 7
+    window.add(a_telemetry(105.0))
+    evidence = window.evidence(60.0)
+    assert evidence is not None
+    assert len(evidence.steps) == 100
