@@ -43,7 +43,9 @@ def _goodput(results: Results, path: Path) -> None:
             for w in results.workloads
         ]
     )
-    figure, axes = plt.subplots(figsize=(10, 0.32 * len(results.workloads) + 2))
+    figure, axes = plt.subplots(
+        figsize=(10, 0.32 * len(results.workloads) + 2), layout="constrained"
+    )
     image = axes.imshow(share, cmap="RdYlGn", vmin=0.5, vmax=1.05, aspect="auto")
     axes.set_xticks(range(len(COMPARED)), COMPARED, rotation=30, ha="right", fontsize=8)
     names = [w.name for w in results.workloads]
@@ -57,7 +59,7 @@ def _goodput(results: Results, path: Path) -> None:
 def _sweep(results: Results, path: Path) -> None:
     """Attainment against load, with the bootstrap's interval."""
     steady = steady_of(results)
-    figure, axes = plt.subplots(figsize=(8, 4.5))
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     for arm in (ORACLE, SINGLE, *DEFAULTS, "AIMD 256/2048", OURS):
         rows = [
             median_interval([s.attainment.least for s in results.scores[w.name, arm]])
@@ -82,11 +84,18 @@ def _limits(results: Results, path: Path) -> None:
     if not chosen:
         return
     figure, rows = plt.subplots(
-        len(chosen), 1, figsize=(8, 2.2 * len(chosen)), sharex=True, squeeze=False
+        len(chosen),
+        1,
+        figsize=(8, 2.2 * len(chosen)),
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
     )
     for axes, workload in zip(rows[:, 0], chosen, strict=True):
         _track(axes, results, workload)
     rows[-1, 0].set_xlabel("seconds")
+    handles, labels = rows[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="outside upper center", ncols=4)
     _save(figure, path)
 
 
@@ -105,7 +114,6 @@ def _track(axes: Axes, results: Results, workload: Workload) -> None:
     other.step(at_s, targets, where="post", color="black", lw=0.8, ls="--")
     other.set_ylabel("step target ms", fontsize=7)
     axes.set_title(workload.name, fontsize=8)
-    axes.legend(fontsize=6, loc="upper right", ncols=4)
 
 
 def _positive(values: Sequence[float]) -> list[float]:
@@ -113,6 +121,5 @@ def _positive(values: Sequence[float]) -> list[float]:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    figure.tight_layout()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
