@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from paceline_operator import __version__
-from paceline_operator.tuning.model import ServiceReport
+from paceline_operator.tuning.model import Compared, ServiceReport
 
 _PREFIX = "paceline_operator"
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_ERROR_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
 
 
 class Metrics:
@@ -47,10 +48,28 @@ class Metrics:
             "service",
             "verdict",
         )
+        self.prediction_errors = Histogram(
+            "paceline_tuner_prediction_error_ratio",
+            "What a change of limits did against what was predicted of it, apart by this share.",
+            ("quantity",),
+            buckets=_ERROR_BUCKETS,
+            registry=self.registry,
+        )
         build = Info(f"{_PREFIX}_build", "The version that runs.", registry=self.registry)
         build.info({"version": __version__})
         for result in ("ok", "error"):
             self.reconciles.labels(result)  # a rate needs a zero to start from
+
+    def count_outcomes(self, report: ServiceReport) -> None:
+        """Count how far predictions were off, of the changes whose outcome a round learned."""
+        for pod in report.pods:
+            if pod.outcome is None:
+                continue
+            for quantity in ("step_ms", "ttft_ms", "capacity_rps"):
+                compared: Compared | None = getattr(pod.outcome, quantity)
+                if compared is not None:
+                    error = abs(compared.error_ratio)
+                    self.prediction_errors.labels(quantity.rpartition("_")[0]).observe(error)
 
     def show_experiments(self, reports: Mapping[str, ServiceReport]) -> None:
         """Show how each service's experiment stands; those without one are not shown."""

@@ -104,6 +104,7 @@ class Rounds:
             _log.exception("a round of %s failed", target.key)
         else:
             self.metrics.tuning_rounds.labels("ok").inc()
+            self.metrics.count_outcomes(self.reports[target.key])
             self.concluded(target.key)
 
     def _target(self, key: str) -> ServiceTarget | None:

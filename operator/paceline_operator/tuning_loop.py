@@ -133,6 +133,7 @@ class TuningLoop:
                 last_change=state.memory.last_change,
                 reversals=state.memory.reversals,
                 was_raised=state.memory.was_raised,
+                pending=state.memory.pending,
             )
             decision = replace(decision, memory=kept, change=None)
         if refusal and decision.start is not None:
@@ -243,4 +244,5 @@ def _report(
         arrival_rps=demand.arrival_rps if evidence is not None else 0.0,
         acknowledged_hash=(limits.config_hash or "") if limits is not None else "",
         error=error,
+        outcome=decision.outcome,
     )

@@ -5,8 +5,8 @@ from typing import Any
 
 from paceline_operator.local.state import Explained
 from paceline_operator.tuning.caps import Caps
-from paceline_operator.tuning.decision import Prediction
 from paceline_operator.tuning.model import Change, Observed, PodReport, ServiceReport
+from paceline_operator.tuning.outcome import Prediction
 
 
 def observed(**changes: Any) -> Observed:

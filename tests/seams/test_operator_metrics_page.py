@@ -6,7 +6,9 @@ from pathlib import Path
 from paceline_operator.metrics import Metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-ROW = re.compile(r"^\| `(paceline_operator_[a-z_]+)` \| (\w+) \|.*\| (.+) \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| `(paceline_(?:operator|tuner)_[a-z_]+)` \| (\w+) \|.*\| (.+) \|$", re.MULTILINE
+)
 ENDINGS = {"counter": "_total", "info": "_info"}
 
 

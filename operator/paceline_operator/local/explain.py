@@ -3,7 +3,8 @@
 from paceline_operator.local.screen import change_line, clock_time
 from paceline_operator.local.state import Explained, LocalState
 from paceline_operator.tuning.caps import Caps
-from paceline_operator.tuning.decision import Prediction
+from paceline_operator.tuning.model import Compared, Outcome
+from paceline_operator.tuning.outcome import Prediction
 
 
 def explain(state: LocalState, pod: str | None, *, last: int) -> str:
@@ -30,6 +31,8 @@ def _decision(decision: Explained) -> str:
         ("verdict", f"{decision.verdict} ({decision.phase})"),
         ("reason", decision.reason),
     ]
+    if decision.outcome is not None:
+        rows.append(("outcome", _outcome(decision.outcome)))
     head = f"{clock_time(decision.at)}  pod/{decision.pod}  mode {decision.mode}"
     return "\n".join([head, *(f"  {name:<11} {text}" for name, text in rows)])
 
@@ -48,6 +51,26 @@ def _prediction(prediction: Prediction) -> str:
     if prediction.capacity_rps is not None:
         parts.append(f"{prediction.capacity_rps:.2f} requests/s fit within the SLA")
     return ", ".join(parts)
+
+
+def _outcome(outcome: Outcome) -> str:
+    """Predicted and measured of the change before, over the first clean period."""
+    parts = [
+        _against("a step", outcome.step_ms, " ms"),
+        _against("first token", outcome.ttft_ms, " ms"),
+        _against("capacity", outcome.capacity_rps, " requests/s"),
+    ]
+    told = ", ".join(part for part in parts if part) or "nothing to compare"
+    return f"of the change at {clock_time(outcome.of)}, over {outcome.steps} steps: {told}"
+
+
+def _against(what: str, compared: Compared | None, unit: str) -> str:
+    if compared is None:
+        return ""
+    return (
+        f"{what} {compared.predicted:.4g} predicted, {compared.measured:.4g}{unit} measured "
+        f"({compared.error_ratio:+.0%})"
+    )
 
 
 def _caps(caps: Caps | None) -> str:

@@ -7,16 +7,18 @@ from paceline_operator.tuning.audit import Audit, is_proven
 from paceline_operator.tuning.awake import TRANSITION_S, awake
 from paceline_operator.tuning.book import Recalled
 from paceline_operator.tuning.caps import PROPOSALS, Caps, Guard
-from paceline_operator.tuning.decision import Decision, Prediction
+from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.explain import inputs_of, reason_of
 from paceline_operator.tuning.measure import verdict
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import Change, Phase, TuningSpec
+from paceline_operator.tuning.outcome import settle
+from paceline_operator.tuning.predict import expect, predict
 from paceline_operator.tuning.propose import Proposal, propose
 from paceline_operator.tuning.remembered import Remembered
 from paceline_operator.tuning.start import Start, begin, failed
 from paceline_operator.tuning.trim import trim
-from paceline_operator.tuning.view import View, look
+from paceline_operator.tuning.view import View, current_caps, look
 from paceline_operator.tuning.window import Evidence
 
 _COOL_AFTER_DECREASE_S = 10.0
@@ -57,6 +59,10 @@ def decide(
 ) -> Decision:
     """Look, propose, assess, guard, explain. An engine that is new begins from `recalled`."""
     memory = awake(spec, evidence, memory)
+    outcome, pending = settle(
+        memory.pending, evidence, current_caps(evidence.limits), spec.interval_s
+    )
+    memory = replace(memory, pending=pending)
     view = look(spec, evidence, memory)
     trimmed = trim(view)
     if trimmed.trim != memory.trim:
@@ -70,7 +76,7 @@ def decide(
     decision = _conclude(
         view, memory, proposal, chosen, assessment, start=beginning, pod=pod, now=now
     )
-    return _begun(decision, failed(view, decision.change))
+    return replace(_begun(decision, failed(view, decision.change)), outcome=outcome)
 
 
 def _assess(view: View, proposal: Proposal) -> Assessment:
@@ -182,6 +188,7 @@ def _conclude(
     may_apply = spec.mode != "Observe" and not spec.paused
     phase = _phase(view, memory)
     reason = start.reason if start else reason_of(view, proposal, chosen, memory)
+    prediction = predict(view, chosen, assessment.capacity_rps)
     change = None
     if may_apply and chosen != current:
         change = Change(
@@ -193,17 +200,10 @@ def _conclude(
             to_token_budget=chosen.token_budget,
             reason=reason,
         )
-        memory = _changed(memory, view, chosen, change)
+        memory = expect(
+            view, _changed(memory, view, chosen, change), change, chosen, prediction
+        )
     held_s = view.evidence.now - memory.changed_at
-    budget, batch = chosen.token_budget, min(chosen.batch_size, max(1, view.evidence.load.running))
-    queued = float(view.evidence.load.waiting_tokens)
-    prediction = Prediction(
-        step_ms=view.room.full_step_ms(chosen.batch_size) if view.is_trusted else None,
-        ttft_ms=view.room.ttft_ms(decode=batch, budget=budget, queued_tokens=queued)
-        if view.is_trusted
-        else None,
-        capacity_rps=assessment.capacity_rps,
-    )
     return Decision(
         at=now,
         pod=pod,

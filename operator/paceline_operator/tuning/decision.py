@@ -6,22 +6,12 @@ from paceline_operator.tuning.achievable import Obstacle
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.measure import NOTHING, Counts
 from paceline_operator.tuning.memory import Memory
-from paceline_operator.tuning.model import Change, Observed, Phase, Verdict
+from paceline_operator.tuning.model import Change, Observed, Outcome, Phase, Verdict
+from paceline_operator.tuning.outcome import NOT_PREDICTED, Prediction
 from paceline_operator.tuning.remembered import Remembered
 from paceline_operator.tuning.start import Start
 
 UNSEEN = Observed(None, None, None, 0, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What the step model says of the chosen caps."""
-
-    step_ms: float | None = None
-    """A full batch with its share of prefill; q_r left out."""
-    ttft_ms: float | None = None
-    """Of the longest usual prompt that arrives now."""
-    capacity_rps: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,9 @@ class Decision:
     applied: bool
     """The mode lets the tuner send `chosen`."""
     inputs: dict[str, float | int | str | bool | None] = field(default_factory=dict)
-    prediction: Prediction = Prediction()
+    prediction: Prediction = NOT_PREDICTED
+    outcome: Outcome | None = None
+    """Of an earlier change, in the first decision that can tell."""
     obstacle: Obstacle = ""
     observed: Observed = UNSEEN
     counts: Counts = NOTHING

@@ -9,6 +9,7 @@ from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.demand import ASSUMED, Demand
 from paceline_operator.tuning.drift import STEADY, Drift
 from paceline_operator.tuning.model import SLA, Change, Phase, Policy
+from paceline_operator.tuning.outcome import Pending
 from paceline_operator.tuning.remembered import Remembered
 
 _REVERSAL_MEMORY_S = 600.0
@@ -51,6 +52,8 @@ class Memory:
     """The remembered limits that it began with, until they are proven, missed or left."""
     last_change: Change | None = None
     drift: Drift = STEADY
+    pending: Pending | None = None
+    """The last change, until its outcome is known."""
 
     @property
     def believes_floor(self) -> bool:

@@ -192,6 +192,32 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure as it was predicted and as it came."""
+
+    predicted: float
+    measured: float
+    error_ratio: float
+    """Measured / predicted - 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one change; None where the period after it did not show a figure."""
+
+    of: float
+    """Unix seconds of the decision that is judged."""
+    steps: int
+    """That were compared."""
+    step_ms: Compared | None = None
+    """Mean of the steps that ran, each predicted by its own shape."""
+    ttft_ms: Compared | None = None
+    """Slowest first token; what was predicted has a margin of 1.3."""
+    capacity_rps: Compared | None = None
+    """Only of a pod whose queue never emptied."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodReport:
     """One pod, as status and `paceline explain` show it."""
 
@@ -218,6 +244,8 @@ class PodReport:
     acknowledged_hash: str
     error: str
     """Why telemetry or a change failed; empty when neither did."""
+    outcome: Outcome | None = None
+    """Of the last change, in the tick that learned it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from paceline_operator.telemetry import LimitsAnswer
 from paceline_operator.tuning.capacity import Room
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.forecast import Forecast
@@ -101,13 +102,17 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
             _MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
         ),
         target=target,
-        # A lost lease holds the certified limits; else what was asked for, which a drain reaches.
-        current=Caps.of(limits.effective if limits.lease_lost else limits.requested),
+        current=current_caps(limits),
         observed=observed,
         counts=counts,
         # Slices begun after the change: earlier ones still hold gaps of the old limits.
         recent=pace(spec.sla, evidence, max(evidence.now - 2 * REACT_S, memory.changed_at)),
     )
+
+
+def current_caps(limits: LimitsAnswer) -> Caps:
+    """A lost lease holds the certified limits; else what was asked for, which a drain reaches."""
+    return Caps.of(limits.effective if limits.lease_lost else limits.requested)
 
 
 def _within(value: int, bounds: Range, capacity: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from paceline_operator.local.cluster import explain_status
 from paceline_operator.local.explain import explain
 from paceline_operator.local.state import Explained, LocalState
-from paceline_operator.tuning.model import SLA
+from paceline_operator.tuning.model import SLA, Compared, Outcome
 from paceline_testing.reports import a_report, an_explained
 
 
@@ -108,3 +108,12 @@ def test_a_service_in_a_cluster_is_explained_from_its_status() -> None:
     assert "batch 16, tokens 128" in text
     assert "32/2048 → 16/128: ITL binds" in text
     assert "chat-2" not in text
+
+
+def test_what_became_of_a_change_is_told() -> None:
+    """Predicted and measured side by side, with how far apart they are."""
+    outcome = Outcome(of=1_700_000_000.0, steps=40, step_ms=Compared(290.0, 320.0, 0.1034))
+
+    text = explain(a_state(an_explained(outcome=outcome)), None, last=1)
+
+    assert "over 40 steps: a step 290 predicted, 320 ms measured (+10%)" in text
