@@ -1,6 +1,7 @@
 """What a pod's runtime API answers, typed (docs/runtime-api.md). Unknown fields are ignored."""
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class LimitValues(msgspec.Struct, frozen=True):
@@ -11,6 +12,8 @@ class LimitValues(msgspec.Struct, frozen=True):
     step_target_ms: float | None = None
     interactive_share: float = 0.8
     batch_share: float = 0.2
+    pace_tpot_ms: float | UnsetType | None = UNSET
+    """Unset by an engine that knows no slack, and refuses to be sent one."""
 
 
 class CapacityValues(msgspec.Struct, frozen=True):

@@ -110,6 +110,8 @@ def _set_limits(patch: ConfigPatch, epoch: int) -> SetLimits:
         clear_step_target=patch.step_target_ms is None,
         interactive_share=_value(patch.interactive_share),
         batch_share=_value(patch.batch_share),
+        pace_tpot_ms=_value(patch.pace_tpot_ms),
+        clear_pace_tpot=patch.pace_tpot_ms is None,
         lease_s=patch.lease_s,
         certified=patch.certified,
         coefficients=coefficients_of(patch),

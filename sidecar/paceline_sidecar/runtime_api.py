@@ -68,6 +68,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_target_ms: TargetMs | UnsetType | None = UNSET
     interactive_share: Share | UnsetType = UNSET
     batch_share: Share | UnsetType = UNSET
+    pace_tpot_ms: TargetMs | UnsetType | None = UNSET
     sla: SlaPatch | UnsetType = UNSET
     admission: AdmissionPatch | UnsetType = UNSET
     config_hash: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET

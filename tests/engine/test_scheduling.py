@@ -3,6 +3,7 @@
 import pytest
 
 from paceline_engine.limits import Lane, Limits
+from paceline_engine.pacing.pacer import NoPacer, StepShape
 from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.waiting import MAX_OVERTAKEN
 from paceline_engine.wire import SetLimits
@@ -293,3 +294,41 @@ def test_the_end_of_sequence_ends_an_answer_unless_ignored(ignore_eos: bool) -> 
     under_test.run_to_end()
 
     assert under_test.tokens("a") == (free if ignore_eos else free[:3])
+
+
+class _Listener(NoPacer):
+    """Allows everything and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.slacks_ms: list[float | None] = []
+
+    def token_total(self, shape: StepShape, limits: Limits) -> int:
+        self.slacks_ms.append(shape.slack_ms)
+        return limits.token_budget
+
+
+def test_the_pacer_is_told_the_slack_of_who_decodes() -> None:
+    """From the first token on, by the engine's clock: what a client would measure."""
+    pacer = _Listener()
+    under_test = EngineUnderTest(pacer=pacer, limits=Limits(8, 64, pace_tpot_ms=100.0))
+    under_test.submit(a_submit("a", max_tokens=3))
+
+    under_test.step()
+    under_test.clock.advance(0.05)
+    under_test.step()
+    under_test.clock.advance(0.3)
+    under_test.step()
+
+    assert pacer.slacks_ms[0] is None
+    assert pacer.slacks_ms[1:] == pytest.approx([93.0 - 50.0, 2 * 93.0 - 350.0])
+
+
+def test_without_a_pace_no_slack_is_told() -> None:
+    """Nobody asked for it."""
+    pacer = _Listener()
+    under_test = EngineUnderTest(pacer=pacer)
+    under_test.submit(a_submit("a", max_tokens=3))
+
+    under_test.run_to_end()
+
+    assert set(pacer.slacks_ms) == {None}

@@ -114,7 +114,11 @@ class Plant:
             context=sum(job.prompt + job.tokens for job in decodes),
             prefill_wanted=sum(job.prompt - job.computed for job in prompts),
             prefill_context=prompts[0].computed if prompts else 0,
-            slack_ms=None if pace_ms is None else self.slack.ms(pace_ms, self.now),
+            slack_ms=None
+            if pace_ms is None
+            else self.slack.ms(
+                pace_ms, self.now, is_full=len(self.running) >= self.limits.max_batch_size
+            ),
         )
         total = self.pacer.token_total(shape, self.limits)
         prefill = attention = 0

@@ -34,6 +34,8 @@ class PlantPod:
     """Telemetry and limits cannot be reached."""
     is_blind: bool = False
     """Only telemetry cannot be reached."""
+    knows_slack: bool = True
+    """Its engine can pace each request."""
     bodies: list[dict[str, object]] = field(default_factory=list)
     """Every accepted change and renewal."""
 
@@ -85,6 +87,8 @@ class PlantPod:
         assert isinstance(epoch, int)
         if epoch < plant.limits.epoch or (epoch == plant.limits.epoch and len(body) > 2):
             raise PodRefusedError(pod.name, 409, "epoch is old")
+        if "pace_tpot_ms" in body and not self.knows_slack:
+            raise PodRefusedError(pod.name, 422, "pace_tpot_ms: unknown field")
         self.bodies.append(dict(body))
         known = {name: value for name, value in body.items() if name in asdict(plant.limits)}
         plant.limits, _ = clamp(replace(plant.limits, **known), plant.capacity)  # type: ignore[arg-type]  # JSON's values
@@ -96,7 +100,10 @@ class PlantPod:
         return self._limits()
 
     def _limits(self) -> answers.LimitsAnswer:
-        held = msgspec.convert(asdict(self.plant.limits), answers.LimitValues)
+        values = asdict(self.plant.limits)
+        if not self.knows_slack:
+            del values["pace_tpot_ms"]
+        held = msgspec.convert(values, answers.LimitValues)
         return answers.LimitsAnswer(
             requested=held,
             effective=held,

@@ -282,12 +282,14 @@ class ScriptedEngine:
         expires_at = None if change.lease_s is None else time.monotonic() + change.lease_s
         requested = held.requested
         if change.epoch > held.epoch:
-            names = ("max_batch_size", "token_budget", "step_target_ms")
+            names = ("max_batch_size", "token_budget", "step_target_ms", "pace_tpot_ms")
             shares = ("interactive_share", "batch_share")
             given = {name: getattr(change, name) for name in (*names, *shares)}
             given = {name: value for name, value in given.items() if value is not None}
             if change.clear_step_target:
                 given["step_target_ms"] = None
+            if change.clear_pace_tpot:
+                given["pace_tpot_ms"] = None
             requested = msgspec.structs.replace(requested, **given)
         effective, clamped = _clamped(requested)
         self._state = msgspec.structs.replace(

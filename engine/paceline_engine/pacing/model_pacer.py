@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.fit import Fit, fit, scale_of
+from paceline_engine.pacing.knee import KneeWatch, best_knee, with_knee
 from paceline_engine.pacing.pacer import StepShape
 from paceline_engine.pacing.prior import Prior, seeded
 from paceline_engine.pacing.residuals import Residuals
@@ -47,6 +48,7 @@ class ModelPacer:
         """Of any kind: they number the dither, so that equal states answer alike."""
         self._since_fit = 0
         self._fitted_at = -math.inf
+        self._knee_watch = KneeWatch()
         self._reason = "learning: no fit yet"
 
     def token_total(self, shape: StepShape, limits: Limits) -> int:
@@ -56,7 +58,13 @@ class ModelPacer:
         if shape.decode == 0 or target_ms is None:
             return budget
         least = min(shape.decode + self._prior.min_prefill, budget)
-        totals = Totals(self._model, self._residuals, shape, target_ms / self._residuals.q_r)
+        totals = Totals(
+            self._model,
+            self._residuals,
+            shape,
+            target_ms / self._residuals.q_r,
+            has_tiles=self._prior.has_tiles,
+        )
         most = totals.most(budget)
         # What finishes every prompt that waits is the best step there is.
         if most <= least or shape.decode + shape.prefill_wanted <= most:
@@ -181,6 +189,8 @@ class ModelPacer:
         training, holdout = self._store.split()
         if len(training) < _FIRST_FIT_STEPS // 2:
             return
+        if self._origin == "fit" and self._knee_watch.is_due(self._samples, at):
+            self._turn(best_knee(training, holdout, self._prior))
         result = self._fit(training, holdout, self._prior)
         if result.refusal and self._prior is not self._assumed:
             # A seed from another world must not keep this one from being learned.
@@ -193,6 +203,16 @@ class ModelPacer:
         self._model = result.model
         self._anchor = result.prior
         self._judge_anew()
+
+    def _turn(self, knee: int) -> None:
+        """Pull fits to a line that turns at another knee."""
+        if knee == self._prior.model.knee:
+            return
+        is_assumed = self._prior is self._assumed
+        self._assumed = with_knee(self._assumed, knee)
+        self._prior = self._assumed if is_assumed else with_knee(self._prior, knee)
+        # They were measured against a line that is no more.
+        self._residuals.forget()
 
     def _fit(self, training: list[Sample], holdout: list[Sample], prior: Prior) -> Fit:
         """Fit all that is stored; where that is refused, the newest steps alone."""

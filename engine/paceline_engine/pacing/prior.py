@@ -43,6 +43,8 @@ class Prior:
     max_q_r: float
     min_prefill: int
     """Prefill tokens that every step may hold, so that prompts never starve."""
+    has_tiles: bool = False
+    """Matrix products run in tiles of 128 tokens, as on every GPU in the table."""
 
 
 def prior_for(info: ModelInfo) -> Prior:
@@ -105,6 +107,7 @@ def _gpu_prior(info: ModelInfo) -> Prior:
         max_mape=0.15,
         max_q_r=1.5,
         min_prefill=64,
+        has_tiles=True,
     )
 
 

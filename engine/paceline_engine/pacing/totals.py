@@ -3,7 +3,8 @@
 Among totals c with t^(c) * q_r <= tau, where d decodes run:
 
     most     the largest c
-    better   a bin's last total >= 0.6 * most whose prefill rate (c - d) / t^(c) is 2 % higher
+    better   a bin's last total >= 0.6 * most whose prefill rate (c - d) / t^(c) is 2 % higher,
+             or the nearest one, where tiles end there and its rate is at most 2 % lower
     dither   in 3 of 100 steps, any bin's last total >= 0.5 * most: what feeds the corrections
 """
 
@@ -14,6 +15,7 @@ from paceline_engine.pacing.residuals import BIN_TOKENS, Residuals
 from paceline_engine.pacing.step_model import StepModel
 
 _BETTER = 1.02  # times the prefill rate: less is within the noise of a correction
+_EVEN = 0.98  # of the rate: on average a bin holds half a tile of nothing, and its end none
 _BETTER_FROM = 0.6  # of the most: a smaller step costs the first token of whoever waits
 _DITHER_FROM = 0.5
 _DITHER_SHARE = 0.03
@@ -29,6 +31,8 @@ class Totals:
     shape: StepShape
     allowed_ms: float
     """tau / q_r: what t^ may be."""
+    has_tiles: bool = False
+    """A step's work is cut into tiles as long as a bin."""
 
     def most(self, budget: int) -> int:
         """The largest total in [decode, budget] predicted within what is allowed, else 0."""
@@ -51,12 +55,14 @@ class Totals:
         if not residuals.is_known(most):
             return most
         best, rate = most, self._rate(most)
+        needed = _EVEN if self.has_tiles else _BETTER
         for total in _bin_ends(max(least, int(_BETTER_FROM * most) + 1), most):
-            if not residuals.is_known(total):
-                continue
-            ms = self._ms(total)
-            if ms <= self.allowed_ms and total - self.shape.decode >= _BETTER * rate * ms:
-                best, rate = total, (total - self.shape.decode) / ms
+            if residuals.is_known(total):
+                ms = self._ms(total)
+                there = (total - self.shape.decode) / ms
+                if ms <= self.allowed_ms and there >= needed * rate:
+                    best, rate = total, max(rate, there)
+            needed = _BETTER
         return best
 
     def dithered(self, most: int, least: int, step: int) -> int:

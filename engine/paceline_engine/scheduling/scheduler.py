@@ -209,7 +209,9 @@ class Scheduler:
             context=context,
             prefill_wanted=self._prefill_wanted(limits),
             prefill_context=first.num_computed if first else 0,
-            slack_ms=None if pace_ms is None else self._slack.ms(pace_ms, now),
+            slack_ms=None
+            if pace_ms is None
+            else self._slack.ms(pace_ms, now, is_full=self.num_running >= limits.max_batch_size),
         )
 
     def _prefill(self, tokens: int, limits: Limits, now: float, *, may_admit: bool) -> list[Slice]:

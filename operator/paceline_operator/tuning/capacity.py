@@ -24,6 +24,8 @@ class Room:
     target_ms: float | None
     """Of a step, with q_r included; None where no target asks for one."""
     min_prefill: int
+    longest_ms: float | None = None
+    """What a step may take where requests are ahead; None where `target_ms` holds for each."""
 
     def largest_batch(self, top: int) -> tuple[int, str]:
         """The largest safe occupancy up to `top`, and what bounds it."""
@@ -35,12 +37,13 @@ class Room:
 
     def useful_budget(self, top: int) -> int:
         """The most tokens that a step with at least one decode can hold within the target."""
-        if self.target_ms is None:
+        longest_ms = self.longest_ms or self.target_ms
+        if longest_ms is None:
             return top
         low, high = 1, top
         while low < high:
             middle = (low + high + 1) // 2
-            if self._with_q_r(decode=1, prefill=middle - 1) <= self.target_ms:
+            if self._with_q_r(decode=1, prefill=middle - 1) <= longest_ms:
                 low = middle
             else:
                 high = middle - 1

@@ -1,4 +1,4 @@
-"""Caps: the three live limits that the tuner chooses, and the guards on their way to a pod.
+"""Caps: the live limits that the tuner chooses, and the guards on their way to a pod.
 
 A model refitted every few seconds wavers; limits must not. Lowering follows the middle of the
 last three proposals, raising the least of the last six, and neither leaves the dead band.
@@ -8,6 +8,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from msgspec import UNSET
 
 from paceline_operator.telemetry import LimitValues
 
@@ -25,16 +27,18 @@ PROPOSALS = _TO_RAISE
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Max batch size, token budget, step target."""
+    """Max batch size, token budget, step target, pace of each request."""
 
     batch_size: int
     token_budget: int
     step_target_ms: float | None
+    pace_tpot_ms: float | None = None
 
     @classmethod
     def of(cls, limits: LimitValues) -> "Caps":
         """Read from a pod's limits."""
-        return cls(limits.max_batch_size, limits.token_budget, limits.step_target_ms)
+        pace_ms = None if limits.pace_tpot_ms is UNSET else limits.pace_tpot_ms
+        return cls(limits.max_batch_size, limits.token_budget, limits.step_target_ms, pace_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ class Guard:
         wanted = Caps(
             self._batch(current.batch_size, [p.batch_size for p in proposals]),
             self._budget(current.token_budget, [p.token_budget for p in proposals]),
-            self._target(current.step_target_ms, proposals),
+            self._target(current.step_target_ms, [p.step_target_ms for p in proposals]),
+            self._target(current.pace_tpot_ms, [p.pace_tpot_ms for p in proposals]),
         )
         return self._settle(current, wanted)
 
@@ -81,10 +86,10 @@ class Guard:
             return min(least, int(current * _MAX_INCREASE))
         return current
 
-    def _target(self, current: float | None, proposals: Sequence[Caps]) -> float | None:
-        targets = [p.step_target_ms for p in proposals if p.step_target_ms is not None]
-        latest = proposals[-1].step_target_ms
-        if latest is None or current is None or len(targets) < len(proposals):
+    def _target(self, current: float | None, proposed: Sequence[float | None]) -> float | None:
+        targets = [target_ms for target_ms in proposed if target_ms is not None]
+        latest = proposed[-1]
+        if latest is None or current is None or len(targets) < len(proposed):
             return latest
         lower = latest if self.is_urgent else statistics.median_low(targets[-_TO_LOWER:])
         if lower < current:
@@ -101,12 +106,16 @@ class Guard:
         band = max(_TILE, _BUDGET_DEAD_BAND * current.token_budget) * self.widen
         if abs(budget - current.token_budget) <= band:
             budget = current.token_budget
-        target = wanted.step_target_ms
-        if target is not None and current.step_target_ms is not None:
-            moved = abs(target / current.step_target_ms - 1)
-            still = 0.0 if self.may_jump else _TARGET_DEAD_BAND * self.widen
-            target = current.step_target_ms if moved <= still else target
-        return Caps(batch, budget, target)
+        target_ms = self._still(current.step_target_ms, wanted.step_target_ms)
+        return Caps(
+            batch, budget, target_ms, self._still(current.pace_tpot_ms, wanted.pace_tpot_ms)
+        )
+
+    def _still(self, current: float | None, wanted: float | None) -> float | None:
+        if wanted is None or current is None:
+            return wanted
+        band = 0.0 if self.may_jump else _TARGET_DEAD_BAND * self.widen
+        return current if abs(wanted / current - 1) <= band else wanted
 
     def _batch_band(self, current: int, *, is_raise: bool) -> float:
         if self.may_jump or (self.is_urgent and not is_raise):

@@ -152,6 +152,9 @@ def _is_raise(current: Caps, wanted: Caps) -> bool:
     """No cap goes down, so nothing gets safer."""
     held, target = current.step_target_ms, wanted.step_target_ms
     is_tighter = target is not None and (held is None or target < held)
+    held, pace = current.pace_tpot_ms, wanted.pace_tpot_ms
+    # No pace leaves the step target, which allows less.
+    is_tighter |= held is not None and (pace is None or pace < held)
     return not (
         wanted.batch_size < current.batch_size
         or wanted.token_budget < current.token_budget
@@ -200,9 +203,7 @@ def _conclude(
             to_token_budget=chosen.token_budget,
             reason=reason,
         )
-        memory = expect(
-            view, _changed(memory, view, chosen, change), change, chosen, prediction
-        )
+        memory = expect(view, _changed(memory, view, chosen, change), change, chosen, prediction)
     held_s = view.evidence.now - memory.changed_at
     return Decision(
         at=now,

@@ -34,6 +34,8 @@ def reason_of(view: View, proposal: Proposal, chosen: Caps, memory: Memory) -> s
     bound = _WORDS.get(proposal.binding, proposal.binding)
     target = view.target.ms
     pace = f"; steps are paced to {target:.1f} ms" if target is not None else ""
+    if view.target.pace_tpot_ms is not None:
+        pace = f"; requests are paced to {view.target.pace_tpot_ms:.1f} ms a token"
     trimmed = f", {1 - memory.trim:.0%} trimmed by feedback" if memory.trim < 1 else ""
     if view.is_learning:
         within = ", within remembered limits" if memory.started is not None else ""
@@ -92,4 +94,5 @@ def inputs_of(view: View) -> dict[str, float | int | str | bool | None]:
         "degraded_hardware": view.memory.drift.is_degraded(evidence.now),
         "trim": view.memory.trim,
         "step_target_ms": view.target.ms,
+        "pace_tpot_ms": view.target.pace_tpot_ms,
     }

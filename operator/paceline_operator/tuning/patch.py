@@ -2,6 +2,8 @@
 
 from dataclasses import asdict
 
+from msgspec import UNSET
+
 from paceline_operator.telemetry import LimitsAnswer
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.decision import Decision
@@ -16,6 +18,9 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
     body: dict[str, object] = {}
     if decision.applied and decision.chosen is not None and decision.chosen != decision.current:
         body.update(_caps(decision.chosen))
+        if limits.requested.pace_tpot_ms is not UNSET:
+            # An engine that does not know the field refuses the change that names it.
+            body["pace_tpot_ms"] = decision.chosen.pace_tpot_ms
     if decision.applied and decision.start is not None:
         body["coefficients"] = _coefficients(decision.start.coefficients)
     if (limits.config_hash or "") != spec.config_hash:

@@ -1,6 +1,6 @@
 """What the caps should be, before the guards: by the model, or by trial where it is untrusted."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.view import View
@@ -33,7 +33,12 @@ def propose(view: View) -> Proposal:
         return _by_model(view)
     # A floor that a moment's noise made must not cut the batch to one.
     if view.is_learning or is_new_floor:
-        caps = Caps(view.current.batch_size, view.current.token_budget, view.target.ms)
+        caps = Caps(
+            view.current.batch_size,
+            view.current.token_budget,
+            view.target.ms,
+            view.target.pace_tpot_ms,
+        )
         return _bounded(view, caps, view.target.binding, "Capacity")
     return _by_trial(view)
 
@@ -48,7 +53,9 @@ def _by_model(view: View) -> Proposal:
     most = view.room.useful_budget(capacity.max_token_budget)
     budget = most if most < _TILE else most // _TILE * _TILE
     binding = view.target.binding if bound == "SLA" else bound
-    return _bounded(view, Caps(batch, budget, view.target.ms), binding, bound)
+    return _bounded(
+        view, Caps(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
+    )
 
 
 def _by_trial(view: View) -> Proposal:
@@ -61,7 +68,7 @@ def _by_trial(view: View) -> Proposal:
         budget = max(int(budget * _AIMD_BUDGET), batch + 2 * view.room.min_prefill)
     elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
         batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)
-    caps = Caps(batch, budget, view.target.ms)
+    caps = Caps(batch, budget, view.target.ms, view.target.pace_tpot_ms)
     return _bounded(view, caps, view.target.binding, "Capacity")
 
 
@@ -80,4 +87,4 @@ def _bounded(view: View, caps: Caps, binding: str, batch_bound: str) -> Proposal
     batch, budget = view.bounded(caps.batch_size, caps.token_budget)
     if batch != caps.batch_size:
         binding = "Bounds"
-    return Proposal(Caps(batch, budget, caps.step_target_ms), binding, batch_bound)
+    return Proposal(replace(caps, batch_size=batch, token_budget=budget), binding, batch_bound)

@@ -7,6 +7,8 @@ that cannot be is left out.
 import math
 from collections.abc import Iterable
 
+from msgspec import UNSET
+
 from paceline_operator.telemetry import (
     LimitsAnswer,
     Load,
@@ -109,6 +111,7 @@ def _limits_trouble(limits: LimitsAnswer) -> str:
     for held in (limits.requested, limits.effective, limits.certified):
         sizes += [held.max_batch_size, held.token_budget]
         targets.append(held.step_target_ms)
+        targets.append(None if held.pace_tpot_ms is UNSET else held.pace_tpot_ms)
     is_sane = all(1 <= size <= _LARGEST for size in sizes) and all(
         target is None or 0 < target <= _LARGEST for target in targets
     )

@@ -73,4 +73,5 @@ def _proposal(view: View, limits: Remembered) -> Proposal:
     # What was learned there of this pace's tail counts here; a target of none stays none.
     targets = [ms for ms in (view.target.ms, limits.step_target_ms) if ms is not None]
     target_ms = min(targets) if view.target.ms is not None else None
-    return Proposal(Caps(batch, budget, target_ms), BINDING, "Capacity")
+    caps = Caps(batch, budget, target_ms, view.target.pace_tpot_ms)
+    return Proposal(caps, BINDING, "Capacity")

@@ -11,6 +11,7 @@ _TAIL_POWER = 2.33 / 1.64 - 1
 _MIN_TAIL = 0.7
 _TPOT_SHARE = 0.95  # a request's mean must stay below its target, with some room
 _MEAN_OVER_TAIL = 1.15  # most of q_r that a mean over many steps may take back
+_LONGEST_STEP = 2.0  # of the pace: as the engine clips its slack
 _FLOOR_ROOM = 3.0  # with a target that no step can meet, steps may take three floors
 
 
@@ -22,14 +23,30 @@ class StepTarget:
     binding: Literal["SLA:itl", "SLA:tpot", "None"]
     is_below_floor: bool = False
     """Not even one decode alone keeps the SLA."""
+    pace_tpot_ms: float | None = None
+    """The mean that each request keeps, where no single gap counts: steps may take its slack."""
+
+    @property
+    def longest_ms(self) -> float | None:
+        """What any step may take: an engine that paces requests lets steps be longer than τ."""
+        if self.ms is None or self.pace_tpot_ms is None:
+            return self.ms
+        return max(self.ms, _LONGEST_STEP * self.pace_tpot_ms)
 
 
 def step_target(
-    sla: SLA, model: ModelFit, *, trim: float, floor_ms: float, gives_up: bool
+    sla: SLA,
+    model: ModelFit,
+    *,
+    trim: float,
+    floor_ms: float,
+    gives_up: bool,
+    has_slack: bool = False,
 ) -> StepTarget:
     """Derive τ. The pacer keeps t^ * q_r <= τ, so 95 of 100 steps are within τ.
 
     With `gives_up`, a target below the floor is left for a pace that serves all requests well.
+    With `has_slack`, the engine can pace each request: it is told to where TPOT alone counts.
     """
     wanted: list[tuple[float, Literal["SLA:itl", "SLA:tpot"], float]] = []
     if sla.itl_p99_ms is not None:
@@ -44,8 +61,11 @@ def step_target(
     target_ms, binding, promised_ms = min(wanted)
     is_below_floor = model.valid and floor_ms > promised_ms
     if is_below_floor and gives_up:
-        target_ms = _FLOOR_ROOM * floor_ms * model.q_r
-    return StepTarget(target_ms, binding, is_below_floor)
+        return StepTarget(_FLOOR_ROOM * floor_ms * model.q_r, binding, is_below_floor)
+    pace_ms = None
+    if has_slack and sla.itl_p99_ms is None and sla.tpot_p99_ms is not None:
+        pace_ms = sla.tpot_p99_ms * trim
+    return StepTarget(target_ms, binding, is_below_floor, pace_ms)
 
 
 def tail(model: ModelFit) -> float:

@@ -32,5 +32,11 @@ def trim(view: View) -> Memory:
 
 
 def _is_in_force(view: View) -> bool:
-    held, wanted = view.current.step_target_ms, view.target.ms
-    return wanted is None or (held is not None and held <= wanted * 1.1)
+    current, target = view.current, view.target
+    pairs = (
+        (current.step_target_ms, target.ms),
+        (current.pace_tpot_ms, target.pace_tpot_ms),
+    )
+    return all(
+        wanted is None or (held is not None and held <= wanted * 1.1) for held, wanted in pairs
+    )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from msgspec import UNSET
+
 from paceline_operator.telemetry import LimitsAnswer
 from paceline_operator.tuning.capacity import Room
 from paceline_operator.tuning.caps import Caps
@@ -87,6 +89,7 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
         trim=memory.trim * spec.step_margin,
         floor_ms=floor_ms,
         gives_up=memory.believes_floor,
+        has_slack=limits.requested.pace_tpot_ms is not UNSET,
     )
     is_cpu = evidence.info.device.startswith("cpu")
     observed, counts = observe(spec.sla, evidence)
@@ -100,6 +103,7 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
             limits.capacity,
             target.ms,
             _MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
+            longest_ms=target.longest_ms,
         ),
         target=target,
         current=current_caps(limits),

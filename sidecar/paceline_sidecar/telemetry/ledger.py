@@ -16,7 +16,14 @@ from paceline_sidecar.telemetry.sketch import GapSketch
 from paceline_sidecar.telemetry.vllm_counts import VllmCounts
 
 LANES: tuple[Lane, ...] = get_args(Lane)
-KNOBS = ("max_batch_size", "token_budget", "step_target_ms", "interactive_share", "batch_share")
+KNOBS = (
+    "max_batch_size",
+    "token_budget",
+    "step_target_ms",
+    "pace_tpot_ms",
+    "interactive_share",
+    "batch_share",
+)
 AbortCause = Literal["disconnect", "stop_string", "deadline", "shed", "drain"]
 
 # An 8-billion-parameter model gives a token every 3 to 10 ms: the first edges lie below.

@@ -150,6 +150,14 @@ def test_the_tile_that_prefills_faster_is_preferred() -> None:
     assert Totals(LINE, known({}), BACKLOG, allowed_ms=1e3).better(906, 84) == 906
 
 
+def test_where_tiles_end_a_step_ends_unless_that_costs_prefill() -> None:
+    """The correction is a mean over its bin: it cannot tell a full tile from a begun one."""
+    totals = Totals(LINE, known({}), BACKLOG, allowed_ms=1e3, has_tiles=True)
+
+    assert totals.better(most=906, least=84) == 895
+    assert totals.better(most=250, least=84) == 250
+
+
 def test_a_tile_is_not_preferred_where_it_is_unknown_small_or_too_long() -> None:
     """A correction that nobody measured is no reason, and six tenths are the least."""
     cheap = known({0: 0.7, 1: 0.7, 2: 0.7, 3: 0.7})
