@@ -1,0 +1,45 @@
+"""The live limits are typed on both sides of the runtime API: what is sent is what is taken."""
+
+import msgspec
+
+from paceline_engine.wire import LimitsView
+from paceline_operator import telemetry as read
+from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.decision import Decision
+from paceline_operator.tuning.model import SLA, TuningSpec
+from paceline_operator.tuning.patch import patch_body
+from paceline_sidecar import runtime_api as told
+
+
+def fields(kind: type[msgspec.Struct]) -> set[str]:
+    return set(kind.__struct_fields__)
+
+
+def test_the_limits_have_the_same_fields_on_both_sides() -> None:
+    """A limit that one side does not know would silently stay at its default."""
+    assert fields(read.LimitValues) == fields(LimitsView)
+
+
+def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
+    """Unknown fields are refused: one wrong name would refuse the whole change."""
+    held = read.LimitValues(8, 512, pace_tpot_ms=None)
+    capacity = read.CapacityValues(64, 2048, 4096, 16, 4096)
+    limits = read.LimitsAnswer(held, held, held, capacity, epoch=3)
+    decision = Decision(
+        at=0.0,
+        pod="pod",
+        phase="Tracking",
+        verdict="Meeting",
+        binding="SLA:tpot",
+        reason="",
+        current=Caps.of(held),
+        wanted=None,
+        chosen=Caps(16, 1024, 52.0, 50.0),
+        applied=True,
+    )
+    spec = TuningSpec(sla=SLA(tpot_p99_ms=50.0), config_hash="one")
+
+    body = patch_body(spec, limits, decision)
+    patch = msgspec.json.decode(msgspec.json.encode(body), type=told.LimitsPatch)
+
+    assert (patch.step_target_ms, patch.pace_tpot_ms, patch.epoch) == (52.0, 50.0, 4)
