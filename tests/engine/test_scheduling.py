@@ -332,3 +332,18 @@ def test_without_a_pace_no_slack_is_told() -> None:
     under_test.run_to_end()
 
     assert set(pacer.slacks_ms) == {None}
+
+
+@pytest.mark.parametrize(("others", "slack_ms"), [(0, 186.0), (1, 100.0)], ids=["room", "full"])
+def test_a_batch_that_will_be_full_spends_no_slack(others: int, slack_ms: float) -> None:
+    """Who waits takes the last row in this very step: it counts before it is admitted."""
+    pacer = _Listener()
+    under_test = EngineUnderTest(pacer=pacer, limits=Limits(2, 64, pace_tpot_ms=100.0))
+    under_test.submit(a_submit("a", max_tokens=9))
+    under_test.step()
+    under_test.step()
+
+    under_test.submit(*(a_submit(f"b{number}") for number in range(others)))
+    under_test.step()
+
+    assert pacer.slacks_ms[-1] == pytest.approx(slack_ms)

@@ -204,14 +204,14 @@ class Scheduler:
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         first = next(iter(self.prefilling.values()), None)
         pace_ms = limits.pace_tpot_ms
+        # Whoever can begin does so in this very step.
+        is_full = self.num_running + self.num_waiting >= limits.max_batch_size
         return StepShape(
             decode=decode,
             context=context,
             prefill_wanted=self._prefill_wanted(limits),
             prefill_context=first.num_computed if first else 0,
-            slack_ms=None
-            if pace_ms is None
-            else self._slack.ms(pace_ms, now, is_full=self.num_running >= limits.max_batch_size),
+            slack_ms=None if pace_ms is None else self._slack.ms(pace_ms, now, is_full=is_full),
         )
 
     def _prefill(self, tokens: int, limits: Limits, now: float, *, may_admit: bool) -> list[Slice]:
