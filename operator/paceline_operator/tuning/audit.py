@@ -1,6 +1,8 @@
 """L3: counts of misses under one set of limits, and when they certify it."""
 
+import bisect
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from paceline_operator.telemetry import RequestRecord
 from paceline_operator.tuning.measure import Counts, is_certain, is_late
@@ -10,6 +12,8 @@ from paceline_operator.tuning.window import Evidence
 _BLOCK = 100
 _DEFAULT_DISPERSION = 8.0
 _MIN_BLOCKS = 5
+_MAX_BLOCKS = 50
+_seq = attrgetter("seq")
 _PROVEN_REQUESTS = 20
 
 
@@ -44,23 +48,26 @@ class Audit:
 
     def add(self, sla: SLA, evidence: Evidence) -> "Audit":
         """Count what ended since the last look."""
-        audit = self
-        for record in evidence.requests:
-            if record.seq <= audit.last_seq or record.arrived_at < self.since:
-                continue
-            audit = audit._with(record.seq, missed=is_missed(sla, record))
-        return audit
-
-    def _with(self, seq: int, *, missed: bool) -> "Audit":
-        size, misses = self.open_block[0] + 1, self.open_block[1] + missed
-        is_full = size >= _BLOCK
+        first = bisect.bisect_right(evidence.requests, self.last_seq, key=_seq)
+        new = [r for r in evidence.requests[first:] if r.arrived_at >= self.since]
+        if not new:
+            return self
+        blocks = list(self.blocks)
+        size, open_misses = self.open_block
+        misses = 0
+        for record in new:
+            missed = is_missed(sla, record)
+            size, open_misses, misses = size + 1, open_misses + missed, misses + missed
+            if size >= _BLOCK:
+                blocks.append(open_misses)
+                size = open_misses = 0
         return replace(
             self,
-            last_seq=seq,
-            requests=self.requests + 1,
-            misses=self.misses + missed,
-            blocks=(*self.blocks, misses)[-50:] if is_full else self.blocks,
-            open_block=(0, 0) if is_full else (size, misses),
+            last_seq=new[-1].seq,
+            requests=self.requests + len(new),
+            misses=self.misses + misses,
+            blocks=tuple(blocks[-_MAX_BLOCKS:]),
+            open_block=(size, open_misses),
         )
 
 

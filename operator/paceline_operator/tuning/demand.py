@@ -11,6 +11,7 @@ from paceline_operator.tuning.window import Evidence
 
 _ENOUGH = 20  # requests that arrived after a change and have ended
 _SOON_S = 60.0
+_SAMPLE = 500  # requests: an even sample is enough for means, and a hundred pods share one core
 _SUSTAINED_RATE = 1 / 24  # decisions: two minutes at the default interval
 
 
@@ -52,12 +53,13 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
     What came before a change of the load is left out, and long prompts are known as they arrive.
     """
     evidence = evidence.since(drift.fresh_since)
-    served = [r for r in evidence.requests if r.outcome == "ok" and r.output_tokens > 0]
+    sample = evidence.requests[:: 1 + len(evidence.requests) // _SAMPLE]
+    served = [r for r in sample if r.outcome == "ok" and r.output_tokens > 0]
     arrivals = _arrivals(evidence)
     follow = _SUSTAINED_RATE if last.sustained_rps > 0 and not drift.has_new_load else 1.0
     is_new = evidence.now - drift.prompt_since < _SOON_S
     prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
-    output = _outputs(evidence)
+    output = _outputs(evidence, sample)
     held = _held(served, output) if output is not None else (last.held, last.held_deviation)
     return Demand(
         arrival_rps=arrivals,
@@ -81,14 +83,15 @@ def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tup
     return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
 
 
-def _outputs(evidence: Evidence) -> Lengths | None:
+def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> Lengths | None:
     load = evidence.load
     begin = evidence.now - evidence.window_s
     return lengths(
         seen(
-            evidence.requests,
+            sample,
             load.running_output_tokens,
             num_running=load.running,
+            num_ended=len(evidence.requests),
             begin=begin,
             made=evidence.made(begin),
         )
@@ -120,7 +123,7 @@ def _arrivals(evidence: Evidence) -> float:
         at_start = evidence.steps[0].running + evidence.steps[0].waiting
     begin = min(
         (evidence.steps[0].at if evidence.steps else evidence.now),
-        min((r.arrived_at for r in evidence.requests), default=evidence.now),
+        min((r.arrived_at for r in evidence.requests[:_SAMPLE]), default=evidence.now),
     )
     seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
     return max(0.0, len(evidence.requests) + inside - at_start) / seconds

@@ -12,7 +12,7 @@ would be counted without those that had ended by then.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_operator.telemetry import RequestRecord
@@ -43,20 +43,27 @@ class Lengths:
 
 
 def seen(
-    requests: Iterable[RequestRecord],
+    requests: Sequence[RequestRecord],
     running_tokens: Sequence[int],
     *,
     num_running: int,
+    num_ended: int,
     begin: float,
     made: float,
 ) -> list[Seen]:
     """List the outputs of a window that began at `begin` (seconds, the pod's clock).
 
-    `running_tokens` may be a sample of `num_running` requests, and `made` is how many tokens one
+    Both may be samples, of `num_ended` and `num_running` requests. `made` is how many tokens one
     that ran all the time made since then: when those began is not told.
     """
+    ended_weight = num_ended / max(len(requests), 1)
     outputs = [
-        Seen(_tokens_at(record, begin), record.output_tokens, has_ended=record.outcome == "ok")
+        Seen(
+            _tokens_at(record, begin),
+            record.output_tokens,
+            has_ended=record.outcome == "ok",
+            weight=ended_weight,
+        )
         for record in requests
         if record.output_tokens > 0
     ]
@@ -77,25 +84,26 @@ def lengths(outputs: Sequence[Seen]) -> Lengths | None:
     """
     if not any(output.has_ended for output in outputs):
         return None
-    entering = sorted((output.start, output.weight) for output in outputs)
-    leaving = sorted((output.end, output.weight, output.has_ended) for output in outputs)
+    entering = sorted([(output.start, output.weight) for output in outputs])
+    leaving = sorted([(output.end, output.weight, output.has_ended) for output in outputs])
+    num = len(outputs)
     at_risk, survival, last = 0.0, 1.0, 0
     mean = square = 0.0
     entered = index = 0
-    while index < len(leaving):
+    while index < num:
         length = leaving[index][0]
-        while entered < len(entering) and entering[entered][0] < length:
+        while entered < num and entering[entered][0] < length:
             at_risk += entering[entered][1]
             entered += 1
         mean += survival * (length - last)
         square += survival * (length**2 - last**2)
         ended = left = 0.0
-        while index < len(leaving) and leaving[index][0] == length:
+        while index < num and leaving[index][0] == length:
             left += leaving[index][1]
             ended += leaving[index][1] if leaving[index][2] else 0.0
             index += 1
         # Few at the long end are all there is; while more are to enter, none may end it all.
-        if entered == len(entering):
+        if entered == num:
             survival *= max(0.0, 1 - ended / at_risk)
         elif at_risk >= _MIN_AT_RISK:
             survival *= max(0.0, 1 - ended / (at_risk + 1))

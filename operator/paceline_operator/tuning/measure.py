@@ -52,12 +52,15 @@ NOTHING = Counts(0, 0)
 def count(sla: SLA, requests: Iterable[RequestRecord], gaps: Sketch, rows: float = 1.0) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
     offered = missed = 0
+    ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
     for record in requests:
-        late = is_late(sla, record)
-        if record.outcome == "cancelled" and not late:
-            continue
-        offered += 1
-        missed += late or record.outcome not in {"ok", "cancelled"}
+        late = (record.ttft_ms or 0.0) > ttft_ms or (record.tpot_ms or 0.0) > tpot_ms
+        outcome = record.outcome
+        if outcome == "ok":
+            offered += 1
+            missed += late
+        elif late or outcome != "cancelled":
+            offered, missed = offered + 1, missed + 1
     if sla.itl_p99_ms is None:
         return Counts(offered, missed)
     return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
@@ -74,8 +77,8 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[Observed, Counts]:
     counts = count(sla, evidence.requests, gaps, mean_rows(evidence.steps))
     requests = evidence.requests
     observed = Observed(
-        ttft_p99_ms=p99(r.ttft_ms for r in requests if r.ttft_ms is not None),
-        tpot_p99_ms=p99(r.tpot_ms for r in requests if r.tpot_ms is not None),
+        ttft_p99_ms=p99([r.ttft_ms for r in requests if r.ttft_ms is not None]),
+        tpot_p99_ms=p99([r.tpot_ms for r in requests if r.tpot_ms is not None]),
         itl_p99_ms=gaps.quantile(0.99),
         samples=counts.requests,
         attainment=counts.attainment,
@@ -140,6 +143,10 @@ def quick_step_ms(steps: Sequence[Step]) -> float:
     """One in ten of the newest steps with a decode was as quick; infinite without such a step."""
     walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
     return walls[len(walls) // 10] if walls else math.inf
+
+
+def _limit(target_ms: float | None) -> float:
+    return math.inf if target_ms is None else target_ms
 
 
 def _is_over(value: float | None, target: float | None) -> bool:

@@ -49,24 +49,28 @@ def is_readable(telemetry: Telemetry) -> bool:
 
 def is_sane_step(step: Step, now: float) -> bool:
     """A step that ran before `now`."""
-    counts = (step.decode, step.prefill, step.context, step.running, step.waiting)
     return (
-        step.at <= now + _AHEAD_S
-        and math.isfinite(step.at)
+        -math.inf < step.at <= now + _AHEAD_S
         and 0 < step.wall_ms <= _LARGEST
-        and all(0 <= value <= _LARGEST for value in counts)
+        and 0 <= step.decode <= _LARGEST
+        and 0 <= step.prefill <= _LARGEST
+        and 0 <= step.context <= _LARGEST
+        and 0 <= step.running <= _LARGEST
+        and 0 <= step.waiting <= _LARGEST
     )
 
 
 def is_sane_request(record: RequestRecord, now: float) -> bool:
     """A request that arrived, then ended before `now`."""
-    times = (record.queue_ms, record.ttft_ms, record.tpot_ms, record.itl_max_ms)
-    counts = (record.prompt_tokens, record.cached_tokens, record.output_tokens)
     return (
-        math.isfinite(record.arrived_at)
-        and record.arrived_at <= record.finished_at <= now + _AHEAD_S
-        and all(value is None or 0 <= value <= _LARGEST for value in times)
-        and all(0 <= value <= _LARGEST for value in counts)
+        -math.inf < record.arrived_at <= record.finished_at <= now + _AHEAD_S
+        and 0 <= (record.queue_ms or 0.0) <= _LARGEST
+        and 0 <= (record.ttft_ms or 0.0) <= _LARGEST
+        and 0 <= (record.tpot_ms or 0.0) <= _LARGEST
+        and 0 <= (record.itl_max_ms or 0.0) <= _LARGEST
+        and 0 <= record.prompt_tokens <= _LARGEST
+        and 0 <= record.cached_tokens <= _LARGEST
+        and 0 <= record.output_tokens <= _LARGEST
     )
 
 

@@ -88,7 +88,8 @@ class Evidence:
 
     def finished(self, since: float) -> tuple[RequestRecord, ...]:
         """Requests that arrived and ended after `since`."""
-        return tuple(r for r in self.requests if r.arrived_at >= since)
+        first = bisect.bisect_left(self.requests, since, key=_finished_at)
+        return tuple(r for r in self.requests[first:] if r.arrived_at >= since)
 
 
 class Window:
@@ -124,8 +125,10 @@ class Window:
         self._add_steps(telemetry)
         self._add_requests(telemetry)
         for piece in telemetry.sketches:
-            if is_sane_slice(piece, telemetry.now):
-                self._slices[piece.metric, piece.lane, piece.start_at] = piece
+            key = piece.metric, piece.lane, piece.start_at
+            # Each answer brings two minutes of slices again; only the newest has grown.
+            if self._slices.get(key) != piece and is_sane_slice(piece, telemetry.now):
+                self._slices[key] = piece
 
     def _add_steps(self, telemetry: Telemetry) -> None:
         """Steps that can be, in the order in which they ran: what is older came out of turn."""

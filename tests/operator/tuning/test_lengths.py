@@ -117,7 +117,12 @@ def test_requests_older_than_the_window_do_not_bias_it(seed: int) -> None:
             )
 
     outputs = seen(
-        records, running[::5], num_running=len(running), begin=begin, made=60e3 / pace_ms
+        records[::3],
+        running[::5],
+        num_running=len(running),
+        num_ended=len(records),
+        begin=begin,
+        made=60e3 / pace_ms,
     )
     found = lengths(outputs)
 
@@ -130,7 +135,7 @@ def test_a_client_that_left_is_not_an_end() -> None:
     records = [a_request(n, 99.0, output_tokens=40) for n in range(10)]
     records += [a_request(n, 99.0, output_tokens=10, outcome="cancelled") for n in range(10)]
 
-    found = lengths(seen(records, (), num_running=0, begin=0.0, made=0.0))
+    found = lengths(seen(records, (), num_running=0, num_ended=20, begin=0.0, made=0.0))
 
     assert found is not None
     assert found.mean == pytest.approx(40.0)
