@@ -37,6 +37,7 @@ class Operation:
     queue: WorkQueue = field(default_factory=lambda: WorkQueue(time.monotonic))
     leader: Leader | None = None
     rounds: Rounds | None = None
+    tuning: TuningLoop | None = None
     has_started: bool = False
     start_problem: str = ""
     """Why the last attempt to start failed; readiness shows it."""
@@ -76,8 +77,9 @@ class Operation:
         )
         self._pods = HttpPodClient()
         memory = ConfigMapStore(cluster, settings.namespace, leader.check)
+        self.tuning = tuning = TuningLoop(self._pods, time.time, memory)
         self.rounds = rounds = Rounds(
-            tuner=TuningLoop(self._pods, time.time, memory),
+            tuner=tuning,
             watched=watched,
             leadership=leader,
             token=applier.token,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from paceline_operator.pods import PodClient, PodError
 from paceline_operator.recollection import MemoryStore, Recollection
 from paceline_operator.telemetry import LimitsAnswer
+from paceline_operator.tuning.annotations import Annotation, annotations
 from paceline_operator.tuning.conditions import (
     sla_achievable,
     sla_met,
@@ -106,6 +107,16 @@ class TuningLoop:
         service = self._services.get(key)
         state = service.pods.get(pod) if service is not None else None
         return list(state.decisions) if state is not None else []
+
+    def annotations(self, since_ms: float) -> list[Annotation]:
+        """All that the decision log tells of the time since, of all pods, oldest first."""
+        marks = [
+            mark
+            for key, service in self._services.items()
+            for pod in service.pods.values()
+            for mark in annotations(key, pod.decisions, since_ms)
+        ]
+        return sorted(marks, key=lambda mark: mark.time)
 
     def forget(self, key: str) -> None:
         """Drop a service that was deleted."""

@@ -1,4 +1,7 @@
-"""/healthz, /readyz and /metrics of the operator itself."""
+"""/healthz, /readyz, /metrics and /decisions of the operator itself."""
+
+import math
+from dataclasses import asdict
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -10,7 +13,7 @@ _STUCK_AFTER_S = 600.0
 
 
 def create_app(operation: Operation) -> web.Application:
-    """Serve what probes and Prometheus ask."""
+    """Serve what probes, Prometheus and Grafana ask."""
 
     async def alive(_: web.Request) -> web.Response:
         if operation.broken:
@@ -30,8 +33,24 @@ def create_app(operation: Operation) -> web.Application:
         body = generate_latest(operation.metrics.registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
+    async def decisions(request: web.Request) -> web.Response:
+        since_ms = _number(request.query.get("since", "0"))
+        if since_ms is None:
+            return web.Response(status=400, text="since is a time in Unix milliseconds\n")
+        marks = operation.tuning.annotations(since_ms) if operation.tuning else []
+        return web.json_response([asdict(mark) for mark in marks])
+
     app = web.Application()
     app.router.add_get("/healthz", alive)
     app.router.add_get("/readyz", ready)
     app.router.add_get("/metrics", metrics)
+    app.router.add_get("/decisions", decisions)
     return app
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

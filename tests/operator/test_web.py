@@ -7,14 +7,18 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from paceline_engine.limits import Limits
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.tuning.model import SLA, TuningSpec
 from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.plant import Plant, laptop
+from paceline_testing.trial import Trial
 
 Client = TestClient[web.Request, web.Application]
 
@@ -108,3 +112,32 @@ async def test_metrics_are_read_at_the_scrape(
     assert "paceline_operator_is_leader 1.0" in text
     assert 'paceline_operator_build_info{version="' in text
     assert 'paceline_operator_reconcile_total{result="error"} 0.0' in text
+
+
+async def test_decisions_are_annotations_for_grafana(client: Client, operation: Operation) -> None:
+    """The JSON and Infinity data sources read time, timeEnd, tags and text of each row."""
+    plant = Plant(laptop, Limits(64, 2048), rate=0.8)
+    trial = Trial(plant, TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"), at=1000.0)
+    await trial.run(60)
+    operation.tuning = trial.loop
+    change = next(d for d in trial.loop.explain("ns/name", "pod") if d.change is not None)
+
+    answer = await client.get("/decisions")
+    marks = await answer.json()
+    later = await (await client.get(f"/decisions?since={(trial.at + 1) * 1e3:.0f}")).json()
+
+    assert answer.content_type == "application/json"
+    assert all(mark.keys() == {"time", "timeEnd", "tags", "text"} for mark in marks)
+    first = next(mark for mark in marks if "change" in mark["tags"])
+    assert first["time"] == first["timeEnd"] == change.at * 1e3
+    assert {"paceline", "ns/name", "pod"} <= set(first["tags"])
+    assert "tokens 2048 →" in first["text"]
+    assert [mark["time"] for mark in marks] == sorted(mark["time"] for mark in marks)
+    assert later == []
+
+
+async def test_a_replica_that_does_not_tune_has_no_decisions(client: Client) -> None:
+    """A dashboard may ask any replica."""
+    assert await _ask(client, "/decisions") == (200, "[]")
+    assert (await _ask(client, "/decisions?since=yesterday"))[0] == 400
+    assert (await _ask(client, "/decisions?since=nan"))[0] == 400
