@@ -56,7 +56,9 @@ class Liar:
     lie: Lie | None = None
     bodies: list[Mapping[str, object]] = field(default_factory=list)
 
-    async def get_telemetry(self, _pod: PodTarget, _since: int) -> Telemetry:
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        """Give the last period; there is one pod, and each answer is of its own."""
+        del pod, since
         self.now += PERIOD_S
         self.output_tokens += 800
         begin = self.now - PERIOD_S
@@ -85,7 +87,8 @@ class Liar:
             },
         )
 
-    async def patch_limits(self, _pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        del pod
         self.bodies.append(body)
         json.dumps(dict(body), allow_nan=False)
         known = {name: value for name, value in body.items() if name in self.held.__struct_fields__}
@@ -250,11 +253,10 @@ async def _live_through(lies: list[Lie | None]) -> None:
         report = await _tick(loop, clock)
         _assert_safe(loop, pod, report)
     pod.lie = None
-    for _ in range(3):
-        report = await _tick(loop, clock)
-        _assert_safe(loop, pod, report)
-    assert report.pods[0].error == ""
-    assert report.pods[0].phase != "Frozen"
+    truths = [await _tick(loop, clock) for _ in range(3)]
+    _assert_safe(loop, pod, truths[-1])
+    assert truths[-1].pods[0].error == ""
+    assert truths[-1].pods[0].phase != "Frozen"
     assert loop.explain("ns/name", "pod")[-1].chosen is not None
 
 
@@ -315,11 +317,10 @@ async def test_a_model_that_claims_a_floor_which_steps_refute_is_not_believed() 
     loop = TuningLoop(pod, clock)
     pod.lie = _theta(5000.0, 0)
 
-    for _ in range(10):
-        report = await _tick(loop, clock)
+    reports = [await _tick(loop, clock) for _ in range(10)]
 
     assert loop.explain("ns/name", "pod")[-1].obstacle != "TPOTFloor"
-    _assert_safe(loop, pod, report)
+    _assert_safe(loop, pod, reports[-1])
 
 
 async def test_a_clock_that_jumped_ahead_and_back_does_not_stop_the_tuner() -> None:
