@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from paceline_engine.scheduling.budget import MANY_PROMPTS
 from plants.compiled import compiled
 from plants.state import DECODE, ENDED, FAILED, SHED, WAITING, Engine
 
@@ -127,10 +128,10 @@ def measure(e: Engine) -> None:
                 before = job.computed
             wanted += job.prompt + job.tokens - job.computed
     rows = totals.max_batch_size - totals.running
-    free = rows
+    prompts = totals.running - decode
     for number in range(2):
         lane = e.lanes[number]
-        free -= lane.stacked + lane.tail - lane.head
+        prompts += lane.stacked + lane.tail - lane.head
         for k in range(lane.stacked + lane.tail - lane.head):
             if rows <= 0 or wanted >= totals.token_budget:
                 break
@@ -143,9 +144,8 @@ def measure(e: Engine) -> None:
     totals.decode, totals.context = decode, context
     totals.wanted, totals.prefill_context = wanted, before
     totals.slack_ms = math.nan
-    if totals.pace_s > 0 and decode > 0:
-        most_ms = totals.pace_s * 1e3 if free <= 0 else math.inf
-        totals.slack_ms = min(_slack_ms(e), most_ms)
+    if totals.pace_s > 0 and decode > 0 and prompts <= MANY_PROMPTS:
+        totals.slack_ms = _slack_ms(e)
 
 
 @compiled

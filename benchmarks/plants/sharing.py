@@ -6,16 +6,21 @@ prompt are taken at admission. A lane whose head finds no room lets the other pa
 
 import math
 
+from paceline_engine.scheduling.budget import MAX_UNFINISHED
 from plants.compiled import compiled
 from plants.state import PREFILL, Engine
 
 _MIN_CHUNK = 16  # smaller pieces of a long prompt are not worth their overhead
 _MIN_SHARE = 0.01
+_NO_BOUND = 1 << 40
 
 
 @compiled
-def _admit(e: Engine, number: int) -> int:
-    """Admit the first request of a lane if there is a row and room for all it has, else -1."""
+def _admit(e: Engine, number: int, most: int) -> int:
+    """Admit the first request of a lane if there is a row and room for all it has, else -1.
+
+    One with over `most` known tokens stays where it is.
+    """
     totals, lane = e.totals[0], e.lanes[number]
     waiting = lane.stacked + lane.tail - lane.head
     if waiting == 0 or totals.running >= totals.max_batch_size:
@@ -24,6 +29,8 @@ def _admit(e: Engine, number: int) -> int:
     i = e.stack[number, lane.stacked - 1] if is_stacked else e.queue[number, lane.head]
     job = e.jobs[i]
     known = job.prompt + job.tokens
+    if known > most:
+        return -1
     blocks = (known + totals.block_size - 1) // totals.block_size
     # Each running request may soon need a block more: leave it, or it would preempt at once.
     if totals.free_blocks - blocks < totals.running:
@@ -84,13 +91,14 @@ def share(e: Engine, tokens: int) -> None:
     totals, first, second = e.totals[0], e.lanes[0], e.lanes[1]
     totals.granted = 0
     _open_lanes(e)
+    unfinished = 0
     while tokens > 0 and (first.is_open or second.is_open):
         is_second = second.is_open and (not first.is_open or second.served < first.served)
         number = 1 if is_second else 0
         lane = e.lanes[number]
         i = _next_begun(e, number)
         if i < 0 and totals.preempted == 0:
-            i = _admit(e, number)
+            i = _admit(e, number, tokens if unfinished >= MAX_UNFINISHED else _NO_BOUND)
         if i < 0:
             lane.is_open = False
             continue
@@ -99,6 +107,7 @@ def share(e: Engine, tokens: int) -> None:
         # A prompt that cannot be finished takes half: a short one behind it starts as well.
         grant = remaining if remaining <= tokens else max(tokens // 2, min(tokens, _MIN_CHUNK))
         job.grant = grant
+        unfinished += grant < remaining
         tokens -= grant
         lane.served += grant / max(lane.share, _MIN_SHARE)
         e.granted[totals.granted] = i

@@ -49,7 +49,7 @@ class Metrics:
             "verdict",
         )
         self.prediction_errors = Histogram(
-            "paceline_tuner_prediction_error_ratio",
+            "paceline_operator_prediction_error_ratio",
             "What a change of limits did against what was predicted of it, apart by this share.",
             ("quantity",),
             buckets=_ERROR_BUCKETS,

@@ -92,7 +92,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     features: tuple[str, ...] = ()
 
 
-class Step(msgspec.Struct, frozen=True):
+# Records hold numbers and words alone: the garbage collector need not walk a million of them.
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One step that ran."""
 
     seq: int
@@ -112,7 +113,7 @@ class Step(msgspec.Struct, frozen=True):
     clean: bool = True
 
 
-class RequestRecord(msgspec.Struct, frozen=True):
+class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     """One request that came to an end."""
 
     seq: int

@@ -64,6 +64,18 @@ def test_a_short_prompt_passes_several_long_ones() -> None:
     assert batches.counts == [{"long 0": 32 + 6, "long 1": 16, "short": 10}]
 
 
+def test_no_third_prompt_is_begun_that_cannot_be_finished() -> None:
+    """It would take tokens from those begun, and could not be refused in time any more."""
+    under_test = EngineUnderTest(limits=Limits(8, 64))
+    batches = Batches(under_test)
+
+    under_test.submit(*[a_submit(f"{n}", a_prompt(100, 200 * n)) for n in range(4)])
+    under_test.step()
+    under_test.step()
+
+    assert batches.counts == [{"0": 32 + 16, "1": 16}, {"0": 52, "1": 12}]
+
+
 def test_a_lane_is_served_in_order_of_arrival() -> None:
     """Nobody overtakes within a lane."""
     under_test = EngineUnderTest(limits=Limits(1, 64))
@@ -334,11 +346,13 @@ def test_without_a_pace_no_slack_is_told() -> None:
     assert set(pacer.slacks_ms) == {None}
 
 
-@pytest.mark.parametrize(("others", "slack_ms"), [(0, 186.0), (1, 100.0)], ids=["room", "full"])
-def test_a_batch_that_will_be_full_spends_no_slack(others: int, slack_ms: float) -> None:
-    """Who waits takes the last row in this very step: it counts before it is admitted."""
+@pytest.mark.parametrize(("others", "slack_ms"), [(4, 186.0), (5, None)], ids=["few", "many"])
+def test_many_prompts_leave_steps_at_their_plain_target(
+    others: int, slack_ms: float | None
+) -> None:
+    """Every step is full there; a longer one only leaves less to the next."""
     pacer = _Listener()
-    under_test = EngineUnderTest(pacer=pacer, limits=Limits(2, 64, pace_tpot_ms=100.0))
+    under_test = EngineUnderTest(pacer=pacer, limits=Limits(8, 64, pace_tpot_ms=100.0))
     under_test.submit(a_submit("a", max_tokens=9))
     under_test.step()
     under_test.step()
@@ -346,4 +360,4 @@ def test_a_batch_that_will_be_full_spends_no_slack(others: int, slack_ms: float)
     under_test.submit(*(a_submit(f"b{number}") for number in range(others)))
     under_test.step()
 
-    assert pacer.slacks_ms[-1] == pytest.approx(slack_ms)
+    assert pacer.slacks_ms[-1] == (None if slack_ms is None else pytest.approx(slack_ms))

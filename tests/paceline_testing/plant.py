@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.slack import Slack
+from paceline_engine.scheduling.budget import MANY_PROMPTS
 from paceline_engine.wire import ModelInfo, StepRecord
 
 Hardware = Callable[[int, int, int], float]
@@ -115,10 +116,8 @@ class Plant:
             prefill_wanted=sum(job.prompt - job.computed for job in prompts),
             prefill_context=prompts[0].computed if prompts else 0,
             slack_ms=None
-            if pace_ms is None
-            else self.slack.ms(
-                pace_ms, self.now, is_full=len(self.running) >= self.limits.max_batch_size
-            ),
+            if pace_ms is None or len(prompts) + len(self.waiting) > MANY_PROMPTS
+            else self.slack.ms(pace_ms, self.now),
         )
         total = self.pacer.token_total(shape, self.limits)
         prefill = attention = 0

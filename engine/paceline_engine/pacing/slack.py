@@ -63,12 +63,8 @@ class Slack:
         if entry is not None and self._pace_s:
             del self._order[bisect_left(self._order, self._key(entry))]
 
-    def ms(self, pace_ms: float, now: float, *, is_full: bool = False) -> float | None:
-        """The slack that four of five requests have at least; None without any request.
-
-        With `is_full` no more requests can begin, and at most the pace itself is given: a long
-        step would only finish prompts early, and leave the steps after it little to compute.
-        """
+    def ms(self, pace_ms: float, now: float) -> float | None:
+        """The slack that four of five requests have at least; None without any request."""
         pace_s = _LEAD * pace_ms / 1e3
         if pace_s != self._pace_s:
             self._pace_s = pace_s
@@ -76,8 +72,7 @@ class Slack:
         if not self._order:
             return None
         due_at = self._order[int(_QUANTILE * (len(self._order) - 1))] + pace_s * self._rounds
-        slack_ms = (due_at - now) * 1e3
-        return min(slack_ms, pace_ms) if is_full else slack_ms
+        return (due_at - now) * 1e3
 
     def _key(self, entry: tuple[float, int]) -> float:
         first_at, tokens = entry

@@ -5,6 +5,16 @@ from paceline_engine.limits import Limits
 MIN_CHUNK = 16
 """Smaller chunks of a long prompt cost more in overhead than they bring in fairness."""
 
+MAX_UNFINISHED = 2
+"""Prompts that a step may leave unfinished and still begin another that it cannot finish.
+
+Prompts in progress share the tokens, so each one more delays the first token of all of them, and
+a request that waits in the queue can still be refused in time.
+"""
+
+MANY_PROMPTS = 4
+"""With more of them begun or waiting, prompts fill every step."""
+
 
 def step_tokens(allowed: int, *, decodes: int, wants_prefill: bool, limits: Limits) -> int:
     """Bound what the pacer allowed: every decode runs, and prefill is never starved.

@@ -204,14 +204,15 @@ class Scheduler:
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         first = next(iter(self.prefilling.values()), None)
         pace_ms = limits.pace_tpot_ms
-        # Whoever can begin does so in this very step.
-        is_full = self.num_running + self.num_waiting >= limits.max_batch_size
+        # With many prompts at hand every step is full, and a long one only leaves the next less:
+        # then steps keep their plain target.
+        is_crowded = len(self.prefilling) + self.num_waiting > budget.MANY_PROMPTS
         return StepShape(
             decode=decode,
             context=context,
             prefill_wanted=self._prefill_wanted(limits),
             prefill_context=first.num_computed if first else 0,
-            slack_ms=None if pace_ms is None else self._slack.ms(pace_ms, now, is_full=is_full),
+            slack_ms=None if pace_ms is None or is_crowded else self._slack.ms(pace_ms, now),
         )
 
     def _prefill(self, tokens: int, limits: Limits, now: float, *, may_admit: bool) -> list[Slice]:
@@ -223,16 +224,20 @@ class Scheduler:
         open_lanes.update(lane for lane in LANES if self.waiting[lane])
         blocked: set[Lane] = set()
         grants: dict[Request, int] = {}
+        num_unfinished = 0
         self._turns.begin(open_lanes)
         while tokens > 0 and open_lanes:
             lane = self._turns.next(sorted(open_lanes, reverse=True))
             request = next(begun[lane], None)
             if request is None and may_admit:
-                request = self._admit_next(lane, limits, now, blocked)
+                is_crowded = num_unfinished >= budget.MAX_UNFINISHED
+                most = tokens if is_crowded else self._capacity.max_model_len
+                request = self._admit_next(lane, limits, now, blocked, most=most)
             if request is None:
                 open_lanes.remove(lane)
                 continue
             grants[request] = budget.chunk(request.num_remaining, tokens)
+            num_unfinished += grants[request] < request.num_remaining
             tokens -= grants[request]
             self._turns.charge(lane, grants[request], limits)
         for request, granted in grants.items():
@@ -249,13 +254,16 @@ class Scheduler:
     # --- admission -----------------------------------------------------------------------------
 
     def _admit_next(
-        self, lane: Lane, limits: Limits, now: float, blocked: set[Lane]
+        self, lane: Lane, limits: Limits, now: float, blocked: set[Lane], *, most: int
     ) -> Request | None:
-        """Admit the first request of a lane, if there is a row and room for all it has."""
+        """Admit the first request of a lane, if there is a row and room for all it has.
+
+        One with over `most` known tokens stays where it is.
+        """
         request = self.waiting[lane].head
         if request is None or self.num_running >= limits.max_batch_size or not self._free_rows:
             return None
-        if not self._turns.may_admit(lane, self.waiting):
+        if len(request.token_ids) > most or not self._turns.may_admit(lane, self.waiting):
             return None
         # Each running request may soon need a block more: leave it, or it would preempt at once.
         if not self.blocks.take(request, spare=self.num_running):

@@ -42,7 +42,6 @@ def mix(requests: Sequence[TracedRequest]) -> Demand:
     prompts = sorted(r.prompt for r in requests)
     return Demand(
         arrival_rps=_FULL_LOAD_RPS,
-        sustained_rps=_FULL_LOAD_RPS,
         prompt=sum(prompts) / count,
         prompt_p99=float(prompts[int(0.99 * (count - 1))]),
         output=outputs / count,

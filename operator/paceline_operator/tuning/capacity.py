@@ -54,16 +54,15 @@ class Room:
         best = 0.0
         n = 1
         while n <= batch:
-            if self._fits(n):
-                best = max(best, self._rate(n))
+            best = max(best, self._rate(n))
             n = max(n + 1, n * 9 // 8)
-        return _CAPACITY_SHARE * max(best, self._rate(batch) if self._fits(batch) else 0.0)
+        return _CAPACITY_SHARE * max(best, self._rate(batch))
 
     def full_step_ms(self, batch: int) -> float:
-        """A step with `batch` decodes and the prefill that keeps up, q_r left out."""
+        """A step with `batch` decodes and the least prefill, q_r left out."""
         return self.forecast.chunk_ms(
             decode=batch,
-            prefill=self._reserve(batch),
+            prefill=self.min_prefill,
             context=batch * self.demand.context,
             before=0.0,
         )
@@ -125,17 +124,13 @@ class Room:
     def _keeps_pace(self, n: int) -> bool:
         if self.target_ms is None:
             return True
-        return self._with_q_r(decode=n, prefill=self._reserve(n)) <= self.target_ms
-
-    def _reserve(self, n: int) -> float:
-        """Prefill tokens per step that keep up with arrivals, or with `n` sequences' turnover."""
-        demand = self.demand
-        turnover = n * demand.prompt / max(demand.output, 1.0)
-        arrivals = demand.sustained_rps * demand.prompt * (self.target_ms or 0.0) / 1e3
-        return max(float(self.min_prefill), min(turnover, arrivals))
+        return self._with_q_r(decode=n, prefill=self.min_prefill) <= self.target_ms
 
     def _rate(self, n: int) -> float:
-        """Requests per second with `n` running, prompts coming as fast as sequences end."""
+        """Requests per second with `n` running, prompts coming as fast as sequences end.
+
+        0 where their KV does not fit, or where such a step is slower than the target.
+        """
         demand = self.demand
         ends = n / max(demand.output, 1.0)
         step_ms = self.forecast.step_ms(
@@ -144,7 +139,8 @@ class Room:
             context=n * demand.context,
             attention=ends * demand.prompt * demand.prompt / 2,
         )
-        return 1e3 * ends / step_ms if step_ms > 0 else 0.0
+        is_slow = self.target_ms is not None and step_ms * self.forecast.model.q_r > self.target_ms
+        return 0.0 if is_slow or not self._fits(n) else 1e3 * ends / step_ms
 
     def _with_q_r(self, *, decode: float, prefill: float) -> float:
         step_ms = self.forecast.chunk_ms(

@@ -18,7 +18,7 @@ from paceline_operator.tuning.propose import Proposal, propose
 from paceline_operator.tuning.remembered import Remembered
 from paceline_operator.tuning.start import Start, begin, failed
 from paceline_operator.tuning.trim import trim
-from paceline_operator.tuning.view import View, current_caps, look
+from paceline_operator.tuning.view import View, current_caps, look, look_again
 from paceline_operator.tuning.window import Evidence
 
 _COOL_AFTER_DECREASE_S = 10.0
@@ -66,7 +66,7 @@ def decide(
     view = look(spec, evidence, memory)
     trimmed = trim(view)
     if trimmed.trim != memory.trim:
-        view = look(spec, evidence, trimmed)
+        view = look_again(view, trimmed)
     beginning = begin(view, recalled)
     remembered = beginning.proposal if beginning is not None else None
     proposal = remembered or propose(view)

@@ -11,8 +11,7 @@ from paceline_operator.tuning.window import Evidence
 
 _ENOUGH = 20  # requests that arrived after a change and have ended
 _SOON_S = 60.0
-_SAMPLE = 500  # requests: an even sample is enough for means, and a hundred pods share one core
-_SUSTAINED_RATE = 1 / 24  # decisions: two minutes at the default interval
+_SAMPLE = 500  # records: an even sample is enough for means, and hundreds of pods share one core
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +19,6 @@ class Demand:
     """The load of one window. Tokens; requests per second."""
 
     arrival_rps: float
-    sustained_rps: float
-    """The same, followed slowly: what caps are made for."""
     prompt: float
     """Mean uncached prompt tokens."""
     prompt_p99: float
@@ -36,7 +33,6 @@ class Demand:
 
 ASSUMED = Demand(
     arrival_rps=0.0,
-    sustained_rps=0.0,
     prompt=256.0,
     prompt_p99=1024.0,
     output=64.0,
@@ -56,14 +52,12 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
     sample = evidence.requests[:: 1 + len(evidence.requests) // _SAMPLE]
     served = [r for r in sample if r.outcome == "ok" and r.output_tokens > 0]
     arrivals = _arrivals(evidence)
-    follow = _SUSTAINED_RATE if last.sustained_rps > 0 and not drift.has_new_load else 1.0
     is_new = evidence.now - drift.prompt_since < _SOON_S
     prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
     output = _outputs(evidence, sample)
     held = _held(served, output) if output is not None else (last.held, last.held_deviation)
     return Demand(
         arrival_rps=arrivals,
-        sustained_rps=last.sustained_rps + follow * (arrivals - last.sustained_rps),
         prompt=prompt,
         prompt_p99=prompt_p99,
         output=output.mean if output is not None else last.output,
@@ -111,8 +105,9 @@ def _held(served: Sequence[RequestRecord], output: Lengths) -> tuple[float, floa
 
 def _context(evidence: Evidence, default: float) -> float:
     """Mean over the sequences of all steps."""
-    rows = sum(step.decode for step in evidence.steps)
-    return sum(step.context for step in evidence.steps) / rows if rows else default
+    steps = evidence.steps[:: 1 + len(evidence.steps) // _SAMPLE]
+    rows = sum(step.decode for step in steps)
+    return sum(step.context for step in steps) / rows if rows else default
 
 
 def _arrivals(evidence: Evidence) -> float:

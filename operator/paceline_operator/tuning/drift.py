@@ -82,7 +82,9 @@ class Drift:
         ended = list(_ended_after(evidence.requests, self.last_seq))
         samples = _samples(last, load, ended, now - self.at, evidence.model.fast)
         watched: dict[Signal, PageHinkley] = {s.of: self._watched(s) for s in samples}
-        tripped = tuple(name for name, kept in watched.items() if kept.changed_at is not None)
+        tripped: tuple[Signal, ...] = tuple(
+            name for name, kept in watched.items() if kept.changed_at is not None
+        )
         began = {name: watched[name].changed_at or now for name in tripped if name in _DEMAND}
         prompts = [at for name, at in began.items() if name in _PROMPTS]
         is_slow = evidence.model.fast > _SLOW

@@ -77,6 +77,29 @@ class View:
 
 def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
     """Gather."""
+    target, room = _aim(spec, evidence, memory)
+    observed, counts = observe(spec.sla, evidence)
+    return View(
+        spec=spec,
+        evidence=evidence,
+        memory=memory,
+        room=room,
+        target=target,
+        current=current_caps(evidence.limits),
+        observed=observed,
+        counts=counts,
+        # Slices begun after the change: earlier ones still hold gaps of the old limits.
+        recent=pace(spec.sla, evidence, max(evidence.now - 2 * REACT_S, memory.changed_at)),
+    )
+
+
+def look_again(view: View, memory: Memory) -> View:
+    """Aim by another trim; what was measured stays."""
+    target, room = _aim(view.spec, view.evidence, memory)
+    return replace(view, memory=memory, target=target, room=room)
+
+
+def _aim(spec: TuningSpec, evidence: Evidence, memory: Memory) -> tuple[StepTarget, Room]:
     limits, forecast = evidence.limits, Forecast(evidence.model)
     # What a step was measured to take, a floor cannot be above, whatever the model claims.
     floor_ms = min(
@@ -91,27 +114,15 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
         gives_up=memory.believes_floor,
         has_slack=limits.requested.pace_tpot_ms is not UNSET,
     )
-    is_cpu = evidence.info.device.startswith("cpu")
-    observed, counts = observe(spec.sla, evidence)
-    return View(
-        spec=spec,
-        evidence=evidence,
-        memory=memory,
-        room=Room(
-            forecast,
-            memory.demand,
-            limits.capacity,
-            target.ms,
-            _MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
-            longest_ms=target.longest_ms,
-        ),
-        target=target,
-        current=current_caps(limits),
-        observed=observed,
-        counts=counts,
-        # Slices begun after the change: earlier ones still hold gaps of the old limits.
-        recent=pace(spec.sla, evidence, max(evidence.now - 2 * REACT_S, memory.changed_at)),
+    room = Room(
+        forecast,
+        memory.demand,
+        limits.capacity,
+        target.ms,
+        _MIN_PREFILL_CPU if evidence.info.device.startswith("cpu") else _MIN_PREFILL_GPU,
+        longest_ms=target.longest_ms,
     )
+    return target, room
 
 
 def current_caps(limits: LimitsAnswer) -> Caps:

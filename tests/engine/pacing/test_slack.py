@@ -60,16 +60,6 @@ def test_the_slack_is_the_formula_s_whoever_comes_and_goes(
         assert len(slack) == len(truth)
 
 
-def test_a_full_batch_spends_its_slack_evenly() -> None:
-    """A long step admits nobody there: it only leaves the next ones with little to compute."""
-    slack = Slack()
-    slack.begin("ahead", first_at=1000.0, generated=40)
-
-    assert slack.ms(PACE_MS, 1000.0) == pytest.approx(40 * 0.93 * PACE_MS)
-    assert slack.ms(PACE_MS, 1000.0, is_full=True) == PACE_MS
-    assert slack.ms(PACE_MS, 1009.0, is_full=True) == slack.ms(PACE_MS, 1009.0)
-
-
 @pytest.mark.parametrize(
     ("slack_ms", "allowed_ms"),
     [

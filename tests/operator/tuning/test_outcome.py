@@ -124,6 +124,6 @@ def test_prediction_errors_are_counted_by_quantity() -> None:
     metrics.count_outcomes(a_report(pods=(a_pod_report(outcome=outcome), a_pod_report())))
 
     labels = {"quantity": "step"}
-    name = "paceline_tuner_prediction_error_ratio"
+    name = "paceline_operator_prediction_error_ratio"
     assert metrics.registry.get_sample_value(f"{name}_count", labels) == 1
     assert metrics.registry.get_sample_value(f"{name}_sum", labels) == pytest.approx(0.2)
