@@ -14,15 +14,15 @@ would be counted without those that had ended by then.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from paceline_operator.telemetry import RequestRecord
 
 _MIN_AT_RISK = 5.0  # requests: before so many are seen, one end would decide for all lengths
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One request, as far as the window shows it."""
+class Seen(NamedTuple):
+    """One request, as far as the window shows it; a tuple, as hundreds are made per decision."""
 
     start: int
     """Tokens that it had when the window began."""
