@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import subprocess
 import time
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def main() -> None:
     seeds = _SEEDS[:1] if options.quick else _SEEDS[: options.seeds]
     results = evaluate(Bench(options.cache, options.jobs), chosen, seeds, trace)
     is_whole = not (options.quick or options.only)
-    note = "" if trace else f"The trace workload was left out: {options.trace.name} is not there.\n"
+    note = f"Measured at revision {options.revision}.\n"
+    if trace is None:
+        note += f"The trace workload was left out: {options.trace.name} is not there.\n"
     _write(results, ROOT if is_whole else ROOT / "out" / "tune-report", note)
     for figure in figures(results):
         print(f"{figure.verdict:10} {figure.claim} {figure.target}: {figure.measured}")
@@ -47,7 +50,7 @@ def _write(results: Results, root: Path, note: str) -> None:
     draw(results, docs / "images" / "tuning")
     raw.mkdir(parents=True, exist_ok=True)
     (docs / "tuning-report.md").write_text(page(results, "images/tuning", note))
-    (raw / "figures.json").write_text(json.dumps(_raw(results), indent=1) + "\n")
+    (raw / "figures.json").write_text(_lines(_raw(results)))
     print(f"written: {docs / 'tuning-report.md'}")
 
 
@@ -69,6 +72,23 @@ def _raw(results: Results) -> dict[str, object]:
     }
 
 
+def _lines(raw: dict[str, object]) -> str:
+    """JSON with one score a line, so that two runs can be told apart by their lines."""
+    scores = raw.pop("scores")
+    assert isinstance(scores, list)
+    rows = ",\n".join(json.dumps(_rounded(score)) for score in scores)
+    return json.dumps(raw, indent=1)[:-2] + f',\n "scores": [\n{rows}\n ]\n}}\n'
+
+
+def _rounded(value: object) -> object:
+    """Five digits tell what a simulation can."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tune_report", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, five workloads, into out/")
@@ -76,8 +96,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=len(_SEEDS), help="how many of five")
     parser.add_argument("--only", default="", help="workloads whose name holds this, into out/")
     parser.add_argument("--trace", type=Path, default=_TRACE, help="Azure, BurstGPT or Mooncake")
+    parser.add_argument("--revision", default=_revision(), help="what the page says was measured")
     parser.add_argument("--cache", type=Path, default=_CACHE, help="where results are kept")
     return parser.parse_args()
+
+
+def _revision() -> str:
+    """Name the checkout; `-dirty` where files differ from it."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":
