@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from paceline_engine.limits import Capacity, Limits
 from paceline_operator.pods import PodClient
 from paceline_operator.telemetry import LimitsAnswer, Telemetry
 from paceline_operator.tuning.model import PodTarget
+from paceline_operator.tuning.target import starting_target_ms
 from plants.plant import Plant
 from plants.pod import SimPod
 from plants.requests import Requests
@@ -106,7 +108,7 @@ def _live(workload: Workload, arm: Arm, seed: int, index: int, part: PodPart) ->
         hardware,
         part.requests,
         capacity=capacity,
-        limits=arm.limits(capacity),
+        limits=_start(workload, arm, capacity),
         pacer=arm.pacer(hardware.model_info(), capacity) if arm.pacer is not None else None,
         seed=seed * 101 + index,
         disturbances=workload.disturbances,
@@ -114,6 +116,14 @@ def _live(workload: Workload, arm: Arm, seed: int, index: int, part: PodPart) ->
         shed_ttft_ms=_shed_ms(workload) if arm.sheds else None,
     )
     return _Live(index, part, plant, SimPod(plant), [])
+
+
+def _start(workload: Workload, arm: Arm, capacity: Capacity) -> Limits:
+    """What a fresh pod holds; the product's own is told a first step target."""
+    limits = arm.limits(capacity)
+    if not arm.uses_product:
+        return limits
+    return replace(limits, step_target_ms=starting_target_ms(workload.setting.sla))
 
 
 def _shed_ms(workload: Workload) -> float | None:

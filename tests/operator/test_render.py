@@ -287,6 +287,24 @@ def test_a_fresh_pod_starts_from_the_runtime_configuration() -> None:
     assert config["admission"]["request_timeout_s"] == 120.0
 
 
+@pytest.mark.parametrize(
+    ("sla", "mode", "target_ms"),
+    [
+        ({"itl": {"p99": "50ms"}}, "Auto", pytest.approx(45, abs=3)),
+        ({"ttft": {"p99": "1s"}, "tpot": {"p99": "100ms"}}, "Auto", pytest.approx(105, abs=5)),
+        ({"ttft": {"p99": "1s"}}, "Auto", None),
+        ({"itl": {"p99": "50ms"}}, "Observe", None),
+    ],
+)
+def test_a_fresh_pod_paces_its_first_steps(
+    sla: dict[str, object], mode: str, target_ms: object
+) -> None:
+    """Until the operator's first word it would run whole prompts beside what decodes."""
+    manifest = _rendered(sla=sla, tuning={"mode": mode})["ConfigMap"]
+
+    assert json.loads(manifest["data"]["runtime.json"])["step_target_ms"] == target_ms
+
+
 def test_rendering_is_deterministic() -> None:
     """The same spec gives the same bytes, or every look would write."""
     assert json.dumps(_rendered()) == json.dumps(_rendered())

@@ -8,6 +8,7 @@ from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.api.tuning_spec import hot
 from paceline_operator.render.labels import Manifest, config_map_name, metadata
 from paceline_operator.tuning.model import Range, TuningSpec
+from paceline_operator.tuning.target import starting_target_ms
 
 FILE = "runtime.json"
 
@@ -27,6 +28,8 @@ def runtime_config(spec: TuningSpec) -> dict[str, Any]:
     return {
         "max_batch_size": _start(spec.batch_size),
         "token_budget": _start(spec.token_budget),
+        # Another mode leaves the pace to its user.
+        "step_target_ms": starting_target_ms(spec.sla) if spec.mode == "Auto" else None,
         "interactive_share": spec.interactive_share,
         "batch_share": spec.batch_share,
         "sla": dataclasses.asdict(spec.sla),

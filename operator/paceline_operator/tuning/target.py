@@ -13,6 +13,17 @@ _TPOT_SHARE = 0.95  # a request's mean must stay below its target, with some roo
 _MEAN_OVER_TAIL = 1.15  # most of q_r that a mean over many steps may take back
 _LONGEST_STEP = 2.0  # of the pace: as the engine clips its slack
 _FLOOR_ROOM = 3.0  # with a target that no step can meet, steps may take three floors
+_UNFITTED = ModelFit(
+    theta=(0.0,) * 5,
+    prior=(0.0,) * 5,
+    knee=256,
+    correction=(),
+    fast=1.0,
+    q_r=1.3,  # of the engine's pacer before its first fit
+    samples=0,
+    mape=0.0,
+    valid=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,11 @@ def step_target(
     if has_slack and sla.itl_p99_ms is None and sla.tpot_p99_ms is not None:
         pace_ms = sla.tpot_p99_ms * trim
     return StepTarget(target_ms, binding, is_below_floor, pace_ms)
+
+
+def starting_target_ms(sla: SLA) -> float | None:
+    """Give τ to an engine that has run no step, so that its first steps are paced too."""
+    return step_target(sla, _UNFITTED, trim=1.0, floor_ms=0.0, gives_up=False).ms
 
 
 def tail(model: ModelFit) -> float:
