@@ -47,7 +47,8 @@ _METHOD = """\
   a setting.
 * **Random search, Optuna**: the best of {trials} trials on a seed of its own, once per workload.
 * **Medians** are over {seeds} seed(s); brackets hold the 95 % interval of their bootstrap.
-* P-PAS sees the number of prompts of the step before. gradient2 follows milliseconds per token.
+* P-PAS sees the number of prompts of the step before. gradient2 and Vegas follow milliseconds per
+  token. PI moves the token budget alone, from the default's batch size.
 
 """
 

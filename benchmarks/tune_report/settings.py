@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from paceline_engine.limits import Capacity
 from paceline_operator.tuning.model import SLA
-from plants.hardware import A100_8B, CPU_135M, H100_8B, Hardware
+from plants.hardware import A100_8B, CPU_135M, H100_8B, H100_70B_TP4, Hardware
 from tune_report.mixes import CONVERSATION, SHORT, Mix
 
 _BLOCK_TOKENS = 16
@@ -44,6 +44,7 @@ class Setting:
 H100_ITL = Setting("H100 ITL 50", H100_8B, SLA(ttft_p99_ms=1000.0, itl_p99_ms=50.0))
 H100_TPOT = Setting("H100 TPOT 50", H100_8B, SLA(ttft_p99_ms=1000.0, tpot_p99_ms=50.0))
 A100_ITL = Setting("A100 ITL 60", A100_8B, SLA(ttft_p99_ms=1500.0, itl_p99_ms=60.0))
+H100_70B_ITL = Setting("4xH100 70B ITL 80", H100_70B_TP4, SLA(ttft_p99_ms=2000.0, itl_p99_ms=80.0))
 CPU_ITL = Setting(
     "CPU ITL 300",
     CPU_135M,

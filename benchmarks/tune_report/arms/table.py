@@ -2,12 +2,22 @@
 
 from tune_report.arms.arm import Arm, static
 from tune_report.arms.ours import START, ablations, ours
+from tune_report.arms.pi import PiOnP99
 from tune_report.arms.ppas import p_pas
 from tune_report.arms.rules import Aimd, Gradient2, TensorRt, by
+from tune_report.arms.vegas import Vegas
 
 LARGE, SMALL = (1024, 8192), (256, 2048)
 DEFAULTS = ("default 1024/8192", "default 256/2048")
-RULES = ("AIMD 1024/8192", "AIMD 256/2048", "gradient2", "TensorRT-LLM", "P-PAS")
+RULES = (
+    "AIMD 1024/8192",
+    "AIMD 256/2048",
+    "PI on p99",
+    "gradient2",
+    "Vegas",
+    "TensorRT-LLM",
+    "P-PAS",
+)
 
 
 def arms() -> dict[str, Arm]:
@@ -17,7 +27,9 @@ def arms() -> dict[str, Arm]:
         Arm("default 256/2048", SMALL),
         Arm("AIMD 1024/8192", LARGE, control=by(Aimd)),
         Arm("AIMD 256/2048", SMALL, control=by(Aimd)),
+        Arm("PI on p99", SMALL, control=by(PiOnP99)),
         Arm("gradient2", SMALL, control=by(Gradient2)),
+        Arm("Vegas", SMALL, control=by(Vegas)),
         Arm("TensorRT-LLM", SMALL, control=by(TensorRt)),
         p_pas(),
         ours(),
