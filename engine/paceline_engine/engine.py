@@ -152,8 +152,6 @@ class Engine:
 
         sampled = self.scheduler.settle(plan.batch, tokens, run_ended)
         self._unsent += map(_output, sampled)
-        self.totals.prompt_tokens += work.prefill
-        self.totals.output_tokens += len(sampled)
         ended = self._clock()
         record = StepRecord(
             seq=self.totals.steps,
@@ -175,7 +173,7 @@ class Engine:
             predicted_ms=predicted_ms,
             clean=self.totals.steps >= _WARM_UP_STEPS and plan.preemptions == 0,
         )
-        self.totals.steps += 1
+        self.totals.count(plan.batch, sampled)
         self.pacer.observe(record)
         self.log.append(record)
 
@@ -204,12 +202,15 @@ def _request(submit: Submit, number: int) -> Request:
 
 def _output(request: Request) -> Output:
     newest = [request.token_ids[-1]]
+    likelihoods = [] if request.likelihood is None else [request.likelihood]
     if request.num_output_tokens > 1:
-        return Output(request.id, newest, finish=request.finish)
+        return Output(request.id, newest, finish=request.finish, likelihoods=likelihoods)
     return Output(
         request.id,
         newest,
         finish=request.finish,
         cached_tokens=request.num_cached,
         scheduled_at=request.scheduled_at,
+        likelihoods=likelihoods,
+        prompt_likelihoods=request.prompt_likelihoods,
     )

@@ -9,12 +9,18 @@ import math
 from paceline_engine.limits import Capacity
 from paceline_engine.wire import Sampling, Submit
 
+MAX_LOGPROBS = 20
+"""Alternatives told of a token, at most."""
+MAX_PENALTY = 2.0
+MAX_BIAS = 100.0
+
 
 def refusal(submit: Submit, *, capacity: Capacity, vocab_size: int) -> str | None:
     """Say why a request cannot be run, or None if it can."""
     return (
         _bad_prompt(submit.prompt_ids, vocab_size)
         or _bad_sampling(submit.sampling, vocab_size)
+        or _bad_scores(submit.sampling, vocab_size)
         or _too_long(len(submit.prompt_ids), submit.sampling.max_tokens, capacity)
     )
 
@@ -53,6 +59,46 @@ def _bad_sampling(sampling: Sampling, vocab_size: int) -> str | None:
             sampling.seed is None or -(2**63) <= sampling.seed < 2**63,
             "seed must fit in 64 bits",
             sampling.seed,
+        ),
+    )
+    return next((f"{rule}, got {value}" for holds, rule, value in rules if not holds), None)
+
+
+def _bad_scores(sampling: Sampling, vocab_size: int) -> str | None:
+    penalties = {
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+    }
+    counts = {"logprobs": sampling.logprobs, "prompt_logprobs": sampling.prompt_logprobs}
+    biases = sampling.logit_bias
+    rules: tuple[tuple[bool, str, object], ...] = (
+        *(
+            (abs(value) <= MAX_PENALTY, f"{name} must be in [-{MAX_PENALTY}, {MAX_PENALTY}]", value)
+            for name, value in penalties.items()
+        ),
+        (
+            sampling.repetition_penalty > 0 and math.isfinite(sampling.repetition_penalty),
+            "repetition_penalty must be a number above 0",
+            sampling.repetition_penalty,
+        ),
+        (0 <= sampling.min_p <= 1, "min_p must be in [0, 1]", sampling.min_p),
+        (
+            all(0 <= token < vocab_size for token in biases),
+            f"logit_bias must name tokens in [0, {vocab_size})",
+            list(biases),
+        ),
+        (
+            all(abs(bias) <= MAX_BIAS for bias in biases.values()),
+            f"logit_bias must be in [-{MAX_BIAS}, {MAX_BIAS}]",
+            list(biases.values()),
+        ),
+        *(
+            (
+                count is None or 0 <= count <= MAX_LOGPROBS,
+                f"{name} must be in [0, {MAX_LOGPROBS}]",
+                count,
+            )
+            for name, count in counts.items()
         ),
     )
     return next((f"{rule}, got {value}" for holds, rule, value in rules if not holds), None)

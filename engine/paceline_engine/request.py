@@ -5,7 +5,7 @@ from enum import Enum
 
 from paceline_engine.kv_cache.block import BlockHash
 from paceline_engine.limits import Lane
-from paceline_engine.wire import FinishReason, Sampling
+from paceline_engine.wire import FinishReason, Likelihood, Sampling
 
 
 class State(Enum):
@@ -49,6 +49,22 @@ class Request:
     first_token_at: float | None = None
     finish: FinishReason | None = None
 
+    is_plain: bool = field(init=False)
+    """Its tokens are chosen by temperature, top-k and top-p alone, and nothing is told of them."""
+    likelihood: Likelihood | None = None
+    """Of the newest token, where asked for."""
+    prompt_likelihoods: list[Likelihood] = field(default_factory=list)
+    """Of `token_ids[1:]` as far as computed, up to the end of the prompt, where asked for."""
+    sampler_state: object = None
+    """What the sampler keeps of it between steps."""
+
+    def __post_init__(self) -> None:
+        """Sort out once what every step would have to ask."""
+        self.is_plain = _is_plain(self.sampling)
+        if self.sampling.prompt_logprobs is not None:
+            # A prefix that was found would not be computed, and so not be scored.
+            self.cache_salt = f"{self.id} {self.cache_salt}"
+
     @property
     def num_remaining(self) -> int:
         """Known tokens whose keys and values are not computed yet."""
@@ -58,3 +74,16 @@ class Request:
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+
+def _is_plain(sampling: Sampling) -> bool:
+    return (
+        sampling.min_tokens == 0
+        and sampling.presence_penalty == 0
+        and sampling.frequency_penalty == 0
+        and sampling.repetition_penalty == 1
+        and sampling.min_p == 0
+        and not sampling.logit_bias
+        and sampling.logprobs is None
+        and sampling.prompt_logprobs is None
+    )

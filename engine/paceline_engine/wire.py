@@ -34,6 +34,33 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Beside the model's own end-of-sequence ids."""
     ignore_eos: bool = False
     min_tokens: int = 0
+    presence_penalty: float = 0.0
+    """Taken from the score of each token that the output already holds."""
+    frequency_penalty: float = 0.0
+    """Taken from the score of a token once for each time that the output holds it."""
+    repetition_penalty: float = 1.0
+    """Divides positive scores, and multiplies negative ones, of tokens of prompt and output."""
+    min_p: float = 0.0
+    """Tokens less likely than this share of the likeliest one's probability are not chosen."""
+    logit_bias: dict[int, float] = {}
+    """Token to what is added to its score."""
+    logprobs: int | None = None
+    """Tell the log-probability of each output token, and those of this many best tokens."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token but the first."""
+
+
+class Likelihood(msgspec.Struct, frozen=True, array_like=True):
+    """How likely the model found one token, before anything that a request asks to change."""
+
+    token_id: int
+    logprob: float
+    """Natural logarithm of its probability."""
+    rank: int
+    """1 for the likeliest."""
+    top_ids: list[int]
+    """The likeliest tokens, best first, as many as were asked for."""
+    top_logprobs: list[float]
 
 
 # --- sidecar to engine ---------------------------------------------------------------------------
@@ -203,6 +230,10 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """Prompt tokens taken from the prefix cache; set on the first output."""
     scheduled_at: float | None = None
     """When its first chunk was scheduled; set on the first output."""
+    likelihoods: list[Likelihood] = []
+    """Of `token_ids`, where `Sampling.logprobs` asked."""
+    prompt_likelihoods: list[Likelihood] = []
+    """Of the prompt from its second token on, where asked; set on the first output."""
 
 
 class Outputs(msgspec.Struct, frozen=True, tag=True):
@@ -298,6 +329,12 @@ class EngineLoad(msgspec.Struct, frozen=True):
     running_by_lane: dict[str, int]
     running_output_tokens: list[int] = []
     """Tokens generated so far by each running request; of more than 256, an even sample."""
+    displaced: int = 0
+    """Of `preemptions`, batch requests that gave way to an interactive arrival."""
+    prompt_tokens_by_lane: dict[str, int] = {}
+    """`prompt_tokens`, by lane."""
+    output_tokens_by_lane: dict[str, int] = {}
+    """`output_tokens`, by lane."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, tag=True):

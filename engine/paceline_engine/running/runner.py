@@ -6,6 +6,7 @@ from paceline_engine.errors import RequestError
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.inputs import StepInputs, prepare
+from paceline_engine.sampling.prompt import score_prompts
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
 from paceline_engine.scheduling.batch import Batch
 
@@ -25,16 +26,17 @@ class ModelRunner:
     def run(self, batch: Batch) -> list[int | None]:
         """Compute every slice and write its KV; the next token of each slice that samples."""
         inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
-        tokens = iter(self._next_tokens(inputs))
+        tokens = iter(self._next_tokens(batch, inputs))
         return [next(tokens) if piece.samples else None for piece in batch.slices]
 
     @torch.inference_mode()
-    def _next_tokens(self, inputs: StepInputs) -> list[int]:
+    def _next_tokens(self, batch: Batch, inputs: StepInputs) -> list[int]:
         """Aligned with `inputs.sampled`."""
-        logits = self.logits(inputs)
+        hidden = self._hidden(inputs)
+        score_prompts(batch, hidden, self._decoder.logits)
         if not inputs.sampled:
             return []
-        tokens = self._sampler.sample(logits, inputs.sampled)
+        tokens = self._sampler.sample(self._sampled_logits(hidden, inputs), inputs.sampled)
         for request, token in zip(inputs.sampled, tokens, strict=True):
             if token == NOT_A_TOKEN:
                 raise RequestError(request.id, "the model's output is not a number")
@@ -43,7 +45,12 @@ class ModelRunner:
     @torch.inference_mode()
     def logits(self, inputs: StepInputs) -> torch.Tensor:  # [R, vocab]
         """Run the decoder; the scores of the tokens that sample."""
+        return self._sampled_logits(self._hidden(inputs), inputs)
+
+    def _hidden(self, inputs: StepInputs) -> torch.Tensor:  # [T, hidden]
         token_ids = torch.from_numpy(inputs.token_ids).to(self._device)
+        return self._decoder.hidden(token_ids, self._attention.plan(inputs))
+
+    def _sampled_logits(self, hidden: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
         sample_rows = torch.from_numpy(inputs.sample_rows).to(self._device)
-        hidden = self._decoder.hidden(token_ids, self._attention.plan(inputs))
         return self._decoder.logits(hidden[sample_rows])

@@ -3,6 +3,8 @@
 Greedy rows take the first of the largest logits. The others draw once: the token at which the
 running sum of probabilities passes the draw. Rows with top-k or top-p sum over their candidates,
 best first; the candidates are nearly always few, so a partial sort finds them.
+
+What else a request asks for (penalties, biases, log-probabilities) is done for its row alone.
 """
 
 from collections.abc import Sequence
@@ -11,7 +13,9 @@ import torch
 from torch import Tensor
 
 from paceline_engine.request import Request
+from paceline_engine.sampling.adjust import Asking, adjust
 from paceline_engine.sampling.draw import seed_of, uniform
+from paceline_engine.sampling.likelihood import likelihoods
 
 NOT_A_TOKEN = -1
 """In place of a token: the logits of the row are not numbers."""
@@ -31,8 +35,23 @@ class Sampler:
         """Random per engine run: makes the seeds of requests that bring none."""
 
     def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
-        """Pick a token per row of `logits` [rows, vocab], which may be overwritten."""
-        self._forbid_early_ends(logits, requests)
+        """Pick a token per row of `logits` [rows, vocab], which may be overwritten.
+
+        Sets `likelihood` of the requests that ask for it.
+        """
+        asking = [(row, each) for row, each in enumerate(requests) if not each.is_plain]
+        if not asking:
+            return self._choose(logits, requests)
+        told = [each for each in asking if each[1].sampling.logprobs is not None]
+        untouched = logits[[row for row, _ in told]] if told else None
+        logits = logits.float()
+        adjust(logits, asking, self._eos_token_ids)
+        tokens = self._choose(logits, requests)
+        if untouched is not None:
+            _tell(untouched, told, tokens)
+        return tokens
+
+    def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
         best, tokens = logits.max(dim=-1)
         tokens = torch.where(best.isfinite(), tokens, NOT_A_TOKEN)
         drawn = [
@@ -47,17 +66,6 @@ class Sampler:
         result: list[int] = tokens.tolist()
         return result
 
-    def _forbid_early_ends(self, logits: Tensor, requests: Sequence[Request]) -> None:
-        """Before `min_tokens`, a token that would end the output cannot be chosen."""
-        for row, request in enumerate(requests):
-            sampling = request.sampling
-            if request.num_output_tokens >= sampling.min_tokens:
-                continue
-            ends = sampling.stop_token_ids
-            ends += () if sampling.ignore_eos else self._eos_token_ids
-            known = [token for token in ends if 0 <= token < logits.shape[-1]]
-            logits[row, known] = -torch.inf
-
     def _draw(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:  # [rows]
         device = logits.device
 
@@ -68,6 +76,8 @@ class Sampler:
             [uniform(seed_of(each, self._salt), len(each.token_ids)) for each in requests]
         )
         logits = logits / column([each.sampling.temperature for each in requests]).float()
+        if any(each.sampling.min_p > 0 for each in requests):
+            _drop_unlikely(logits, column([each.sampling.min_p for each in requests]).float())
         top_k = column([each.sampling.top_k or logits.shape[-1] for each in requests])
         top_p = column([each.sampling.top_p for each in requests])
 
@@ -80,6 +90,21 @@ class Sampler:
                 logits[is_cut], top_k[is_cut], top_p[is_cut], draws[is_cut]
             )
         return tokens
+
+
+def _tell(untouched: Tensor, told: Asking, tokens: Sequence[int]) -> None:
+    """Set `likelihood` by the scores [rows that ask, vocab] as the model gave them."""
+    # A row without a token ends its request: what is told of it does not matter.
+    chosen = [max(tokens[row], 0) for row, _ in told]
+    num_top = [request.sampling.logprobs or 0 for _, request in told]
+    for (_, request), found in zip(told, likelihoods(untouched, chosen, num_top), strict=True):
+        request.likelihood = found
+
+
+def _drop_unlikely(logits: Tensor, min_p: Tensor) -> None:  # [rows, vocab], [rows, 1]
+    """Drop tokens whose probability is below `min_p` times that of the likeliest."""
+    least = logits.amax(dim=-1, keepdim=True) + min_p.log()
+    logits.masked_fill_(logits < least, -torch.inf)
 
 
 def _among_all(logits: Tensor, draws: Tensor) -> Tensor:  # [rows, vocab], [rows, 1] -> [rows]
