@@ -3,6 +3,8 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from paceline_operator.tuning.model import SLA
+
 
 class LimitValues(msgspec.Struct, frozen=True):
     """One set of live limits."""
@@ -41,6 +43,8 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
     config_hash: str | None = None
     instance: str = ""
+    sla: SLA = SLA()
+    """What the pod itself holds requests against."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -111,6 +115,9 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     paced_tokens: int = 0
     predicted_ms: float = 0.0
     clean: bool = True
+    host_ms: float = 0.0
+    kv_used: int = 0
+    """Blocks."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):

@@ -1,6 +1,9 @@
 """The whole path on a real node: install, apply, serve, tune, change, break, upgrade, delete."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from local_cluster.cluster import Cluster
+from local_cluster.cluster import Cluster, kubectl_command
 from paceline_operator.traffic.workload import Lengths, Workload
 from paceline_testing.background_load import background_load
 from paceline_testing.quickstart import GITOPS, QUICKSTART, Quickstart, condition
@@ -141,6 +144,28 @@ def test_load_gets_the_limits_tuned_and_kubectl_shows_them(quickstart: Quickstar
     assert condition(service, "TuningActive")["status"] == "True"
     assert service["status"]["tuning"]["history"]
     assert (columns["BATCH"], columns["TOKENS"]) == (summary["batchSize"], summary["tokenBudget"])
+
+
+def test_diagnose_asks_a_pod_through_the_users_own_kubectl(quickstart: Quickstart) -> None:
+    """Port and token with the rights of the kubeconfig; nothing is exposed for it."""
+    cluster = quickstart.cluster
+    tools = os.pathsep.join([str(Path(kubectl_command()).parent), os.environ["PATH"]])
+    command = ["diagnose", quickstart.name, "--seconds", "900", "--format", "json"]
+
+    done = subprocess.run(
+        [sys.executable, "-c", "from paceline_operator.local.cli import main; main()", *command]
+        + ["--kubeconfig", str(cluster.kubeconfig)],
+        env=os.environ | {"PATH": tools},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["outcomes"]["ok"] > 0
+    assert found["time"]["num_steps"] > 0
 
 
 def test_a_new_p99_reaches_every_pod_without_a_restart(quickstart: Quickstart) -> None:

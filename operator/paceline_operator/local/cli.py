@@ -1,4 +1,4 @@
-"""The `paceline` command: plan, up, chat, explain, demo, bench."""
+"""The `paceline` command: plan, up, chat, explain, diagnose, demo, bench."""
 
 import asyncio
 import sys
@@ -14,6 +14,7 @@ from paceline_operator.local.bench_command import bench
 from paceline_operator.local.chat import ChatError, Message, served_model, stream_answer
 from paceline_operator.local.cluster import explain_status, read_service
 from paceline_operator.local.demo import Demo, run_demo
+from paceline_operator.local.diagnose_command import diagnose_command
 from paceline_operator.local.errors import LocalError
 from paceline_operator.local.explain import explain
 from paceline_operator.local.plan_command import plan_command
@@ -43,6 +44,7 @@ def main() -> None:
 
 main.add_command(plan_command)
 main.add_command(bench)
+main.add_command(diagnose_command)
 
 
 @main.command()

@@ -18,12 +18,22 @@ class ClusterError(LocalError):
 
 def read_service(name: str, *, namespace: str, kubeconfig: str | None) -> dict[str, Any]:
     """The service as the API server gives it, through the kubectl that the user has set up."""
-    command = ["kubectl", "get", f"{PLURAL}.{GROUP}", name, "--namespace", namespace, "-o", "json"]
+    arguments = ["get", f"{PLURAL}.{GROUP}", name, "--namespace", namespace, "-o", "json"]
     if kubeconfig:
-        command += ["--kubeconfig", kubeconfig]
+        arguments += ["--kubeconfig", kubeconfig]
+    resource: dict[str, Any] = json.loads(kubectl(*arguments))
+    return resource
+
+
+def kubectl(*arguments: str) -> str:
+    """What the user's kubectl prints. Raises ClusterError with what it complains of."""
     try:
-        done = subprocess.run(  # noqa: S603 - no shell, the name is one argument
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        done = subprocess.run(  # noqa: S603 - no shell, each argument stays one
+            ["kubectl", *arguments],  # noqa: S607 - the one that the user has set up
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except FileNotFoundError as problem:
         raise ClusterError("kubectl is not on the PATH") from problem
@@ -31,8 +41,7 @@ def read_service(name: str, *, namespace: str, kubeconfig: str | None) -> dict[s
         raise ClusterError(f"kubectl gave no answer within {_TIMEOUT_S:.0f} s") from problem
     if done.returncode != 0:
         raise ClusterError(done.stderr.strip())
-    resource: dict[str, Any] = json.loads(done.stdout)
-    return resource
+    return done.stdout
 
 
 def explain_status(resource: dict[str, Any], pod: str | None) -> str:

@@ -150,6 +150,8 @@ class LiveService:
             sla=hot(self.service.spec).sla,
             report=self.report,
             decisions=tuple(self.decisions),
+            admin_url=self.place.admin_url,
+            token_file=str(self.place.token_file),
         )
 
 

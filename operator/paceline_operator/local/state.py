@@ -59,6 +59,10 @@ class LocalState:
     report: ServiceReport | None
     decisions: tuple[Explained, ...]
     """The newest, oldest first."""
+    admin_url: str = ""
+    """Of its one pod's runtime API."""
+    token_file: str = ""
+    """Where the bearer token for it lies; only its owner can read it."""
 
 
 def write(folder: Path, state: LocalState) -> None:

@@ -95,10 +95,10 @@ class Evidence:
 class Window:
     """Gathers one pod's telemetry. Starts anew with a new engine, or a clock that went back."""
 
-    def __init__(self) -> None:
-        """Hold nothing yet."""
+    def __init__(self, max_steps: int = _MAX_STEPS) -> None:
+        """Hold nothing yet, and of what comes the newest `max_steps`."""
         self._last: Telemetry | None = None
-        self._steps: deque[Step] = deque(maxlen=_MAX_STEPS)
+        self._steps: deque[Step] = deque(maxlen=max_steps)
         self._requests: deque[RequestRecord] = deque(maxlen=_MAX_REQUESTS)
         self._slices: dict[tuple[str, str, float], SketchSlice] = {}
         self._progress: deque[tuple[float, int]] = deque()

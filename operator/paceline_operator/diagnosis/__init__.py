@@ -1,0 +1,1 @@
+"""Where latency comes from, what the engine is bound by and what would help. Pure."""
