@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.activation import kernel as activation
-from paceline_kernels.activation import reference_silu_mul
+from paceline_kernels.activation import reference_gelu_tanh_mul, reference_silu_mul
 from paceline_kernels.decode_attention import kernel as decode_attention
 from paceline_kernels.decode_attention import reference_paged_decode_attention
 from paceline_kernels.norm import kernel as norm
@@ -94,6 +94,7 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     """Every kernel of one layer, one after the other, so that only one's tensors live at a time."""
     yield norm_case(layer, load.num_tokens)
     yield activation_case(layer, load.num_tokens)
+    yield gelu_case(layer, load.num_tokens)
     yield rotary_case(layer, load.num_tokens)
     for contexts in load.contexts:
         yield decode_case(layer, contexts)
@@ -124,6 +125,19 @@ def activation_case(layer: Layer, num_tokens: int) -> Case:
         f"{num_tokens} tokens",
         lambda: activation.silu_mul(x),
         lambda: reference_silu_mul(x.double()),
+        num_bytes=x.nbytes * 3 // 2,
+    )
+
+
+def gelu_case(layer: Layer, num_tokens: int) -> Case:
+    """As the other gate, with another curve."""
+    x = layer.randn(num_tokens, 2 * layer.model.features)
+    return Case(
+        layer.model.name,
+        "gelu_tanh_mul",
+        f"{num_tokens} tokens",
+        lambda: activation.gelu_tanh_mul(x),
+        lambda: reference_gelu_tanh_mul(x.double()),
         num_bytes=x.nbytes * 3 // 2,
     )
 

@@ -3,7 +3,7 @@
 Every op runs its Triton kernel on CUDA tensors and its reference elsewhere, with one signature.
 """
 
-from paceline_kernels.activation import silu_mul
+from paceline_kernels.activation import gelu_tanh_mul, silu_mul
 from paceline_kernels.decode_attention import paged_decode_attention
 from paceline_kernels.norm import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "add_rms_norm",
+    "gelu_tanh_mul",
     "paged_decode_attention",
     "paged_prefill_attention",
     "rms_norm",

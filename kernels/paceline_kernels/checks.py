@@ -27,7 +27,8 @@ def expect(
     is_near = tensor.device == like.device
     if fits and is_near and tensor.dtype in dtypes and tensor.is_contiguous():
         return
-    wanted = f"contiguous {_dims(shape)} {' or '.join(map(_short, dtypes))} on {like.device}"
+    names = " or ".join(dict.fromkeys(map(_short, dtypes)))
+    wanted = f"contiguous {_dims(shape)} {names} on {like.device}"
     layout = "" if tensor.is_contiguous() else f" with strides {_dims(tensor.stride())}"
     seen = f"{_dims(tensor.shape)} {_short(tensor.dtype)} on {tensor.device}{layout}"
     raise ValueError(f"{name} must be {wanted}, got {seen}")

@@ -132,8 +132,19 @@ def test_a_template_file_goes_before_the_config(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model_type": "mamba"}, "'mamba'; the engine runs llama, qwen2, qwen3"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        (
+            {"model_type": "mamba"},
+            "'mamba'; the engine runs llama, mistral, qwen2, qwen3, gemma2, gemma3",
+        ),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'; the engine runs silu, gelu_pytorch_tanh"),
+        (
+            {
+                "model_type": "mistral",
+                "sliding_window": 9,
+                "layer_types": ["chunked_attention"] * 3,
+            },
+            "layer_types chunked_attention; the engine runs sliding_attention, full_attention",
+        ),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling is 'yarn'"),
     ],
@@ -181,6 +192,32 @@ def test_weights_that_do_not_fit_the_config_are_corrupt(folder: Path) -> None:
 
     with pytest.raises(CorruptModel, match=r"has shape \(80, 48\), .* asks for \(96, 48\)"):
         _load(_settings(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sliding_window": -3}, "sliding_window must be a positive integer, got -3"),
+        (
+            {"sliding_window": 9, "layer_types": ["full_attention"]},
+            "layer_types must name 3 layers, got 1",
+        ),
+    ],
+)
+def test_windows_that_make_no_sense_are_corrupt(
+    folder: Path, changes: dict[str, Any], says: str
+) -> None:
+    _edit(folder / "config.json", model_type="mistral", **changes)
+
+    with pytest.raises(CorruptModel, match=says):
+        open_checkpoint(folder)
+
+
+def test_a_window_of_the_whole_context_is_none(folder: Path) -> None:
+    """Nothing is masked by it, so nothing is planned for it."""
+    _edit(folder / "config.json", model_type="mistral", sliding_window=256)
+
+    assert open_checkpoint(folder).config.windows == (None, None, None)
 
 
 @pytest.mark.parametrize("size", [0, 3, 100, 5000])

@@ -10,7 +10,7 @@ import torch
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.kv_cache.tensors import allocate
 from paceline_engine.model.layers.linear import PackedLinear, PlainLinear, TransposedLinear
-from paceline_engine.model.layers.rotary import cos_sin_table
+from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.weights import build_decoder
 from paceline_engine.request import Request
 from paceline_engine.running.attention import AttentionBackend
@@ -34,6 +34,7 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GEMMA: dict[str, Any] = {"sliding_window": 6, "head_dim": 16, "query_pre_attn_scalar": 24}
 MODELS: dict[str, tuple[Family, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama, tied head": ("llama", {"tie_word_embeddings": True}),
@@ -46,6 +47,27 @@ MODELS: dict[str, tuple[Family, dict[str, Any]]] = {
     "llama, one kv head": ("llama", {"num_key_value_heads": 1}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen2, window over the last layers": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral, window": ("mistral", {"sliding_window": 6}),
+    "gemma2": ("gemma2", GEMMA | {"attn_logit_softcapping": 0.7, "final_logit_softcapping": 2.0}),
+    "gemma3": ("gemma3_text", GEMMA | {"sliding_window_pattern": 3}),
+    "gemma3, two ropes, softcap": (
+        "gemma3_text",
+        GEMMA
+        | {
+            "sliding_window_pattern": 2,
+            "final_logit_softcapping": 3.0,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 4.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            },
+        },
+    ),
+    "gemma3, heads of 256": ("gemma3_text", GEMMA | {"head_dim": 256}),
 }
 
 
@@ -62,11 +84,11 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
         progress=lambda _fraction: None,
     )
     kv = allocate(config, 64, BLOCK_SIZE, device=CPU, dtype=torch.float32)
-    table = cos_sin_table(config.rope, config.head_size, config.max_len)
+    tables = rotations(config, config.max_len)
     attention: AttentionBackend = (
-        CpuAttention(config, ops, kv, table)
+        CpuAttention(config, ops, kv, tables)
         if back_end == "cpu"
-        else KernelAttention(config, kv, table)
+        else KernelAttention(config, kv, tables)
     )
     return ModelRunner(decoder, attention, Sampler((), b"salt"), BLOCK_SIZE)
 

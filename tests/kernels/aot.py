@@ -27,7 +27,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
-from paceline_kernels.activation.kernel import silu_mul
+from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
 from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
@@ -48,6 +48,8 @@ class Shape:
     num_kv_heads: int
     head_size: int
     has_qk_norm: bool = False
+    is_gemma: bool = False
+    """Norms with float32 weights, GELU, a window and a soft cap."""
     dtype: torch.dtype = torch.bfloat16
 
 
@@ -57,6 +59,7 @@ SHAPES = (
     Shape("qwen3-0.6b", 1024, 3072, 16, 8, 128, has_qk_norm=True),
     Shape("head-96", 3072, 8192, 32, 32, 96),
     Shape("head-256", 2560, 10240, 8, 4, 256),
+    Shape("gemma-3-4b", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True),
 )
 
 
@@ -136,12 +139,14 @@ def launch_all(shape: Shape, *, rows: int = 3, max_blocks: int = 256) -> None:
         skipped = rows % 2
         return torch.zeros(sizes[0] + skipped, *sizes[1:], dtype=dtype)[skipped:]
 
-    x, weight = floats(rows, shape.hidden), floats(shape.hidden)
+    norm_dtype = torch.float32 if shape.is_gemma else shape.dtype
+    x, weight = floats(rows, shape.hidden), torch.zeros(shape.hidden, dtype=norm_dtype)
     rms_norm(x, weight, 1e-5)
     add_rms_norm(x, x, weight, 1e-5)
-    silu_mul(floats(rows, 2 * shape.features))
+    gate_mul = gelu_tanh_mul if shape.is_gemma else silu_mul
+    gate_mul(floats(rows, 2 * shape.features))
 
-    head_norm = floats(shape.head_size) if shape.has_qk_norm else None
+    head_norm = torch.zeros(shape.head_size, dtype=norm_dtype) if shape.has_qk_norm else None
     k_cache, v_cache = floats(
         2, num_blocks, block_size, shape.num_kv_heads, shape.head_size
     ).unbind()
@@ -159,8 +164,9 @@ def launch_all(shape: Shape, *, rows: int = 3, max_blocks: int = 256) -> None:
     )
     table = ints(rows, max_blocks)
     lens, starts = ints(rows), ints(rows + 1)
-    paged_decode_attention(q, k_cache, v_cache, table, lens, 0.125)
-    paged_prefill_attention(q, k_cache, v_cache, table, starts, lens, 0.125)
+    window, softcap = (1024, 50.0) if shape.is_gemma else (None, None)
+    paged_decode_attention(q, k_cache, v_cache, table, lens, 0.125, window, softcap)
+    paged_prefill_attention(q, k_cache, v_cache, table, starts, lens, 0.125, window, softcap)
 
 
 def count_variants(shape: Shape) -> dict[str, int]:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 COMPILER = Path(__file__).with_name("aot.py")
-HEAD_SIZES = ("smollm2-135m", "llama-3.1-8b", "qwen3-0.6b", "head-96", "head-256")
+HEAD_SIZES = ("smollm2-135m", "llama-3.1-8b", "qwen3-0.6b", "head-96", "head-256", "gemma-3-4b")
 KERNELS = {
     "_rms_norm_kernel",
-    "_silu_mul_kernel",
+    "_gate_mul_kernel",
     "_rope_and_store_kv_kernel",
     "_attend_split_kernel",
     "_join_splits_kernel",
@@ -95,7 +95,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
     """What is not compiled at start compiles in the middle of a request."""
     assert report["variants"] == {
         "_rms_norm_kernel": 2,  # with a residual and without
-        "_silu_mul_kernel": 1,
+        "_gate_mul_kernel": 1,
         "_rope_and_store_kv_kernel": 1,
         "_attend_split_kernel": 3,  # 8, 16 and 32 parts of the context
         "_join_splits_kernel": 3,

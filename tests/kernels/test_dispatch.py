@@ -18,6 +18,7 @@ from paceline_kernels.rotary import kernel as rotary_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
+    "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
     "paged_decode_attention": (
         decode_attention.reference_paged_decode_attention,
         decode_kernel.paged_decode_attention,

@@ -41,6 +41,22 @@ def test_add_rms_norm_agrees_with_float64(
     assert_near(new_residual, wanted_residual)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weight_in_float32_is_not_rounded_before_the_product(
+    dtype: torch.dtype, device: str
+) -> None:
+    """Gemma's norms: one rounding, of the product, half a unit in the last place at most."""
+    x = random_floats(5, 576, dtype=dtype, device=device)
+    weight = 1 + 0.01 * random_floats(576, dtype=torch.float32, device=device, seed=1)
+
+    seen = kernel.rms_norm(x, weight, EPS)
+
+    wanted = reference_rms_norm(x.double(), weight.double(), EPS)
+    unit = torch.finfo(dtype).eps
+    assert seen.dtype == dtype
+    assert ((seen.double() - wanted).abs() <= (0.5 * unit + 1e-6) * wanted.abs() + 1e-7).all()
+
+
 def test_norm_of_large_rows_does_not_overflow_float16(device: str) -> None:
     """The squares are summed in float32: 300 * 300 is already past float16's largest number."""
     x = torch.full((2, 576), 300.0, dtype=torch.float16, device=device)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from paceline_kernels import paged_decode_attention
+from paceline_kernels.decode_attention import reference_paged_decode_attention
 from paceline_kernels.prefill_attention import kernel, reference_paged_prefill_attention
 from paceline_testing.kernel_cases import (
     DTYPES,
@@ -17,9 +18,24 @@ from paceline_testing.kernel_cases import (
 CHUNKS = ((1, 1), (17, 17), (1, 40), (0, 12), (33, 90), (5, 38))
 
 
-def reference(q: torch.Tensor, kv: PagedKV, cu_seqlens: torch.Tensor, scale: float) -> torch.Tensor:
+def reference(
+    q: torch.Tensor,
+    kv: PagedKV,
+    cu_seqlens: torch.Tensor,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
     return reference_paged_prefill_attention(
-        q.double(), *kv.double().caches, kv.block_table, cu_seqlens, kv.context_lens, scale
+        q.double(),
+        *kv.double().caches,
+        kv.block_table,
+        cu_seqlens,
+        kv.context_lens,
+        scale,
+        window,
+        softcap,
     )
 
 
@@ -54,6 +70,47 @@ def test_prefill_attention_agrees_with_float64(
     )
 
     assert_near(seen, reference(q, kv, cu_seqlens, scale))
+
+
+@pytest.mark.parametrize("window", [1, 4, 33, 70, 500])
+@pytest.mark.parametrize("softcap", [None, 0.8])
+def test_prefill_sees_a_window_and_caps_its_scores(
+    window: int, softcap: float | None, device: str
+) -> None:
+    """A tile's last row may see none of the tokens that its first row begins with."""
+    heads = Heads(2, 1, 64)
+    kv = a_paged_kv([length for _, length in CHUNKS], heads, dtype=torch.float32, device=device)
+    cu_seqlens = starts_of(CHUNKS, device)
+    q = random_floats(int(cu_seqlens[-1]), 2, 64, dtype=torch.float32, device=device, seed=1)
+
+    seen = kernel.paged_prefill_attention(
+        q, *kv.caches, kv.block_table, cu_seqlens, kv.context_lens, 0.4, window, softcap
+    )
+
+    assert_near(seen, reference(q, kv, cu_seqlens, 0.4, window=window, softcap=softcap))
+
+
+@pytest.mark.parametrize("window", [1, 5, 100])
+def test_prefill_and_decode_see_the_same_window(window: int) -> None:
+    """The references agree: each token of a chunk, alone, is a decode."""
+    kv = a_paged_kv([40], Heads(2, 1, 8), dtype=torch.float64, device="cpu")
+    q = random_floats(40, 2, 8, dtype=torch.float64, device="cpu", seed=1)
+
+    together = reference(q, kv, starts_of(((40, 40),), "cpu"), 0.4, window=window, softcap=0.6)
+    alone = [
+        reference_paged_decode_attention(
+            q[i : i + 1],
+            *kv.caches,
+            kv.block_table,
+            torch.tensor([i + 1], dtype=torch.int32),
+            0.4,
+            window,
+            0.6,
+        )
+        for i in range(40)
+    ]
+
+    torch.testing.assert_close(together, torch.cat(alone))
 
 
 def test_tokens_past_the_last_chunk_give_zeros(device: str) -> None:

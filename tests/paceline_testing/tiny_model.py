@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-Family = Literal["llama", "qwen2", "qwen3"]
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"]
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog.",
@@ -39,7 +39,10 @@ def make_tiny_model(folder: Path, family: Family, *, seed: int = 0, **config: An
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415 - seconds to import
 
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES | config))
+    # Eager: the only one that knows soft caps.
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, **SIZES | config), attn_implementation="eager"
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             # Norms and biases too: where they are 1 or 0, leaving them out goes unseen.

@@ -8,7 +8,7 @@ import torch
 from paceline_engine.checkpoint import uri
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.model import memory
-from paceline_engine.model.config import from_hugging_face
+from paceline_engine.model.families import from_hugging_face
 from paceline_engine.pacing import prior as engine_prior
 from paceline_engine.settings import Settings
 from paceline_engine.wire import ModelInfo
@@ -31,6 +31,18 @@ QWEN3 = {
 }
 QWEN2 = QWEN3 | {"model_type": "qwen2", "head_dim": None, "tie_word_embeddings": False}
 LLAMA = QWEN2 | {"model_type": "llama", "num_key_value_heads": None}
+MISTRAL = LLAMA | {"model_type": "mistral", "sliding_window": 4096}
+# As the hub has it: what its authors' code assumes is left out.
+GEMMA3_TEXT = {
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 34,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+}
+GEMMA3 = {"model_type": "gemma3", "text_config": GEMMA3_TEXT}
+GEMMA2 = QWEN3 | {"model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh"}
 
 
 def a_gpu(name: str) -> Device:
@@ -65,7 +77,11 @@ def test_both_know_the_same_gpus() -> None:
     assert list(GPUS) == list(engine_prior._DEVICES)
 
 
-@pytest.mark.parametrize("config", [QWEN3, QWEN2, LLAMA], ids=["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize(
+    "config",
+    [QWEN3, QWEN2, LLAMA, MISTRAL, GEMMA2, GEMMA3_TEXT, GEMMA3],
+    ids=["qwen3", "qwen2", "llama", "mistral", "gemma2", "gemma3_text", "gemma3"],
+)
 def test_both_read_the_same_sizes(config: dict[str, object]) -> None:
     """Parameters, KV bytes and the memory of a step, for each family."""
     size, real = from_config(config, 2), from_hugging_face(config)

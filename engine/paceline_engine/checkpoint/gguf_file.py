@@ -13,7 +13,8 @@ from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.gguf_tokenizer import build_tokenizer
 from paceline_engine.checkpoint.tokenizer import unique_ids
 from paceline_engine.errors import CorruptModel, EngineError, UnsupportedModel
-from paceline_engine.model.config import ModelConfig, from_hugging_face
+from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.families import from_hugging_face
 
 _NAMES = {
     "model.embed_tokens": "token_embd",

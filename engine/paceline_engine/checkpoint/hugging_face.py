@@ -10,7 +10,7 @@ from torch import Tensor
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
 from paceline_engine.errors import CorruptModel, ModelNotFound
-from paceline_engine.model.config import from_hugging_face
+from paceline_engine.model.families import from_hugging_face
 
 
 def open_folder(folder: Path) -> Checkpoint:

@@ -1,7 +1,8 @@
-"""The decoder of Llama, Qwen2 and Qwen3, from token ids to logits.
+"""The decoder of every family, from token ids to logits.
 
 A residual stream runs through the layers; each adds to it what attention and then the MLP make of
 its normed value. The sum is kept apart from the last addend, so that adding and norming is one op.
+Some families norm the addend as well before it joins.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ class Ops(Protocol):
     """The elementwise ops, as the device runs them best."""
 
     def rms_norm(self, x: Tensor, /, weight: Tensor, eps: float) -> Tensor:
-        """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension."""
+        """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension.
+
+        Rounded to the weight's type before the product, and to x's type after it.
+        """
         ...
 
     def add_rms_norm(
@@ -28,6 +32,10 @@ class Ops(Protocol):
 
     def silu_mul(self, x: Tensor, /) -> Tensor:
         """`silu(first half) * second half` of the last dimension."""
+        ...
+
+    def gelu_tanh_mul(self, x: Tensor, /) -> Tensor:
+        """`gelu(first half) * second half`, with the tanh approximation."""
         ...
 
 
@@ -54,9 +62,11 @@ class Layer:
     q_norm: Tensor | None  # [head_size]
     k_norm: Tensor | None  # [head_size]
     out: Linear
+    attention_post_norm: Tensor | None  # [hidden]
     mlp_norm: Tensor  # [hidden]
     gate_up: Linear
     down: Linear
+    mlp_post_norm: Tensor | None  # [hidden]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +79,30 @@ class Decoder:
     layers: tuple[Layer, ...]
     norm: Tensor  # [hidden]
     head: Linear
+    embedding_scale: float = 1.0
+    """As the model's type rounds it."""
 
     def hidden(self, token_ids: Tensor, attention: Attention) -> Tensor:  # [tokens, hidden]
         """Run every layer over the step's tokens; the normed state that the head reads."""
         ops, eps = self.ops, self.config.norm_eps
+        gated = ops.silu_mul if self.config.activation == "silu" else ops.gelu_tanh_mul
         residual = self.embedding[token_ids]
+        if self.embedding_scale != 1.0:
+            residual *= self.embedding_scale
         x = ops.rms_norm(residual, self.layers[0].attention_norm, eps)
         norms_after = [layer.attention_norm for layer in self.layers[1:]] + [self.norm]
         for index, (layer, norm_after) in enumerate(zip(self.layers, norms_after, strict=True)):
-            attended = attention.attend(index, layer.qkv(x), layer.q_norm, layer.k_norm)
-            x, residual = ops.add_rms_norm(layer.out(attended), residual, layer.mlp_norm, eps)
-            mlp = layer.down(ops.silu_mul(layer.gate_up(x)))
-            x, residual = ops.add_rms_norm(mlp, residual, norm_after, eps)
+            x = layer.out(attention.attend(index, layer.qkv(x), layer.q_norm, layer.k_norm))
+            if layer.attention_post_norm is not None:
+                x = ops.rms_norm(x, layer.attention_post_norm, eps)
+            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
+            x = layer.down(gated(layer.gate_up(x)))
+            if layer.mlp_post_norm is not None:
+                x = ops.rms_norm(x, layer.mlp_post_norm, eps)
+            x, residual = ops.add_rms_norm(x, residual, norm_after, eps)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:  # [rows, hidden] -> [rows, vocab]
         """Score every token of the vocabulary."""
-        return self.head(hidden)
+        logits, cap = self.head(hidden), self.config.logit_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

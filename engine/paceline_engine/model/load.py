@@ -19,7 +19,7 @@ from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.identity import cost_features, device_name
-from paceline_engine.model.layers.rotary import cos_sin_table
+from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.weights import build_decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_attention import CpuAttention
@@ -109,13 +109,13 @@ def _decoder(
 
 def _runner(decoder: Decoder, capacity: Capacity, eos_token_ids: tuple[int, ...]) -> ModelRunner:
     config, device, dtype = decoder.config, decoder.embedding.device, decoder.embedding.dtype
-    cos_sin = cos_sin_table(config.rope, config.head_size, capacity.max_model_len).to(device)
+    tables = rotations(config, capacity.max_model_len).to(device)
     kv = allocate(config, capacity.num_blocks, capacity.block_size, device=device, dtype=dtype)
     attention: AttentionBackend
     if device.type == "cpu":
-        attention = CpuAttention(config, decoder.ops, kv, cos_sin.to(dtype))
+        attention = CpuAttention(config, decoder.ops, kv, tables.to(dtype))
     else:
-        attention = KernelAttention(config, kv, cos_sin)
+        attention = KernelAttention(config, kv, tables)
     sampler = Sampler(eos_token_ids, salt=os.urandom(16))
     return ModelRunner(decoder, attention, sampler, capacity.block_size)
 

@@ -33,8 +33,15 @@ def build_decoder(
     for index in range(config.num_layers):
         layers.append(_layer(config, reader, f"model.layers.{index}."))
         progress((index + 1) / config.num_layers)
-    norm = reader.read("model.norm.weight", (hidden,))
-    return Decoder(config, ops, embedding, tuple(layers), norm, linear(head))
+    return Decoder(
+        config=config,
+        ops=ops,
+        embedding=embedding,
+        layers=tuple(layers),
+        norm=reader.norm("model.norm.weight", hidden, config.norm_offset),
+        head=linear(head),
+        embedding_scale=torch.tensor(config.embedding_scale, dtype=dtype).item(),
+    )
 
 
 def _layer(config: ModelConfig, reader: "_Reader", prefix: str) -> Layer:
@@ -43,26 +50,29 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str) -> Layer:
     attention = prefix + "self_attn."
     qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
     gate_up = {"gate_proj": mlp, "up_proj": mlp}
-    head_norms = [
-        reader.read(f"{attention}{name}.weight", (size,)) if config.qk_norm else None
-        for name in ("q_norm", "k_norm")
-    ]
+
+    def norm(name: str, width: int, *, present: bool) -> Tensor | None:
+        return reader.norm(f"{prefix}{name}.weight", width, config.norm_offset) if present else None
+
+    before_mlp = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
     return Layer(
-        attention_norm=reader.read(prefix + "input_layernorm.weight", (hidden,)),
+        attention_norm=reader.norm(f"{prefix}input_layernorm.weight", hidden, config.norm_offset),
         qkv=linear(
             reader.fused({f"{attention}{name}.weight": (n, hidden) for name, n in qkv.items()}),
             reader.fused({f"{attention}{name}.bias": (n,) for name, n in qkv.items()})
             if config.qkv_bias
             else None,
         ),
-        q_norm=head_norms[0],
-        k_norm=head_norms[1],
+        q_norm=norm("self_attn.q_norm", size, present=config.qk_norm),
+        k_norm=norm("self_attn.k_norm", size, present=config.qk_norm),
         out=linear(reader.read(attention + "o_proj.weight", (hidden, q_size))),
-        mlp_norm=reader.read(prefix + "post_attention_layernorm.weight", (hidden,)),
+        attention_post_norm=norm("post_attention_layernorm", hidden, present=config.post_norms),
+        mlp_norm=reader.norm(f"{prefix}{before_mlp}.weight", hidden, config.norm_offset),
         gate_up=linear(
             reader.fused({f"{prefix}mlp.{name}.weight": (n, hidden) for name, n in gate_up.items()})
         ),
         down=linear(reader.read(prefix + "mlp.down_proj.weight", (hidden, mlp))),
+        mlp_post_norm=norm("post_feedforward_layernorm", hidden, present=config.post_norms),
     )
 
 
@@ -76,13 +86,22 @@ class _Reader:
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor of the checkpoint."""
+        return self._checked(name, shape).to(device=self._device, dtype=self._dtype)
+
+    def norm(self, name: str, size: int, offset: float) -> Tensor:
+        """A norm's weight; one that counts from an offset stays float32, where nothing is lost."""
+        if not offset:
+            return self.read(name, (size,))
+        return self._checked(name, (size,)).to(self._device, torch.float32) + offset
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self._source.read(name)
         if tuple(tensor.shape) != shape:
             raise CorruptModel(
                 f"{self._source.origin}: tensor {name} has shape {tuple(tensor.shape)}, "
                 f"the model's config asks for {shape}."
             )
-        return tensor.to(device=self._device, dtype=self._dtype)
+        return tensor
 
     def fused(self, shapes: dict[str, tuple[int, ...]]) -> Tensor:
         """Several tensors under one another, multiplied in one go."""

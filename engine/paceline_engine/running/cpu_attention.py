@@ -2,7 +2,8 @@
 
 A gather costs a third of the attention it feeds as long as it stays in the cache of the processor.
 So decode rows are cut into groups of like lengths and of a bounded size, and one pair of buffers
-serves all groups and all layers. What to gather is planned once per step.
+serves all groups and all layers. What to gather is planned once per step, and once more for the
+layers that see only a window: they gather the blocks within it.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from torch.nn import functional
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Ops
-from paceline_engine.running.inputs import Int64s, StepInputs
+from paceline_engine.model.layers.rotary import Rotations
+from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
 
 # A group's padded keys at most: 2 MiB for the embedded model, as for its values.
 _GROUP_BLOCKS = 512
@@ -39,35 +41,48 @@ class _Chunk:
 
     first: int  # token in the step
     end: int
-    blocks: Tensor  # [P]
-    num_keys: int
+    blocks: Tensor  # [P]: the first holds the first key that one of the queries sees
+    num_keys: int  # in these blocks
     mask: Tensor  # [queries, num_keys]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What the layers of one window see."""
+
+    cos: Tensor  # [T, 1, head_size]
+    sin: Tensor  # as cos, the first half negated
+    groups: list[_DecodeGroup]
+    chunks: list[_Chunk]
 
 
 class CpuAttention:
     """The CPU's `AttentionBackend`."""
 
-    def __init__(self, config: ModelConfig, ops: Ops, kv: KvTensors, cos_sin: Tensor) -> None:
+    def __init__(self, config: ModelConfig, ops: Ops, kv: KvTensors, rotations: Rotations) -> None:
         self.config = config
         self.ops = ops
         self.kv = kv
-        self._cos_sin = cos_sin  # [max_len, head_size]
+        self._rotations = rotations
         self._gathered = [torch.empty(0), torch.empty(0)]
 
     def plan(self, inputs: StepInputs) -> "CpuStep":
         """Cut the step into groups of decode rows and chunks of queries."""
+        views = {window: self._view(inputs, window) for window in set(self.config.windows)}
+        return CpuStep(self, slots=torch.from_numpy(inputs.slots), views=views)
+
+    def _view(self, inputs: StepInputs, window: int | None) -> _View:
         block_size = self.kv.block_size
-        angles = self._cos_sin[torch.from_numpy(inputs.positions)].unsqueeze(1)
+        angles = self._rotations.of(window)[torch.from_numpy(inputs.positions)].unsqueeze(1)
         cos, sin = angles.chunk(2, dim=-1)
-        return CpuStep(
-            self,
+        return _View(
             cos=torch.cat((cos, cos), dim=-1),
             sin=torch.cat((-sin, sin), dim=-1),
-            slots=torch.from_numpy(inputs.slots),
             groups=[
-                _decode_group(inputs, rows, block_size) for rows in _like_rows(inputs, block_size)
+                _decode_group(inputs, rows, block_size, window)
+                for rows in _like_rows(inputs, block_size, window)
             ],
-            chunks=_chunks(inputs, block_size),
+            chunks=_chunks(inputs, block_size, window),
         )
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,29 +103,27 @@ class CpuStep:
     """The plan of one step; the layers run it one by one."""
 
     backend: CpuAttention
-    cos: Tensor  # [T, 1, head_size]
-    sin: Tensor  # as cos, the first half negated
     slots: Tensor  # [T]
-    groups: list[_DecodeGroup]
-    chunks: list[_Chunk]
+    views: dict[int | None, _View]  # by window
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
     ) -> Tensor:
         """See `paceline_engine.model.decoder.Attention`."""
         config, kv = self.backend.config, self.backend.kv
+        view = self.views[config.windows[layer]]
         heads = qkv.view(len(qkv), -1, config.head_size)
         qk, v = heads.split([config.num_q_heads + config.num_kv_heads, config.num_kv_heads], dim=1)
         if q_norm is not None and k_norm is not None:
             qk = self._head_norms(qk, q_norm, k_norm)
-        q, k = self._rotate(qk).split([config.num_q_heads, config.num_kv_heads], dim=1)
+        q, k = _rotate(qk, view).split([config.num_q_heads, config.num_kv_heads], dim=1)
         kv.keys[layer].flatten(0, 1).index_copy_(0, self.slots, k)
         kv.values[layer].flatten(0, 1).index_copy_(0, self.slots, v)
 
         out = torch.empty_like(q)
-        for group in self.groups:
+        for group in view.groups:
             self._decode(layer, q, group, out)
-        for chunk in self.chunks:
+        for chunk in view.chunks:
             self._prefill(layer, q, chunk, out)
         return out.flatten(1)
 
@@ -120,10 +133,6 @@ class CpuStep:
         norm, eps = self.backend.ops.rms_norm, config.norm_eps
         return torch.cat((norm(q, q_norm, eps), norm(k, k_norm, eps)), dim=1)
 
-    def _rotate(self, x: Tensor) -> Tensor:  # [T, heads, head_size]
-        """Turn each pair (x[i], x[i + half]): x * cos + swapped halves * sin."""
-        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, dims=-1), self.sin)
-
     def _decode(self, layer: int, q: Tensor, group: _DecodeGroup, out: Tensor) -> None:
         size, num_kv_heads = q.shape[-1], self.backend.config.num_kv_heads
         rows = len(group.rows)
@@ -131,9 +140,7 @@ class CpuStep:
             x.view(rows, -1, num_kv_heads, size).transpose(1, 2)
             for x in self.backend.gather(layer, group.blocks)
         )
-        attended = functional.scaled_dot_product_attention(
-            q[group.rows].unsqueeze(2), k, v, attn_mask=group.mask, enable_gqa=True
-        )
+        attended = self._attended(q[group.rows].unsqueeze(2), k, v, group.mask)
         out.index_copy_(0, group.rows, attended.squeeze(2))
 
     def _prefill(self, layer: int, q: Tensor, chunk: _Chunk, out: Tensor) -> None:
@@ -142,15 +149,52 @@ class CpuStep:
             for x in self.backend.gather(layer, chunk.blocks)
         )
         queries = q[chunk.first : chunk.end].transpose(0, 1).unsqueeze(0)
-        attended = functional.scaled_dot_product_attention(
-            queries, k, v, attn_mask=chunk.mask, enable_gqa=True
-        )
+        attended = self._attended(queries, k, v, chunk.mask)
         out[chunk.first : chunk.end] = attended.squeeze(0).transpose(0, 1)
 
+    def _attended(
+        self,
+        q: Tensor,  # [B, query heads, queries, head_size]
+        k: Tensor,  # [B, KV heads, keys, head_size]
+        v: Tensor,  # as k
+        mask: Tensor,
+    ) -> Tensor:  # as q
+        config = self.backend.config
+        if config.attention_softcap is None:
+            return functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, enable_gqa=True, scale=config.score_scale
+            )
+        cap = config.attention_softcap
+        return _softcapped(q, k, v, mask, scale=config.score_scale, cap=cap)
 
-def _like_rows(inputs: StepInputs, block_size: int) -> list[Int64s]:
+
+def _rotate(x: Tensor, view: _View) -> Tensor:  # [T, heads, head_size]
+    """Turn each pair (x[i], x[i + half]): x * cos + swapped halves * sin."""
+    return torch.addcmul(x * view.cos, x.roll(x.shape[-1] // 2, dims=-1), view.sin)
+
+
+def _softcapped(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, cap: float
+) -> Tensor:
+    """As torch's attention, with scores kept within the cap: cap * tanh(score / cap)."""
+    group = q.shape[1] // k.shape[1]
+    scores = q @ k.repeat_interleave(group, dim=1).transpose(2, 3)
+    scores = scores.mul_(scale / cap).tanh_().mul_(cap) + mask
+    return scores.softmax(dim=-1).to(v.dtype) @ v.repeat_interleave(group, dim=1)
+
+
+def _first_blocks(first_keys: Int32s, block_size: int) -> Int32s:
+    """Which block of a sequence holds each first key."""
+    first_blocks: Int32s = np.maximum(first_keys, 0) // block_size
+    return first_blocks
+
+
+def _like_rows(inputs: StepInputs, block_size: int, window: int | None) -> list[Int64s]:
     """Group the decode rows, longest first; no group holds more blocks than the buffers' share."""
-    num_blocks = -(-inputs.context_lens[: inputs.num_decodes] // block_size)
+    lengths = inputs.context_lens[: inputs.num_decodes]
+    num_blocks = -(-lengths // block_size)
+    if window is not None:
+        num_blocks -= _first_blocks(lengths - window, block_size)
     groups: list[list[int]] = []
     longest = 0
     for row in np.argsort(-num_blocks, kind="stable").tolist():
@@ -163,35 +207,54 @@ def _like_rows(inputs: StepInputs, block_size: int) -> list[Int64s]:
     return [np.array(group, dtype=np.int64) for group in groups]
 
 
-def _decode_group(inputs: StepInputs, rows: Int64s, block_size: int) -> _DecodeGroup:
+def _decode_group(
+    inputs: StepInputs, rows: Int64s, block_size: int, window: int | None
+) -> _DecodeGroup:
     lengths = inputs.context_lens[rows]
-    num_blocks = -(-int(lengths.max()) // block_size)
-    is_key = np.arange(num_blocks * block_size) < lengths[:, None]
+    if window is None:
+        num_blocks = -(-int(lengths.max()) // block_size)
+        is_key = np.arange(num_blocks * block_size) < lengths[:, None]
+        blocks = inputs.block_table[rows, :num_blocks]
+    else:
+        first_blocks = _first_blocks(lengths - window, block_size)
+        num_blocks = int((-(-lengths // block_size) - first_blocks).max())
+        keys = first_blocks[:, None] * block_size + np.arange(num_blocks * block_size)
+        is_key = (keys < lengths[:, None]) & (keys >= (lengths - window)[:, None])
+        columns = first_blocks[:, None] + np.arange(num_blocks)
+        # A row with fewer blocks repeats a last one, under the mask.
+        columns = np.minimum(columns, inputs.block_table.shape[1] - 1)
+        blocks = inputs.block_table[rows[:, None], columns]
     mask = np.where(is_key, np.float32(0), np.float32(-inf))
     return _DecodeGroup(
         rows=torch.from_numpy(rows),
-        blocks=torch.from_numpy(inputs.block_table[rows, :num_blocks].reshape(-1)),
+        blocks=torch.from_numpy(blocks.reshape(-1)),
         mask=torch.from_numpy(mask[:, None, None, :]),
     )
 
 
-def _chunks(inputs: StepInputs, block_size: int) -> list[_Chunk]:
+def _chunks(inputs: StepInputs, block_size: int, window: int | None) -> list[_Chunk]:
     chunks = []
     for sequence in range(inputs.num_decodes, len(inputs.context_lens)):
         first, end = (int(bound) for bound in inputs.cu_seqlens[sequence : sequence + 2])
         before = int(inputs.context_lens[sequence]) - (end - first)
         for start in range(first, end, _QUERY_ROWS):
             stop = min(start + _QUERY_ROWS, end)
-            num_keys = before + stop - first
-            positions = np.arange(num_keys - (stop - start), num_keys)
-            is_key = np.arange(num_keys) <= positions[:, None]
-            num_blocks = -(-num_keys // block_size)
+            length = before + stop - first
+            positions = np.arange(length - (stop - start), length)[:, None]
+            first_key = 0 if window is None else max(0, int(positions[0, 0]) - window + 1)
+            first_block, end_block = first_key // block_size, -(-length // block_size)
+            keys = np.arange(first_block * block_size, length)
+            is_key = keys <= positions
+            if window is not None:
+                is_key &= keys > positions - window
             chunks.append(
                 _Chunk(
                     first=start,
                     end=stop,
-                    blocks=torch.from_numpy(inputs.block_table[sequence, :num_blocks].copy()),
-                    num_keys=num_keys,
+                    blocks=torch.from_numpy(
+                        inputs.block_table[sequence, first_block:end_block].copy()
+                    ),
+                    num_keys=len(keys),
                     mask=torch.from_numpy(np.where(is_key, np.float32(0), np.float32(-inf))),
                 )
             )

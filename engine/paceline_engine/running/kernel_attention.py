@@ -7,6 +7,7 @@ from torch import Tensor
 
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.layers.rotary import Rotations
 from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
 from paceline_kernels import paged_decode_attention, paged_prefill_attention, rope_and_store_kv
 
@@ -14,14 +15,14 @@ from paceline_kernels import paged_decode_attention, paged_prefill_attention, ro
 class KernelAttention:
     """The GPU's `AttentionBackend`."""
 
-    def __init__(self, config: ModelConfig, kv: KvTensors, cos_sin: Tensor) -> None:
+    def __init__(self, config: ModelConfig, kv: KvTensors, rotations: Rotations) -> None:
         self.config = config
         self.kv = kv
-        self.cos_sin = cos_sin  # [max_len, head_size]
+        self.rotations = rotations
 
     def plan(self, inputs: StepInputs) -> "KernelStep":
         """Put the step's indices on the device."""
-        device, decodes = self.cos_sin.device, inputs.num_decodes
+        device, decodes = self.kv.keys[0].device, inputs.num_decodes
 
         def put(array: Int32s | Int64s) -> Tensor:
             return torch.from_numpy(array).to(device, non_blocking=True)
@@ -54,11 +55,12 @@ class KernelStep:
     ) -> Tensor:
         """See `paceline_engine.model.decoder.Attention`."""
         config = self.backend.config
+        window = config.windows[layer]
         keys, values = self.backend.kv.keys[layer], self.backend.kv.values[layer]
         q = rope_and_store_kv(
             qkv,
             self.positions,
-            self.backend.cos_sin,
+            self.backend.rotations.of(window),
             self.slots,
             keys,
             values,
@@ -68,7 +70,7 @@ class KernelStep:
             k_norm=k_norm,
             eps=config.norm_eps,
         )
-        split, scale = self.num_decodes, config.head_size**-0.5
+        split, scale, softcap = self.num_decodes, config.score_scale, config.attention_softcap
         parts = []
         if split:
             parts.append(
@@ -79,6 +81,8 @@ class KernelStep:
                     self.block_table[:split],
                     self.context_lens[:split],
                     scale,
+                    window,
+                    softcap,
                 )
             )
         if split < len(q):
@@ -91,6 +95,8 @@ class KernelStep:
                     self.prefill_cu_seqlens,
                     self.context_lens[split:],
                     scale,
+                    window,
+                    softcap,
                 )
             )
         return torch.cat(parts).flatten(1)

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 import paceline_kernels
 from paceline_engine.model.decoder import Ops
+from paceline_kernels.norm import reference_rms_norm
 
 
 class CpuOps:
@@ -13,6 +14,8 @@ class CpuOps:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `Ops`."""
+        if weight.dtype != x.dtype:
+            return reference_rms_norm(x, weight, eps)
         return functional.rms_norm(x, weight.shape, weight, eps)
 
     def add_rms_norm(
@@ -27,6 +30,11 @@ class CpuOps:
         gate, up = x.chunk(2, dim=-1)
         return functional.silu(gate).mul_(up)
 
+    def gelu_tanh_mul(self, x: Tensor) -> Tensor:
+        """See `Ops`."""
+        gate, up = x.chunk(2, dim=-1)
+        return functional.gelu(gate, approximate="tanh").mul_(up)
+
 
 class KernelOps:
     """The fused kernels."""
@@ -34,6 +42,7 @@ class KernelOps:
     rms_norm = staticmethod(paceline_kernels.rms_norm)
     add_rms_norm = staticmethod(paceline_kernels.add_rms_norm)
     silu_mul = staticmethod(paceline_kernels.silu_mul)
+    gelu_tanh_mul = staticmethod(paceline_kernels.gelu_tanh_mul)
 
 
 def ops_for(device: torch.device) -> Ops:

@@ -1,4 +1,4 @@
-"""SiLU-mul in Triton, and its launcher."""
+"""The gates of an MLP in Triton, and their launchers."""
 
 import torch
 import triton
@@ -11,8 +11,12 @@ BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(x_ptr, out_ptr, features, BLOCK: tl.constexpr):
-    """Compute gate / (1 + exp(-gate)) * up for BLOCK columns of a row."""
+def _gate_mul_kernel(x_ptr, out_ptr, features, BLOCK: tl.constexpr, IS_GELU: tl.constexpr):
+    """Compute gate * sigmoid(s) * up for BLOCK columns of a row.
+
+    SiLU has s = gate. GELU's tanh approximation, 0.5 * gate * (1 + tanh(t)), is the same with
+    s = 2 * t, and t = sqrt(2 / pi) * (gate + 0.044715 * gate ** 3).
+    """
     row = tl.program_id(0).to(tl.int64)  # int64: row * features overflows int32 on long batches
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < features
@@ -21,19 +25,31 @@ def _silu_mul_kernel(x_ptr, out_ptr, features, BLOCK: tl.constexpr):
 
     gate = tl.load(gate_ptr + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_ptr + features + columns, mask=inside, other=0.0).to(tl.float32)
-    silu = (gate * tl.sigmoid(gate)).to(dtype).to(tl.float32)
-    tl.store(out_ptr + row * features + columns, (silu * up).to(dtype), mask=inside)
+    steepness = gate
+    if IS_GELU:
+        steepness = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+    gated = (gate * tl.sigmoid(steepness)).to(dtype).to(tl.float32)
+    tl.store(out_ptr + row * features + columns, (gated * up).to(dtype), mask=inside)
 
 
 def silu_mul(x: Tensor) -> Tensor:
     """Launch over [tokens, 2 * features]."""
+    return _launch(x, is_gelu=False)
+
+
+def gelu_tanh_mul(x: Tensor) -> Tensor:
+    """Launch over [tokens, 2 * features]."""
+    return _launch(x, is_gelu=True)
+
+
+def _launch(x: Tensor, *, is_gelu: bool) -> Tensor:
     expect("x", x, shape=("tokens", "2 * features"), dtypes=FLOATS, like=x)
     num_tokens, width = x.shape
     if width % 2:
         raise ValueError(f"x must have an even number of columns, gate then up, got {width}")
     features = width // 2
     out = torch.empty((num_tokens, features), dtype=x.dtype, device=x.device)
-    _silu_mul_kernel[num_tokens, triton.cdiv(features, BLOCK)](
-        x, out, features, BLOCK=BLOCK, enable_fp_fusion=True
+    _gate_mul_kernel[num_tokens, triton.cdiv(features, BLOCK)](
+        x, out, features, BLOCK=BLOCK, IS_GELU=is_gelu, enable_fp_fusion=True
     )
     return out

@@ -1,4 +1,4 @@
-"""SiLU-mul in plain torch: the ground truth."""
+"""The gates of an MLP in plain torch: the ground truth."""
 
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
@@ -8,3 +8,9 @@ def silu_mul(x: Tensor) -> Tensor:  # [tokens, 2 * features] -> [tokens, feature
     """Multiply the second half of each row by the SiLU of the first."""
     gate, up = x.chunk(2, dim=-1)
     return F.silu(gate) * up
+
+
+def gelu_tanh_mul(x: Tensor) -> Tensor:  # [tokens, 2 * features] -> [tokens, features]
+    """Multiply the second half of each row by the GELU of the first, in its tanh approximation."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh") * up

@@ -23,9 +23,17 @@ MIN_SPLIT_TOKENS = 128  # below it, joining costs more than the part
 
 
 @triton.jit
-def _split_tokens(length, SPLITS: tl.constexpr, MIN_TOKENS: tl.constexpr, TILE: tl.constexpr):
-    """Tokens in each part of a row's context: whole tiles, and not too few."""
-    return tl.maximum(tl.cdiv(tl.cdiv(length, SPLITS), TILE) * TILE, MIN_TOKENS)
+def _split_tokens(visible, SPLITS: tl.constexpr, MIN_TOKENS: tl.constexpr, TILE: tl.constexpr):
+    """Tokens in each part of what a row sees: whole tiles, and not too few."""
+    return tl.maximum(tl.cdiv(tl.cdiv(visible, SPLITS), TILE) * TILE, MIN_TOKENS)
+
+
+@triton.jit
+def _num_visible(length, WINDOW: tl.constexpr):
+    """Tokens of a context that its last one sees; WINDOW is 0 where there is none."""
+    if WINDOW > 0:
+        return tl.minimum(length, WINDOW)
+    return length
 
 
 # What changes from step to step is not compiled in: nothing compiles while serving.
@@ -52,14 +60,17 @@ def _attend_split_kernel(
     TILE_Q: tl.constexpr,
     TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     """Attend over one part of one row's context."""
     row = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     length = tl.load(lens_ptr + row)
-    span = _split_tokens(length, SPLITS, MIN_TOKENS, TILE_KV)
-    start = split * span
+    visible = _num_visible(length, WINDOW)
+    span = _split_tokens(visible, SPLITS, MIN_TOKENS, TILE_KV)
+    start = length - visible + split * span
     if start >= length:
         return
     end = tl.minimum(start + span, length)
@@ -87,6 +98,8 @@ def _attend_split_kernel(
         TILE_Q,
         TILE_KV,
         COLUMNS,
+        0,  # every token of the part is within the window
+        SOFTCAP,
     )
 
     part = head * SPLITS + split
@@ -106,12 +119,14 @@ def _join_splits_kernel(
     MIN_TOKENS: tl.constexpr,
     TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Join the parts that the row has: out = sum(2 ** lse * partial) / sum(2 ** lse)."""
     row = tl.program_id(0).to(tl.int64)
     head = row * NUM_Q_HEADS + tl.program_id(1)
     length = tl.load(lens_ptr + row)
-    num_parts = tl.cdiv(length, _split_tokens(length, SPLITS, MIN_TOKENS, TILE_KV))
+    visible = _num_visible(length, WINDOW)
+    num_parts = tl.cdiv(visible, _split_tokens(visible, SPLITS, MIN_TOKENS, TILE_KV))
 
     part = tl.arange(0, SPLITS)
     columns = tl.arange(0, COLUMNS)
@@ -139,6 +154,8 @@ def paged_decode_attention(
     block_table: Tensor,
     context_lens: Tensor,
     scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Launch over every row, KV head and part of the context, then over every head."""
     expect_caches(k_cache, v_cache, like=q)
@@ -154,8 +171,9 @@ def paged_decode_attention(
             f"got {num_q_heads}"
         )
 
+    max_len = block_table.shape[1] * block_size
     splits = num_splits(
-        rows=rows, num_kv_heads=num_kv_heads, max_len=block_table.shape[1] * block_size
+        rows=rows, num_kv_heads=num_kv_heads, max_len=min(max_len, window or max_len)
     )
     partial = torch.empty(
         (rows, num_q_heads, splits, head_size), dtype=torch.float32, device=q.device
@@ -184,6 +202,8 @@ def paged_decode_attention(
         TILE_Q=16,
         TILE_KV=tile_kv,
         COLUMNS=columns,
+        WINDOW=window or 0,
+        SOFTCAP=softcap or 0.0,
         num_warps=4,
         num_stages=3,
         enable_fp_fusion=True,
@@ -199,6 +219,7 @@ def paged_decode_attention(
         MIN_TOKENS=MIN_SPLIT_TOKENS,
         TILE_KV=tile_kv,
         COLUMNS=columns,
+        WINDOW=window or 0,
         num_warps=4,
         enable_fp_fusion=True,
     )

@@ -36,8 +36,9 @@ def _rms_norm_kernel(
         x = rounded.to(tl.float32)  # the norm of what the next layer reads, not of what it was
 
     inverse_rms = tl.rsqrt(tl.sum(x * x, axis=0) / hidden + eps)
-    normed = (x * inverse_rms).to(dtype).to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0)
+    normed = (x * inverse_rms).to(weight.dtype).to(tl.float32)
+    weight = weight.to(tl.float32)
     tl.store(normed_ptr + offsets, (normed * weight).to(dtype), mask=inside)
 
 
@@ -60,7 +61,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 def _check(x: Tensor, weight: Tensor) -> None:
     expect("x", x, shape=("tokens", "hidden"), dtypes=FLOATS, like=x)
-    expect("weight", weight, shape=(x.shape[1],), dtypes=(x.dtype,), like=x)
+    expect("weight", weight, shape=(x.shape[1],), dtypes=(x.dtype, torch.float32), like=x)
     if x.shape[1] > MAX_HIDDEN:
         raise ValueError(f"hidden must be at most {MAX_HIDDEN}, got {x.shape[1]}")
 

@@ -5,10 +5,10 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:  # [tokens, hidden], [hidden]
-    """Divide each row by its root mean square, then scale it by `weight`."""
+    """Divide each row by its root mean square, round to the weight's type, then scale by it."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     inverse_rms = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return (wide * inverse_rms).to(x.dtype) * weight
+    return ((wide * inverse_rms).to(weight.dtype) * weight).to(x.dtype)
 
 
 def add_rms_norm(

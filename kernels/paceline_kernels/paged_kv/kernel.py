@@ -22,12 +22,16 @@ def attend(
     TILE_Q: tl.constexpr,
     TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     """Return softmax(scale * q k) v over the tokens [start, end), and its log-sum-exp in base 2.
 
     Online softmax: `weights` are relative to the highest score so far, `peak`, and what was
-    summed under a lower one is scaled down.
+    summed under a lower one is scaled down. WINDOW, unless 0, is how many tokens a row sees, the
+    last one included. SOFTCAP, unless 0, keeps scores within it: cap * tanh(score / cap).
     """
+    SOFTCAP_LOG2: tl.constexpr = SOFTCAP * 1.4426950408889634
     columns = tl.arange(0, COLUMNS)
     out = tl.zeros([TILE_Q, COLUMNS], dtype=tl.float32)
     peak = tl.full([TILE_Q], float("-inf"), dtype=tl.float32)
@@ -45,8 +49,18 @@ def attend(
         v = tl.load(v_cache_ptr + at, mask=loaded, other=0.0)
 
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-        scores = tl.where(tokens[None, :] <= position[:, None], scores, float("-inf"))
+        if SOFTCAP > 0:
+            # tanh(x) = 2 * sigmoid(2 * x) - 1
+            tanh = 2.0 * tl.sigmoid(2.0 / SOFTCAP_LOG2 * scores) - 1.0
+            scores = SOFTCAP_LOG2 * tanh
+        visible = tokens[None, :] <= position[:, None]
+        if WINDOW > 0:
+            visible = visible & (tokens[None, :] > position[:, None] - WINDOW)
+        scores = tl.where(visible, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(scores, axis=1))
+        if WINDOW > 0:
+            # A row whose window starts past this tile has seen nothing: no -inf - -inf.
+            new_peak = tl.maximum(new_peak, -1e30)
         shrink = tl.exp2(peak - new_peak)
         weights = tl.exp2(scores - new_peak[:, None])
         total = total * shrink + tl.sum(weights, axis=1)

@@ -54,6 +54,8 @@ def _prefill_kernel(
     TILE_Q: tl.constexpr,
     TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
 ):
     """Attend causally from TILE_Q // GROUP tokens of one chunk, for the heads of a group."""
     TOKENS: tl.constexpr = TILE_Q // GROUP
@@ -81,14 +83,18 @@ def _prefill_kernel(
     q = tl.load(q_ptr + at, mask=inside, other=0.0)
 
     length = tl.load(lens_ptr + seq)
-    position = length - chunk_len + token
+    # Rows past the chunk stand where its last token does: they see something, and store nothing.
+    position = length - chunk_len + tl.minimum(token, chunk_len - 1)
+    start = 0
+    if WINDOW > 0:
+        start = tl.maximum(length - chunk_len + first_token - WINDOW + 1, 0)
     out, _ = attend(
         q,
         position,
         k_cache_ptr,
         v_cache_ptr,
         table_ptr + seq.to(tl.int64) * table_stride,
-        0,
+        start,
         tl.minimum(length, length - chunk_len + first_token + TOKENS),
         block_stride,
         kv_head,
@@ -99,6 +105,8 @@ def _prefill_kernel(
         TILE_Q,
         TILE_KV,
         COLUMNS,
+        WINDOW,
+        SOFTCAP,
     )
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -111,6 +119,8 @@ def paged_prefill_attention(
     cu_seqlens: Tensor,
     context_lens: Tensor,
     scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Launch over every tile of tokens and every KV head."""
     expect_caches(k_cache, v_cache, like=q)
@@ -151,6 +161,8 @@ def paged_prefill_attention(
         TILE_Q=tile.rows,
         TILE_KV=tile.tokens,
         COLUMNS=max(16, triton.next_power_of_2(head_size)),  # 16: the least that a dot takes
+        WINDOW=window or 0,
+        SOFTCAP=softcap or 0.0,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
         enable_fp_fusion=True,

@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch import Tensor
 
 
@@ -15,8 +14,14 @@ def paged_prefill_attention(
     cu_seqlens: Tensor,  # [sequences + 1] int32: where each chunk starts in q, and the end
     context_lens: Tensor,  # [sequences] int32: the sequence's KV, its chunk included
     scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:  # [tokens, num_q_heads, head_size]
-    """Attend from each token to itself and all before it; tokens past the last chunk give zeros."""
+    """Attend from each token to itself and all before it; tokens past the last chunk give zeros.
+
+    `window`: only to the last so many tokens, itself included. `softcap`: scores are kept within
+    it, cap * tanh(score / cap).
+    """
     block_size = k_cache.shape[1]
     out = torch.zeros_like(q)
     chunks = pairwise(cu_seqlens.tolist())
@@ -29,13 +34,13 @@ def paged_prefill_attention(
         # Token i of the chunk stands at position length - (end - start) + i.
         visible = torch.ones(end - start, length, dtype=torch.bool, device=q.device)
         visible = visible.tril(diagonal=length - (end - start))
-        attended = F.scaled_dot_product_attention(
-            q[start:end].transpose(0, 1),
-            k.transpose(0, 1),
-            v.transpose(0, 1),
-            attn_mask=visible,
-            scale=scale,
-            enable_gqa=True,
-        )
-        out[start:end] = attended.transpose(0, 1)
+        if window is not None:
+            visible = visible.triu(diagonal=length - (end - start) - window + 1)
+        group = q.shape[1] // k.shape[1]
+        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+        scores = torch.einsum("thd,lhd->htl", q[start:end], k) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        weights = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+        out[start:end] = torch.einsum("htl,lhd->thd", weights, v)
     return out

@@ -57,10 +57,12 @@ def _rope_and_store_kv_kernel(
         normed = (is_q | is_k) & in_head
         squares = tl.sum(first * first + second * second, axis=1)[:, None]
         inverse_rms = tl.rsqrt(squares / HEAD_SIZE + eps)
-        weight = tl.load(norm_ptr, mask=normed, other=1.0).to(tl.float32)
-        first_normed = ((first * inverse_rms).to(dtype).to(tl.float32) * weight).to(dtype)
-        weight = tl.load(norm_ptr + half, mask=normed, other=1.0).to(tl.float32)
-        second_normed = ((second * inverse_rms).to(dtype).to(tl.float32) * weight).to(dtype)
+        weight = tl.load(norm_ptr, mask=normed, other=1.0)
+        rounded = (first * inverse_rms).to(weight.dtype).to(tl.float32)
+        first_normed = (rounded * weight.to(tl.float32)).to(dtype)
+        weight = tl.load(norm_ptr + half, mask=normed, other=1.0)
+        rounded = (second * inverse_rms).to(weight.dtype).to(tl.float32)
+        second_normed = (rounded * weight.to(tl.float32)).to(dtype)
         first = tl.where(normed, first_normed.to(tl.float32), first)
         second = tl.where(normed, second_normed.to(tl.float32), second)
 
@@ -115,7 +117,9 @@ def rope_and_store_kv(
         raise ValueError("q_norm and k_norm must be given together, got only one of them")
     for name, norm in (("q_norm", q_norm), ("k_norm", k_norm)):
         if norm is not None:
-            expect(name, norm, shape=(head_size,), dtypes=(qkv.dtype,), like=qkv)
+            expect(name, norm, shape=(head_size,), dtypes=(qkv.dtype, torch.float32), like=qkv)
+    if q_norm is not None and k_norm is not None and q_norm.dtype != k_norm.dtype:
+        raise ValueError(f"k_norm must be {q_norm.dtype} as q_norm, got {k_norm.dtype}")
 
     q = torch.empty((num_tokens, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
     _rope_and_store_kv_kernel[num_tokens, triton.cdiv(num_heads, HEADS_PER_PROGRAM)](

@@ -22,7 +22,7 @@ def rope_and_store_kv(
 ) -> Tensor:  # [tokens, num_q_heads, head_size]
     """Rotate q and k to their positions, write k and v to their slots, return q.
 
-    `q_norm` and `k_norm`, where given, are an RMSNorm of each head before the rotation (Qwen3).
+    `q_norm` and `k_norm`, where given, are an RMSNorm of each head before its rotation.
     """
     head_size = k_cache.shape[-1]
     heads = qkv.view(-1, num_q_heads + 2 * num_kv_heads, head_size)

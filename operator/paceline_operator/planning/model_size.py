@@ -8,6 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# What the hub's configs of Gemma leave out; GGUF files say it all.
+_GEMMA = {
+    "vocab_size": 256_000,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+_GEMMA3 = _GEMMA | {
+    "vocab_size": 262_208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131_072,
+}
+_DEFAULTS: dict[object, dict[str, Any]] = {"gemma2": _GEMMA, "gemma3": _GEMMA3}
+
 
 class ModelSizeError(ValueError):
     """The sizes are not there; the message names the field."""
@@ -32,18 +47,23 @@ class ModelSize:
 
 def from_config(config: Mapping[str, Any], bytes_per_value: int) -> ModelSize:
     """Read the contents of a `config.json`. Raises ModelSizeError."""
+    family = config.get("model_type")
+    if isinstance(config.get("text_config"), Mapping):  # Gemma 3 for text and images
+        config = config["text_config"]
+    family = "gemma3" if family == "gemma3_text" else family
+    config = {**_DEFAULTS.get(family, {}), **config}
     hidden = _count(config, "hidden_size")
     layers = _count(config, "num_hidden_layers")
     heads = _count(config, "num_attention_heads")
     kv_heads = int(config.get("num_key_value_heads") or heads)
     head_size = int(config.get("head_dim") or hidden // heads)
     intermediate = _count(config, "intermediate_size")
-    family = config.get("model_type")
 
     qkv = (heads + 2 * kv_heads) * head_size
     attention = hidden * (qkv + heads * head_size)
-    attention += qkv * (family == "qwen2") + 2 * head_size * (family == "qwen3")
-    layer = attention + 3 * hidden * intermediate + 2 * hidden
+    attention += qkv * (family == "qwen2") + 2 * head_size * (family in ("qwen3", "gemma3"))
+    norms = 4 if family in ("gemma2", "gemma3") else 2
+    layer = attention + 3 * hidden * intermediate + norms * hidden
     ends = _count(config, "vocab_size") * hidden
     ends *= 1 if config.get("tie_word_embeddings", False) else 2
     parameters = layers * layer + ends + hidden

@@ -1,11 +1,38 @@
-"""The table of rotations: cosines and sines of every position."""
+"""The tables of rotations: cosines and sines of every position."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from paceline_engine.model.config import Rope
+from paceline_engine.model.config import ModelConfig, Rope
+
+
+@dataclass(frozen=True, slots=True)
+class Rotations:
+    """One table, or two where the layers with a window rotate by a base of their own."""
+
+    everywhere: Tensor  # [max_len, head_size]
+    windowed: Tensor  # the same, of layers with a window
+
+    def to(self, target: torch.device | torch.dtype) -> "Rotations":
+        """On another device, or in another type."""
+        everywhere = self.everywhere.to(target)
+        is_one = self.windowed is self.everywhere
+        return Rotations(everywhere, everywhere if is_one else self.windowed.to(target))
+
+    def of(self, window: int | None) -> Tensor:  # [max_len, head_size]
+        """The table of a layer with this window."""
+        return self.everywhere if window is None else self.windowed
+
+
+def rotations(config: ModelConfig, max_len: int) -> Rotations:
+    """Tables for every position up to `max_len`; float32."""
+    everywhere = cos_sin_table(config.rope, config.head_size, max_len)
+    if config.window_rope is None:
+        return Rotations(everywhere, everywhere)
+    return Rotations(everywhere, cos_sin_table(config.window_rope, config.head_size, max_len))
 
 
 def cos_sin_table(rope: Rope, head_size: int, max_len: int) -> Tensor:  # [max_len, head_size]
