@@ -1,4 +1,8 @@
-"""Exchange: one HTTP request while it runs; its prompts share one queue of outputs."""
+"""Exchange: one HTTP request while it runs; its choices share one queue of outputs.
+
+Of several choices of one prompt the first goes ahead: when its first token has come the prompt's
+keys and values lie in the prefix cache, and the others find them there.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -43,6 +47,12 @@ class Exchange:
         self._arrivals: asyncio.Queue[tuple[int, Arrival | SidecarError]] = asyncio.Queue()
         self._running = set(range(len(generations)))
         self._in_engine: set[str] = set()
+        self._ahead = {
+            index
+            for index, generation in enumerate(generations)
+            if generation.shape.index == 0 and generation.shape.num_choices > 1
+        }
+        """First choices without a token yet, whose siblings wait for it."""
         self._heard = False
         self._closed = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
@@ -54,17 +64,17 @@ class Exchange:
         return self._heard
 
     def start(self) -> None:
-        """Hand every prompt to the engine; raises `Unavailable`."""
+        """Hand the first choice of every prompt to the engine; raises `Unavailable`."""
         for index, generation in enumerate(self.generations):
-            self._backend.submit(generation.submit, partial(self._deliver, index))
-            self._in_engine.add(generation.submit.id)
+            if generation.shape.index == 0:
+                self._submit(index)
 
     def fail(self, error: SidecarError) -> None:
         """End it with `error`, after what has already come."""
         self._arrivals.put_nowait((0, error))
 
     async def next(self) -> tuple[int, Delta] | None:
-        """The next piece and the index of its prompt; None when every prompt is finished."""
+        """The next piece and the index of its choice; None when every choice is finished."""
         if not self._running:
             return None
         index, arrival = await self._arrivals.get()
@@ -105,10 +115,27 @@ class Exchange:
         """Close with the outcome that the exception stands for."""
         self.close(error)
 
+    def _submit(self, index: int) -> None:
+        submit = self.generations[index].submit
+        self._backend.submit(submit, partial(self._deliver, index))
+        self._in_engine.add(submit.id)
+
+    def _submit_siblings(self, first: int) -> None:
+        """Start the other choices of a prompt whose first one has got a token."""
+        shape = self.generations[first].shape
+        try:
+            for index in range(first + 1, first + shape.num_choices):
+                self._submit(index)
+        except SidecarError as error:
+            self.fail(error)
+
     def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
         """Called by the backend: keep it cheap, the reader of the queue does the work."""
         if isinstance(arrival, Arrival):
             self._heard = self._heard or bool(arrival.output.token_ids)
+            if arrival.output.token_ids and index in self._ahead:
+                self._ahead.discard(index)
+                self._submit_siblings(index)
             self._tickets[index].leave()
             if arrival.output.finish is not None:
                 self._in_engine.discard(arrival.output.id)

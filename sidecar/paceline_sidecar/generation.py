@@ -1,18 +1,32 @@
-"""Generation: one prompt's output on its way to text, and the clock that runs with it."""
+"""Generation: one choice on its way to text, and the clock that runs with it."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from paceline_engine.limits import Lane
-from paceline_engine.wire import Output, Submit
+from paceline_engine.wire import Likelihood, Output, Submit
 from paceline_sidecar.errors import EngineFault, TimedOut
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord
 from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.text.detokenizer import Detokenizer
 from paceline_sidecar.text.stop import StopMatcher
+from paceline_sidecar.text.token_text import TokenText
 
 FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """One token of the answer and how likely the model found it."""
+
+    token: TokenText
+    logprob: float | None = None
+    """None for the first token of a prompt: nothing comes before it."""
+    rank: int = 0
+    id: int = 0
+    top: tuple[tuple[int, TokenText, float], ...] = ()
+    """Id, text and log-probability of the likeliest tokens, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +37,21 @@ class Delta:
     finish: FinishReason | None = None
     cut: bool = False
     """A stop string ended it: the engine does not know yet."""
+    scores: tuple[TokenScore, ...] = ()
+    """Of its tokens, where asked for; a stop string's too, though its text is not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What of a choice is shown, beside its text."""
+
+    echo: str | None = None
+    """The prompt's text, shown before the output."""
+    shows_output: bool = True
+    """False: the prompt is all that is shown."""
+    index: int = 0
+    """Of the choices of one prompt, 0 is the first; it alone counts the prompt."""
+    num_choices: int = 1
 
 
 class Generation:
@@ -36,8 +65,13 @@ class Generation:
         stops: tuple[str, ...],
         eos_token_ids: frozenset[int],
         ledger: Ledger,
+        shape: Shape = Shape(),
     ) -> None:
         self.submit = submit
+        self.shape = shape
+        self.prompt_scores: tuple[TokenScore, ...] = ()
+        """Of the prompt's tokens, once the first output has come, where asked for."""
+        self._texts = codec.token_texts
         self._detokenizer = Detokenizer(codec.tokenizer, submit.prompt_ids)
         self._matcher = StopMatcher(stops)
         self._hidden_ids = eos_token_ids | set(submit.sampling.stop_token_ids)
@@ -58,6 +92,16 @@ class Generation:
         return self.submit.lane
 
     @property
+    def counted_prompt_tokens(self) -> int:
+        """Choices of one prompt share it: it counts once."""
+        return len(self.submit.prompt_ids) if self.shape.index == 0 else 0
+
+    @property
+    def shown_tokens(self) -> int:
+        """Output tokens that the answer holds."""
+        return self.output_tokens if self.shape.shows_output else 0
+
+    @property
     def started(self) -> bool:
         """Whether its first token has come."""
         return self._first_at is not None
@@ -66,14 +110,24 @@ class Generation:
         """Take one output; raises `TimedOut` or `EngineFault` when it is the engine's refusal."""
         if output.finish in {"error", "abort"}:
             raise _fault(output)
+        opens = not self.started
         self._measure(output, at)
+        if output.prompt_likelihoods:
+            self.prompt_scores = self._score_prompt(output.prompt_likelihoods)
         text, cut = self._read(output)
         if cut:
             self.finish = "stop"
         elif output.finish is not None:
             self.finish = "stop" if output.finish == "stop" else "length"
             text += self._matcher.flush()
-        return Delta(text, self.finish, cut)
+        scores = tuple(map(self._score, output.likelihoods))
+        if not self.shape.shows_output:
+            text, scores = "", ()
+        if self.shape.echo is not None and opens:
+            text = self.shape.echo + text
+            # Asked for log-probabilities, an echoed prompt has its own.
+            scores = (*self.prompt_scores, *scores) if self._tells else scores
+        return Delta(text, self.finish, cut, scores)
 
     def record(self, outcome: Outcome, *, now: float, epoch: int) -> RequestRecord:
         """What is remembered of it when it ends now."""
@@ -98,6 +152,25 @@ class Generation:
             prefill_ms=_milliseconds(self._scheduled_at, self._first_at),
             finish_reason=self.finish,
             max_tokens=self.submit.sampling.max_tokens,
+            num_choices=self.shape.num_choices if self.shape.index == 0 else 0,
+        )
+
+    @property
+    def _tells(self) -> bool:
+        return self.submit.sampling.logprobs is not None
+
+    def _score_prompt(self, told: list[Likelihood]) -> tuple[TokenScore, ...]:
+        first = self.submit.prompt_ids[0]
+        return TokenScore(self._texts.of(first), id=first), *map(self._score, told)
+
+    def _score(self, told: Likelihood) -> TokenScore:
+        pairs = zip(told.top_ids, told.top_logprobs, strict=True)
+        return TokenScore(
+            self._texts.of(told.token_id),
+            _finite(told.logprob),
+            told.rank,
+            told.token_id,
+            tuple((id_, self._texts.of(id_), _finite(logprob)) for id_, logprob in pairs),
         )
 
     def _read(self, output: Output) -> tuple[str, bool]:
@@ -128,6 +201,11 @@ class Generation:
         self._slow_gaps += self._ledger.gap(self.lane, gap_ms, at)
         if self._longest_gap_ms is None or gap_ms > self._longest_gap_ms:
             self._longest_gap_ms = gap_ms
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity: a token that cannot be has this log-probability, as elsewhere."""
+    return max(logprob, -9999.0)
 
 
 def _fault(output: Output) -> TimedOut | EngineFault:

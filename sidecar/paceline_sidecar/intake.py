@@ -12,7 +12,7 @@ from paceline_sidecar import deadlines
 from paceline_sidecar.admission.gate import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
-from paceline_sidecar.generation import Generation
+from paceline_sidecar.generation import Generation, Shape
 from paceline_sidecar.service import Service, Serving
 from paceline_sidecar.telemetry.record import RequestRecord
 from paceline_sidecar.text.codec import Codec
@@ -26,13 +26,19 @@ class Job:
     """`max_tokens` 0 asks for all that the context leaves."""
     stops: tuple[str, ...]
     estimates: list[int]
-    """Prompt tokens of each prompt, guessed before tokenizing."""
+    """Prompt tokens of each choice, guessed before tokenizing."""
     encode: Callable[[Codec], Awaitable[list[list[int]]]]
     """Tokenizes every prompt."""
     lane: Lane
     arrived_at: float
     timeout_s: float | None
     cache_salt: str = ""
+    num_choices: int = 1
+    """Of each prompt."""
+    echo: tuple[str | list[int], ...] = ()
+    """The prompts, where the answer repeats them."""
+    shows_output: bool = True
+    """False: the output is computed and not shown, for the sake of what is told of the prompt."""
 
 
 async def open_exchange(service: Service, job: Job) -> Exchange:
@@ -45,7 +51,11 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
         raise
     try:
         prompts = await job.encode(serving.codec)
-        generations = [_generation(service, job, serving, prompt_ids) for prompt_ids in prompts]
+        generations = [
+            _generation(service, job, serving, prompt_ids, _shape(job, serving, place, index))
+            for place, prompt_ids in enumerate(prompts)
+            for index in range(job.num_choices)
+        ]
     except BaseException as error:
         for ticket in tickets:
             ticket.leave()
@@ -55,12 +65,27 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     return _start(service, job, generations, tickets)
 
 
-def _generation(service: Service, job: Job, serving: Serving, prompt_ids: list[int]) -> Generation:
+def _shape(job: Job, serving: Serving, place: int, index: int) -> Shape:
+    echo = None
+    if job.echo:
+        prompt = job.echo[place]
+        echo = prompt if isinstance(prompt, str) else serving.codec.decode(prompt)
+    return Shape(echo, job.shows_output, index, job.num_choices)
+
+
+def _generation(
+    service: Service, job: Job, serving: Serving, prompt_ids: list[int], shape: Shape
+) -> Generation:
     room = serving.context_tokens - len(prompt_ids)
     _check_prompt(prompt_ids, room=room, serving=serving)
+    _check_ids(job.sampling, serving)
     max_tokens = min(job.sampling.max_tokens or room, room)
-    min_tokens = min(job.sampling.min_tokens, max_tokens)
-    sampling = msgspec.structs.replace(job.sampling, max_tokens=max_tokens, min_tokens=min_tokens)
+    sampling = msgspec.structs.replace(
+        job.sampling,
+        max_tokens=max_tokens,
+        min_tokens=min(job.sampling.min_tokens, max_tokens),
+        seed=_seed(job.sampling.seed, shape.index),
+    )
     submit = Submit(
         id=uuid.uuid4().hex,
         prompt_ids=prompt_ids,
@@ -76,14 +101,20 @@ def _generation(service: Service, job: Job, serving: Serving, prompt_ids: list[i
         stops=job.stops,
         eos_token_ids=frozenset(serving.model.eos_token_ids),
         ledger=service.ledger,
+        shape=shape,
     )
+
+
+def _seed(seed: int | None, index: int) -> int | None:
+    """Choices of one seed differ, and are the same again when asked again; 64 bits, signed."""
+    return None if seed is None else (seed + index + 2**63) % 2**64 - 2**63
 
 
 def _start(
     service: Service, job: Job, generations: list[Generation], tickets: list[Ticket]
 ) -> Exchange:
     for ticket, generation in zip(tickets, generations, strict=True):
-        ticket.count(len(generation.submit.prompt_ids))
+        ticket.count(max(generation.counted_prompt_tokens, 1))
     exchange = Exchange(
         generations,
         tickets,
@@ -118,6 +149,17 @@ def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving) -> None
             f"of {serving.model.vocab_size} tokens"
         )
         raise InvalidRequest(message, param="prompt")
+
+
+def _check_ids(sampling: Sampling, serving: Serving) -> None:
+    """Raise `InvalidRequest` for a token that the model does not have."""
+    vocab_size = serving.model.vocab_size
+    fields = {"logit_bias": tuple(sampling.logit_bias), "stop_token_ids": sampling.stop_token_ids}
+    for name, token_ids in fields.items():
+        wrong = next((each for each in token_ids if not 0 <= each < vocab_size), None)
+        if wrong is not None:
+            message = f"{name}: token id {wrong} is outside the vocabulary of {vocab_size} tokens"
+            raise InvalidRequest(message, param=name)
 
 
 def _record_refusal(service: Service, job: Job, error: BaseException) -> None:

@@ -256,12 +256,16 @@ class ScriptedEngine:
         if finish is not None:
             del self._running[request.id]
         first = running.sent == 1
+        asked = request.sampling
+        following = request.prompt_ids[1:] if first and asked.prompt_logprobs is not None else []
         return wire.Output(
             request.id,
             [token_id],
             finish=finish,
             cached_tokens=self.script.cached_tokens if first else 0,
             scheduled_at=time.monotonic() if first else None,
+            likelihoods=[] if asked.logprobs is None else [_likelihood(token_id, asked.logprobs)],
+            prompt_likelihoods=[_likelihood(id_, asked.prompt_logprobs or 0) for id_ in following],
         )
 
     def _beat(self, socket: zmq.Socket[bytes]) -> None:
@@ -303,6 +307,13 @@ class ScriptedEngine:
             clamped=clamped,
             error=None,
         )
+
+
+def _likelihood(token_id: int, num_top: int) -> wire.Likelihood:
+    """The token is the second likeliest, after the one before it in the vocabulary."""
+    top_ids = [(token_id - 1 + place) % VOCAB_SIZE for place in range(num_top)]
+    top_logprobs = [-0.5 - 0.25 * place for place in range(num_top)]
+    return wire.Likelihood(token_id, -0.75, 2, top_ids, top_logprobs)
 
 
 def _send(socket: zmq.Socket[bytes], peer: bytes, message: wire.FromEngine) -> None:

@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import get_args
 
+import msgspec
 from starlette.datastructures import Headers
 
 from paceline_engine.limits import Lane
 from paceline_engine.wire import Sampling
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.intake import Job
-from paceline_sidecar.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
+from paceline_sidecar.openai.chat_request import ChatRequest
+from paceline_sidecar.openai.completion_request import CompletionRequest
+from paceline_sidecar.openai.requests import GenerationRequest
 from paceline_sidecar.text.codec import Codec
 
 # English text has about four characters a token; the estimate lives until the tokenizer is done.
@@ -59,22 +62,37 @@ def read_timeout_s(headers: Headers) -> float | None:
 def completion_job(asked: CompletionRequest, caller: Caller) -> Job:
     """Every prompt of a completion request."""
     prompts = asked.prompts
-    return _job(asked, caller, [_estimate(prompt) for prompt in prompts], _encoder(prompts))
+    sampling = msgspec.structs.replace(
+        _sampling(asked), logprobs=asked.logprobs, prompt_logprobs=asked.wanted_prompt_logprobs
+    )
+    job = _job(
+        asked, caller, sampling, [_estimate(prompt) for prompt in prompts], _encoder(prompts)
+    )
+    return replace(
+        job,
+        echo=tuple(prompts) if asked.echo else (),
+        shows_output=asked.max_tokens != 0,
+    )
 
 
 def chat_job(asked: ChatRequest, caller: Caller) -> Job:
     """The one prompt that a conversation makes."""
     messages = [message.as_template_input() for message in asked.messages]
     estimate = sum(_estimate(message["content"]) for message in messages)
-    return _job(asked, caller, [estimate], partial(_encode_chat, messages))
+    sampling = msgspec.structs.replace(
+        _sampling(asked),
+        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+        prompt_logprobs=asked.prompt_logprobs,
+    )
+    return _job(asked, caller, sampling, [estimate], partial(_encode_chat, messages))
 
 
-def _job(asked: GenerationRequest, caller: Caller, estimates: list[int], encode: Encode) -> Job:
+def _sampling(asked: GenerationRequest) -> Sampling:
     wanted = asked.wanted_tokens
     if wanted is not None and asked.min_tokens > wanted:
         message = f"min_tokens ({asked.min_tokens}) is above the maximum of {wanted} tokens"
         raise InvalidRequest(message, param="min_tokens")
-    sampling = Sampling(
+    return Sampling(
         max_tokens=wanted or 0,
         temperature=1.0 if asked.temperature is None else asked.temperature,
         top_p=1.0 if asked.top_p is None else asked.top_p,
@@ -83,12 +101,30 @@ def _job(asked: GenerationRequest, caller: Caller, estimates: list[int], encode:
         stop_token_ids=tuple(asked.stop_token_ids or ()),
         ignore_eos=asked.ignore_eos,
         min_tokens=asked.min_tokens,
+        presence_penalty=asked.presence_penalty or 0.0,
+        frequency_penalty=asked.frequency_penalty or 0.0,
+        repetition_penalty=(1.0 if asked.repetition_penalty is None else asked.repetition_penalty),
+        min_p=asked.min_p or 0.0,
+        logit_bias={int(token): bias for token, bias in (asked.logit_bias or {}).items()},
     )
+
+
+def _job(
+    asked: GenerationRequest,
+    caller: Caller,
+    sampling: Sampling,
+    estimates: list[int],
+    encode: Encode,
+) -> Job:
+    num_choices = asked.n or 1
+    # Only the first choice computes its prompt, the others find it.
+    alone = [1] * (num_choices - 1)
     return Job(
         sampling=sampling,
         stops=asked.stops,
-        estimates=estimates,
+        estimates=[each for estimate in estimates for each in (estimate, *alone)],
         encode=encode,
+        num_choices=num_choices,
         lane=caller.lane,
         arrived_at=caller.arrived_at,
         timeout_s=caller.timeout_s,

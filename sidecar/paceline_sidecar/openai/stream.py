@@ -51,8 +51,9 @@ class EventStream(Response):
         following = self._first
         while following is not None:
             index, delta = following
-            if delta.text or delta.finish is not None:
-                await _send(send, _event(self._voice.piece(index, delta.text, delta.finish)))
+            piece = self._voice.piece(index, delta)
+            if piece is not None:
+                await _send(send, _event(piece))
             following = await self._exchange.next()
         if self._voice.include_usage:
             usage = usage_of(self._exchange.generations)

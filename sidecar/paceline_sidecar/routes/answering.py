@@ -16,7 +16,7 @@ from paceline_sidecar.intake import Job, open_exchange
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.openai.job import Caller, read_lane, read_timeout_s
 from paceline_sidecar.openai.requests import GenerationRequest, parse
-from paceline_sidecar.openai.responses import Answer, Voice
+from paceline_sidecar.openai.responses import Choice, Voice
 from paceline_sidecar.openai.stream import EventStream
 from paceline_sidecar.service import Service
 
@@ -46,7 +46,7 @@ async def answer(
     *,
     salt: str,
     job_of: Callable[[Asked, Caller], Job],
-    voice_of: Callable[[str, bool], Voice],
+    voice_of: Callable[[str, Asked], Voice],
 ) -> Response:
     """Run the request; a failure before the first byte is raised, a later one is an event."""
     if service.name and asked.model != service.name:
@@ -58,7 +58,7 @@ async def answer(
         cache_salt=salt,
     )
     job = job_of(asked, caller)
-    voice = voice_of(service.name, asked.include_usage)
+    voice = voice_of(service.name, asked)
     if asked.stream:
         opened = await while_connected(request.receive, _open_and_wait(service, job))
         return EventStream(opened[0], voice, opened[1])
@@ -76,10 +76,10 @@ async def _open_and_wait(service: Service, job: Job) -> tuple[Exchange, tuple[in
         raise
 
 
-async def _whole(service: Service, job: Job, voice: Voice) -> Answer:
+async def _whole(service: Service, job: Job, voice: Voice) -> msgspec.Struct:
     with await open_exchange(service, job) as exchange:
-        texts = [""] * len(exchange.generations)
+        choices = [Choice(generation) for generation in exchange.generations]
         while (piece := await exchange.next()) is not None:
             index, delta = piece
-            texts[index] += delta.text
-        return voice.whole(texts, exchange.generations)
+            choices[index].add(delta)
+        return voice.whole(choices)

@@ -5,9 +5,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.openai.chat_request import ChatRequest
+from paceline_sidecar.openai.chat_voice import ChatVoice
 from paceline_sidecar.openai.job import chat_job
-from paceline_sidecar.openai.requests import ChatRequest
-from paceline_sidecar.openai.responses import ChatVoice
 from paceline_sidecar.routes.answering import answer, authorise, understand
 from paceline_sidecar.service import Service
 

@@ -5,9 +5,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.openai.completion_request import CompletionRequest
+from paceline_sidecar.openai.completion_voice import CompletionVoice
 from paceline_sidecar.openai.job import completion_job
-from paceline_sidecar.openai.requests import CompletionRequest
-from paceline_sidecar.openai.responses import CompletionVoice
 from paceline_sidecar.routes.answering import answer, authorise, understand
 from paceline_sidecar.service import Service
 

@@ -31,6 +31,8 @@ class RequestRecord:
     prefill_ms: float | None = None
     finish_reason: str | None = None
     max_tokens: int = 0
+    num_choices: int = 1
+    """Of its prompt, told by the first of them; 0 for the others."""
 
 
 def miss_reason(record: RequestRecord, sla: Sla) -> MissReason | None:

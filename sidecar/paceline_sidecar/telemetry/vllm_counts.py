@@ -84,5 +84,6 @@ class VllmCounts:
         self.generation_tokens.observe(record.output_tokens)
         self.max_generation_tokens.observe(record.output_tokens)
         self.max_tokens_param.observe(record.max_tokens)
-        self.params_n.observe(1)
+        if record.num_choices:
+            self.params_n.observe(record.num_choices)
         self.computed_tokens.observe(record.prompt_tokens - record.cached_tokens)

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.text.chat_template import ChatTemplate, read_special_tokens, read_template
+from paceline_sidecar.text.token_text import TokenTexts
 
 # Below this many characters encoding takes under a millisecond: a thread would cost more.
 _SHORT_CHARACTERS = 2_000
@@ -20,6 +21,7 @@ class Codec:
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    token_texts: TokenTexts
 
     @classmethod
     def load(cls, run_dir: Path) -> "Codec":
@@ -30,7 +32,12 @@ class Codec:
         config = json.loads((run_dir / "tokenizer_config.json").read_text(encoding="utf-8"))
         source = read_template(config)
         template = None if source is None else ChatTemplate(source, read_special_tokens(config))
-        return cls(tokenizer=tokenizer, template=template)
+        return cls(tokenizer=tokenizer, template=template, token_texts=TokenTexts(tokenizer))
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of a prompt that was given as tokens, special tokens included."""
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
 
     async def encode_text(self, text: str) -> list[int]:
         """Tokens of a plain prompt, with the special tokens that the model expects around one."""

@@ -1,0 +1,105 @@
+"""Several choices of one prompt: computed once, counted once, ended together."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import Script, ScriptedEngine
+from paceline_testing.waiting import wait_until
+
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(reply="abc", cached_tokens=1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_choice_is_answered(sidecar: Sidecar, stream: bool) -> None:
+    """Prompts keep their order, and a prompt's choices lie beside each other."""
+    asked = {"model": "scripted", "prompt": ["x", "yz"], "n": 3, "best_of": 3}
+
+    if stream:
+        texts = [""] * 6
+        for chunk in sidecar.openai.completions.create(**asked, stream=True):  # type: ignore[call-overload] # a dict
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+    else:
+        done = sidecar.openai.completions.create(**asked)  # type: ignore[call-overload] # as above
+        texts = [choice.text for choice in done.choices]
+        assert [choice.index for choice in done.choices] == list(range(6))
+
+    assert texts == ["abc"] * 6
+
+
+def test_usage_counts_a_prompt_once_and_every_output(sidecar: Sidecar) -> None:
+    """As OpenAI bills it."""
+    done = sidecar.openai.chat.completions.create(
+        model="scripted",
+        messages=CHAT,  # type: ignore[arg-type] # a literal
+        n=4,
+    )
+
+    alone = sidecar.openai.chat.completions.create(
+        model="scripted",
+        messages=CHAT,  # type: ignore[arg-type] # as above
+    )
+    assert done.usage is not None
+    assert alone.usage is not None
+    assert done.usage.prompt_tokens == alone.usage.prompt_tokens
+    assert done.usage.completion_tokens == 4 * alone.usage.completion_tokens
+    assert done.usage.prompt_tokens_details == alone.usage.prompt_tokens_details
+
+
+def test_the_others_follow_when_the_first_has_its_prompt_in_the_cache(
+    sidecar: Sidecar, engine: ScriptedEngine, script: Script
+) -> None:
+    """Submitted together, each would compute the prompt for itself."""
+    script.hold_after = 0
+    body = {"model": "scripted", "prompt": "x", "n": 3}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(sidecar.public.post, "/v1/completions", json=body)
+        wait_until(lambda: engine.running > 0)
+        assert len(engine.submitted) == 1
+        script.hold_after = None
+        answer = asked.result(timeout=30)
+
+    assert len(answer.json()["choices"]) == len(engine.submitted) == 3
+
+
+def test_seeded_choices_differ_and_are_the_same_again(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """Each has the seed and its own index."""
+    for _ in range(2):
+        sidecar.openai.completions.create(model="scripted", prompt="x", n=3, seed=2**63 - 2)
+
+    seeds = [submit.sampling.seed for submit in engine.submitted]
+    assert seeds[:3] == seeds[3:] == [2**63 - 2, 2**63 - 1, -(2**63)]
+
+
+def test_a_client_that_leaves_aborts_every_choice(
+    sidecar: Sidecar, engine: ScriptedEngine, script: Script
+) -> None:
+    """And nothing of it stays in the engine."""
+    script.reply = "a" * 400
+    script.hold_after = 5
+    body = {"model": "scripted", "prompt": "x", "n": 3, "stream": True, "max_tokens": 400}
+    with sidecar.public.stream("POST", "/v1/completions", json=body):
+        wait_until(lambda: engine.running == 3)
+
+    wait_until(lambda: engine.running == 0)
+    assert sorted(engine.aborted) == sorted(submit.id for submit in engine.submitted)
+
+
+def test_n_is_a_metric(sidecar: Sidecar) -> None:
+    """Once for each prompt, not for each choice."""
+    sidecar.openai.completions.create(model="scripted", prompt=["x", "y"], n=3)
+
+    page = sidecar.public.get("/metrics").text
+    counted = [line for line in page.splitlines() if line.startswith("vllm:request_params_n_")]
+    values = {line.split("{")[0]: float(line.split()[-1]) for line in counted}
+    assert values["vllm:request_params_n_sum"] == 6
+    assert values["vllm:request_params_n_count"] == 2
