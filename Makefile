@@ -64,6 +64,10 @@ bench: install ## Measure the engine beside its peers on this machine.
 tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tuning-report.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --jobs 2
 
+.PHONY: sim-to-real
+sim-to-real: install ## Measure the simulator against the real engine; writes docs/sim-to-real.md.
+	PYTHONPATH=benchmarks $(PY) -m sim_to_real
+
 .PHONY: gpu
 gpu: install ## On a CUDA machine: kernel correctness, then kernel timing beside the limits measured.
 	$(PY) -m pytest tests/kernels -m gpu

@@ -1,0 +1,1 @@
+"""How far the simulated engine is from the real one, on this machine's CPU."""

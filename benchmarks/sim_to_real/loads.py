@@ -1,0 +1,76 @@
+"""What is played: open-loop loads in parts of a capacity, and what is promised."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from paceline_operator.traffic.corpus import help_topics
+from paceline_operator.traffic.workload import (
+    CHARS_PER_TOKEN,
+    Lengths,
+    PlannedRequest,
+    Workload,
+    plan,
+)
+from paceline_operator.tuning.model import SLA
+from plants.hardware import Hardware
+from plants.requests import Requests
+from sim_to_real.shape import step_ms_of
+
+_CHAT = (Lengths(60, 0.6, 16, 240), Lengths(24, 0.5, 8, 64))
+_LONG = (Lengths(260, 0.6, 64, 800), Lengths(12, 0.5, 4, 32))
+_BLOCK_S = 6.0
+_PACE_SHAPE = {"decode": 12, "prefill": 64, "context": 1200, "attention": 64 * 32}
+"""The step that the ITL target gives room for twice over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load: how much, how bursty, of what."""
+
+    name: str
+    share: float
+    """Of the capacity for its lengths."""
+    cv: float = 1.0
+    parts: tuple[tuple[Lengths, Lengths], ...] = (_CHAT,)
+    """Prompts and outputs of each equal stretch of its time."""
+
+    def requests(
+        self, capacity_rps: Callable[[Lengths, Lengths], float], *, seconds: float, seed: int
+    ) -> tuple[PlannedRequest, ...]:
+        """Plan it; `capacity_rps` is of one pair of lengths."""
+        corpus, stretch_s = help_topics(), seconds / len(self.parts)
+        planned: list[PlannedRequest] = []
+        for index, (prompt, output) in enumerate(self.parts):
+            rate = self.share * capacity_rps(prompt, output)
+            workload = Workload(rate, self.cv, prompt, output, min(_BLOCK_S, stretch_s))
+            part = plan(workload, corpus, duration_s=stretch_s, seed=seed * 10 + index)
+            planned += [replace(one, at_s=one.at_s + index * stretch_s) for one in part]
+        return tuple(planned)
+
+
+LOADS = (
+    Load("steady 0.5", 0.5),
+    Load("steady 0.85", 0.85),
+    Load("burst CV 2.5", 0.6, cv=2.5),
+    Load("mix: chat, then long prompts", 0.6, parts=(_CHAT, _LONG)),
+)
+
+
+def promise(hardware: Hardware) -> SLA:
+    """Targets that this device can keep, two digits."""
+    itl_ms = float(f"{2 * step_ms_of(hardware, **_PACE_SHAPE):.2g}")
+    return SLA(ttft_p99_ms=15 * itl_ms, itl_p99_ms=itl_ms)
+
+
+def as_requests(planned: tuple[PlannedRequest, ...]) -> Requests:
+    """What the simulator would be offered, prompts by their length in characters."""
+    lengths = [max(1, len(one.prompt) // CHARS_PER_TOKEN) for one in planned]
+    return Requests(
+        np.array([one.at_s for one in planned], np.float64),
+        np.array(lengths, np.int64),
+        np.array([one.max_tokens for one in planned], np.int64),
+        np.zeros(len(planned), np.int64),
+        np.zeros(len(planned), np.int8),
+    )

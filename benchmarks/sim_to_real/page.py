@@ -1,0 +1,254 @@
+"""The page: what was compared, and how far the simulated engine is from the real one. Markdown."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from sim_to_real.course import INTERVAL_S, MODES, Mode
+from sim_to_real.figures import ERRORS, Figures, ratio
+from sim_to_real.measure import Measured, Options, Played
+
+_INTRODUCTION = """\
+# The simulated engine beside the real one
+
+Written by `make sim-to-real`. Every figure is measured; none is typed in.
+
+The tuner is judged on simulated engines (`benchmarks/plants/`, `docs/tuning-report.md`). This page
+says how far such a simulation is from the engine that it stands for. The real engine and its
+sidecar serve the embedded SmolLM2-135M on this machine's CPU, over loopback. A profile of
+{profile_s:g} s, and nothing later, gives the simulator its table of step times, its costs and its
+noise. Then both serve the same requests: the arrivals and the lengths that the real sidecar
+recorded. *fixed*: limits that stay. *tuned*: the operator's `TuningLoop`, live on both, every
+{interval:g} s, from all that is allocated; the pacer inside the simulated engine has seen the steps
+that the real one had seen. Nothing is shed, no prefix is shared.
+
+"""
+_READING = """\
+## How to read it
+
+* **Error**: simulated over real, minus one. Median over runs, brackets hold the least and the
+  greatest.
+* **At the run's speed**: the same simulation with every step as much slower as the machine was in
+  that run than in the profile (*speed*: the median of measured over the table). What is left is
+  the error of the queue, of the batching and of the shapes; the rest is a machine that other
+  processes share.
+* **Goodput**: requests that ended with TTFT within its target and a mean token time within the ITL
+  target. **Attainment**: the lesser of the shares of requests within TTFT and of gaps within ITL.
+* TTFT counts from the sidecar's taking the request; in the simulator from its arrival. Tokenising
+  and sockets are the real one's alone.
+* With so few requests in a run, their p99 is nearly the slowest of them.
+
+"""
+_NAMES = {
+    "step_p50_ms": "step p50",
+    "step_p90_ms": "step p90",
+    "ttft_p50_ms": "TTFT p50",
+    "ttft_p99_ms": "TTFT p99",
+    "tpot_p50_ms": "TPOT p50",
+    "itl_p99_ms": "ITL p99",
+    "goodput_rps": "goodput",
+}
+Value = Callable[[Played], float]
+
+
+def page(measured: Measured, options: Options, machine: str, images: str, note: str = "") -> str:
+    """Write it all; `images` is where plots lie, seen from the page."""
+    text = _INTRODUCTION.format(profile_s=options.profile_s, interval=INTERVAL_S)
+    parts = [
+        text,
+        note,
+        _setting(measured, options, machine),
+        _summary(measured),
+        f"![Real against simulated]({images}/figures.png)\n",
+        _errors(measured),
+        _shares(measured),
+        _limits(measured),
+        f"![Step times and first tokens of both]({images}/spread.png)\n",
+        _profile(measured),
+        _READING,
+    ]
+    return "\n".join(part.strip("\n") + "\n" for part in parts if part)
+
+
+def _setting(measured: Measured, options: Options, machine: str) -> str:
+    recorded = measured.recorded
+    start = recorded.ways["fixed"].start
+    rates = "; ".join(
+        f"{name} {' and '.join(f'{rate:.2f}' for rate in found)}"
+        for name, found in recorded.rates.items()
+    )
+    rows = [
+        ("machine", machine),
+        ("promised", f"TTFT p99 {recorded.sla.ttft_p99_ms:g} ms, ITL p99 {_itl(measured):g} ms"),
+        ("fixed limits", f"batch {start.max_batch_size}, tokens {start.token_budget}"),
+        ("requests a second at a load of 1, by the simulator (each part's)", rates),
+        ("runs", f"{len(measured.played)}, each {options.seconds:g} s of arrivals"),
+        ("repeats, interleaved", str(options.repeats)),
+        ("requests without an answer", str(recorded.refused)),
+        ("between two steps, median", f"{measured.between_ms:.2f} ms, not in the simulator"),
+    ]
+    return "## What was run\n\n" + _table(("", ""), rows)
+
+
+def _summary(measured: Measured) -> str:
+    rows = []
+    for name in ERRORS:
+        plain = [abs(_error(p, name, p.simulated)) for p in measured.played]
+        levelled = [abs(_error(p, name, p.levelled)) for p in measured.played]
+        rows.append((_NAMES[name], *(_spread(_known(values)) for values in (plain, levelled))))
+    head = ("Figure", "error, of its amount", "at the run's speed")
+    return "## Over all runs: median [least, greatest]\n\n" + _table(head, rows)
+
+
+def _errors(measured: Measured) -> str:
+    rows = []
+    for load, mode, played in _groups(measured):
+        for name in ERRORS:
+            real = [getattr(p.real, name) for p in played]
+            rows.append(
+                (
+                    load,
+                    mode,
+                    _NAMES[name],
+                    _plain(real),
+                    _plain([getattr(p.simulated, name) for p in played]),
+                    _spread(_known([_error(p, name, p.simulated) for p in played])),
+                    _spread(_known([_error(p, name, p.levelled) for p in played])),
+                )
+            )
+    head = ("Load", "Limits", "Figure", "real", "simulated", "error", "at the run's speed")
+    return "## Error by load\n\nMilliseconds, and requests a second.\n\n" + _table(head, rows)
+
+
+def _shares(measured: Measured) -> str:
+    rows = []
+    for load, mode, played in _groups(measured):
+        rows.append(
+            (
+                load,
+                mode,
+                str(sum(p.real.requests for p in played)),
+                _share(played, lambda p: p.real.attainment),
+                _share(played, lambda p: p.simulated.attainment),
+                _share(played, lambda p: p.levelled.attainment),
+                _share(played, lambda p: p.real.pacer_error),
+                _share(played, lambda p: p.simulated.pacer_error),
+                _share(played, lambda p: p.real.pacer_coverage),
+                _share(played, lambda p: p.simulated.pacer_coverage),
+                _share(played, lambda p: p.real.table_error),
+                f"{statistics.median(p.real.level for p in played):.2f}",
+            )
+        )
+    head = (
+        "Load",
+        "Limits",
+        "requests",
+        "attainment, real",
+        "simulated",
+        "at the run's speed",
+        "pacer's error, real",
+        "simulated",
+        "steps within its q_r, real",
+        "simulated",
+        "error of the profile's table",
+        "speed",
+    )
+    return "## Attainment, and the pacer's own model of a step\n\n" + _table(head, rows)
+
+
+def _limits(measured: Measured) -> str:
+    rows = []
+    for load, mode, played in _groups(measured):
+        if mode == "tuned":
+            columns = [
+                _plain([getattr(side(p), name) for p in played])
+                for name in ("batch", "budget", "target_ms")
+                for side in (_real, _simulated, _levelled)
+            ]
+            rows.append((load, *columns))
+    head = (
+        "Load",
+        *(
+            f"{name}, {side}"
+            for name in ("batch", "tokens", "step target ms")
+            for side in ("real", "simulated", "at the run's speed")
+        ),
+    )
+    title = "## What the tuner chose\n\nMedian of each run's last third.\n\n"
+    return title + _table(head, rows)
+
+
+def _profile(measured: Measured) -> str:
+    profile = measured.recorded.profile
+    hardware, costs, noise = profile.hardware, profile.hardware.costs, profile.hardware.noise
+    tokens = (1, 4, 16, 64, 128, 256, 512)
+    table = _table(
+        ("tokens in the step", *map(str, tokens)),
+        [("ms", *(f"{hardware.dense_ms[count]:.1f}" for count in tokens))],
+    )
+    rows = [
+        ("steps", f"{profile.steps}, mean error {profile.error:.1%}"),
+        ("context", f"{costs.context_ms * 1e3:.3g} ms per 1,000 tokens"),
+        ("prefill attention", f"{costs.pair_ms * 1e6:.3g} ms per million pairs"),
+        ("a sequence", f"{costs.row_ms:.3g} ms"),
+        ("a step with prefill", f"{costs.mixed_ms:.3g} ms"),
+        ("noise", f"{noise.sigma:.1%}, correlated {noise.correlation:.2f}"),
+        ("spikes", f"{noise.spike_chance:.2%}, {noise.spike[0]:.1f} to {noise.spike[1]:.1f} times"),
+    ]
+    return "## The profile\n\n" + table + "\n" + _table(("", ""), rows)
+
+
+def _groups(measured: Measured) -> list[tuple[str, Mode, list[Played]]]:
+    loads = dict.fromkeys(p.load for p in measured.played)
+    found: list[tuple[str, Mode, list[Played]]] = [
+        (load, mode, [p for p in measured.played if (p.load, p.mode) == (load, mode)])
+        for load in loads
+        for mode in MODES
+    ]
+    return [group for group in found if group[2]]
+
+
+def _error(played: Played, name: str, simulated: Figures) -> float:
+    return ratio(getattr(played.real, name), getattr(simulated, name))
+
+
+def _real(played: Played) -> Figures:
+    return played.real
+
+
+def _simulated(played: Played) -> Figures:
+    return played.simulated
+
+
+def _levelled(played: Played) -> Figures:
+    return played.levelled
+
+
+def _share(played: Sequence[Played], value: Value) -> str:
+    known = _known([value(p) for p in played])
+    return f"{statistics.median(known):.1%}" if known else "-"
+
+
+def _plain(values: Sequence[float]) -> str:
+    known = _known(values)
+    return f"{statistics.median(known):,.3g}" if known else "-"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    middle = statistics.median(values)
+    return f"{middle:+.0%} [{min(values):+.0%}, {max(values):+.0%}]"
+
+
+def _known(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
+
+
+def _itl(measured: Measured) -> float:
+    return measured.recorded.sla.itl_p99_ms or math.nan
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)

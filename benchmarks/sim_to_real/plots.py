@@ -1,0 +1,85 @@
+"""The page's plots."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from sim_to_real.measure import Measured
+
+_REAL, _SIMULATED = "#333333", "#1b9e77"
+_SHOWN = {
+    "step_p50_ms": "step p50",
+    "step_p90_ms": "step p90",
+    "ttft_p50_ms": "TTFT p50",
+    "ttft_p99_ms": "TTFT p99",
+    "tpot_p50_ms": "TPOT p50",
+    "itl_p99_ms": "ITL p99",
+}
+
+
+def draw(measured: Measured, folder: Path) -> None:
+    """Write figures.png and spread.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mpl.use("Agg")
+    _figures(measured, folder / "figures.png")
+    _spread(measured, folder / "spread.png")
+
+
+def _figures(measured: Measured, path: Path) -> None:
+    """One point a run and figure: on the line, both engines agree."""
+    figure, panels = plt.subplots(1, 2, figsize=(10, 5), sharex=True, sharey=True, layout="tight")
+    titles = ("as profiled", "at the run's speed")
+    for axes, title in zip(panels, titles, strict=True):
+        values: list[float] = []
+        for index, (name, label) in enumerate(_SHOWN.items()):
+            real = [getattr(p.real, name) for p in measured.played]
+            other = [
+                getattr(p.simulated if title == titles[0] else p.levelled, name)
+                for p in measured.played
+            ]
+            axes.scatter(real, other, s=16, alpha=0.7, label=label, color=f"C{index}")
+            values += [value for value in (*real, *other) if value > 0]
+        low, high = min(values) / 1.5, max(values) * 1.5
+        line = np.array([low, high])
+        axes.plot(line, line, color="black", lw=0.8)
+        axes.fill_between(line, line / 1.25, line * 1.25, color="black", alpha=0.08)
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+        axes.set(xlabel="real, ms", ylabel="simulated, ms")
+        axes.set_title(f"{title}; the band is a quarter to either side", fontsize=9)
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _spread(measured: Measured, path: Path) -> None:
+    """Shares of steps and of first tokens below a time, over all repeats of a load."""
+    keys = list(dict.fromkeys((p.load, p.mode) for p in measured.played))
+    figure, rows = plt.subplots(
+        len(keys), 2, figsize=(9, 1.9 * len(keys)), squeeze=False, layout="constrained"
+    )
+    for panels, (load, mode) in zip(rows, keys, strict=True):
+        played = [p for p in measured.played if (p.load, p.mode) == (load, mode)]
+        _shares(panels[0], [p.step_ms for p in played])
+        _shares(panels[1], [p.ttft_ms for p in played])
+        panels[0].set_title(f"{load}, {mode}: steps", fontsize=8)
+        panels[1].set_title("first tokens", fontsize=8)
+    for axes in rows[-1]:
+        axes.set_xlabel("milliseconds")
+    rows[0][0].legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _shares(axes: Axes, pairs: Sequence[tuple[list[float], list[float]]]) -> None:
+    for side, (label, colour) in enumerate((("real", _REAL), ("simulated", _SIMULATED))):
+        for index, pair in enumerate(pairs):
+            values = np.sort(np.array(pair[side]))
+            share = np.arange(1, len(values) + 1) / max(len(values), 1)
+            name = label if index == 0 else "_again"
+            axes.step(values, share, where="post", color=colour, lw=1, alpha=0.8, label=name)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1)

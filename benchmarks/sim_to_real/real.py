@@ -1,0 +1,125 @@
+"""Plays on the real engine: open-loop clients, limits and telemetry by the runtime API."""
+
+import asyncio
+import time
+from itertools import cycle
+from random import Random
+
+import httpx
+
+from paceline_engine.limits import Limits
+from paceline_operator.local.live import LiveService
+from paceline_operator.pods import PodClient
+from paceline_operator.traffic.corpus import help_topics
+from paceline_operator.traffic.open_loop import drive
+from paceline_operator.traffic.record import Record
+from paceline_operator.traffic.workload import PlannedRequest, excerpt
+from paceline_operator.tuning.model import PodTarget
+from paceline_operator.tuning_loop import TuningLoop
+from sim_to_real.course import INTERVAL_S, Course
+from sim_to_real.recording import Recording, Watched
+from sim_to_real.served import BATCH, BUDGET
+
+_STAGES = ((BATCH, BUDGET), (BATCH, 192), (16, 64), (4, 16))
+"""Limits under which a profile looks at the engine: chunks of every size."""
+_CROWD = 20
+_PATIENCE_S = 60.0
+_LEASE_S = 600.0
+_REPORTED_S = 0.6
+"""After which the engine has told of its last step: it reports five times a second."""
+
+
+class RealPod:
+    """The served engine, one run at a time."""
+
+    def __init__(self, live: LiveService, pods: PodClient, client: httpx.AsyncClient) -> None:
+        """Reach the pod through both of its interfaces."""
+        self._live = live
+        self._client = client
+        self._inner = pods
+        self._watched = Watched(pods)
+        self.refused: list[Record] = []
+        """What was not answered to its end, over all runs."""
+
+    async def profile(self, seconds: float, seed: int) -> Recording:
+        """Look at the engine in crowds of every size, without a pacer, from its first step on."""
+        random = Random(seed)
+        until = time.monotonic() + seconds
+        # In turns: a machine that gets slower meanwhile must not look like a costly shape of step.
+        for batch, budget in cycle(_STAGES):
+            await self._hold(Limits(batch, budget))
+            await self._drive(_crowd(random))
+            await self._read()
+            if time.monotonic() > until:
+                break
+        await asyncio.sleep(_REPORTED_S)
+        await self._read()
+        return self._watched.recording
+
+    async def play(self, planned: tuple[PlannedRequest, ...], course: Course) -> Recording:
+        """Serve the load from its first arrival to its last token."""
+        await self._hold(course.start)
+        await self._watched.begin(self._pod)
+        ticks = asyncio.create_task(self._ticks(course))
+        try:
+            await self._drive(planned)
+            await asyncio.sleep(_REPORTED_S)
+        finally:
+            ticks.cancel()
+            await asyncio.wait((ticks,))
+        if not ticks.cancelled() and (error := ticks.exception()) is not None:
+            raise error
+        await self._read()
+        return self._watched.recording
+
+    @property
+    def _pod(self) -> PodTarget:
+        return self._live.target.pods[0]
+
+    async def _ticks(self, course: Course) -> None:
+        loop = TuningLoop(self._watched, time.time)
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            if course.mode == "tuned":
+                await loop.tick(course.target(self._pod))
+            else:
+                await self._read()
+
+    async def _read(self) -> None:
+        await self._watched.get_telemetry(self._pod, self._watched.next)
+
+    async def _drive(self, planned: tuple[PlannedRequest, ...]) -> None:
+        await drive(
+            self._client,
+            planned,
+            model=self._live.service.served_name,
+            sink=self._keep,
+            timeout_s=_PATIENCE_S,
+        )
+
+    def _keep(self, record: Record) -> None:
+        if record.outcome != "ok":
+            self.refused.append(record)
+
+    async def _hold(self, limits: Limits) -> None:
+        answer = await self._inner.get_telemetry(self._pod, self._watched.next)
+        epoch = answer.limits.epoch if answer.limits is not None else 0
+        await self._inner.patch_limits(
+            self._pod,
+            {
+                "max_batch_size": limits.max_batch_size,
+                "token_budget": limits.token_budget,
+                "step_target_ms": limits.step_target_ms,
+                "epoch": epoch + 1,
+                "lease_s": _LEASE_S,
+            },
+        )
+
+
+def _crowd(random: Random) -> tuple[PlannedRequest, ...]:
+    """A number of requests within half a second, from one alone to more than fit."""
+    corpus, size = help_topics(), random.choice((1, 2, 4, 8, _CROWD))
+    return tuple(
+        PlannedRequest(at_s, excerpt(corpus, random.randint(8, 480), random), random.randint(4, 40))
+        for at_s in sorted(random.uniform(0, 0.5) for _ in range(size))
+    )

@@ -1,0 +1,37 @@
+"""The time that a `Hardware` tells of one step, without noise."""
+
+from dataclasses import astuple
+
+import numpy as np
+
+from paceline_operator.telemetry import Step
+from plants.hardware import Hardware
+from plants.steps import step_ms
+
+
+def step_ms_of(
+    hardware: Hardware, *, decode: int, prefill: int, context: int, attention: int
+) -> float:
+    """Milliseconds of a step with these tokens; its prompts count as one sequence."""
+    costs = np.array(astuple(hardware.costs), np.float64)
+    sequences = decode + (1 if prefill else 0)
+    return float(step_ms(hardware.dense_ms, costs, decode, prefill, context, attention, sequences))
+
+
+def told_ms(
+    hardware: Hardware, steps: list[Step]
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """The same for steps that ran [steps]."""
+    return np.array(
+        [
+            step_ms_of(
+                hardware,
+                decode=s.decode,
+                prefill=s.prefill,
+                context=s.context,
+                attention=s.attention,
+            )
+            for s in steps
+        ],
+        np.float64,
+    )

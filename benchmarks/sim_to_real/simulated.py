@@ -1,0 +1,165 @@
+"""Plays on the simulated engine what was played on the real one: its arrivals and its lengths."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+
+import numpy as np
+
+from paceline_engine.limits import Capacity
+from paceline_engine.pacing import Pacer, make_pacer
+from paceline_engine.wire import StepRecord
+from paceline_operator.telemetry import Step
+from paceline_operator.traffic.workload import Lengths
+from paceline_operator.tuning.model import PodTarget
+from paceline_operator.tuning_loop import TuningLoop
+from plants.gaps import gaps_over
+from plants.hardware import Disturbance, Hardware
+from plants.plant import Plant
+from plants.pod import SimPod
+from plants.requests import Requests
+from sim_to_real.course import INTERVAL_S, Course
+from sim_to_real.loads import Load, as_requests
+from sim_to_real.recording import Recording, Watched
+from sim_to_real.served import BATCH, BUDGET, MODEL_LEN
+
+_POD = PodTarget("simulated", "http://pod", "token")
+_LONGEST_S = 600.0
+_PROBE_S = 120.0
+_HALVINGS = 7
+_ATTAINED = 0.99
+
+
+def capacity_of(hardware: Hardware) -> Capacity:
+    """What the real engine allocates, on this device."""
+    return hardware.capacity(max_batch_size=BATCH, max_token_budget=BUDGET, max_model_len=MODEL_LEN)
+
+
+class Learner:
+    """The engine's pacer as it was before each run: it has seen the same steps."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        """Know nothing yet."""
+        self._pacer = make_pacer(hardware.model_info(MODEL_LEN), capacity_of(hardware))
+
+    def learn(self, steps: Sequence[Step]) -> None:
+        """See steps that the real engine ran."""
+        for step in steps:
+            self._pacer.observe(_record(step))
+
+    def copy(self) -> Pacer:
+        """The pacer as it is now; what happens to the copy does not come back."""
+        return deepcopy(self._pacer)
+
+
+def offered(recording: Recording) -> Requests:
+    """What arrived while the real pod was watched, seconds from its beginning."""
+    came = sorted(
+        (r for r in recording.requests if r.outcome == "ok" and r.output_tokens > 0),
+        key=lambda r: r.arrived_at,
+    )
+    return Requests(
+        np.array([max(r.arrived_at - recording.begun_at, 0.0) for r in came], np.float64),
+        np.array([r.prompt_tokens for r in came], np.int64),
+        np.array([r.output_tokens for r in came], np.int64),
+        np.zeros(len(came), np.int64),
+        np.zeros(len(came), np.int8),
+    )
+
+
+def replayed(
+    hardware: Hardware,
+    requests: Requests,
+    course: Course,
+    pacer: Pacer,
+    seed: int,
+    *,
+    level: float = 1.0,
+) -> Recording:
+    """Serve the same on the plant, to the last token; every step takes `level` times as long."""
+    plant = Plant(
+        hardware,
+        requests,
+        capacity=capacity_of(hardware),
+        limits=course.start,
+        pacer=pacer,
+        seed=seed,
+        disturbances=(Disturbance(0.0, math.inf, level),),
+    )
+    return asyncio.run(_play(plant, course))
+
+
+async def _play(plant: Plant, course: Course) -> Recording:
+    pod = SimPod(plant)
+    watched = Watched(pod)
+    await watched.begin(_POD)
+    now_s = 0.0
+    loop = TuningLoop(watched, lambda: now_s)
+    while not _is_over(plant) and now_s < _LONGEST_S:
+        now_s += INTERVAL_S
+        pod.run_until(now_s)
+        if course.mode == "tuned":
+            await loop.tick(course.target(_POD))
+        else:
+            await watched.get_telemetry(_POD, watched.next)
+    return watched.recording
+
+
+def _is_over(plant: Plant) -> bool:
+    return len(plant.ended) == len(plant.requests)
+
+
+def capacity_rps(hardware: Hardware, course: Course, prompt: Lengths, output: Lengths) -> float:
+    """Requests a second that the fixed limits serve within the targets, by the simulator."""
+    load = Load("probe", 1.0, parts=((prompt, output),))
+    low, high = 0.05, 0.1
+    while high < 100 and _is_served(hardware, course, load, high):
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if _is_served(hardware, course, load, middle) else (low, middle)
+    return low
+
+
+def _is_served(hardware: Hardware, course: Course, load: Load, rps: float) -> bool:
+    planned = load.requests(lambda _prompt, _output: rps, seconds=_PROBE_S, seed=0)
+    plant = Plant(
+        hardware,
+        as_requests(planned),
+        capacity=capacity_of(hardware),
+        limits=course.start,
+        pacer=None,
+        seed=0,
+    )
+    plant.run_until(_LONGEST_S)
+    sla = course.sla
+    assert sla.ttft_p99_ms is not None
+    assert sla.itl_p99_ms is not None
+    counts = plant.gap_counts
+    late = float(gaps_over(counts, sla.itl_p99_ms).sum()) / max(int(counts.sum()), 1)
+    in_time = float(np.mean(plant.ttft_ms <= sla.ttft_p99_ms))
+    return in_time >= _ATTAINED and 1 - late >= _ATTAINED
+
+
+def _record(step: Step) -> StepRecord:
+    return StepRecord(
+        seq=step.seq,
+        at=step.at,
+        wall_ms=step.wall_ms,
+        host_ms=0.0,
+        decode=step.decode,
+        prefill=step.prefill,
+        context=step.context,
+        attention=step.attention,
+        running=step.running,
+        waiting=step.waiting,
+        waiting_tokens=step.waiting_tokens,
+        kv_used=0,
+        preemptions=step.preemptions,
+        epoch=step.epoch,
+        token_budget=0,
+        paced_tokens=step.paced_tokens,
+        predicted_ms=step.predicted_ms,
+        clean=step.clean,
+    )
