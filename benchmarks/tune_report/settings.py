@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from paceline_engine.limits import Capacity
 from paceline_operator.tuning.model import SLA
 from plants.hardware import A100_8B, CPU_135M, H100_8B, H100_70B_TP4, Hardware
+from plants.published import A100_8B_PROFILED
 from tune_report.mixes import CONVERSATION, SHORT, Mix
 
 _BLOCK_TOKENS = 16
@@ -44,6 +45,9 @@ class Setting:
 H100_ITL = Setting("H100 ITL 50", H100_8B, SLA(ttft_p99_ms=1000.0, itl_p99_ms=50.0))
 H100_TPOT = Setting("H100 TPOT 50", H100_8B, SLA(ttft_p99_ms=1000.0, tpot_p99_ms=50.0))
 A100_ITL = Setting("A100 ITL 60", A100_8B, SLA(ttft_p99_ms=1500.0, itl_p99_ms=60.0))
+PUBLISHED_ITL = Setting(
+    "A100 published ITL 80", A100_8B_PROFILED, SLA(ttft_p99_ms=2000.0, itl_p99_ms=80.0)
+)
 H100_70B_ITL = Setting("4xH100 70B ITL 80", H100_70B_TP4, SLA(ttft_p99_ms=2000.0, itl_p99_ms=80.0))
 CPU_ITL = Setting(
     "CPU ITL 300",

@@ -18,7 +18,15 @@ from plants.requests import Requests
 from tune_report import traces
 from tune_report.arrivals import Rate, arrivals, constant, pieces, wave
 from tune_report.mixes import CACHED, CODE, HEAVY_TAIL, REASONING, Mix
-from tune_report.settings import A100_ITL, CPU_ITL, H100_70B_ITL, H100_ITL, H100_TPOT, Setting
+from tune_report.settings import (
+    A100_ITL,
+    CPU_ITL,
+    H100_70B_ITL,
+    H100_ITL,
+    H100_TPOT,
+    PUBLISHED_ITL,
+    Setting,
+)
 
 DURATION_S = 480.0
 SWEEP = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
@@ -176,6 +184,8 @@ def workloads(trace: Path | None = None) -> tuple[Workload, ...]:
         *_some(H100_TPOT, ("step", "burst CV 2.5", "mix shift")),
         *(steady(A100_ITL, load) for load in (0.5, 0.9, 1.15)),
         *_some(A100_ITL, ("step", "burst CV 2.5")),
+        *(steady(PUBLISHED_ITL, load) for load in (0.5, 0.9, 1.15)),
+        *_some(PUBLISHED_ITL, ("step", "burst CV 2.5")),
         *(steady(H100_70B_ITL, load) for load in (0.5, 0.9)),
         *_some(H100_70B_ITL, ("step",)),
         *(steady(CPU_ITL, load) for load in (0.5, 0.9)),

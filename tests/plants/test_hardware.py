@@ -8,9 +8,10 @@ import pytest
 from paceline_engine.pacing.step_model import features
 from plants.hardware import A100_8B, CPU_135M, H100_8B, H100_70B_TP4, Hardware, Noise
 from plants.noise import noise_factors
+from plants.published import A100_8B_PROFILED
 from plants.steps import step_ms
 
-EVERY = [H100_8B, A100_8B, H100_70B_TP4, CPU_135M]
+EVERY = [H100_8B, A100_8B, A100_8B_PROFILED, H100_70B_TP4, CPU_135M]
 BY_NAME = {hardware.name: hardware for hardware in EVERY}
 
 
