@@ -15,6 +15,7 @@ from plants.state import DECODE, ENDED, FAILED, SHED, WAITING, Engine
 
 _LEAD, _SLACK_QUANTILE = 0.93, 0.2  # as the engine paces by slack
 _MAX_PREEMPTIONS = 3  # after them a batch request ranks as interactive
+_BATCH = 1  # the lane that gives way
 
 
 @compiled
@@ -23,6 +24,7 @@ def end(e: Engine, i: int, outcome: int, at: float) -> None:
     job, totals = e.jobs[i], e.totals[0]
     job.state, job.outcome, job.finished_s = ENDED, outcome, at
     totals.free_blocks += job.blocks
+    e.lanes[job.lane].held -= job.blocks > 0
     job.blocks = 0
     e.ended[totals.ended] = i
     totals.ended += 1
@@ -45,6 +47,7 @@ def arrive(e: Engine) -> None:
         e.queue[job.lane, lane.tail] = i
         lane.tail += 1
         totals.queued_tokens += job.prompt
+        lane.tokens += job.prompt
 
 
 @compiled
@@ -59,6 +62,7 @@ def shed(e: Engine) -> None:
                 break
             lane.head += 1
             totals.queued_tokens -= e.jobs[i].prompt
+            lane.tokens -= e.jobs[i].prompt
             end(e, i, SHED, totals.now)
 
 
@@ -76,7 +80,8 @@ def _victim(e: Engine) -> int:
 
 
 @compiled
-def _preempt(e: Engine, place: int) -> None:
+def preempt(e: Engine, place: int) -> None:
+    """Take row and blocks from a request, which goes back to the front of its lane."""
     totals = e.totals[0]
     i = e.running[place]
     for k in range(place, totals.running - 1):
@@ -86,7 +91,8 @@ def _preempt(e: Engine, place: int) -> None:
     lane = e.lanes[job.lane]
     totals.free_blocks += job.blocks
     totals.queued_tokens += job.prompt + job.tokens
-    totals.preempted += 1
+    lane.tokens += job.prompt + job.tokens
+    lane.held -= 1
     totals.preemptions += 1
     job.state, job.blocks, job.computed = WAITING, 0, 0
     job.preemptions += 1
@@ -109,8 +115,35 @@ def extend_decodes(e: Engine) -> None:
             k += 1
         else:
             place = _victim(e)
-            _preempt(e, place)
+            preempt(e, place)
+            totals.preempted += 1
             k -= place < k  # who comes next has moved down
+
+
+@compiled
+def next_yielding(e: Engine, before: int) -> int:
+    """Place in `running` of the newest batch request older than `before` that may be displaced."""
+    place = newest = -1
+    for k in range(e.totals[0].running):
+        i = e.running[k]
+        job = e.jobs[i]
+        if newest < i < before and job.lane == _BATCH and job.preemptions < _MAX_PREEMPTIONS:
+            place, newest = k, i
+    return place
+
+
+@compiled
+def rows_to_take(e: Engine) -> int:
+    """Rows that interactive requests may take from the batch lane, now that none is free."""
+    totals = e.totals[0]
+    if totals.running != totals.max_batch_size or e.lanes[_BATCH].held == 0:
+        return 0
+    able = 0
+    for k in range(totals.running):
+        job = e.jobs[e.running[k]]
+        able += job.lane == _BATCH and job.preemptions < _MAX_PREEMPTIONS
+    kept = int(e.lanes[_BATCH].share * totals.max_batch_size)
+    return int(min(max(0, e.lanes[_BATCH].held - kept), able))
 
 
 @compiled
@@ -131,9 +164,11 @@ def measure(e: Engine) -> None:
     prompts = totals.running - decode
     for number in range(2):
         lane = e.lanes[number]
-        prompts += lane.stacked + lane.tail - lane.head
-        for k in range(lane.stacked + lane.tail - lane.head):
-            if rows <= 0 or wanted >= totals.token_budget:
+        waiting = lane.stacked + lane.tail - lane.head
+        prompts += waiting
+        spare = rows_to_take(e) if number == 0 and waiting > 0 else 0
+        for k in range(waiting):
+            if rows + spare <= 0 or wanted >= totals.token_budget:
                 break
             if k < lane.stacked:
                 i = e.stack[number, lane.stacked - 1 - k]

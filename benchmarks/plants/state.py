@@ -72,6 +72,8 @@ LANE = np.dtype(
         ("head", "i8"),  # of its queue
         ("tail", "i8"),
         ("stacked", "i8"),  # preempted requests, which go first
+        ("tokens", "i8"),  # known ones of its waiting requests
+        ("held", "i8"),  # running requests
         ("served", "f8"),  # prefill tokens over the lane's share
         ("share", "f8"),
         ("was_open", "?"),
@@ -93,6 +95,7 @@ TOTALS = np.dtype(
         ("max_model_len", "i8"),
         ("queued_tokens", "i8"),  # known tokens of waiting requests
         ("preempted", "i8"),  # since the last step
+        ("displaced", "i8"),  # of the next step: batch requests that gave way to arrivals
         ("decode", "i8"),  # of the next step
         ("context", "i8"),
         ("wanted", "i8"),

@@ -108,6 +108,7 @@ def execute(e: Engine, allowed: int) -> int:
     total = max(allowed, decode + (1 if totals.wanted > 0 else 0))
     total = max(min(total, totals.token_budget), decode)
     share(e, total - decode)
+    decode = totals.decode  # who was displaced does not run
     prefill = attention = 0
     for k in range(totals.granted):
         job = e.jobs[e.granted[k]]

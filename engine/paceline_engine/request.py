@@ -45,6 +45,8 @@ class Request:
     """Names of the full blocks of `token_ids`, for prefix sharing; extended when needed."""
     num_preemptions: int = 0
     """How often it lost its blocks to others."""
+    is_aged: bool = False
+    """The other lane had to wait until it was in: it does not give way any more."""
     scheduled_at: float | None = None
     first_token_at: float | None = None
     finish: FinishReason | None = None

@@ -1,7 +1,6 @@
 """What telemetry says of the engine: totals since start, step records, the load now."""
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from paceline_engine.request import Request
@@ -20,6 +19,21 @@ class Totals:
     steps: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    batch_prompt_tokens: int = 0
+    """Of them, the batch lane's."""
+    batch_output_tokens: int = 0
+    """Of them, the batch lane's."""
+
+    def count(self, batch: Batch, sampled: list[Request]) -> None:
+        """Add a step that has run."""
+        chunks = batch.slices[batch.num_decodes :]
+        self.steps += 1
+        self.prompt_tokens += sum(piece.count for piece in chunks)
+        self.output_tokens += len(sampled)
+        self.batch_prompt_tokens += sum(
+            piece.count for piece in chunks if piece.request.lane == "batch"
+        )
+        self.batch_output_tokens += sum(request.lane == "batch" for request in sampled)
 
 
 @dataclass(slots=True)
@@ -81,8 +95,11 @@ def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: fl
         output_tokens=totals.output_tokens,
         gc_pause_ms=gc_pause_ms,
         waiting_by_lane={lane: len(scheduler.waiting[lane]) for lane in LANES},
-        running_by_lane=_by_lane(scheduler.running()),
+        running_by_lane={lane: scheduler.rows.by_lane[lane] for lane in LANES},
         running_output_tokens=_lengths([r.num_output_tokens for r in scheduler.running()]),
+        displaced=scheduler.num_displaced,
+        prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
+        output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
     )
 
 
@@ -91,6 +108,5 @@ def _lengths(lengths: list[int]) -> list[int]:
     return lengths[:: max(1, math.ceil(len(lengths) / _MAX_LENGTHS))]
 
 
-def _by_lane(requests: Iterable[Request]) -> dict[str, int]:
-    lanes: Sequence[str] = [request.lane for request in requests]
-    return {lane: lanes.count(lane) for lane in LANES}
+def _split(total: int, batch: int) -> dict[str, int]:
+    return {"interactive": total - batch, "batch": batch}

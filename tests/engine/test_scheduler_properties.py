@@ -195,7 +195,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert sorted(free) == [id for id in range(pool.num_blocks) if not holders[id]]
         assert len(free) == pool.num_free
         rows = [request.row for request in scheduler.running()]
-        assert len(rows) == len(set(rows)) == 6 - len(scheduler._free_rows)
+        assert len(rows) == len(set(rows)) == 6 - len(scheduler.rows.free)
         waiting = [request for lane in scheduler.waiting.values() for request in lane]
         assert all(not request.block_ids and request.row is None for request in waiting)
         assert scheduler.num_waiting_tokens == sum(

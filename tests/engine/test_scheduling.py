@@ -5,7 +5,7 @@ import pytest
 from paceline_engine.limits import Lane, Limits
 from paceline_engine.pacing.pacer import NoPacer, StepShape
 from paceline_engine.scheduling.batch import Batch
-from paceline_engine.scheduling.waiting import MAX_OVERTAKEN
+from paceline_engine.scheduling.turns import MAX_OVERTAKEN
 from paceline_engine.wire import SetLimits
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 

@@ -17,7 +17,7 @@ class BlockLedger:
     def take(self, request: Request, *, spare: int) -> bool:
         """Hold the blocks of every known token; False if fewer than `spare` would stay free."""
         shared = self._shared(request)
-        fresh = -(-len(request.token_ids) // self._block_size) - len(shared)
+        fresh = self.most_needed(request) - len(shared)
         revived = sum(self.pool.holders(block_id) == 0 for block_id in shared)
         if self.pool.num_free - revived - fresh < spare:
             return False
@@ -29,6 +29,14 @@ class BlockLedger:
             self.prefix.queries += request.num_prompt_tokens
             self.prefix.hits += request.num_cached
         return True
+
+    def most_needed(self, request: Request) -> int:
+        """Blocks of every known token, if none of them can be shared."""
+        return -(-len(request.token_ids) // self._block_size)
+
+    def held_alone(self, request: Request) -> int:
+        """Count the blocks that would be free without the request."""
+        return sum(self.pool.holders(block_id) == 1 for block_id in request.block_ids)
 
     def is_full(self, request: Request) -> bool:
         """Tell whether the next token needs one more block."""

@@ -1,12 +1,16 @@
-"""Who gives way when the KV cache is full, and when a request is done. Pure functions."""
+"""Who gives way, and when a request is done. Pure functions."""
 
 from collections.abc import Collection, Iterable
 
+from paceline_engine.limits import Limits
 from paceline_engine.request import Request
 from paceline_engine.wire import FinishReason
 
 MAX_PREEMPTIONS = 3
-"""A batch request preempted this often ranks as interactive, or it might never finish."""
+"""A batch request preempted this often ranks as interactive, or it might never finish.
+
+So does one that was overtaken so often that the other lane had to wait for it.
+"""
 
 
 def victim(running: Iterable[Request]) -> Request:
@@ -17,9 +21,23 @@ def victim(running: Iterable[Request]) -> Request:
     return max(running, key=_expendability)
 
 
+def yielding(running: Iterable[Request]) -> list[Request]:
+    """List who must give way to an interactive arrival, the last that arrived first.
+
+    Of the running requests of the batch lane, those that were not preempted too often.
+    """
+    lower = [request for request in running if _expendability(request)[0]]
+    return sorted(lower, key=_expendability, reverse=True)
+
+
+def rows_kept(limits: Limits) -> int:
+    """Rows that the batch lane does not have to give up: its share of the batch size."""
+    return int(limits.batch_share * limits.max_batch_size)
+
+
 def _expendability(request: Request) -> tuple[bool, int]:
-    lower = request.lane == "batch" and request.num_preemptions < MAX_PREEMPTIONS
-    return lower, request.number
+    has_waited = request.is_aged or request.num_preemptions >= MAX_PREEMPTIONS
+    return request.lane == "batch" and not has_waited, request.number
 
 
 def finish_reason(

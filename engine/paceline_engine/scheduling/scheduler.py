@@ -3,13 +3,13 @@
 Decodes come first, each with one token; what is left of the step's tokens goes to prompts, those
 begun before those that wait. A request gets the blocks of all its known tokens when it is
 admitted, so prefill never runs out of blocks half way; a decode that needs one more block when
-none is free preempts. A preempted request loses its blocks, goes back to the front of its lane and
-is computed again, its output unchanged.
+none is free preempts, and an interactive request that finds no row or no blocks displaces batch
+requests. Either loses its blocks, goes back to the front of its lane and is computed again, its
+output unchanged.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.limits import Capacity, Lane, Limits
@@ -19,7 +19,9 @@ from paceline_engine.request import Request, State
 from paceline_engine.scheduling import budget, policy
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.scheduling.deadlines import Deadlines
-from paceline_engine.scheduling.waiting import LANES, Turns, WaitingLane
+from paceline_engine.scheduling.prefill import Prefills
+from paceline_engine.scheduling.rows import Rows
+from paceline_engine.scheduling.waiting import LANES, WaitingLane
 from paceline_engine.wire import FinishReason
 
 
@@ -31,6 +33,7 @@ class Plan:
     token_total: int
     """Tokens that the step might have held."""
     preemptions: int
+    """Requests that lost their blocks to decodes for which none was free."""
     context: int
     """Sum of the context lengths of the decodes, tokens."""
 
@@ -51,21 +54,34 @@ class Scheduler:
         )
         self.deadlines = Deadlines()
         self.waiting: dict[Lane, WaitingLane] = {lane: WaitingLane() for lane in LANES}
-        self.prefilling: dict[str, Request] = {}
-        self.decoding: dict[str, Request] = {}
+        self.rows = Rows(capacity.max_batch_size)
         self.num_preemptions = 0
+        """Times that a request lost its blocks, for whatever reason."""
+        self.num_displaced = 0
+        """Of them, batch requests that gave way to an interactive arrival."""
         self._capacity = capacity
         self._pacer = pacer
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._free_rows = list(range(capacity.max_batch_size))[::-1]
         self._requests: dict[str, Request] = {}
-        self._turns = Turns()
+        self._prefills = Prefills(
+            capacity, self.rows, self.waiting, self.blocks, displace=self._displace
+        )
         self._slack = Slack()
+
+    @property
+    def prefilling(self) -> dict[str, Request]:
+        """Requests whose prompt is being computed."""
+        return self.rows.prefilling
+
+    @property
+    def decoding(self) -> dict[str, Request]:
+        """Requests that get a token in every step."""
+        return self.rows.decoding
 
     @property
     def num_running(self) -> int:
         """Requests that hold a row and blocks."""
-        return len(self.prefilling) + len(self.decoding)
+        return len(self.rows)
 
     @property
     def num_waiting(self) -> int:
@@ -80,7 +96,7 @@ class Scheduler:
 
     def running(self) -> Iterator[Request]:
         """Walk the requests that hold a row."""
-        return chain(self.decoding.values(), self.prefilling.values())
+        return iter(self.rows)
 
     def requests(self) -> list[Request]:
         """List every request that is not finished."""
@@ -126,7 +142,10 @@ class Scheduler:
         )
         # Whoever was just preempted would come straight back and preempt again.
         may_admit = preemptions == 0
-        prefills = self._prefill(total - len(decodes), limits, now, may_admit=may_admit)
+        prefills = self._prefills.share(total - len(decodes), limits, now, may_admit=may_admit)
+        if self.num_preemptions - preempted_before > preemptions:
+            decodes = [piece for piece in decodes if piece.request.state is State.RUNNING]
+            context = sum(piece.start for piece in decodes) + len(decodes)
         batch = Batch((*decodes, *prefills), num_decodes=len(decodes))
         return Plan(batch, total, preemptions, context)
 
@@ -157,7 +176,7 @@ class Scheduler:
     # --- decode --------------------------------------------------------------------------------
 
     def _begin_decode(self, request: Request, now: float) -> None:
-        self.decoding[request.id] = self.prefilling.pop(request.id)
+        self.rows.begin_decode(request)
         # Whoever was preempted keeps the clock of its first token, as its client does.
         request.first_token_at = now if request.first_token_at is None else request.first_token_at
         self._slack.begin(
@@ -180,26 +199,16 @@ class Scheduler:
         self.num_preemptions += 1
         self.waiting[request.lane].put_back(request)
 
+    def _displace(self, request: Request) -> None:
+        self.num_displaced += 1
+        self._preempt(request)
+
     def _leave_row(self, request: Request) -> None:
         self.blocks.give_up(request)
-        assert request.row is not None  # noqa: S101 - every running request holds one
-        self._free_rows.append(request.row)
-        request.row = None
-        (self.decoding if request.id in self.decoding else self.prefilling).pop(request.id)
+        self.rows.leave(request)
         self._slack.end(request.id)
 
-    # --- prefill -------------------------------------------------------------------------------
-
-    def _prefill_wanted(self, limits: Limits) -> int:
-        """Tokens that could be prefilled now; counted no further than a step can use."""
-        wanted = sum(request.num_remaining for request in self.prefilling.values())
-        rows = limits.max_batch_size - self.num_running
-        for request in chain.from_iterable(self.waiting.values()):
-            if rows <= 0 or wanted >= limits.token_budget:
-                break
-            wanted += len(request.token_ids)
-            rows -= 1
-        return wanted
+    # --- pace ----------------------------------------------------------------------------------
 
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         first = next(iter(self.prefilling.values()), None)
@@ -210,70 +219,7 @@ class Scheduler:
         return StepShape(
             decode=decode,
             context=context,
-            prefill_wanted=self._prefill_wanted(limits),
+            prefill_wanted=self._prefills.wanted(limits),
             prefill_context=first.num_computed if first else 0,
             slack_ms=None if pace_ms is None or is_crowded else self._slack.ms(pace_ms, now),
         )
-
-    def _prefill(self, tokens: int, limits: Limits, now: float, *, may_admit: bool) -> list[Slice]:
-        """Share `tokens` among the prompts, lane by lane in turn."""
-        begun: dict[Lane, Iterator[Request]] = {
-            lane: iter([r for r in self.prefilling.values() if r.lane == lane]) for lane in LANES
-        }
-        open_lanes: set[Lane] = {request.lane for request in self.prefilling.values()}
-        open_lanes.update(lane for lane in LANES if self.waiting[lane])
-        blocked: set[Lane] = set()
-        grants: dict[Request, int] = {}
-        num_unfinished = 0
-        self._turns.begin(open_lanes)
-        while tokens > 0 and open_lanes:
-            lane = self._turns.next(sorted(open_lanes, reverse=True))
-            request = next(begun[lane], None)
-            if request is None and may_admit:
-                is_crowded = num_unfinished >= budget.MAX_UNFINISHED
-                most = tokens if is_crowded else self._capacity.max_model_len
-                request = self._admit_next(lane, limits, now, blocked, most=most)
-            if request is None:
-                open_lanes.remove(lane)
-                continue
-            grants[request] = budget.chunk(request.num_remaining, tokens)
-            num_unfinished += grants[request] < request.num_remaining
-            tokens -= grants[request]
-            self._turns.charge(lane, grants[request], limits)
-        for request, granted in grants.items():
-            more = min(request.num_remaining - granted, tokens)
-            grants[request] += more
-            tokens -= more
-            self._turns.charge(request.lane, more, limits)
-        return [self._chunk(request, count) for request, count in grants.items()]
-
-    def _chunk(self, request: Request, count: int) -> Slice:
-        samples = count == request.num_remaining
-        return Slice(request, request.num_computed, count, samples=samples, is_decode=False)
-
-    # --- admission -----------------------------------------------------------------------------
-
-    def _admit_next(
-        self, lane: Lane, limits: Limits, now: float, blocked: set[Lane], *, most: int
-    ) -> Request | None:
-        """Admit the first request of a lane, if there is a row and room for all it has.
-
-        One with over `most` known tokens stays where it is.
-        """
-        request = self.waiting[lane].head
-        if request is None or self.num_running >= limits.max_batch_size or not self._free_rows:
-            return None
-        if len(request.token_ids) > most or not self._turns.may_admit(lane, self.waiting):
-            return None
-        # Each running request may soon need a block more: leave it, or it would preempt at once.
-        if not self.blocks.take(request, spare=self.num_running):
-            blocked.add(lane)
-            return None
-        self.waiting[lane].remove(request)
-        self._turns.admitted(lane, blocked)
-        request.state = State.RUNNING
-        request.row = self._free_rows.pop()
-        if request.scheduled_at is None:
-            request.scheduled_at = now
-        self.prefilling[request.id] = request
-        return request

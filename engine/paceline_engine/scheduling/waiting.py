@@ -1,21 +1,15 @@
-"""The requests that wait, lane by lane, and whose turn it is.
+"""The requests that wait, lane by lane.
 
-Within a lane the first come is the first served, and no request overtakes. Between two lanes
-the one that has been served fewer prefill tokens, measured against its share, goes next. A lane
-whose first request does not fit (its prompt needs blocks that are held) lets the other lane pass,
-but not forever: after `MAX_OVERTAKEN` admissions the other waits until that request is in.
+Within a lane the first come is the first served, and no request overtakes.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
-from paceline_engine.limits import Lane, Limits
+from paceline_engine.limits import Lane
 from paceline_engine.request import Request
 
 LANES: tuple[Lane, ...] = ("interactive", "batch")
-MAX_OVERTAKEN = 32
-MIN_SHARE = 0.01
-"""A share below it counts as this much, or a lane with share 0 would starve."""
 
 
 class WaitingLane:
@@ -53,43 +47,3 @@ class WaitingLane:
         """Take a request out: it is admitted, aborted or too late."""
         del self._requests[request.id]
         self.num_tokens -= len(request.token_ids)
-
-
-class Turns:
-    """Shares the prefill tokens of the steps between the lanes that want some."""
-
-    def __init__(self) -> None:
-        self._served: dict[Lane, float] = dict.fromkeys(LANES, 0.0)
-        self._active: set[Lane] = set()
-        self._overtaken: dict[Lane, int] = dict.fromkeys(LANES, 0)
-
-    def begin(self, wanting: Iterable[Lane]) -> None:
-        """Start a step. A lane that wanted nothing until now has saved up no credit."""
-        wanting = set(wanting)
-        busy = [self._served[lane] for lane in self._active & wanting]
-        for lane in wanting - self._active:
-            self._served[lane] = max([self._served[lane], *busy])
-        self._active = wanting
-
-    def next(self, lanes: Iterable[Lane]) -> Lane:
-        """Pick the lane that is furthest below its share."""
-        return min(lanes, key=self._served.__getitem__)
-
-    def charge(self, lane: Lane, tokens: int, limits: Limits) -> None:
-        """Count prefill tokens given to a lane."""
-        share = limits.interactive_share if lane == "interactive" else limits.batch_share
-        self._served[lane] += tokens / max(share, MIN_SHARE)
-
-    def admitted(self, lane: Lane, blocked: Iterable[Lane]) -> None:
-        """Count that a request of `lane` went past the first ones of the `blocked` lanes."""
-        self._overtaken[lane] = 0
-        for other in blocked:
-            self._overtaken[other] += 1
-
-    def may_admit(self, lane: Lane, waiting: Mapping[Lane, WaitingLane]) -> bool:
-        """Tell whether no other lane has been overtaken too often."""
-        return not any(
-            self._overtaken[other] >= MAX_OVERTAKEN and len(waiting[other]) > 0
-            for other in LANES
-            if other != lane
-        )
