@@ -123,6 +123,19 @@ def test_a_sharded_model_is_the_same_model(folder: Path) -> None:
         torch.testing.assert_close(tensors.read(name), whole[name])
 
 
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_part_of_a_model_of_text_and_images_is_found(folder: Path, prefix: str) -> None:
+    """Both ways in which it is named; the config of the text lies within the other."""
+    weights = load_file(folder / "model.safetensors")
+    renamed = {name.replace("model.", prefix, 1): values for name, values in weights.items()}
+    save_file(renamed, folder / "model.safetensors")
+
+    tensors = open_checkpoint(folder).tensors
+
+    for name, values in weights.items():
+        torch.testing.assert_close(tensors.read(name), values)
+
+
 def test_a_template_file_goes_before_the_config(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ messages }}")
 

@@ -1,6 +1,5 @@
 """A GGUF file: sizes and tokenizer from its metadata, weights dequantised as they are read."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ from gguf import GGUFReader, dequantize
 from torch import Tensor
 
 from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.gguf_config import head_size, read_config
 from paceline_engine.checkpoint.gguf_tokenizer import build_tokenizer
 from paceline_engine.checkpoint.tokenizer import unique_ids
 from paceline_engine.errors import CorruptModel, EngineError, UnsupportedModel
-from paceline_engine.model.config import ModelConfig
-from paceline_engine.model.families import from_hugging_face
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -34,6 +32,13 @@ _LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+# Where a norm follows attention, the one before the MLP has a name of its own.
+_POST_NORM_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GEMMA = ("gemma2", "gemma3")
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -43,7 +48,11 @@ def open_gguf(path: Path) -> Checkpoint:
         metadata = Metadata(reader)
         tensors = GgufTensors(path, reader, metadata)
         return Checkpoint(
-            config=_config(metadata, tensors),
+            config=read_config(
+                metadata,
+                has_head=tensors.has("output.weight"),
+                rope_divisors=tensors.rope_divisors(),
+            ),
             tensors=tensors,
             tokenizer=build_tokenizer(metadata),
             bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
@@ -84,8 +93,11 @@ class GgufTensors:
     def __init__(self, path: Path, reader: GGUFReader, metadata: Metadata) -> None:
         self._path = path
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        self._is_permuted = metadata["general.architecture"] == "llama"
-        self._head_size = _head_size(metadata, "llama") if self._is_permuted else 0
+        architecture = metadata["general.architecture"]
+        self._is_gemma = architecture in _GEMMA
+        self._layer_names = _LAYER_NAMES | (_POST_NORM_NAMES if self._is_gemma else {})
+        self._is_permuted = architecture == "llama"
+        self._head_size = head_size(metadata) if self._is_permuted else 0
 
     @property
     def origin(self) -> str:
@@ -98,10 +110,26 @@ class GgufTensors:
 
     def read(self, name: str) -> Tensor:
         """Dequantise one tensor."""
-        gguf_name = _gguf_name(name)
+        gguf_name = self._gguf_name(name)
         values = torch.from_numpy(self.read_raw(gguf_name))
+        if self._is_gemma and gguf_name.endswith("norm.weight"):
+            return values - 1.0  # the converter counts from 0, the model from 1
         is_q_or_k = ".attn_q." in gguf_name or ".attn_k." in gguf_name
         return _unpermuted(values, self._head_size) if self._is_permuted and is_q_or_k else values
+
+    def rope_divisors(self) -> list[float] | None:
+        """What each frequency of the rotation is divided by; None where the file does not say."""
+        if not self.has("rope_freqs.weight"):
+            return None
+        divisors: list[float] = self.read_raw("rope_freqs.weight").tolist()
+        return divisors
+
+    def _gguf_name(self, name: str) -> str:
+        stem, _, kind = name.rpartition(".")
+        if not stem.startswith("model.layers."):
+            return f"{_NAMES[stem]}.{kind}"
+        index, _, part = stem.removeprefix("model.layers.").partition(".")
+        return f"blk.{index}.{self._layer_names[part]}.{kind}"
 
     def read_raw(self, gguf_name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Dequantise a tensor by the file's own name."""
@@ -118,14 +146,6 @@ class GgufTensors:
         return np.array(values, dtype=np.float32)
 
 
-def _gguf_name(name: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    if not stem.startswith("model.layers."):
-        return f"{_NAMES[stem]}.{kind}"
-    index, _, part = stem.removeprefix("model.layers.").partition(".")
-    return f"blk.{index}.{_LAYER_NAMES[part]}.{kind}"
-
-
 def _unpermuted(values: Tensor, head_size: int) -> Tensor:  # [heads * head_size, ...]
     """Bring the rows of each head from pairs (0, half), (1, half + 1) ... back to two halves.
 
@@ -134,49 +154,3 @@ def _unpermuted(values: Tensor, head_size: int) -> Tensor:  # [heads * head_size
     heads = values.shape[0] // head_size
     pairs = values.reshape(heads, head_size // 2, 2, *values.shape[1:])
     return pairs.transpose(1, 2).reshape(values.shape)
-
-
-def _head_size(metadata: Metadata, family: str) -> int:
-    hidden = metadata[f"{family}.embedding_length"]
-    heads = metadata[f"{family}.attention.head_count"]
-    return int(metadata.get(f"{family}.attention.key_length", hidden // heads))
-
-
-def _config(metadata: Metadata, tensors: GgufTensors) -> ModelConfig:
-    """Say what the metadata says in the words of `config.json`, which are checked there."""
-    family = metadata["general.architecture"]
-    # An unknown architecture has keys of its own: refuse it before any is missed.
-    if family not in ("llama", "qwen2", "qwen3"):
-        return from_hugging_face({"model_type": family})
-
-    def key(name: str) -> Any:
-        return metadata[f"{family}.{name}"]
-
-    scaling = metadata.get(f"{family}.rope.scaling.type", "none")
-    rope: dict[str, Any] = {
-        "rope_theta": metadata.get(f"{family}.rope.freq_base", 10_000.0),
-        "rope_type": "default" if scaling == "none" else scaling,
-        "factor": metadata.get(f"{family}.rope.scaling.factor", 1.0),
-    }
-    vocab_size = metadata.get(f"{family}.vocab_size") or len(metadata["tokenizer.ggml.tokens"])
-    config = from_hugging_face(
-        {
-            "model_type": family,
-            "num_hidden_layers": key("block_count"),
-            "hidden_size": key("embedding_length"),
-            "intermediate_size": key("feed_forward_length"),
-            "num_attention_heads": key("attention.head_count"),
-            "num_key_value_heads": key("attention.head_count_kv"),
-            "head_dim": _head_size(metadata, family),
-            "vocab_size": vocab_size,
-            "max_position_embeddings": key("context_length"),
-            "rms_norm_eps": key("attention.layer_norm_rms_epsilon"),
-            "rope_parameters": rope,
-            # The converter writes a head only where it is not the embedding.
-            "tie_word_embeddings": not tensors.has("output.weight"),
-        }
-    )
-    if not tensors.has("rope_freqs.weight"):
-        return config
-    divisors = tuple(tensors.read_raw("rope_freqs.weight").tolist())
-    return dataclasses.replace(config, rope=dataclasses.replace(config.rope, divisors=divisors))

@@ -1,15 +1,26 @@
 """A `tokenizer.json` from the vocabulary and merges that a GGUF file carries.
 
-Only byte-level BPE is built, the kind of all three families. The file names how text is split
-before the merges apply (`tokenizer.ggml.pre`); each name stands for one expression.
+Two kinds are built. Byte-level BPE, 'gpt2': the file names how text is split before the merges
+apply (`tokenizer.ggml.pre`), and each name stands for one expression. SentencePiece's BPE, 'llama'
+(`sentence_piece.py`).
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.pre_tokenizers import PreTokenizer
 
+from paceline_engine.checkpoint.gguf_config import Metadata
+from paceline_engine.checkpoint.sentence_piece import build_sentence_piece
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.errors import UnsupportedModel
 
@@ -22,25 +33,29 @@ _QWEN2 = (
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 
-class Metadata(Protocol):
-    """The key-value part of a GGUF file."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of `key`, or `default`."""
-        ...
-
-    def __getitem__(self, key: str) -> Any:
-        """Return what must be there."""
-        ...
-
-
 def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
     """Build the tokenizer that the model was trained with."""
     kind = metadata["tokenizer.ggml.model"]
-    if kind != "gpt2":
+    if kind not in _BUILDERS:
         raise UnsupportedModel(
-            f"The GGUF file's tokenizer is {kind!r}; the engine builds only byte-level BPE, 'gpt2'."
+            f"The GGUF file's tokenizer is {kind!r}; the engine builds {', '.join(_BUILDERS)}."
         )
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    tokenizer = _BUILDERS[kind](metadata)
+    bos, eos = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    if bos is not None and metadata.get("tokenizer.ggml.add_bos_token", kind == "llama"):
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{tokens[bos]}:0 $A:0", special_tokens=[(tokens[bos], bos)]
+        )
+    return TokenizerFiles(
+        tokenizer_json=tokenizer.to_str(),
+        chat_template=metadata.get("tokenizer.chat_template"),
+        bos_token=None if bos is None else tokens[bos],
+        eos_token=None if eos is None else tokens[eos],
+    )
+
+
+def _build_byte_level(metadata: Metadata) -> Tokenizer:
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     tokenizer = _byte_level_bpe(tokens, metadata["tokenizer.ggml.merges"])
     pre = metadata.get("tokenizer.ggml.pre", "gpt-2")
@@ -48,14 +63,10 @@ def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     _add_whole_tokens(tokenizer, tokens, metadata.get("tokenizer.ggml.token_type") or [])
+    return tokenizer
 
-    bos, eos = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
-    return TokenizerFiles(
-        tokenizer_json=tokenizer.to_str(),
-        chat_template=metadata.get("tokenizer.chat_template"),
-        bos_token=None if bos is None else tokens[bos],
-        eos_token=None if eos is None else tokens[eos],
-    )
+
+_BUILDERS = {"gpt2": _build_byte_level, "llama": build_sentence_piece}
 
 
 def _byte_level_bpe(tokens: list[str], merges: list[str]) -> Tokenizer:

@@ -34,9 +34,11 @@ class SafetensorsFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files = {name: _open(folder / name) for name in _shard_names(folder)}
-        self._file_of: dict[str, str] = {}
-        for name, file in self._files.items():
-            self._file_of |= dict.fromkeys(file.keys(), name)
+        self._places = {
+            _text_name(tensor): (name, tensor)
+            for name, file in self._files.items()
+            for tensor in file.keys()  # noqa: SIM118 - a file of safetensors is no dict
+        }
 
     @property
     def origin(self) -> str:
@@ -45,10 +47,17 @@ class SafetensorsFolder:
 
     def read(self, name: str) -> Tensor:
         """Read one tensor; its memory is the file's until it is converted."""
-        if name not in self._file_of:
+        if name not in self._places:
             raise CorruptModel(f"{self._folder}: no file of the model has the tensor {name}.")
-        tensor: Tensor = self._files[self._file_of[name]].get_tensor(name)
+        file, own_name = self._places[name]
+        tensor: Tensor = self._files[file].get_tensor(own_name)
         return tensor
+
+
+def _text_name(name: str) -> str:
+    """The name without what a model of text and images puts in front of its text part."""
+    name = name.removeprefix("language_model.")
+    return name.replace("model.language_model.", "model.", 1)
 
 
 def _shard_names(folder: Path) -> list[str]:

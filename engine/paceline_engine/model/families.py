@@ -45,8 +45,8 @@ _GEMMA2_PATTERN = 2
 def from_hugging_face(config: Config) -> ModelConfig:
     """Read the contents of a `config.json`. Raises CorruptModel and UnsupportedModel."""
     name = config.get("model_type")
-    if name == "gemma3":  # text and images: the text's part is a config of its own
-        config, name = dict(config.get("text_config") or {}), "gemma3_text"
+    if name == "gemma3" and "text_config" in config:
+        config = config["text_config"]  # text and images: the text's part is a config of its own
     family = "gemma3" if name == "gemma3_text" else name
     if not isinstance(family, str) or family not in _FAMILIES:
         raise UnsupportedModel(
