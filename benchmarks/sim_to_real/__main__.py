@@ -89,6 +89,7 @@ def _options() -> tuple[Options, Path, str]:
     parser.add_argument("--seconds", type=float, default=24.0, help="of arrivals in each run")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--revision", default=_revision(), help="what the page says was measured")
     parser.add_argument("--quick", action="store_true", help="a short run, written into out/")
     asked = parser.parse_args()
     folder = ROOT / "out" / "sim-to-real"
@@ -100,7 +101,7 @@ def _options() -> tuple[Options, Path, str]:
         repeats=1 if asked.quick else asked.repeats,
         seed=asked.seed,
     )
-    return options, root, _revision()
+    return options, root, asked.revision
 
 
 def _revision() -> str:

@@ -23,7 +23,8 @@ _KNOTS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _LEAST_STEPS = 100
 _ROUNDS = 8
 _HUBER = 1.5
-_SWEEPS = 2000
+_SWEEPS = 500
+_LEAST_BASE = 0.01  # of the shortest step
 _SPIKE_SIGMAS = 4.0
 _LEAST_SPIKE = 1.4
 
@@ -54,6 +55,8 @@ def profiled(steps: Sequence[Step], info: EngineInfo, capacity: CapacityValues) 
     for _ in range(_ROUNDS):
         relative = columns / wall[:, None]
         coefficients = _nonnegative(relative, np.ones(len(clean)), weights)
+        # Whatever the records say, no step takes no time.
+        coefficients[0] = max(coefficients[0], _LEAST_BASE * float(wall.min()))
         off = np.abs(np.log(np.maximum(relative @ coefficients, 1e-9)))
         scale = _HUBER * max(1.4826 * float(np.median(off)), 1e-3)
         weights = np.minimum(1.0, scale / np.maximum(off, 1e-9))

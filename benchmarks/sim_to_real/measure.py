@@ -21,6 +21,8 @@ from sim_to_real.served import served
 from sim_to_real.simulated import Learner, capacity_rps, offered, replayed
 
 Say = Callable[[str], None]
+Triple = tuple[list[float], list[float], list[float]]
+"""Real, simulated, simulated at the run's speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,9 @@ class Played:
     simulated: Figures
     levelled: Figures
     """Simulated with every step as much slower as the device was in this run (`Figures.level`)."""
-    step_ms: tuple[list[float], list[float]]
-    """Of both, every step."""
-    ttft_ms: tuple[list[float], list[float]]
+    step_ms: Triple
+    """Every step."""
+    ttft_ms: Triple
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,8 @@ def compare(recorded: Recorded, options: Options) -> Measured:
                 counted,
                 figures(simulated, sla, hardware, options.seconds),
                 figures(levelled, sla, hardware, options.seconds),
-                (_steps(real), _steps(simulated)),
-                (_ttfts(real), _ttfts(simulated)),
+                (_steps(real), _steps(simulated), _steps(levelled)),
+                (_ttfts(real), _ttfts(simulated), _ttfts(levelled)),
             )
         )
     return Measured(recorded, _between_ms([run.recording for run in recorded.runs]), tuple(played))

@@ -32,6 +32,8 @@ _READING = """\
   that run than in the profile (*speed*: the median of measured over the table). What is left is
   the error of the queue, of the batching and of the shapes; the rest is a machine that other
   processes share.
+* **A load of 1**: the requests a second that the fixed limits end in the simulator while its queue
+  is never empty.
 * **Goodput**: requests that ended with TTFT within its target and a mean token time within the ITL
   target. **Attainment**: the lesser of the shares of requests within TTFT and of gaps within ITL.
 * TTFT counts from the sidecar's taking the request; in the simulator from its arrival. Tokenising
@@ -81,7 +83,7 @@ def _setting(measured: Measured, options: Options, machine: str) -> str:
         ("machine", machine),
         ("promised", f"TTFT p99 {recorded.sla.ttft_p99_ms:g} ms, ITL p99 {_itl(measured):g} ms"),
         ("fixed limits", f"batch {start.max_batch_size}, tokens {start.token_budget}"),
-        ("requests a second at a load of 1, by the simulator (each part's)", rates),
+        ("requests a second at a load of 1, each part's", rates),
         ("runs", f"{len(measured.played)}, each {options.seconds:g} s of arrivals"),
         ("repeats, interleaved", str(options.repeats)),
         ("requests without an answer", str(recorded.refused)),
@@ -95,9 +97,10 @@ def _summary(measured: Measured) -> str:
     for name in ERRORS:
         plain = [abs(_error(p, name, p.simulated)) for p in measured.played]
         levelled = [abs(_error(p, name, p.levelled)) for p in measured.played]
-        rows.append((_NAMES[name], *(_spread(_known(values)) for values in (plain, levelled))))
-    head = ("Figure", "error, of its amount", "at the run's speed")
-    return "## Over all runs: median [least, greatest]\n\n" + _table(head, rows)
+        rows.append((_NAMES[name], *(_amount(_known(values)) for values in (plain, levelled))))
+    head = ("Figure", "error", "at the run's speed")
+    title = "## Over all runs\n\nAmounts without their sign: median [least, greatest].\n\n"
+    return title + _table(head, rows)
 
 
 def _errors(measured: Measured) -> str:
@@ -132,9 +135,9 @@ def _shares(measured: Measured) -> str:
                 _share(played, lambda p: p.simulated.attainment),
                 _share(played, lambda p: p.levelled.attainment),
                 _share(played, lambda p: p.real.pacer_error),
-                _share(played, lambda p: p.simulated.pacer_error),
+                _share(played, lambda p: p.levelled.pacer_error),
                 _share(played, lambda p: p.real.pacer_coverage),
-                _share(played, lambda p: p.simulated.pacer_coverage),
+                _share(played, lambda p: p.levelled.pacer_coverage),
                 _share(played, lambda p: p.real.table_error),
                 f"{statistics.median(p.real.level for p in played):.2f}",
             )
@@ -147,9 +150,9 @@ def _shares(measured: Measured) -> str:
         "simulated",
         "at the run's speed",
         "pacer's error, real",
-        "simulated",
+        "at the run's speed",
         "steps within its q_r, real",
-        "simulated",
+        "at the run's speed",
         "error of the profile's table",
         "speed",
     )
@@ -239,6 +242,10 @@ def _spread(values: Sequence[float]) -> str:
         return "-"
     middle = statistics.median(values)
     return f"{middle:+.0%} [{min(values):+.0%}, {max(values):+.0%}]"
+
+
+def _amount(values: Sequence[float]) -> str:
+    return _spread(values).replace("+", "")
 
 
 def _known(values: Sequence[float]) -> list[float]:

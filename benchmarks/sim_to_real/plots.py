@@ -8,9 +8,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from sim_to_real.measure import Measured
+from sim_to_real.measure import Measured, Triple
 
-_REAL, _SIMULATED = "#333333", "#1b9e77"
+_SIDES = (
+    ("real", "#333333", "-"),
+    ("simulated", "#1b9e77", ":"),
+    ("at the run's speed", "#1b9e77", "-"),
+)
 _SHOWN = {
     "step_p50_ms": "step p50",
     "step_p90_ms": "step p90",
@@ -32,34 +36,38 @@ def draw(measured: Measured, folder: Path) -> None:
 def _figures(measured: Measured, path: Path) -> None:
     """One point a run and figure: on the line, both engines agree."""
     figure, panels = plt.subplots(1, 2, figsize=(10, 5), sharex=True, sharey=True, layout="tight")
-    titles = ("as profiled", "at the run's speed")
-    for axes, title in zip(panels, titles, strict=True):
-        values: list[float] = []
-        for index, (name, label) in enumerate(_SHOWN.items()):
-            real = [getattr(p.real, name) for p in measured.played]
-            other = [
-                getattr(p.simulated if title == titles[0] else p.levelled, name)
-                for p in measured.played
-            ]
-            axes.scatter(real, other, s=16, alpha=0.7, label=label, color=f"C{index}")
-            values += [value for value in (*real, *other) if value > 0]
-        low, high = min(values) / 1.5, max(values) * 1.5
-        line = np.array([low, high])
+    played = measured.played
+    sides = {"as profiled": [p.simulated for p in played]}
+    sides["at the run's speed"] = [p.levelled for p in played]
+    seen: list[float] = []
+    for axes, (title, simulated) in zip(panels, sides.items(), strict=True):
+        for name, label in _SHOWN.items():
+            real = [getattr(p.real, name) for p in played]
+            other = [getattr(one, name) for one in simulated]
+            axes.scatter(real, other, s=16, alpha=0.7, label=label)
+            seen += [value for value in (*real, *other) if value > 0]
+        axes.set(xlabel="real, ms", ylabel="simulated, ms", xscale="log", yscale="log")
+        axes.set_title(f"{title}; the band is a quarter to either side", fontsize=9)
+    line = np.array([min(seen) / 1.5, max(seen) * 1.5])
+    for axes in panels:
         axes.plot(line, line, color="black", lw=0.8)
         axes.fill_between(line, line / 1.25, line * 1.25, color="black", alpha=0.08)
-        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
-        axes.set(xlabel="real, ms", ylabel="simulated, ms")
-        axes.set_title(f"{title}; the band is a quarter to either side", fontsize=9)
+        axes.set(xlim=tuple(line), ylim=tuple(line))
     panels[0].legend(fontsize=8)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 
 def _spread(measured: Measured, path: Path) -> None:
-    """Shares of steps and of first tokens below a time, over all repeats of a load."""
+    """Shares of steps and of first tokens below a time, of every repeat of a load."""
     keys = list(dict.fromkeys((p.load, p.mode) for p in measured.played))
     figure, rows = plt.subplots(
-        len(keys), 2, figsize=(9, 1.9 * len(keys)), squeeze=False, layout="constrained"
+        len(keys),
+        2,
+        figsize=(9, 1.7 * len(keys) + 0.6),
+        sharex="col",
+        squeeze=False,
+        layout="constrained",
     )
     for panels, (load, mode) in zip(rows, keys, strict=True):
         played = [p for p in measured.played if (p.load, p.mode) == (load, mode)]
@@ -74,12 +82,14 @@ def _spread(measured: Measured, path: Path) -> None:
     plt.close(figure)
 
 
-def _shares(axes: Axes, pairs: Sequence[tuple[list[float], list[float]]]) -> None:
-    for side, (label, colour) in enumerate((("real", _REAL), ("simulated", _SIMULATED))):
-        for index, pair in enumerate(pairs):
-            values = np.sort(np.array(pair[side]))
+def _shares(axes: Axes, runs: Sequence[Triple]) -> None:
+    for side, (label, colour, dash) in enumerate(_SIDES):
+        for index, triple in enumerate(runs):
+            values = np.sort(np.array(triple[side]))
             share = np.arange(1, len(values) + 1) / max(len(values), 1)
             name = label if index == 0 else "_again"
-            axes.step(values, share, where="post", color=colour, lw=1, alpha=0.8, label=name)
+            axes.step(
+                values, share, where="post", color=colour, ls=dash, lw=1, alpha=0.8, label=name
+            )
     axes.set_xscale("log")
     axes.set_ylim(0, 1)

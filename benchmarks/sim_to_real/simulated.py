@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from paceline_operator.telemetry import Step
 from paceline_operator.traffic.workload import Lengths
 from paceline_operator.tuning.model import PodTarget
 from paceline_operator.tuning_loop import TuningLoop
-from plants.gaps import gaps_over
 from plants.hardware import Disturbance, Hardware
 from plants.plant import Plant
 from plants.pod import SimPod
@@ -26,9 +26,7 @@ from sim_to_real.served import BATCH, BUDGET, MODEL_LEN
 
 _POD = PodTarget("simulated", "http://pod", "token")
 _LONGEST_S = 600.0
-_PROBE_S = 120.0
-_HALVINGS = 7
-_ATTAINED = 0.99
+_CROWD_RPS, _CROWD_S = 5.0, 60.0
 
 
 def capacity_of(hardware: Hardware) -> Capacity:
@@ -111,35 +109,21 @@ def _is_over(plant: Plant) -> bool:
 
 
 def capacity_rps(hardware: Hardware, course: Course, prompt: Lengths, output: Lengths) -> float:
-    """Requests a second that the fixed limits serve within the targets, by the simulator."""
-    load = Load("probe", 1.0, parts=((prompt, output),))
-    low, high = 0.05, 0.1
-    while high < 100 and _is_served(hardware, course, load, high):
-        low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if _is_served(hardware, course, load, middle) else (low, middle)
-    return low
-
-
-def _is_served(hardware: Hardware, course: Course, load: Load, rps: float) -> bool:
-    planned = load.requests(lambda _prompt, _output: rps, seconds=_PROBE_S, seed=0)
+    """Requests a second that the fixed limits end while the queue is never empty, simulated."""
+    load = Load("crowd", 1.0, parts=((prompt, output),))
+    planned = load.requests(lambda _prompt, _output: _CROWD_RPS, seconds=_CROWD_S, seed=0)
+    crowd = as_requests(planned)
     plant = Plant(
         hardware,
-        as_requests(planned),
+        replace(crowd, arrival_s=np.zeros(len(crowd))),
         capacity=capacity_of(hardware),
         limits=course.start,
         pacer=None,
         seed=0,
     )
-    plant.run_until(_LONGEST_S)
-    sla = course.sla
-    assert sla.ttft_p99_ms is not None
-    assert sla.itl_p99_ms is not None
-    counts = plant.gap_counts
-    late = float(gaps_over(counts, sla.itl_p99_ms).sum()) / max(int(counts.sum()), 1)
-    in_time = float(np.mean(plant.ttft_ms <= sla.ttft_p99_ms))
-    return in_time >= _ATTAINED and 1 - late >= _ATTAINED
+    while not _is_over(plant):
+        plant.run_until(plant.now + _LONGEST_S)
+    return len(crowd) / float(np.max(plant.finished_s))
 
 
 def _record(step: Step) -> StepRecord:
