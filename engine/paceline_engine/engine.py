@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from paceline_engine.constraint import Constraint
 from paceline_engine.control import LimitsControl
-from paceline_engine.errors import RequestError
+from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.intake import refusal
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
@@ -61,16 +62,24 @@ class Engine:
         scheduler = self.scheduler
         return not (scheduler.num_running or scheduler.num_waiting or self._unsent)
 
-    def submit(self, submit: Submit) -> None:
-        """Queue a request. A refused one is answered by the next step's outputs."""
+    def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
+        """Queue a request, whose output may have to fit a compiled grammar.
+
+        A refused one is answered by the next step's outputs.
+        """
         reason = refusal(submit, capacity=self._capacity, vocab_size=self._info.vocab_size)
         if reason is None and self.scheduler.get(submit.id) is not None:
             reason = f"id must be new, got {submit.id!r}, which is in the engine"
         if reason is not None:
-            self._unsent.append(Output(submit.id, [], finish="error", error=reason))
+            self.refuse(submit.id, reason)
             return
         self._num_arrived += 1
-        self.scheduler.add(_request(submit, self._num_arrived))
+        self.scheduler.add(_request(submit, self._num_arrived, constraint))
+
+    def refuse(self, request_id: str, reason: str) -> None:
+        """Answer a request that can never run."""
+        refusal = Output(request_id, [], finish="error", error=reason, is_invalid=True)
+        self._unsent.append(refusal)
 
     def abort(self, ids: Iterable[str]) -> None:
         """Forget requests and free their blocks now. Unknown ids are ignored."""
@@ -183,10 +192,12 @@ class Engine:
         if request is None:
             raise error  # a runner that names nobody has broken for all
         self.scheduler.finish(request, "error")
-        self._unsent.append(Output(request.id, [], finish="error", error=error.message))
+        is_invalid = isinstance(error, BadConstraint)
+        failure = Output(request.id, [], finish="error", error=error.message, is_invalid=is_invalid)
+        self._unsent.append(failure)
 
 
-def _request(submit: Submit, number: int) -> Request:
+def _request(submit: Submit, number: int, constraint: Constraint | None) -> Request:
     return Request(
         id=submit.id,
         token_ids=list(submit.prompt_ids),
@@ -197,6 +208,7 @@ def _request(submit: Submit, number: int) -> Request:
         deadline_at=submit.deadline_at,
         cache_salt=submit.cache_salt,
         number=number,
+        constraint=constraint,
     )
 
 

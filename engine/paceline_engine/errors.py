@@ -9,6 +9,7 @@
     ├── UnsupportedModel    an architecture or a tensor type that the engine does not have
     └── DoesNotFit          the weights or the KV cache are larger than the memory
     RequestError            one request cannot go on; every other one does
+    └── BadConstraint       what its output must be costs too much to keep to
 
 The name of a class below `EngineError` is the reason that conditions and the termination log show.
 """
@@ -68,3 +69,7 @@ class RequestError(Exception):
         super().__init__(message)
         self.request_id = request_id
         self.message = message
+
+
+class BadConstraint(RequestError):
+    """What the output must be costs too much to keep to: the request's own fault."""

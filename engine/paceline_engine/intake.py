@@ -21,6 +21,7 @@ def refusal(submit: Submit, *, capacity: Capacity, vocab_size: int) -> str | Non
         _bad_prompt(submit.prompt_ids, vocab_size)
         or _bad_sampling(submit.sampling, vocab_size)
         or _bad_scores(submit.sampling, vocab_size)
+        or _bad_ending(submit)
         or _too_long(len(submit.prompt_ids), submit.sampling.max_tokens, capacity)
     )
 
@@ -102,6 +103,14 @@ def _bad_scores(sampling: Sampling, vocab_size: int) -> str | None:
         ),
     )
     return next((f"{rule}, got {value}" for holds, rule, value in rules if not holds), None)
+
+
+def _bad_ending(submit: Submit) -> str | None:
+    """A structured output ends where its grammar does."""
+    sampling = submit.sampling
+    if submit.grammar is not None and (sampling.ignore_eos or sampling.min_tokens):
+        return "a structured output must have neither ignore_eos nor min_tokens, got one of them"
+    return None
 
 
 def _too_long(num_prompt: int, max_tokens: int, capacity: Capacity) -> str | None:

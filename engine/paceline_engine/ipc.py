@@ -17,6 +17,7 @@ from queue import SimpleQueue
 import msgspec
 import zmq
 
+from paceline_engine.compiling import Compiled
 from paceline_engine.errors import BadSettings
 from paceline_engine.wire import (
     Abort,
@@ -55,7 +56,7 @@ class LinkBroken:
     """The thread of the socket has ended with an error: nobody can be told anything any more."""
 
 
-FromLink = Submit | Abort | SetLimits | PeerLost | LinkBroken | Stop
+FromLink = Submit | Compiled | Abort | SetLimits | PeerLost | LinkBroken | Stop
 Greeting = Loading | Ready | Failed
 
 

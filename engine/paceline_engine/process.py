@@ -13,6 +13,7 @@ from typing import Protocol
 
 from paceline_engine.engine import Engine
 from paceline_engine.errors import EngineError
+from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import Link, Stop
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
@@ -93,7 +94,14 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             clock=time.monotonic,
             prefix_caching=settings.prefix_caching,
         )
-        worker = Worker(engine, link, instance=instance, info=model.info, drain_s=settings.drain_s)
+        worker = Worker(
+            engine,
+            link,
+            instance=instance,
+            info=model.info,
+            drain_s=settings.drain_s,
+            grammars=_grammars(settings, model.info),
+        )
         signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
         _write_state(settings.run_dir, instance, "ready")
         worker.run()
@@ -107,6 +115,14 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
         raise
     finally:
         link.close()
+
+
+def _grammars(settings: Settings, info: ModelInfo) -> Grammars:
+    return Grammars(
+        settings.run_dir / "tokenizer.json",
+        vocab_size=info.vocab_size,
+        eos_token_ids=info.eos_token_ids,
+    )
 
 
 def _fail(link: Link, run_dir: Path, instance: str, failed: Failed) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from paceline_engine.constraint import Constraint
 from paceline_engine.kv_cache.block import BlockHash
 from paceline_engine.limits import Lane
 from paceline_engine.wire import FinishReason, Likelihood, Sampling
@@ -51,6 +52,8 @@ class Request:
     first_token_at: float | None = None
     finish: FinishReason | None = None
 
+    constraint: Constraint | None = None
+    """What the output must be, if that was asked for."""
     is_plain: bool = field(init=False)
     """Its tokens are chosen by temperature, top-k and top-p alone, and nothing is told of them."""
     likelihood: Likelihood | None = None
@@ -62,7 +65,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Sort out once what every step would have to ask."""
-        self.is_plain = _is_plain(self.sampling)
+        self.is_plain = self.constraint is None and _is_plain(self.sampling)
         if self.sampling.prompt_logprobs is not None:
             # A prefix that was found would not be computed, and so not be scored.
             self.cache_salt = f"{self.id} {self.cache_salt}"

@@ -50,6 +50,14 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """The same for each prompt token but the first."""
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What an output must be."""
+
+    kind: Literal["json_schema", "regex", "choice", "grammar"]
+    text: str
+    """The schema, the expression, a JSON list of strings, or the grammar (Lark, or GBNF)."""
+
+
 class Likelihood(msgspec.Struct, frozen=True, array_like=True):
     """How likely the model found one token, before anything that a request asks to change."""
 
@@ -83,6 +91,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Past it the request is refused while waiting and aborted while running."""
     cache_salt: str = ""
     """Prefix blocks are shared only within one salt."""
+    grammar: Grammar | None = None
+    """Compiled first; the request waits for it outside the queue."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -226,6 +236,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     finish: FinishReason | None = None
     error: str | None = None
     """Why, when `finish` is `error`; `deadline` when the request's own time ran out."""
+    is_invalid: bool = False
+    """The error is the request's own: as it is, it can never run."""
     cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache; set on the first output."""
     scheduled_at: float | None = None

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from queue import Empty
 
 from paceline_engine.collector import QuietCollector
+from paceline_engine.compiling import Compiled, Compiling
 from paceline_engine.engine import Engine
+from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
 from paceline_engine.wire import (
     Abort,
@@ -33,9 +35,11 @@ class Worker:
         instance: str,
         info: ModelInfo,
         drain_s: float,
+        grammars: Grammars,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
+        self._compiling = Compiling(grammars, done=link.inbox.put)
         self._link = link
         self._instance = instance
         self._info = info
@@ -58,12 +62,14 @@ class Worker:
                     self._link.send(Outputs(at=self._clock(), outputs=outputs))
                 self._report()
         finally:
+            self._compiling.close()
             self._collector.close()
 
     def _is_done(self) -> bool:
         if self._drain_until is None:
             return False
-        return self._engine.is_idle or self._clock() >= self._drain_until
+        is_idle = self._engine.is_idle and not len(self._compiling)
+        return is_idle or self._clock() >= self._drain_until
 
     def _receive(self) -> None:
         """Take every message that has come; wait for one when there is nothing to run."""
@@ -89,17 +95,35 @@ class Worker:
     def _handle(self, message: FromLink) -> None:
         match message:
             case Submit():
-                self._engine.submit(message)
+                self._submit(message)
+            case Compiled():
+                self._take_compiled(message)
             case Abort():
+                self._compiling.forget(message.ids)
                 self._engine.abort(message.ids)
             case SetLimits():
                 self._tell(self._engine.set_limits(message))
             case PeerLost():
+                self._compiling.forget_all()
                 self._engine.abort_all()
             case LinkBroken():
                 raise RuntimeError("the socket to the sidecar is broken")
             case Stop():
                 self._stop()
+
+    def _submit(self, submit: Submit) -> None:
+        if submit.grammar is None:
+            self._engine.submit(submit)
+        else:
+            self._compiling.start(submit)
+
+    def _take_compiled(self, compiled: Compiled) -> None:
+        if not self._compiling.take(compiled):
+            return
+        if compiled.constraint is None:
+            self._engine.refuse(compiled.submit.id, compiled.error)
+        else:
+            self._engine.submit(compiled.submit, compiled.constraint)
 
     def _stop(self) -> None:
         is_first = self._drain_until is None

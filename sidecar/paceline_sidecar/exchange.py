@@ -15,6 +15,7 @@ from paceline_sidecar.backend import Arrival, Backend
 from paceline_sidecar.errors import (
     ClientLeft,
     EngineFault,
+    InvalidRequest,
     Refused,
     SidecarError,
     TimedOut,
@@ -98,7 +99,8 @@ class Exchange:
         outcome, epoch = outcome_of(error), self._epoch()
         for ticket in self._tickets:
             ticket.leave()
-        for index in self._running:
+        was_offered = not isinstance(error, InvalidRequest)
+        for index in self._running if was_offered else ():
             record = self.generations[index].record(outcome, now=self._clock(), epoch=epoch)
             self._ledger.ended(record)
         if self._in_engine:
@@ -189,7 +191,7 @@ def _abort_cause(error: BaseException | None) -> AbortCause | None:
             return "drain"
         case ClientLeft() | asyncio.CancelledError() | GeneratorExit():
             return "disconnect"
-        case EngineFault() | Unavailable():
+        case EngineFault() | InvalidRequest() | Unavailable():
             return None  # the engine has already let go of it
         case _:
             return "disconnect"

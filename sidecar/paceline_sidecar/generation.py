@@ -5,7 +5,7 @@ from typing import Literal
 
 from paceline_engine.limits import Lane
 from paceline_engine.wire import Likelihood, Output, Submit
-from paceline_sidecar.errors import EngineFault, TimedOut
+from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord
 from paceline_sidecar.text.codec import Codec
@@ -52,6 +52,8 @@ class Shape:
     index: int = 0
     """Of the choices of one prompt, 0 is the first; it alone counts the prompt."""
     num_choices: int = 1
+    grammar_param: str = ""
+    """The field of the request that the grammar came from."""
 
 
 class Generation:
@@ -107,9 +109,9 @@ class Generation:
         return self._first_at is not None
 
     def feed(self, output: Output, at: float) -> Delta:
-        """Take one output; raises `TimedOut` or `EngineFault` when it is the engine's refusal."""
+        """Take one output; raises what the engine's refusal means to the client."""
         if output.finish in {"error", "abort"}:
-            raise _fault(output)
+            raise self._fault(output)
         opens = not self.started
         self._measure(output, at)
         if output.prompt_likelihoods:
@@ -154,6 +156,15 @@ class Generation:
             max_tokens=self.submit.sampling.max_tokens,
             num_choices=self.shape.num_choices if self.shape.index == 0 else 0,
         )
+
+    def _fault(self, output: Output) -> TimedOut | InvalidRequest | EngineFault:
+        if output.error == "deadline":
+            return TimedOut("The request's deadline passed before it was done.")
+        if output.is_invalid:
+            param = self.shape.grammar_param or None
+            where = f"{param}: " if param else ""
+            return InvalidRequest(f"{where}{output.error}", param=param)
+        return EngineFault(f"The engine gave this request up: {output.error or output.finish}.")
 
     @property
     def _tells(self) -> bool:
@@ -206,12 +217,6 @@ class Generation:
 def _finite(logprob: float) -> float:
     """JSON has no infinity: a token that cannot be has this log-probability, as elsewhere."""
     return max(logprob, -9999.0)
-
-
-def _fault(output: Output) -> TimedOut | EngineFault:
-    if output.error == "deadline":
-        return TimedOut("The request's deadline passed before it was done.")
-    return EngineFault(f"The engine gave this request up: {output.error or output.finish}.")
 
 
 def _milliseconds(start: float | None, end: float | None) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from paceline_engine.limits import Lane
-from paceline_engine.wire import Sampling, Submit
+from paceline_engine.wire import Grammar, Sampling, Submit
 from paceline_sidecar import deadlines
 from paceline_sidecar.admission.gate import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
@@ -35,6 +35,10 @@ class Job:
     cache_salt: str = ""
     num_choices: int = 1
     """Of each prompt."""
+    grammar: Grammar | None = None
+    """What every output must be."""
+    grammar_param: str = ""
+    """The field of the request that says so."""
     echo: tuple[str | list[int], ...] = ()
     """The prompts, where the answer repeats them."""
     shows_output: bool = True
@@ -70,7 +74,7 @@ def _shape(job: Job, serving: Serving, place: int, index: int) -> Shape:
     if job.echo:
         prompt = job.echo[place]
         echo = prompt if isinstance(prompt, str) else serving.codec.decode(prompt)
-    return Shape(echo, job.shows_output, index, job.num_choices)
+    return Shape(echo, job.shows_output, index, job.num_choices, job.grammar_param)
 
 
 def _generation(
@@ -94,6 +98,7 @@ def _generation(
         arrived_at=job.arrived_at,
         deadline_at=job.arrived_at + deadlines.timeout_s(job.timeout_s, service.config),
         cache_salt=job.cache_salt,
+        grammar=job.grammar,
     )
     return Generation(
         submit,

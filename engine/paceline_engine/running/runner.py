@@ -6,6 +6,7 @@ from paceline_engine.errors import RequestError
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.inputs import StepInputs, prepare
+from paceline_engine.sampling.masks import MaskMaker
 from paceline_engine.sampling.prompt import score_prompts
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
 from paceline_engine.scheduling.batch import Batch
@@ -22,6 +23,7 @@ class ModelRunner:
         self._sampler = sampler
         self._block_size = block_size
         self._device = decoder.embedding.device
+        self._mask_maker = MaskMaker()
 
     def run(self, batch: Batch) -> list[int | None]:
         """Compute every slice and write its KV; the next token of each slice that samples."""
@@ -32,11 +34,13 @@ class ModelRunner:
     @torch.inference_mode()
     def _next_tokens(self, batch: Batch, inputs: StepInputs) -> list[int]:
         """Aligned with `inputs.sampled`."""
+        vocab_size = self._decoder.config.vocab_size
+        masks = self._mask_maker.begin(inputs.sampled, vocab_size)
         hidden = self._hidden(inputs)
         score_prompts(batch, hidden, self._decoder.logits)
         if not inputs.sampled:
             return []
-        tokens = self._sampler.sample(self._sampled_logits(hidden, inputs), inputs.sampled)
+        tokens = self._sampler.sample(self._sampled_logits(hidden, inputs), inputs.sampled, masks)
         for request, token in zip(inputs.sampled, tokens, strict=True):
             if token == NOT_A_TOKEN:
                 raise RequestError(request.id, "the model's output is not a number")

@@ -16,6 +16,7 @@ from paceline_engine.request import Request
 from paceline_engine.sampling.adjust import Asking, adjust
 from paceline_engine.sampling.draw import seed_of, uniform
 from paceline_engine.sampling.likelihood import likelihoods
+from paceline_engine.sampling.masks import PendingMasks
 
 NOT_A_TOKEN = -1
 """In place of a token: the logits of the row are not numbers."""
@@ -34,9 +35,12 @@ class Sampler:
         self._salt = salt
         """Random per engine run: makes the seeds of requests that bring none."""
 
-    def sample(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
+    def sample(
+        self, logits: Tensor, requests: Sequence[Request], masks: PendingMasks | None = None
+    ) -> list[int]:
         """Pick a token per row of `logits` [rows, vocab], which may be overwritten.
 
+        `masks` are of the rows whose requests have a constraint.
         Sets `likelihood` of the requests that ask for it.
         """
         asking = [(row, each) for row, each in enumerate(requests) if not each.is_plain]
@@ -46,6 +50,8 @@ class Sampler:
         untouched = logits[[row for row, _ in told]] if told else None
         logits = logits.float()
         adjust(logits, asking, self._eos_token_ids)
+        if masks is not None:
+            masks.apply(logits)
         tokens = self._choose(logits, requests)
         if untouched is not None:
             _tell(untouched, told, tokens)

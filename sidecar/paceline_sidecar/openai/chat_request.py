@@ -41,7 +41,6 @@ class ChatRequest(GenerationRequest):
         "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "response_format": ({"type": "text"},),
         "audio": (),
         "modalities": (["text"],),
         "prediction": (),

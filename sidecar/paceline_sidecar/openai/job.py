@@ -117,6 +117,7 @@ def _job(
     encode: Encode,
 ) -> Job:
     num_choices = asked.n or 1
+    structure = asked.structure
     # Only the first choice computes its prompt, the others find it.
     alone = [1] * (num_choices - 1)
     return Job(
@@ -125,6 +126,8 @@ def _job(
         estimates=[each for estimate in estimates for each in (estimate, *alone)],
         encode=encode,
         num_choices=num_choices,
+        grammar=structure.grammar if structure else None,
+        grammar_param=structure.param if structure else "",
         lane=caller.lane,
         arrived_at=caller.arrived_at,
         timeout_s=caller.timeout_s,

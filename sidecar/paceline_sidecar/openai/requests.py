@@ -12,6 +12,7 @@ from pydantic import (
 )
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.structured import Structured, Wanted, wanted_structure
 
 _INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -34,13 +35,16 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(Structured):
     """What completions and chat have in common."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=False)
 
     # Fields that change the answer and are not served, and the values that ask for nothing.
-    unsupported: ClassVar[dict[str, tuple[object, ...]]] = {"use_beam_search": (False,)}
+    unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
+        "use_beam_search": (False,),
+        "guided_decoding_backend": ("auto",),
+    }
 
     model: str
     max_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
@@ -78,6 +82,17 @@ class GenerationRequest(BaseModel):
             message = "`prompt_logprobs` cannot be streamed."
             raise InvalidRequest(message, param="prompt_logprobs")
         return self
+
+    @property
+    def structure(self) -> Wanted | None:
+        """What the output must be; raises `InvalidRequest`."""
+        wanted = wanted_structure(self)
+        if wanted is not None:
+            for name in ("ignore_eos", "min_tokens"):
+                if getattr(self, name):
+                    message = f"{name}: a structured output ends where its grammar does"
+                    raise InvalidRequest(message, param=name)
+        return wanted
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -1,0 +1,151 @@
+"""What a request wants its output to be: five names for four kinds of grammar.
+
+`response_format` is OpenAI's, `structured_outputs` vLLM's, `guided_*` what vLLM called it before.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paceline_engine.wire import Grammar
+from paceline_sidecar.errors import InvalidRequest
+
+# Beyond these, compiling takes seconds even where nothing is meant to explode.
+_MOST_CHARACTERS = {
+    "json_schema": 64 * 1024,
+    "regex": 4 * 1024,
+    "choice": 64 * 1024,
+    "grammar": 32 * 1024,
+}
+_ANY_OBJECT = Grammar("json_schema", '{"type":"object"}')
+
+Schema = dict[str, Any]
+Choices = Annotated[list[str], Field(min_length=1, max_length=4096, fail_fast=True)]
+
+
+class JsonSchemaFormat(BaseModel):
+    """`response_format.json_schema`."""
+
+    model_config = ConfigDict(strict=True, frozen=True, populate_by_name=True)
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Schema = Field(alias="schema")
+    strict: bool | None = None
+    """Accepted; the schema is always kept to the letter."""
+
+
+class ResponseFormat(BaseModel):
+    """`response_format`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """`structured_outputs`."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    json_: Schema | str | None = Field(default=None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+
+
+class Structured(BaseModel):
+    """The fields of a request that ask for structure; at most one of them may be set."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A grammar, and the field of the request that it came from."""
+
+    grammar: Grammar
+    param: str
+
+
+def wanted_structure(asked: Structured) -> Wanted | None:
+    """The grammar that a request asks for; raises `InvalidRequest`."""
+    wanted = [*_response_format(asked), *_structured(asked), *_guided(asked)]
+    if not wanted:
+        return None
+    if len(wanted) > 1:
+        names = " and ".join(each.param for each in wanted[:2])
+        message = f"{wanted[1].param}: at most one structure can be asked for, got {names}"
+        raise InvalidRequest(message, param=wanted[1].param)
+    grammar, param = wanted[0].grammar, wanted[0].param
+    most = _MOST_CHARACTERS[grammar.kind]
+    if len(grammar.text) > most:
+        message = f"{param} has {len(grammar.text)} characters, {most} are the most"
+        raise InvalidRequest(message, param=param)
+    if not grammar.text:
+        raise InvalidRequest(f"{param} is empty", param=param)
+    return wanted[0]
+
+
+def _response_format(asked: Structured) -> list[Wanted]:
+    wanted = asked.response_format
+    if wanted is None or wanted.type == "text":
+        return []
+    if wanted.type == "json_object":
+        return [Wanted(_ANY_OBJECT, "response_format")]
+    if wanted.json_schema is None:
+        message = "response_format.json_schema is missing"
+        raise InvalidRequest(message, param="response_format.json_schema")
+    return [_schema(wanted.json_schema.schema_, "response_format.json_schema.schema")]
+
+
+def _structured(asked: Structured) -> list[Wanted]:
+    wanted = asked.structured_outputs
+    if wanted is None:
+        return []
+    found = _each(wanted.json_, wanted.regex, wanted.choice, wanted.grammar, "structured_outputs.")
+    if wanted.json_object:
+        found.append(Wanted(_ANY_OBJECT, "structured_outputs.json_object"))
+    if not found:
+        message = "structured_outputs: one of json, json_object, regex, choice, grammar is needed"
+        raise InvalidRequest(message, param="structured_outputs")
+    return found
+
+
+def _guided(asked: Structured) -> list[Wanted]:
+    return _each(
+        asked.guided_json, asked.guided_regex, asked.guided_choice, asked.guided_grammar, "guided_"
+    )
+
+
+def _each(
+    schema: Schema | str | None,
+    regex: str | None,
+    choice: list[str] | None,
+    grammar: str | None,
+    prefix: str,
+) -> list[Wanted]:
+    found = []
+    if schema is not None:
+        found.append(_schema(schema, f"{prefix}json"))
+    if regex is not None:
+        found.append(Wanted(Grammar("regex", regex), f"{prefix}regex"))
+    if choice is not None:
+        found.append(Wanted(Grammar("choice", json.dumps(choice)), f"{prefix}choice"))
+    if grammar is not None:
+        found.append(Wanted(Grammar("grammar", grammar), f"{prefix}grammar"))
+    return found
+
+
+def _schema(schema: Schema | str, param: str) -> Wanted:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return Wanted(Grammar("json_schema", text), param)

@@ -1,0 +1,50 @@
+"""A real engine process with a tiny model, and a sidecar in front of it: all that a pod runs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paceline_testing.running_sidecar import Sidecar, start_sidecar
+from paceline_testing.tiny_model import make_tiny_model
+from paceline_testing.waiting import wait_until
+
+_START_S = 120.0
+
+
+@contextmanager
+def whole_service(model_folder: Path, **sidecar_settings: Any) -> Iterator[tuple[Sidecar, Any]]:
+    """Serve a tiny Llama; the sidecar, and the same model as transformers runs it."""
+    model_folder.mkdir(exist_ok=True)
+    reference = make_tiny_model(model_folder, "llama")
+    run_dir = Path(tempfile.mkdtemp(prefix="pl-"))  # short: a socket's path may have 107 bytes
+    engine = subprocess.Popen(
+        [sys.executable, "-m", "paceline_engine"],
+        env={
+            **os.environ,
+            "PACELINE_ENGINE_RUN_DIR": str(run_dir),
+            "PACELINE_ENGINE_MODEL_URI": f"file://{model_folder}",
+            "PACELINE_ENGINE_DEVICE": "cpu",
+            "PACELINE_ENGINE_THREADS": "1",
+            "PACELINE_ENGINE_MAX_BATCH_SIZE": "16",
+            "PACELINE_ENGINE_BLOCK_SIZE": "4",
+            "PACELINE_ENGINE_KV_CACHE_BYTES": str(4 * 1024 * 1024),
+            "PACELINE_ENGINE_TERMINATION_LOG": str(run_dir / "termination-log"),
+        },
+    )
+    sidecar = start_sidecar(run_dir, served_name="tiny", **sidecar_settings)
+    try:
+        wait_until(lambda: sidecar.ready() or engine.poll() is not None, within_s=_START_S)
+        assert engine.poll() is None, "the engine did not start"
+        yield sidecar, reference
+    finally:
+        sidecar.leave()
+        sidecar.join()
+        engine.kill()
+        engine.wait(timeout=30)
+        shutil.rmtree(run_dir)
