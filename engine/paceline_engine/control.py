@@ -19,6 +19,7 @@ _FIELDS = (
     "interactive_share",
     "batch_share",
     "pace_tpot_ms",
+    "batch_step_target_ms",
 )
 
 _LARGEST_COEFFICIENT = 1e9
@@ -105,6 +106,8 @@ class LimitsControl:
             given["step_target_ms"] = None
         if wanted.clear_pace_tpot:
             given["pace_tpot_ms"] = None
+        if wanted.clear_batch_step_target:
+            given["batch_step_target_ms"] = None
         self._requested = replace(self._requested, epoch=wanted.epoch, **given)
         self.limits, self._clamped = clamp(self._requested, self._capacity)
         self._since_step = next_step
@@ -132,6 +135,7 @@ def _view(limits: Limits) -> LimitsView:
         interactive_share=limits.interactive_share,
         batch_share=limits.batch_share,
         pace_tpot_ms=limits.pace_tpot_ms,
+        batch_step_target_ms=limits.batch_step_target_ms,
     )
 
 
@@ -140,7 +144,7 @@ def _out_of_bounds(wanted: SetLimits) -> str | None:
         count = getattr(wanted, name)
         if count is not None and count < 1:
             return f"{name} must be at least 1, got {count}"
-    for name in ("step_target_ms", "pace_tpot_ms", "lease_s"):
+    for name in ("step_target_ms", "pace_tpot_ms", "batch_step_target_ms", "lease_s"):
         value = getattr(wanted, name)
         if value is not None and not (value > 0 and math.isfinite(value)):
             return f"{name} must be a positive number, got {value}"

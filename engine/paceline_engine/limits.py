@@ -45,6 +45,11 @@ class Limits:
     """Share of the prefill budget that the batch lane gets while both lanes wait."""
     pace_tpot_ms: float | None = None
     """Wanted mean time per token of each request; steps are paced by the requests' slack then."""
+    batch_step_target_ms: float | None = None
+    """Wanted step time for the decodes of the batch lane; None where they want what all want.
+
+    Each step keeps the least of what the lanes that decode in it want.
+    """
     epoch: int = 0
     """Grows with every accepted change."""
 

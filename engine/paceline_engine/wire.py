@@ -131,6 +131,9 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     pace_tpot_ms: float | None = None
     clear_pace_tpot: bool = False
     """Pace steps by the step target again, if there is one."""
+    batch_step_target_ms: float | None = None
+    clear_batch_step_target: bool = False
+    """The batch lane wants what all want again."""
     coefficients: Coefficients | None = None
     """Where the step model starts from while it has no fit of its own; ignored afterwards."""
 
@@ -196,6 +199,7 @@ class LimitsView(msgspec.Struct, frozen=True):
     interactive_share: float
     batch_share: float
     pace_tpot_ms: float | None = None
+    batch_step_target_ms: float | None = None
 
 
 class LimitsState(msgspec.Struct, frozen=True, tag=True):

@@ -6,6 +6,7 @@ from typing import Final
 
 from paceline_operator.api.status import (
     Change,
+    LaneStatus,
     ObservedLatency,
     PodTuning,
     ServiceCapacity,
@@ -24,19 +25,31 @@ _MAX_REASON: Final = 1024
 
 def sla_status(report: tuner.ServiceReport) -> SlaStatus:
     """Write what was measured over the window."""
-    observed = report.observed
     return SlaStatus(
-        observed=ObservedLatency(
-            ttft_p99=as_latency(observed.ttft_p99_ms),
-            tpot_p99=as_latency(observed.tpot_p99_ms),
-            itl_p99=as_latency(observed.itl_p99_ms),
-            samples=observed.samples,
-            window_end=_time(report.at),
-        ),
-        attainment=_share(observed.attainment),
+        observed=_observed(report.observed, report.at),
+        attainment=_share(report.observed.attainment),
         capacity=ServiceCapacity(
             requests_per_second=_rate(report.capacity_rps), utilization=_share(report.utilization)
         ),
+        batch=None if report.batch is None else _lane(report.batch),
+    )
+
+
+def _lane(lane: tuner.LaneReport) -> LaneStatus:
+    return LaneStatus(
+        observed=_observed(lane.observed, None),
+        attainment=_share(lane.observed.attainment),
+        verdict=lane.verdict,
+    )
+
+
+def _observed(observed: tuner.Observed, at: float | None) -> ObservedLatency:
+    return ObservedLatency(
+        ttft_p99=as_latency(observed.ttft_p99_ms),
+        tpot_p99=as_latency(observed.tpot_p99_ms),
+        itl_p99=as_latency(observed.itl_p99_ms),
+        samples=observed.samples,
+        window_end=None if at is None else _time(at),
     )
 
 

@@ -16,6 +16,8 @@ class LimitValues(msgspec.Struct, frozen=True):
     batch_share: float = 0.2
     pace_tpot_ms: float | UnsetType | None = UNSET
     """Unset by an engine that knows no slack, and refuses to be sent one."""
+    batch_step_target_ms: float | UnsetType | None = UNSET
+    """Unset by an engine that knows one target for both lanes."""
 
 
 class CapacityValues(msgspec.Struct, frozen=True):

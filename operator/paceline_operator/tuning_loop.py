@@ -19,6 +19,7 @@ from paceline_operator.tuning.conditions import (
 from paceline_operator.tuning.decide import decide, hold
 from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.experiment.experiments import Experiments
+from paceline_operator.tuning.lanes import batch_report, with_batch_target
 from paceline_operator.tuning.measure import NOTHING, Counts
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import (
@@ -183,6 +184,9 @@ class TuningLoop:
         """Change limits, or renew their lease; the change that arrived, and what went wrong."""
         if evidence is not None:
             body = patch_body(spec, evidence.limits, decision)
+            if decision.applied:
+                trim = decision.memory.trim
+                body = with_batch_target(body, spec, evidence, trim=trim)
         elif state.limits is not None and spec.on_telemetry_loss == "Hold":
             # Blind, but the pod may still hear: without a lease it would fall back.
             body = renewal(state.limits.epoch)
@@ -223,6 +227,7 @@ class TuningLoop:
                 tuning_active(target.spec, decisions, is_seen=is_seen),
             ),
             pods=pods,
+            batch=batch_report(target.spec, [o.evidence for o in outcomes if o.evidence]),
             history=service.history,
             acknowledged=bool(pods)
             and all(pod.acknowledged_hash == target.spec.config_hash for pod in pods),

@@ -112,6 +112,8 @@ def _set_limits(patch: ConfigPatch, epoch: int) -> SetLimits:
         batch_share=_value(patch.batch_share),
         pace_tpot_ms=_value(patch.pace_tpot_ms),
         clear_pace_tpot=patch.pace_tpot_ms is None,
+        batch_step_target_ms=_value(patch.batch_step_target_ms),
+        clear_batch_step_target=patch.batch_step_target_ms is None,
         lease_s=patch.lease_s,
         certified=patch.certified,
         coefficients=coefficients_of(patch),

@@ -23,19 +23,21 @@ def watch(service: Service, exchange: Exchange, *, lane: Lane, arrived_at: float
         wait_s = max(0.0, deadline_at - service.clock())
         loop = asyncio.get_running_loop()
         exchange.timers["deadline"] = loop.call_later(wait_s, exchange.fail, passed)
-    if lane == "interactive":
-        _watch_first_token(service, exchange, arrived_at)
+    _watch_first_token(service, exchange, lane, arrived_at)
 
 
-def _watch_first_token(service: Service, exchange: Exchange, arrived_at: float) -> None:
-    target_ms = service.config.sla.ttft_p99_ms
-    if target_ms is None or not service.config.admission.shed_hopeless or exchange.heard:
+def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived_at: float) -> None:
+    config = service.config
+    # The batch lane is left alone unless it has targets of its own.
+    is_watched = lane == "interactive" or config.batch_sla is not None
+    target_ms = config.sla_of(lane).ttft_p99_ms if is_watched else None
+    if target_ms is None or not config.admission.shed_hopeless or exchange.heard:
         return
     wait_s = arrived_at + target_ms / 1e3 - service.clock()
     if wait_s > 0:
         # Asked again when it is over: the target may have been raised meanwhile.
         exchange.timers["first_token"] = asyncio.get_running_loop().call_later(
-            wait_s, _watch_first_token, service, exchange, arrived_at
+            wait_s, _watch_first_token, service, exchange, lane, arrived_at
         )
     elif _others_wait(service):
         message = f"No first token within the target of {target_ms / 1e3:g} s."

@@ -16,7 +16,7 @@ SidecarError
 
 from typing import Literal
 
-RefusalReason = Literal["queue_full", "queue_tokens", "hopeless", "ttft_lost"]
+RefusalReason = Literal["queue_full", "queue_tokens", "hopeless", "ttft_lost", "displaced"]
 UnavailableReason = Literal["engine_starting", "engine_lost", "engine_stalled", "draining"]
 
 

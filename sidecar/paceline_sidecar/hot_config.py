@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from paceline_engine.limits import Lane
+
 
 @dataclass(frozen=True, slots=True)
 class Sla:
@@ -35,3 +37,11 @@ class HotConfig:
     sla: Sla = Sla()
     admission: AdmissionPolicy = AdmissionPolicy()
     config_hash: str = ""
+    batch_sla: Sla | None = None
+    """Of the batch lane; None judges it by `sla` too."""
+
+    def sla_of(self, lane: Lane) -> Sla:
+        """The targets of one lane's requests."""
+        if lane == "batch" and self.batch_sla is not None:
+            return self.batch_sla
+        return self.sla

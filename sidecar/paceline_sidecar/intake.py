@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -49,7 +50,13 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     """Admit, tokenize, submit; what it raises is already on record."""
     try:
         serving = service.serving()
-        tickets = service.gate.admit(job.estimates, lane=job.lane, config=service.config)
+        tickets = service.gate.admit(
+            job.estimates,
+            lane=job.lane,
+            config=service.config,
+            arrived_at=job.arrived_at,
+            timeout_s=deadlines.timeout_s(job.timeout_s, service.config),
+        )
     except (Refused, Unavailable) as refusal:
         _record_refusal(service, job, refusal)
         raise
@@ -134,8 +141,19 @@ def _start(
         exchange.close(error)
         raise
     service.began(exchange)
+    for ticket in tickets:
+        ticket.give_way = partial(_give_way, service, exchange)
     deadlines.watch(service, exchange, lane=job.lane, arrived_at=job.arrived_at)
     return exchange
+
+
+def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
+    """Refuse a request that waits, unless a token of it has come."""
+    if exchange.heard:
+        return False
+    service.ledger.refusals[refusal.reason] += len(exchange.generations)
+    exchange.fail(refusal)
+    return True
 
 
 def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving) -> None:

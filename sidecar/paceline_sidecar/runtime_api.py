@@ -69,7 +69,10 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interactive_share: Share | UnsetType = UNSET
     batch_share: Share | UnsetType = UNSET
     pace_tpot_ms: TargetMs | UnsetType | None = UNSET
+    batch_step_target_ms: TargetMs | UnsetType | None = UNSET
     sla: SlaPatch | UnsetType = UNSET
+    batch_sla: SlaPatch | UnsetType | None = UNSET
+    """The batch lane's own targets; null judges it by `sla` again."""
     admission: AdmissionPatch | UnsetType = UNSET
     config_hash: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
     certified: bool = False
@@ -93,14 +96,18 @@ def coefficients_of(patch: ConfigPatch) -> Coefficients | None:
 
 def merged(config: HotConfig, patch: ConfigPatch) -> HotConfig:
     """What the sidecar obeys after the change."""
-    sla, admission = config.sla, config.admission
+    sla, batch_sla, admission = config.sla, config.batch_sla, config.admission
     if isinstance(patch.sla, SlaPatch):
         sla = replace(sla, **_given(patch.sla))
+    if isinstance(patch.batch_sla, SlaPatch):
+        batch_sla = replace(batch_sla or Sla(), **_given(patch.batch_sla))
+    elif patch.batch_sla is None:
+        batch_sla = None
     if isinstance(patch.admission, AdmissionPatch):
         admission = replace(admission, **_given(patch.admission))
     given_hash = patch.config_hash
     config_hash = config.config_hash if isinstance(given_hash, UnsetType) else given_hash
-    return HotConfig(sla=sla, admission=admission, config_hash=config_hash)
+    return HotConfig(sla=sla, batch_sla=batch_sla, admission=admission, config_hash=config_hash)
 
 
 # --- GET /runtime/limits -------------------------------------------------------------------------
@@ -123,6 +130,8 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     admission: AdmissionPolicy
     config_hash: str
     instance: str
+    batch_sla: Sla | None = None
+    """The batch lane's own targets; null where it is judged by `sla`."""
 
 
 def limits_answer(
@@ -145,6 +154,7 @@ def limits_answer(
         admission=config.admission,
         config_hash=config.config_hash,
         instance=instance,
+        batch_sla=config.batch_sla,
     )
 
 

@@ -85,6 +85,9 @@ class Service:
         """Remember the steps, learn how fast prompts are worked off."""
         self.ledger.heartbeat(message)
         self.gate.rate.learn(message.steps)
+        # What the engine still has to compute is less than what waits by what it has begun.
+        computed = self.gate.queue.tokens - message.load.waiting_tokens
+        self.gate.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
     async def _prepare(self, view: EngineView) -> None:
         if view.model is None or view.limits is None:
@@ -150,4 +153,4 @@ class Service:
     def follow(self, config: HotConfig) -> None:
         """Obey this configuration from now on."""
         self.config = config
-        self.ledger.follow(config.sla)
+        self.ledger.follow(config)

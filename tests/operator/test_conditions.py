@@ -253,10 +253,9 @@ def test_a_refused_write_is_a_condition() -> None:
         ({"model": {"uri": "s3://bucket/model"}}, "s3://"),
         ({"engine": {"tensorParallelSize": 2}}, "engine.tensorParallelSize"),
         ({"engine": {"speculative": {"method": "NGram"}}}, "engine.speculative.method NGram"),
-        ({"lanes": {"batch": {"share": "0.1", "sla": {}}}}, "lanes.batch.sla"),
         ({"monitoring": {"podMonitor": True}}, "monitoring.podMonitor"),
     ],
-    ids=["s3", "tensor parallel", "speculative", "lane", "monitor"],
+    ids=["s3", "tensor parallel", "speculative", "monitor"],
 )
 def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None:
     """Before anything is written."""

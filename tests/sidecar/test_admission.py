@@ -4,7 +4,7 @@ import pytest
 
 from paceline_engine.limits import Lane
 from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
-from paceline_sidecar.admission.gate import Gate, Queue, refuse
+from paceline_sidecar.admission.gate import Gate, Queue, hopeless, refuse
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_testing.scripted_engine import a_step
@@ -131,6 +131,116 @@ def test_the_rate_forgets_what_is_long_past() -> None:
     rate.learn([a_step(at=100, wall_ms=1000, prefill=500, waiting_tokens=9)])
 
     assert rate.tokens_per_s == pytest.approx(500)
+
+
+PEOPLE_FIRST = Queue(requests=1000, tokens=500_000, batch_requests=999, batch_tokens=499_900)
+
+
+def test_a_batch_flood_makes_no_person_hopeless() -> None:
+    """Interactive prompts are computed first: what the batch lane has waiting is not ahead."""
+    config = HotConfig(HALF_A_SECOND.sla, admission=AdmissionPolicy(max_queued_requests=5000))
+
+    assert refuse(PEOPLE_FIRST, [100], lane="interactive", config=config, rate=1000.0) is None
+
+
+def test_the_batch_lane_is_held_to_targets_of_its_own() -> None:
+    """Without them it waits as long as its deadline lets it."""
+    own = HotConfig(Sla(ttft_p99_ms=500), batch_sla=Sla(ttft_p99_ms=60_000))
+
+    lost = refuse(Queue(3, 90_000), [100], lane="batch", config=own, rate=1000.0)
+    fine = refuse(Queue(3, 50_000), [100], lane="batch", config=own, rate=1000.0)
+
+    assert lost is not None
+    assert lost.reason == "hopeless"
+    assert fine is None
+
+
+@pytest.mark.parametrize("lane", ["interactive", "batch"])
+def test_a_request_is_hopeless_beyond_its_own_deadline(lane: Lane) -> None:
+    """Its client will not be there any more."""
+    queue = Queue(3, 1000)
+
+    late = refuse(queue, [100], lane=lane, config=HotConfig(), rate=1000.0, timeout_s=1.0)
+    in_time = refuse(queue, [100], lane=lane, config=HotConfig(), rate=1000.0, timeout_s=2.0)
+
+    assert late is not None
+    assert late.reason == "hopeless"
+    assert in_time is None
+
+
+def a_batch_ticket(gate: Gate, tokens: int, config: HotConfig, left: list[int]) -> None:
+    (ticket,) = gate.admit([tokens], lane="batch", config=config)
+
+    def give_way(refusal: Refused) -> bool:
+        assert refusal.reason == "displaced"
+        left.append(tokens)
+        return True
+
+    ticket.give_way = give_way
+
+
+def test_a_person_takes_the_places_of_the_batch_requests_that_came_last() -> None:
+    """As many as it needs, and the bound holds."""
+    gate = Gate()
+    left: list[int] = []
+    for tokens in (10, 20, 30, 40):
+        a_batch_ticket(gate, tokens, FOUR, left)
+
+    gate.admit([5, 5], lane="interactive", config=FOUR)
+
+    assert left == [40, 30]
+    assert gate.queue == Queue(requests=4, tokens=40, batch_requests=2, batch_tokens=30)
+
+
+def test_nobody_gives_its_place_in_vain() -> None:
+    """Five prompts never fit where four may wait."""
+    gate = Gate()
+    left: list[int] = []
+    a_batch_ticket(gate, 10, FOUR, left)
+
+    with pytest.raises(Refused) as caught:
+        gate.admit([1] * 5, lane="interactive", config=FOUR)
+
+    assert caught.value.reason == "queue_full"
+    assert not left
+
+
+def test_batch_requests_take_nobodys_place() -> None:
+    """Not even that of an older one of their own lane."""
+    gate = Gate()
+    left: list[int] = []
+    for _ in range(4):
+        a_batch_ticket(gate, 10, FOUR, left)
+
+    with pytest.raises(Refused):
+        gate.admit([1], lane="batch", config=FOUR)
+
+    assert not left
+
+
+def test_who_waits_in_vain_is_found_and_leaves_the_others_better_off() -> None:
+    """At 100 tokens a second the third comes too late; without it the fourth is in time."""
+    gate = Gate()
+    config = HotConfig(sla=Sla(ttft_p99_ms=5000))
+    tickets = [gate.admit([n], lane="interactive", config=config)[0] for n in (100, 300, 900, 50)]
+
+    lost = hopeless(gate.waiting, config, 0.0, rate=100.0, computed=0)
+    later = hopeless(gate.waiting, config, 4.9, rate=100.0, computed=400)
+
+    assert lost == [tickets[2]]
+    assert tickets[0] not in later
+    assert tickets[1] not in later
+
+
+def test_nobody_who_waits_is_refused_without_evidence_or_where_it_is_switched_off() -> None:
+    """A forecast from nothing would be an outage that we made ourselves."""
+    gate = Gate()
+    config = HotConfig(sla=Sla(ttft_p99_ms=50))
+    gate.admit([100, 900], lane="interactive", config=config)
+    off = HotConfig(config.sla, admission=AdmissionPolicy(shed_hopeless=False))
+
+    assert hopeless(gate.waiting, config, 9.0, rate=None, computed=0) == []
+    assert hopeless(gate.waiting, off, 9.0, rate=100.0, computed=0) == []
 
 
 def test_nobody_ahead_means_no_wait() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_sidecar.hot_config import Sla
+from paceline_sidecar.hot_config import HotConfig, Sla
 from paceline_sidecar.telemetry.histogram import Histogram
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord, miss_reason
@@ -145,7 +145,7 @@ def test_gaps_are_judged_by_the_target_that_holds() -> None:
     ledger = Ledger()
     assert not ledger.gap("interactive", 90.0, now=1.0)
 
-    ledger.follow(Sla(itl_p99_ms=80))
+    ledger.follow(HotConfig(Sla(itl_p99_ms=80)))
 
     assert ledger.gap("interactive", 90.0, now=1.0)
     assert not math.isnan(ledger.lanes["interactive"].itl_s.total)

@@ -1,7 +1,9 @@
 """A request's own deadline, and that of its first token."""
 
 import threading
+from functools import partial
 
+import msgspec
 import openai
 import pytest
 
@@ -113,7 +115,7 @@ def test_a_hopeless_request_never_reaches_the_engine(
     wait_until(lambda: sidecar.admin.get("/runtime/telemetry").json()["steps"])
     patch = {"epoch": 2, "sla": {"ttft_p99_ms": 2000}}
     sidecar.admin.patch("/runtime/limits", json=patch)
-    ahead = threading.Thread(target=_complete_in_the_batch_lane, args=(sidecar,))
+    ahead = threading.Thread(target=_complete_a_long_prompt, args=(sidecar,))
     ahead.start()
     wait_until(lambda: engine.running == 1)
 
@@ -128,7 +130,92 @@ def test_a_hopeless_request_never_reaches_the_engine(
     wait_until(lambda: outcomes(sidecar) == ["shed", "ok"])
 
 
-def _complete_in_the_batch_lane(sidecar: Sidecar) -> None:
-    sidecar.openai.completions.create(
-        model="scripted", prompt="x" * 200, extra_headers={"x-paceline-lane": "batch"}
-    )
+def _runs(engine: ScriptedEngine, count: int) -> bool:
+    return engine.running == count
+
+
+def _complete_a_long_prompt(sidecar: Sidecar, **headers: str) -> None:
+    sidecar.openai.completions.create(model="scripted", prompt="x" * 200, extra_headers=headers)
+
+
+def test_a_request_that_cannot_make_its_own_deadline_is_refused_at_once(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """429 with a time to come back, long before the deadline; without any declared target."""
+    engine.script.steps = [
+        a_step(n, at=n / 10, wall_ms=100, prefill=1, waiting_tokens=50) for n in range(20)
+    ]
+    wait_until(lambda: sidecar.admin.get("/runtime/telemetry").json()["steps"])
+    ahead = threading.Thread(target=_complete_a_long_prompt, args=(sidecar,))
+    ahead.start()
+    wait_until(lambda: engine.running == 1)
+
+    with pytest.raises(openai.RateLimitError) as caught:
+        complete(sidecar, **{"x-request-timeout-ms": "2000"})
+
+    assert caught.value.code == "hopeless"
+    assert int(caught.value.response.headers["retry-after"]) >= 1
+    engine.script.hold_after = None
+    ahead.join(timeout=30)
+
+
+def test_who_waits_is_refused_as_soon_as_it_is_hopeless(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """It was admitted when nothing was known of the engine's pace; then the engine proved slow."""
+    ahead = threading.Thread(target=_complete_a_long_prompt, args=(sidecar,))
+    ahead.start()
+    wait_until(lambda: engine.running == 1)
+    errors: list[openai.RateLimitError] = []
+
+    def wait_behind() -> None:
+        try:
+            complete(sidecar, **{"x-request-timeout-ms": "30000"})
+        except openai.RateLimitError as error:
+            errors.append(error)
+
+    behind = threading.Thread(target=wait_behind)
+    behind.start()
+    wait_until(lambda: engine.running == 2)
+    load = an_engine_load(waiting=2)
+    engine.script.load = msgspec.structs.replace(load, waiting_tokens=1000)
+    engine.script.steps = [
+        a_step(n, at=n / 10, wall_ms=100, prefill=1, waiting_tokens=50) for n in range(20)
+    ]
+    patch = {"epoch": 2, "sla": {"ttft_p99_ms": 15_000}}
+    sidecar.admin.patch("/runtime/limits", json=patch)
+
+    behind.join(timeout=10)
+    assert [error.code for error in errors] == ["hopeless"]
+    assert outcomes(sidecar) == ["shed"]
+    engine.script.hold_after = None
+    ahead.join(timeout=30)
+
+
+def test_a_person_takes_the_place_of_a_batch_request_in_a_full_queue(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """The one that came last is told to come back; the bound holds."""
+    patch = {"epoch": 2, "admission": {"max_queued_requests": 2, "reject_at": 1.0}}
+    sidecar.admin.patch("/runtime/limits", json=patch)
+    errors: list[openai.RateLimitError] = []
+
+    def wait_in_the_batch_lane() -> None:
+        try:
+            _complete_a_long_prompt(sidecar, **{"x-paceline-lane": "batch"})
+        except openai.RateLimitError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait_in_the_batch_lane) for _ in range(2)]
+    for count, thread in enumerate(threads, 1):
+        thread.start()
+        wait_until(partial(_runs, engine, count))
+    person = threading.Thread(target=_complete_a_long_prompt, args=(sidecar,))
+    person.start()
+    wait_until(lambda: len(errors) == 1)
+
+    wait_until(lambda: engine.running == 2)
+    assert errors[0].code == "displaced"
+    engine.script.hold_after = None
+    for thread in [*threads, person]:
+        thread.join(timeout=30)

@@ -51,6 +51,8 @@ def use_everything(sidecar: Sidecar) -> None:
         "lease_s": 60,
         "step_target_ms": 40,
         "sla": {"ttft_p99_ms": 30_000, "tpot_p99_ms": 44, "itl_p99_ms": 55},
+        "batch_sla": {"ttft_p99_ms": 60_000, "tpot_p99_ms": 400, "itl_p99_ms": 900},
+        "batch_step_target_ms": 300,
     }
     assert sidecar.admin.patch("/runtime/limits", json=patch).status_code == 200
     client = sidecar.openai

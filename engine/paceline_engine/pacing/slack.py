@@ -17,14 +17,14 @@ from bisect import bisect_left, insort
 _LEAD = 0.93  # of S: what is held back for the noise of the steps still to come
 _QUANTILE = 0.2
 _LEAST = 0.9  # of S: below it, steps would be all overhead and none would catch up
-_MOST = 2.0  # of S: however far ahead the requests are, a gap must not look like a stall
+LONGEST_STEP = 2.0  # of S: however far ahead the requests are, a gap must not look like a stall
 
 
 def step_allowance_ms(slack_ms: float | None, pace_ms: float) -> float:
     """tau: what one step may take at a pace of `pace_ms` per token; the least where unknown."""
     if slack_ms is None or math.isnan(slack_ms):
         return _LEAST * pace_ms
-    return min(max(slack_ms, _LEAST * pace_ms), _MOST * pace_ms)
+    return min(max(slack_ms, _LEAST * pace_ms), LONGEST_STEP * pace_ms)
 
 
 class Slack:

@@ -16,7 +16,7 @@ from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import Pacer, StepShape
 from paceline_engine.pacing.slack import Slack
 from paceline_engine.request import Request, State
-from paceline_engine.scheduling import budget, policy
+from paceline_engine.scheduling import budget, lane_target, policy
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.scheduling.deadlines import Deadlines
 from paceline_engine.scheduling.prefill import Prefills
@@ -67,6 +67,7 @@ class Scheduler:
             capacity, self.rows, self.waiting, self.blocks, displace=self._displace
         )
         self._slack = Slack()
+        self._interactive_slack = Slack()
 
     @property
     def prefilling(self) -> dict[str, Request]:
@@ -133,9 +134,10 @@ class Scheduler:
         context = sum(piece.start for piece in decodes) + len(decodes)
         preemptions = self.num_preemptions - preempted_before
 
-        shape = self._shape(len(decodes), context, limits, now)
+        paced = self._paced(limits)
+        shape = self._shape(len(decodes), context, paced, now)
         total = budget.step_tokens(
-            self._pacer.token_total(shape, limits),
+            self._pacer.token_total(shape, paced),
             decodes=len(decodes),
             wants_prefill=shape.prefill_wanted > 0,
             limits=limits,
@@ -152,6 +154,7 @@ class Scheduler:
     def settle(self, batch: Batch, tokens: Sequence[int | None], now: float) -> list[Request]:
         """Take in a step that has run; the requests that got a token, some of them finished."""
         self._slack.advance()
+        self._interactive_slack.advance()
         sampled = []
         for piece, token in zip(batch.slices, tokens, strict=True):
             request = piece.request
@@ -179,9 +182,10 @@ class Scheduler:
         self.rows.begin_decode(request)
         # Whoever was preempted keeps the clock of its first token, as its client does.
         request.first_token_at = now if request.first_token_at is None else request.first_token_at
-        self._slack.begin(
-            request.id, first_at=request.first_token_at, generated=request.num_output_tokens
-        )
+        for slack in self._slacks_of(request):
+            slack.begin(
+                request.id, first_at=request.first_token_at, generated=request.num_output_tokens
+            )
 
     def _extend_decodes(self) -> None:
         """Give a block to each decode whose blocks are full; preempt where none is free."""
@@ -206,9 +210,24 @@ class Scheduler:
     def _leave_row(self, request: Request) -> None:
         self.blocks.give_up(request)
         self.rows.leave(request)
-        self._slack.end(request.id)
+        for slack in self._slacks_of(request):
+            slack.end(request.id)
 
     # --- pace ----------------------------------------------------------------------------------
+
+    def _slacks_of(self, request: Request) -> tuple[Slack, ...]:
+        if request.lane == "interactive":
+            return self._slack, self._interactive_slack
+        return (self._slack,)
+
+    def _paced(self, limits: Limits) -> Limits:
+        """What this step may take, given whose decodes are in it."""
+        if limits.batch_step_target_ms is None:
+            return limits
+        lanes = {request.lane for request in self.decoding.values()}
+        return lane_target.for_lanes(
+            limits, has_interactive="interactive" in lanes, has_batch="batch" in lanes
+        )
 
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         first = next(iter(self.prefilling.values()), None)
@@ -216,10 +235,13 @@ class Scheduler:
         # With many prompts at hand every step is full, and a long one only leaves the next less:
         # then steps keep their plain target.
         is_crowded = len(self.prefilling) + self.num_waiting > budget.MANY_PROMPTS
+        # The pace is the interactive lane's alone where the batch lane has a target of its own.
+        is_shared = limits.batch_step_target_ms is None
+        slack = self._slack if is_shared else self._interactive_slack
         return StepShape(
             decode=decode,
             context=context,
             prefill_wanted=self._prefills.wanted(limits),
             prefill_context=first.num_computed if first else 0,
-            slack_ms=None if pace_ms is None or is_crowded else self._slack.ms(pace_ms, now),
+            slack_ms=None if pace_ms is None or is_crowded else slack.ms(pace_ms, now),
         )

@@ -120,8 +120,10 @@ class Spend:
 
     def next_lane(self) -> Lane | None:
         """Pick the lane that is furthest below its share, of those that may have more."""
-        lanes = [lane for lane in LANES if lane in self._open and self.left(lane) > 0]
-        return min(lanes, key=self._served.__getitem__, default=None)
+        lanes: list[Lane] = [lane for lane in LANES if lane in self._open and self.left(lane) > 0]
+        if not lanes:
+            return None
+        return min(lanes, key=self._served.__getitem__)
 
     def charge(self, lane: Lane, tokens: int, *, finishes: bool = True) -> None:
         """Count tokens given to a prompt of the lane."""

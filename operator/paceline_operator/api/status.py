@@ -44,6 +44,16 @@ class ServiceCapacity(Part):
     """Arrivals as a share of it, such as `0.62`."""
 
 
+class LaneStatus(Part):
+    """One lane's SLA as measured."""
+
+    observed: ObservedLatency | None = None
+    attainment: Word | None = None
+    """Share of its offered requests that met every target."""
+    verdict: Word | None = None
+    """Meeting, Violating, Idle or Unknown."""
+
+
 class SlaStatus(Part):
     """The SLA as measured."""
 
@@ -51,6 +61,8 @@ class SlaStatus(Part):
     attainment: Word | None = None
     """Share of the offered requests that met every target, such as `0.994`."""
     capacity: ServiceCapacity | None = None
+    batch: LaneStatus | None = None
+    """The batch lane by `lanes.batch.sla`; absent where that is not declared."""
 
 
 class Change(Part):

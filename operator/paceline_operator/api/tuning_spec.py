@@ -28,6 +28,7 @@ def hot(spec: Spec) -> TuningSpec:
         admission=_admission(spec),
         interactive_share=float(spec.lanes.interactive.share),
         batch_share=float(spec.lanes.batch.share),
+        batch_sla=None if spec.lanes.batch.sla is None else _sla(spec.lanes.batch.sla),
         interval_s=seconds(spec.tuning.interval),
         window_s=seconds(spec.tuning.window),
         on_telemetry_loss=spec.tuning.on_telemetry_loss,

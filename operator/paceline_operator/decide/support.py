@@ -13,7 +13,6 @@ def unsupported(spec: Spec) -> str:
             spec.engine.speculative.method != "None"
         ),
         "engine.tensorParallelSize above 1": spec.engine.tensor_parallel_size > 1,
-        "lanes.batch.sla": spec.lanes.batch.sla is not None,
         "monitoring.podMonitor": spec.monitoring.pod_monitor,
         "monitoring.rules": spec.monitoring.rules,
     }

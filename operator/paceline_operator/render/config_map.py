@@ -7,6 +7,7 @@ from typing import Any
 from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.api.tuning_spec import hot
 from paceline_operator.render.labels import Manifest, config_map_name, metadata
+from paceline_operator.tuning.lanes import starting_batch_target_ms
 from paceline_operator.tuning.model import Range, TuningSpec
 from paceline_operator.tuning.target import starting_target_ms
 
@@ -25,7 +26,13 @@ def config_map(service: InferenceService) -> Manifest:
 
 def runtime_config(spec: TuningSpec) -> dict[str, Any]:
     """Build a `PATCH /runtime/limits` body without an epoch, with the limits of a fresh pod."""
+    lanes: dict[str, Any] = {}
+    if spec.batch_sla is not None:
+        lanes["batch_sla"] = dataclasses.asdict(spec.batch_sla)
+        if spec.mode == "Auto":
+            lanes["batch_step_target_ms"] = starting_batch_target_ms(spec)
     return {
+        **lanes,
         "max_batch_size": _start(spec.batch_size),
         "token_budget": _start(spec.token_budget),
         # Another mode leaves the pace to its user.

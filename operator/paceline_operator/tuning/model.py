@@ -95,6 +95,8 @@ class TuningSpec:
     admission: Admission = Admission()
     interactive_share: float = 0.8
     batch_share: float = 0.2
+    batch_sla: SLA | None = None
+    """Of the batch lane; without it `sla` is for both lanes."""
     interval_s: float = 5.0
     window_s: float = 60.0
     on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
@@ -174,6 +176,14 @@ class Observed:
     """Offered requests in the window."""
     attainment: float | None
     """Share of them that met every target; refused, shed, failed and timed out ones missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """One lane that has targets of its own, over all pods."""
+
+    observed: Observed
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +286,5 @@ class ServiceReport:
     acknowledged: bool
     """Every pod reports the spec's config hash."""
     experiment: ExperimentReport | None = None
+    batch: LaneReport | None = None
+    """The batch lane by its own SLA; None where it has none."""

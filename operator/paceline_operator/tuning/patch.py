@@ -25,6 +25,8 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
         body["coefficients"] = _coefficients(decision.start.coefficients)
     if (limits.config_hash or "") != spec.config_hash:
         body.update(_configuration(spec))
+        if limits.requested.batch_step_target_ms is not UNSET:
+            body["batch_sla"] = None if spec.batch_sla is None else asdict(spec.batch_sla)
     if decision.is_proven and not body and limits.certified != limits.requested:
         body["certified"] = True
     return {**body, "epoch": limits.epoch + bool(body), "lease_s": LEASE_S}

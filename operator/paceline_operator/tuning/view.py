@@ -8,6 +8,7 @@ from paceline_operator.telemetry import LimitsAnswer
 from paceline_operator.tuning.capacity import Room
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.forecast import Forecast
+from paceline_operator.tuning.lanes import judged
 from paceline_operator.tuning.measure import Counts, is_breach, observe, pace, quick_step_ms
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import Observed, Range, TuningSpec
@@ -78,7 +79,8 @@ class View:
 def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
     """Gather."""
     target, room = _aim(spec, evidence, memory)
-    observed, counts = observe(spec.sla, evidence)
+    own = judged(spec, evidence)
+    observed, counts = observe(spec.sla, own)
     return View(
         spec=spec,
         evidence=evidence,
@@ -89,7 +91,7 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
         observed=observed,
         counts=counts,
         # Slices begun after the change: earlier ones still hold gaps of the old limits.
-        recent=pace(spec.sla, evidence, max(evidence.now - 2 * REACT_S, memory.changed_at)),
+        recent=pace(spec.sla, own, max(evidence.now - 2 * REACT_S, memory.changed_at)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from paceline_engine.limits import Lane
 from paceline_engine.wire import LimitsState, StepRecord, Telemetry
-from paceline_sidecar.hot_config import Sla
+from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.telemetry.histogram import Histogram
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord, miss_reason
 from paceline_sidecar.telemetry.ring import Ring, Sequence
@@ -23,6 +23,7 @@ KNOBS = (
     "pace_tpot_ms",
     "interactive_share",
     "batch_share",
+    "batch_step_target_ms",
 )
 AbortCause = Literal["disconnect", "stop_string", "deadline", "shed", "drain"]
 
@@ -58,7 +59,7 @@ class Ledger:
         self.sequence = Sequence()
         self.steps: Ring[StepRecord] = Ring(_STEPS_KEPT, self.sequence)
         self.requests: Ring[RequestRecord] = Ring(_REQUESTS_KEPT, self.sequence)
-        self.lanes = {lane: LaneCounts(lane) for lane in LANES}
+        self.lanes: dict[Lane, LaneCounts] = {lane: LaneCounts(lane) for lane in LANES}
         self.vllm = VllmCounts()
         self.step_s = {size: Histogram(STEP_EDGES_S) for size in (*STEP_SIZES, None)}
         self.host_s = 0.0
@@ -68,7 +69,7 @@ class Ledger:
         self.engine_starts = 0
         self.telemetry: Telemetry | None = None
         """The newest heartbeat; None while no engine is ready."""
-        self.sla = Sla()
+        self.config = HotConfig()
 
     # --- per token: a bisection and an addition -------------------------------------------------
 
@@ -83,7 +84,7 @@ class Ledger:
         counts.itl_s.observe(gap_ms / 1e3)
         counts.gaps.add(gap_ms, now)
         self.vllm.itl_s.observe(gap_ms / 1e3)
-        target = self.sla.itl_p99_ms
+        target = self.config.sla_of(lane).itl_p99_ms
         return target is not None and gap_ms > target
 
     # --- per request ----------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class Ledger:
             counts.tpot_s.observe(record.tpot_ms / 1e3)
         # A client that left was offered nothing that could have been missed.
         if record.outcome != "cancelled":
-            missed = miss_reason(record, self.sla)
+            missed = miss_reason(record, self.config.sla_of(record.lane))
             if missed is None:
                 counts.met += 1
             else:
@@ -125,10 +126,11 @@ class Ledger:
             if getattr(before.requested, knob) != getattr(after.requested, knob):
                 self.limit_changes[knob] += 1
 
-    def follow(self, sla: Sla) -> None:
-        """Judge by these targets from now on, and count exactly at them."""
-        self.sla = sla
-        for counts in self.lanes.values():
+    def follow(self, config: HotConfig) -> None:
+        """Judge each lane by its targets from now on, and count exactly at them."""
+        self.config = config
+        for lane, counts in self.lanes.items():
+            sla = config.sla_of(lane)
             counts.ttft_s.keep_edges(_edge(sla.ttft_p99_ms))
             counts.tpot_s.keep_edges(_edge(sla.tpot_p99_ms))
             counts.itl_s.keep_edges(_edge(sla.itl_p99_ms))

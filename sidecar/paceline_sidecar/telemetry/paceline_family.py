@@ -6,6 +6,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from paceline_engine.limits import Lane
 from paceline_sidecar import __version__
+from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.telemetry import names
 from paceline_sidecar.telemetry.families import histograms, values
 from paceline_sidecar.telemetry.ledger import KNOBS, LANES
@@ -51,17 +52,9 @@ def _requests(seen: Snapshot) -> Iterator[Family]:
 
 
 def _promises(seen: Snapshot) -> Iterator[Family]:
-    sla = seen.sla
-    targets = {"ttft": sla.ttft_p99_ms, "tpot": sla.tpot_p99_ms, "itl": sla.itl_p99_ms}
-    yield values(
-        names.SLA_TARGET,
-        (
-            ((seen.name, metric), target_ms / 1e3)
-            for metric, target_ms in targets.items()
-            if target_ms is not None
-        ),
-    )
-    yield values(names.SLA_OBJECTIVE, [((seen.name,), sla.objective)])
+    yield values(names.SLA_TARGET, _targets(seen.name, seen.sla))
+    yield values(names.BATCH_SLA_TARGET, _targets(seen.name, seen.batch_sla or Sla()))
+    yield values(names.SLA_OBJECTIVE, [((seen.name,), seen.sla.objective)])
 
 
 def _limits(seen: Snapshot) -> Iterator[Family]:
@@ -119,6 +112,9 @@ def _counters(seen: Snapshot) -> Iterator[Family]:
     )
     for metric, value in rows:
         yield values(metric, [((seen.name,), value)])
+    yield values(names.DISPLACED, [((seen.name,), load.displaced)])
+    yield values(names.LANE_PROMPT_TOKENS, _by_lane(seen.name, load.prompt_tokens_by_lane))
+    yield values(names.LANE_OUTPUT_TOKENS, _by_lane(seen.name, load.output_tokens_by_lane))
 
 
 def _steps(seen: Snapshot) -> Iterator[Family]:
@@ -143,6 +139,13 @@ def _processes(seen: Snapshot) -> Iterator[Family]:
     yield values(names.READY, [((name,), float(seen.ready))])
     yield values(names.DRAINING, [((name,), float(seen.draining))])
     yield values(names.BUILD_INFO, [((name, __version__), 1)])
+
+
+def _targets(name: str, sla: Sla) -> Iterator[tuple[tuple[str, ...], float]]:
+    targets = {"ttft": sla.ttft_p99_ms, "tpot": sla.tpot_p99_ms, "itl": sla.itl_p99_ms}
+    for metric, target_ms in targets.items():
+        if target_ms is not None:
+            yield (name, metric), target_ms / 1e3
 
 
 def _by_lane(name: str, counts: dict[str, int]) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -21,6 +21,7 @@ class Snapshot:
     limits: LimitsState | None
     model: StepModelInfo | None
     sla: Sla
+    batch_sla: Sla | None
     queue: Queue
     in_flight: int
     ready: bool
@@ -39,6 +40,7 @@ def snapshot(service: Service) -> Snapshot:
         limits=service.backend.view.limits,
         model=None if heard is None else heard.model,
         sla=service.config.sla,
+        batch_sla=service.config.batch_sla,
         queue=service.gate.queue,
         in_flight=len(service.exchanges),
         ready=not service.missing(),
