@@ -38,6 +38,8 @@ _READING = """\
   target. **Attainment**: the lesser of the shares of requests within TTFT and of gaps within ITL.
 * TTFT counts from the sidecar's taking the request; in the simulator from its arrival. Tokenising
   and sockets are the real one's alone.
+* The simulator's queue beside that of another simulator, under equal step times:
+  [benchmarks/results](../benchmarks/results/tuning/vidur.md).
 * With so few requests in a run, their p99 is nearly the slowest of them.
 
 """
