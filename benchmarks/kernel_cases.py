@@ -16,6 +16,8 @@ from paceline_kernels.norm import kernel as norm
 from paceline_kernels.norm import reference_add_rms_norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
 from paceline_kernels.prefill_attention import reference_paged_prefill_attention
+from paceline_kernels.quantized import kernel as int8_linear
+from paceline_kernels.quantized import reference_int8_linear
 from paceline_kernels.rotary import kernel as rotary
 from paceline_kernels.rotary import reference_rope_and_store_kv
 
@@ -95,6 +97,7 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield norm_case(layer, load.num_tokens)
     yield activation_case(layer, load.num_tokens)
     yield gelu_case(layer, load.num_tokens)
+    yield int8_case(layer, load.num_tokens)
     yield rotary_case(layer, load.num_tokens)
     for contexts in load.contexts:
         yield decode_case(layer, contexts)
@@ -139,6 +142,25 @@ def gelu_case(layer: Layer, num_tokens: int) -> Case:
         lambda: activation.gelu_tanh_mul(x),
         lambda: reference_gelu_tanh_mul(x.double()),
         num_bytes=x.nbytes * 3 // 2,
+    )
+
+
+def int8_case(layer: Layer, num_tokens: int) -> Case:
+    """The product after the gate: the weight is read once."""
+    model = layer.model
+    x = layer.randn(num_tokens, model.features)
+    weight = torch.randint(
+        -127, 128, (model.hidden, model.features), dtype=torch.int8, device=layer.device
+    )
+    scales = torch.rand(model.hidden, device=layer.device) / 127
+    return Case(
+        model.name,
+        "int8_linear",
+        f"{num_tokens} tokens",
+        lambda: int8_linear.int8_linear(x, weight, scales),
+        lambda: reference_int8_linear(x.double(), weight, scales.double()),
+        num_bytes=x.nbytes + weight.nbytes + num_tokens * model.hidden * x.element_size(),
+        num_flops=2 * num_tokens * model.hidden * model.features,
     )
 
 

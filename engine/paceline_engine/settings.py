@@ -11,6 +11,9 @@ from paceline_engine.errors import BadSettings
 _PREFIX = "PACELINE_ENGINE_"
 
 
+Quantization = Literal["none", "int8"]
+
+
 class Settings(BaseSettings):
     """One engine process. Each field is the variable `PACELINE_ENGINE_<FIELD>`."""
 
@@ -40,6 +43,8 @@ class Settings(BaseSettings):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    quantization: Quantization = "none"
+    """Weights of the layers' products: as `dtype`, or in INT8 with a scale for each output."""
     threads: int = Field(default=0, ge=0)
     """Torch threads on a CPU; 0 is every core."""
 

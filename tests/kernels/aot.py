@@ -31,6 +31,7 @@ from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
 from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
+from paceline_kernels.quantized.kernel import int8_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -143,6 +144,8 @@ def launch_all(shape: Shape, *, rows: int = 3, max_blocks: int = 256) -> None:
     x, weight = floats(rows, shape.hidden), torch.zeros(shape.hidden, dtype=norm_dtype)
     rms_norm(x, weight, 1e-5)
     add_rms_norm(x, x, weight, 1e-5)
+    weight8 = torch.zeros(shape.hidden, shape.features, dtype=torch.int8)
+    int8_linear(floats(rows, shape.features), weight8, torch.zeros(shape.hidden))
     gate_mul = gelu_tanh_mul if shape.is_gemma else silu_mul
     gate_mul(floats(rows, 2 * shape.features))
 

@@ -12,6 +12,7 @@ HEAD_SIZES = ("smollm2-135m", "llama-3.1-8b", "qwen3-0.6b", "head-96", "head-256
 KERNELS = {
     "_rms_norm_kernel",
     "_gate_mul_kernel",
+    "_int8_linear_kernel",
     "_rope_and_store_kv_kernel",
     "_attend_split_kernel",
     "_join_splits_kernel",
@@ -84,6 +85,13 @@ def test_decode_runs_on_tensor_cores(compiled: Compiled) -> None:
             assert "mma" in one["instructions"], one
 
 
+def test_products_with_int8_weights_run_on_tensor_cores(compiled: Compiled) -> None:
+    """A few rows fill the 16 of mma, as in decode."""
+    for one in compiled:
+        if one["kernel"] == "_int8_linear_kernel":
+            assert {"mma", "wgmma"} & {*one["instructions"]}, one
+
+
 def test_kv_is_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
     """Attention is bound by these copies: narrower ones would waste the memory's bandwidth."""
     for one in compiled:
@@ -96,6 +104,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
     assert report["variants"] == {
         "_rms_norm_kernel": 2,  # with a residual and without
         "_gate_mul_kernel": 1,
+        "_int8_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_rope_and_store_kv_kernel": 1,
         "_attend_split_kernel": 3,  # 8, 16 and 32 parts of the context
         "_join_splits_kernel": 3,

@@ -94,6 +94,17 @@ class ModelConfig:
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
+    def num_linear_parameters(self) -> int:
+        """Weights of the products within the layers: what quantisation makes smaller."""
+        attention = self.qkv_size + self.num_q_heads * self.head_size
+        return self.num_layers * self.hidden_size * (attention + 3 * self.intermediate_size)
+
+    @property
+    def num_linear_outputs(self) -> int:
+        """Rows of these weights: each has a scale of its own."""
+        return self.num_layers * (self.qkv_size + 2 * self.hidden_size + 2 * self.intermediate_size)
+
+    @property
     def num_parameters(self) -> int:
         """Weights, a tied head counted once."""
         attention = self.hidden_size * (self.qkv_size + self.num_q_heads * self.head_size)

@@ -20,6 +20,8 @@ def device_name(device: torch.device) -> str:
 def cost_features(device: torch.device, settings: Settings) -> list[str]:
     """Name what changes a step's cost under the same model and device, sorted."""
     features = [f"block_size={settings.block_size}"]
+    if settings.quantization != "none":
+        features.append(f"quantization={settings.quantization}")
     if device.type == "cpu":
         # The name of a CPU is no device's name for torch, and its threads are a choice.
         features += [f"cpu={cpu_name(_CPU_INFO)}", f"threads={torch.get_num_threads()}"]

@@ -58,7 +58,7 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     device = _device(settings)
     dtype = _dtype(settings, device)
 
-    decoder = _decoder(checkpoint, device, dtype, progress)
+    decoder = _decoder(checkpoint, settings, device, dtype, progress)
     step_bytes = memory.peak_step_bytes(checkpoint.config, settings.max_token_budget, dtype)
     kv_bytes = memory.kv_bytes(settings, device, memory.measure(device), step_bytes)
     capacity = memory.capacity(settings, checkpoint.config, dtype, device, kv_bytes)
@@ -93,16 +93,22 @@ def _dtype(settings: Settings, device: torch.device) -> torch.dtype:
 
 
 def _decoder(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, progress: Progress
+    checkpoint: Checkpoint,
+    settings: Settings,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
 ) -> Decoder:
-    memory.require_weights_fit(checkpoint.config, dtype, memory.measure(device))
+    config, quantization = checkpoint.config, settings.quantization
+    memory.require_weights_fit(config, dtype, quantization, memory.measure(device))
     with torch.inference_mode():
         return build_decoder(
-            checkpoint.config,
+            config,
             checkpoint.tensors,
             ops_for(device),
             device=device,
             dtype=dtype,
+            quantization=quantization,
             progress=lambda fraction: progress("loading weights", fraction),
         )
 
@@ -140,7 +146,7 @@ def _info(
         bos_token_id=checkpoint.bos_token_id,
         eos_token_ids=list(checkpoint.eos_token_ids),
         kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
-        weight_bytes=config.num_parameters * dtype.itemsize,
+        weight_bytes=memory.weight_bytes(config, dtype, settings.quantization),
         engine_version=__version__,
         features=cost_features(device, settings),
     )

@@ -8,7 +8,7 @@ import torch
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.limits import Capacity
 from paceline_engine.model.config import ModelConfig
-from paceline_engine.settings import Settings
+from paceline_engine.settings import Quantization, Settings
 
 # Unless a setting says otherwise; a laptop has to do other things too.
 _CPU_KV_BYTES = 1 << 30
@@ -47,13 +47,27 @@ def _within_container(host: Memory, cgroup: Path) -> Memory:
     return Memory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
 
 
-def require_weights_fit(config: ModelConfig, dtype: torch.dtype, memory: Memory) -> None:
+def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: Quantization) -> int:
+    """What the weights take: with INT8, a byte for each in a layer's products, and their scales.
+
+    Embedding, head, norms and biases keep their type.
+    """
+    everything = config.num_parameters * dtype.itemsize
+    if quantization == "none":
+        return everything
+    saved = config.num_linear_parameters * (dtype.itemsize - 1)
+    return everything - saved + config.num_linear_outputs * torch.float32.itemsize
+
+
+def require_weights_fit(
+    config: ModelConfig, dtype: torch.dtype, quantization: Quantization, memory: Memory
+) -> None:
     """Refuse before an hour of loading what the kernel would kill at its end."""
-    needed = config.num_parameters * dtype.itemsize
+    needed = weight_bytes(config, dtype, quantization)
     if needed > memory.free_bytes:
         raise DoesNotFit(
-            f"The weights need {_gib(needed)} ({config.num_parameters:,} parameters of "
-            f"{dtype.itemsize} bytes), but only {_gib(memory.free_bytes)} of "
+            f"The weights need {_gib(needed)} ({config.num_parameters:,} parameters in "
+            f"{_words(dtype, quantization)}), but only {_gib(memory.free_bytes)} of "
             f"{_gib(memory.total_bytes)} are free."
         )
 
@@ -107,6 +121,11 @@ def capacity(
         block_size=settings.block_size,
         max_model_len=min(config.max_len, asked or default, held),
     )
+
+
+def _words(dtype: torch.dtype, quantization: Quantization) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return name if quantization == "none" else f"{quantization} and {name}"
 
 
 def _gib(num_bytes: int) -> str:

@@ -12,7 +12,9 @@ from paceline_engine.checkpoint.tensors import TensorSource
 from paceline_engine.errors import CorruptModel
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder, Layer, Ops
-from paceline_engine.model.layers.linear import linear
+from paceline_engine.model.layers.int8_linear import int8_linear
+from paceline_engine.model.layers.linear import Linear, linear
+from paceline_engine.settings import Quantization
 
 
 def build_decoder(
@@ -23,15 +25,17 @@ def build_decoder(
     device: torch.device,
     dtype: torch.dtype,
     progress: Callable[[float], None],
+    quantization: Quantization = "none",
 ) -> Decoder:
-    """Read every weight that `config` asks for."""
+    """Read every weight that `config` asks for; embedding and head are never quantised."""
+    lay_out = int8_linear if quantization == "int8" else linear
     reader = _Reader(source, device, dtype)
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = reader.read("model.embed_tokens.weight", (vocab, hidden))
     head = embedding if config.tied_head else reader.read("lm_head.weight", (vocab, hidden))
     layers = []
     for index in range(config.num_layers):
-        layers.append(_layer(config, reader, f"model.layers.{index}."))
+        layers.append(_layer(config, reader, f"model.layers.{index}.", lay_out))
         progress((index + 1) / config.num_layers)
     return Decoder(
         config=config,
@@ -44,7 +48,11 @@ def build_decoder(
     )
 
 
-def _layer(config: ModelConfig, reader: "_Reader", prefix: str) -> Layer:
+LayOut = Callable[[Tensor, Tensor | None], Linear]
+"""Takes a weight and a bias."""
+
+
+def _layer(config: ModelConfig, reader: "_Reader", prefix: str, lay_out: LayOut) -> Layer:
     hidden, mlp, size = config.hidden_size, config.intermediate_size, config.head_size
     q_size, kv_size = config.num_q_heads * size, config.num_kv_heads * size
     attention = prefix + "self_attn."
@@ -57,7 +65,7 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str) -> Layer:
     before_mlp = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
     return Layer(
         attention_norm=reader.norm(f"{prefix}input_layernorm.weight", hidden, config.norm_offset),
-        qkv=linear(
+        qkv=lay_out(
             reader.fused({f"{attention}{name}.weight": (n, hidden) for name, n in qkv.items()}),
             reader.fused({f"{attention}{name}.bias": (n,) for name, n in qkv.items()})
             if config.qkv_bias
@@ -65,13 +73,16 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str) -> Layer:
         ),
         q_norm=norm("self_attn.q_norm", size, present=config.qk_norm),
         k_norm=norm("self_attn.k_norm", size, present=config.qk_norm),
-        out=linear(reader.read(attention + "o_proj.weight", (hidden, q_size))),
+        out=lay_out(reader.read(attention + "o_proj.weight", (hidden, q_size)), None),
         attention_post_norm=norm("post_attention_layernorm", hidden, present=config.post_norms),
         mlp_norm=reader.norm(f"{prefix}{before_mlp}.weight", hidden, config.norm_offset),
-        gate_up=linear(
-            reader.fused({f"{prefix}mlp.{name}.weight": (n, hidden) for name, n in gate_up.items()})
+        gate_up=lay_out(
+            reader.fused(
+                {f"{prefix}mlp.{name}.weight": (n, hidden) for name, n in gate_up.items()}
+            ),
+            None,
         ),
-        down=linear(reader.read(prefix + "mlp.down_proj.weight", (hidden, mlp))),
+        down=lay_out(reader.read(prefix + "mlp.down_proj.weight", (hidden, mlp)), None),
         mlp_post_norm=norm("post_feedforward_layernorm", hidden, present=config.post_norms),
     )
 

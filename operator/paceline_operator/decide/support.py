@@ -7,7 +7,7 @@ def unsupported(spec: Spec) -> str:
     """Name the first field that asks for too much; empty where all is supported."""
     asks = {
         "model.uri s3://": spec.model.uri.startswith("s3://"),
-        f"engine.quantization {spec.engine.quantization}": spec.engine.quantization != "None",
+        f"engine.quantization {spec.engine.quantization}": spec.engine.quantization == "FP8",
         f"engine.kvCacheDtype {spec.engine.kv_cache_dtype}": spec.engine.kv_cache_dtype != "Auto",
         f"engine.speculative.method {spec.engine.speculative.method}": (
             spec.engine.speculative.method != "None"

@@ -27,6 +27,9 @@ def engine(service: InferenceService) -> list[dict[str, Any]]:
         "PACELINE_ENGINE_CACHE_DIR": CACHE,
         "PACELINE_ENGINE_DEVICE": "cuda" if spec.resources.gpu.count else "cpu",
         "PACELINE_ENGINE_DTYPE": spec.engine.dtype.lower(),
+        "PACELINE_ENGINE_QUANTIZATION": (
+            None if spec.engine.quantization == "None" else spec.engine.quantization.lower()
+        ),
         "PACELINE_ENGINE_THREADS": _threads(service),
         "PACELINE_ENGINE_MAX_MODEL_LEN": spec.engine.max_model_len,
         "PACELINE_ENGINE_MAX_BATCH_SIZE": spec.engine.capacity.max_batch_size,

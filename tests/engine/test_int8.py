@@ -1,0 +1,169 @@
+"""Weights in INT8: what they cost in exactness, and what they save in memory."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.errors import DoesNotFit
+from paceline_engine.model import memory
+from paceline_engine.model.layers.int8_linear import (
+    Int8Weight,
+    KernelInt8Linear,
+    TiledInt8Linear,
+    quantize,
+)
+from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.request import Request
+from paceline_engine.running.inputs import prepare
+from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.settings import Quantization, Settings
+from paceline_engine.wire import Sampling
+from paceline_testing.tiny_model import make_tiny_model
+
+
+def _random(*sizes: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
+
+
+def _load(folder: Path, quantization: Quantization) -> LoadedModel:
+    settings = Settings(
+        model_uri=f"file://{folder}",
+        device="cpu",
+        threads=1,
+        kv_cache_bytes=1 << 22,
+        quantization=quantization,
+    )
+    return load_model(settings, lambda _stage, _fraction: None)
+
+
+def test_no_weight_moves_by_more_than_half_a_step() -> None:
+    """A step is a 127th of the output's largest weight, which itself does not move."""
+    weight = _random(40, 100) * torch.logspace(-4, 4, 40)[:, None]
+
+    quantized = quantize(weight)
+
+    restored = quantized.values * quantized.scales[:, None]
+    largest = weight.abs().amax(dim=1)
+    assert ((restored - weight).abs() <= (0.5001 / 127) * largest[:, None]).all()
+    torch.testing.assert_close(restored.abs().amax(dim=1), largest)
+
+
+def test_an_output_of_zeros_stays_zero() -> None:
+    quantized = quantize(torch.zeros(2, 8))
+
+    assert not quantized.values.any()
+    assert quantized.scales.isfinite().all()
+
+
+@pytest.mark.parametrize("layout", [TiledInt8Linear, KernelInt8Linear])
+@pytest.mark.parametrize("rows", [1, 5, 70])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_product_is_that_of_the_restored_weight(
+    layout: type[TiledInt8Linear | KernelInt8Linear], rows: int, has_bias: bool
+) -> None:
+    """Quantising is the only loss: what is multiplied is multiplied in full."""
+    weight = quantize(_random(300, 48))
+    x, bias = _random(rows, 48, seed=1), _random(300, seed=2) if has_bias else None
+
+    y = layout(weight, bias)(x)
+
+    wanted = x @ (weight.values * weight.scales[:, None]).t()
+    torch.testing.assert_close(y, wanted if bias is None else wanted + bias, atol=1e-4, rtol=1e-4)
+
+
+def test_a_weight_of_several_tiles_is_whole() -> None:
+    """The last tile is a part of one."""
+    weight = Int8Weight(
+        torch.randint(-127, 128, (2500, 1024), dtype=torch.int8), torch.rand(2500) / 1000
+    )
+    x = _random(3, 1024)
+
+    wanted = x @ (weight.values * weight.scales[:, None]).t()
+    torch.testing.assert_close(TiledInt8Linear(weight)(x), wanted, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3_text"])
+def test_a_models_logits_stay_near_those_in_float32(tmp_path: Path, family: str) -> None:
+    """Three layers of random weights, each product within about a hundredth of its size."""
+    make_tiny_model(tmp_path, family, head_dim=16)  # type: ignore[arg-type]
+    token_ids = torch.randint(300, (30,), generator=torch.Generator().manual_seed(3)).tolist()
+    request = Request("r", token_ids, 30, Sampling(max_tokens=1, temperature=0.0), block_ids=[1, 2])
+    batch = Batch((Slice(request, 0, 30, samples=True, is_decode=False),), num_decodes=0)
+
+    exact, near = (
+        _load(tmp_path, quantization).runner.logits(prepare(batch, 16, 300))
+        for quantization in ("none", "int8")
+    )
+
+    error = float((near - exact).norm() / exact.norm())
+    assert 1e-4 < error < 0.12, error
+
+
+def test_weights_take_what_is_reported(tmp_path: Path) -> None:
+    """A byte for each weight of the layers, four for each of their scales and for all else."""
+    make_tiny_model(tmp_path, "qwen3", head_dim=16)
+    loaded = {quantization: _load(tmp_path, quantization) for quantization in ("none", "int8")}
+
+    decoder = loaded["int8"].runner._decoder
+    held = [decoder.embedding, decoder.embedding, decoder.norm]  # the head is as large
+    for layer in decoder.layers:
+        held += [layer.attention_norm, layer.mlp_norm]
+        held += [norm for norm in (layer.q_norm, layer.k_norm) if norm is not None]
+        for product in (layer.qkv, layer.out, layer.gate_up, layer.down):
+            assert isinstance(product, TiledInt8Linear)
+            held += [product.weight.values, product.weight.scales]
+    assert loaded["int8"].info.weight_bytes == sum(tensor.nbytes for tensor in held)
+    assert loaded["none"].info.weight_bytes == 4 * loaded["none"].info.num_parameters
+
+
+def test_a_model_that_fits_only_in_int8_is_told_so(tmp_path: Path) -> None:
+    make_tiny_model(tmp_path, "llama")
+    config = open_checkpoint(tmp_path).config
+    quarter = memory.Memory(total_bytes=1 << 30, free_bytes=300_000)
+
+    memory.require_weights_fit(config, torch.float32, "int8", quarter)
+    with pytest.raises(DoesNotFit, match="parameters in float32"):
+        memory.require_weights_fit(config, torch.float32, "none", quarter)
+
+
+def test_engines_of_different_weights_share_no_step_model(tmp_path: Path) -> None:
+    """A step's cost depends on it."""
+    make_tiny_model(tmp_path, "llama")
+
+    assert "quantization=int8" in _load(tmp_path, "int8").info.features
+    assert not any("quantization" in f for f in _load(tmp_path, "none").info.features)
+
+
+PROMPTS: list[str] = json.loads((Path(__file__).parent / "data/parity_prompts.json").read_text())
+
+
+@pytest.mark.model
+def test_the_embedded_model_hardly_changes_its_mind() -> None:
+    """Measured: the distributions differ by 0.005 nats in the mean, weights take 0.41 of float32."""
+    exact, near = (
+        load_model(
+            Settings(device="cpu", threads=1, quantization=quantization, kv_cache_bytes=1 << 26),
+            lambda _stage, _fraction: None,
+        )
+        for quantization in ("none", "int8")
+    )
+    tokenizer = Tokenizer.from_str(exact.tokenizer.tokenizer_json)
+    divergences = []
+    for prompt in PROMPTS:
+        token_ids = tokenizer.encode(prompt).ids
+        blocks = list(range(-(-len(token_ids) // 16)))
+        sampling = Sampling(max_tokens=1, temperature=0.0)
+        request = Request("r", token_ids, len(token_ids), sampling, block_ids=blocks)
+        batch = Batch(
+            (Slice(request, 0, len(token_ids), samples=True, is_decode=False),), num_decodes=0
+        )
+        inputs = prepare(batch, 16, exact.info.vocab_size)
+        p, q = (loaded.runner.logits(inputs).log_softmax(dim=-1) for loaded in (exact, near))
+        divergences.append(float((p.exp() * (p - q)).sum()))
+
+    assert exact.info.weight_bytes > 2.4 * near.info.weight_bytes
+    assert sum(divergences) / len(divergences) < 0.01, divergences
