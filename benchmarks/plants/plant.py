@@ -32,7 +32,6 @@ from plants.state import (
 )
 
 _FIRST_STEPS = 8192
-_HOST_MS = 0.1
 
 
 class Plant:
@@ -246,7 +245,7 @@ def _record(step: StepFields, predicted_ms: float) -> StepRecord:
         step.seq,
         step.at,
         step.wall_ms,
-        _HOST_MS,
+        step.host_ms,
         step.decode,
         step.prefill,
         step.context,

@@ -61,6 +61,7 @@ class StepFields(NamedTuple):
     paced_tokens: int
     predicted_ms: float
     clean: bool
+    host_ms: float
     kv_used: int
     token_budget: int
 

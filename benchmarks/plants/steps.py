@@ -9,6 +9,8 @@ from plants.state import DECODE, FIRST_BIN, GAMMA, NUM_BINS, OK, PREFILL, SLICE_
 
 READY, REACHED, FULL, STUCK = range(4)
 _LOG_GAMMA = math.log(GAMMA)
+_HOST_MS = 0.1
+"""Of each step's time; what is told of it, not a cost of its own."""
 
 
 @compiled
@@ -128,6 +130,7 @@ def execute(e: Engine, allowed: int) -> int:
     step.context, step.attention = totals.context, attention
     step.epoch, step.token_budget, step.paced_tokens = totals.epoch, totals.token_budget, total
     step.preemptions, step.clean = totals.preempted, totals.preempted == 0
+    step.host_ms = _HOST_MS
     totals.preempted = 0
     totals.prompt_tokens += prefill
     totals.steps += 1
