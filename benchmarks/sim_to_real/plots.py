@@ -7,6 +7,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sim_to_real.measure import Measured, Triple
 
@@ -53,6 +54,7 @@ def _figures(measured: Measured, path: Path) -> None:
         axes.plot(line, line, color="black", lw=0.8)
         axes.fill_between(line, line / 1.25, line * 1.25, color="black", alpha=0.08)
         axes.set(xlim=tuple(line), ylim=tuple(line))
+        _plain_ticks(axes, both=True)
     panels[0].legend(fontsize=8)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
@@ -77,6 +79,7 @@ def _spread(measured: Measured, path: Path) -> None:
         panels[1].set_title("first tokens", fontsize=8)
     for axes in rows[-1]:
         axes.set_xlabel("milliseconds")
+        _plain_ticks(axes)
     rows[0][0].legend(fontsize=8)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
@@ -93,3 +96,11 @@ def _shares(axes: Axes, runs: Sequence[Triple]) -> None:
             )
     axes.set_xscale("log")
     axes.set_ylim(0, 1)
+
+
+def _plain_ticks(axes: Axes, *, both: bool = False) -> None:
+    """100, 200, 500, 1,000 instead of powers of ten."""
+    for axis in (axes.xaxis, axes.yaxis) if both else (axes.xaxis,):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,.0f}"))
+        axis.set_minor_formatter(NullFormatter())

@@ -20,9 +20,9 @@ from sim_to_real.course import INTERVAL_S, Course
 from sim_to_real.recording import Recording, Watched
 from sim_to_real.served import BATCH, BUDGET
 
-_STAGES = ((BATCH, BUDGET), (BATCH, 192), (16, 64), (4, 16))
+_STAGES = ((BATCH, BUDGET), (BATCH, 192), (16, 64), (4, 24))
 """Limits under which a profile looks at the engine: chunks of every size."""
-_CROWD = 20
+_CROWDS = (1, 2, 4, 8, 14)
 _PATIENCE_S = 60.0
 _LEASE_S = 600.0
 _REPORTED_S = 0.6
@@ -39,7 +39,7 @@ class RealPod:
         self._inner = pods
         self._watched = Watched(pods)
         self.refused: list[Record] = []
-        """What was not answered to its end, over all runs."""
+        """What was not answered to its end, over all runs; the profile's own are not counted."""
 
     async def profile(self, seconds: float, seed: int) -> Recording:
         """Look at the engine in crowds of every size, without a pacer, from its first step on."""
@@ -54,6 +54,7 @@ class RealPod:
                 break
         await asyncio.sleep(_REPORTED_S)
         await self._read()
+        self.refused.clear()
         return self._watched.recording
 
     async def play(self, planned: tuple[PlannedRequest, ...], course: Course) -> Recording:
@@ -118,8 +119,8 @@ class RealPod:
 
 def _crowd(random: Random) -> tuple[PlannedRequest, ...]:
     """A number of requests within half a second, from one alone to more than fit."""
-    corpus, size = help_topics(), random.choice((1, 2, 4, 8, _CROWD))
+    corpus, size = help_topics(), random.choice(_CROWDS)
     return tuple(
-        PlannedRequest(at_s, excerpt(corpus, random.randint(8, 480), random), random.randint(4, 40))
+        PlannedRequest(at_s, excerpt(corpus, random.randint(8, 400), random), random.randint(4, 40))
         for at_s in sorted(random.uniform(0, 0.5) for _ in range(size))
     )
