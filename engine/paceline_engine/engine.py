@@ -8,6 +8,7 @@ from paceline_engine.constraint import Constraint
 from paceline_engine.control import LimitsControl
 from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.intake import refusal
+from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.request import Request
@@ -41,15 +42,21 @@ class Engine:
         limits: Limits,
         clock: Callable[[], float],
         prefix_caching: bool = True,
+        swapper: Swapper | None = None,
     ) -> None:
         self.control = LimitsControl(limits, capacity)
         self.scheduler = Scheduler(
-            capacity, pacer, eos_token_ids=info.eos_token_ids, prefix_caching=prefix_caching
+            capacity,
+            pacer,
+            eos_token_ids=info.eos_token_ids,
+            prefix_caching=prefix_caching,
+            swapper=swapper,
         )
         self.pacer = pacer
         self.log = StepLog()
         self.totals = Totals()
         self._runner = runner
+        self._swapper = swapper
         self._info = info
         self._capacity = capacity
         self._clock = clock
@@ -152,6 +159,8 @@ class Engine:
             attention=work.attention,
         )
         run_started = self._clock()
+        if plan.copies and self._swapper is not None:
+            self._swapper.run(plan.copies)
         try:
             tokens = self._runner.run(plan.batch)
         except RequestError as error:
@@ -180,7 +189,7 @@ class Engine:
             token_budget=limits.token_budget,
             paced_tokens=plan.token_total,
             predicted_ms=predicted_ms,
-            clean=self.totals.steps >= _WARM_UP_STEPS and plan.preemptions == 0,
+            clean=self.totals.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
         )
         self.totals.count(plan.batch, sampled)
         self.pacer.observe(record)

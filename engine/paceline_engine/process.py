@@ -15,6 +15,7 @@ from paceline_engine.engine import Engine
 from paceline_engine.errors import EngineError
 from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import Link, Stop
+from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner import Runner
@@ -44,6 +45,11 @@ class LoadedModel(Protocol):
     @property
     def capacity(self) -> Capacity:
         """What was allocated."""
+        ...
+
+    @property
+    def swapper(self) -> Swapper | None:
+        """Host memory for the blocks of preempted requests, if there is any."""
         ...
 
     def write_tokenizer(self, run_dir: Path) -> None:
@@ -93,6 +99,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             limits=_initial_limits(settings, model.capacity),
             clock=time.monotonic,
             prefix_caching=settings.prefix_caching,
+            swapper=model.swapper,
         )
         worker = Worker(
             engine,

@@ -46,6 +46,10 @@ class Request:
     """Names of the full blocks of `token_ids`, for prefix sharing; extended when needed."""
     num_preemptions: int = 0
     """How often it lost its blocks to others."""
+    swap_slots: list[int] = field(default_factory=list)
+    """Slots of host memory that hold its first blocks while it waits, in order."""
+    num_swapped: int = 0
+    """Tokens whose keys and values lie there."""
     is_aged: bool = False
     """The other lane had to wait until it was in: it does not give way any more."""
     scheduled_at: float | None = None

@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     kv_cache_bytes: int | None = Field(default=None, ge=1)
     """Overrides the fraction; 1 GiB by default on a CPU."""
     prefix_caching: bool = True
+    swap_bytes: int = Field(default=0, ge=0)
+    """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
 
     initial_batch_size: int | None = Field(default=None, ge=1)
     """Limit until the first change; the capacity by default."""

@@ -98,6 +98,7 @@ def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: fl
         running_by_lane={lane: scheduler.rows.by_lane[lane] for lane in LANES},
         running_output_tokens=_lengths([r.num_output_tokens for r in scheduler.running()]),
         displaced=scheduler.num_displaced,
+        swapped=scheduler.num_swapped,
         prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
         output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
     )

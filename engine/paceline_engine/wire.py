@@ -347,6 +347,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Tokens generated so far by each running request; of more than 256, an even sample."""
     displaced: int = 0
     """Of `preemptions`, batch requests that gave way to an interactive arrival."""
+    swapped: int = 0
+    """Of `preemptions`, those whose blocks went to host memory instead of being computed again."""
     prompt_tokens_by_lane: dict[str, int] = {}
     """`prompt_tokens`, by lane."""
     output_tokens_by_lane: dict[str, int] = {}

@@ -25,6 +25,7 @@ from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.waiting import LANES
 from paceline_engine.wire import SetLimits, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
+from paceline_testing.fake_runner import FakeSwapper
 
 MAX_PROMPT = 40
 MAX_OUTPUT = 24
@@ -81,6 +82,9 @@ class MoodyPacer(NoPacer):
     def token_total(self, shape: StepShape, limits: Limits) -> int:  # noqa: ARG002 - the port's shape
         return self.allowed
 
+    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
+        return 1.0 + decode + prefill
+
 
 class EngineMachine(RuleBasedStateMachine):
     """Arrivals, cancels, deadlines and limits in any order, between any two steps."""
@@ -89,8 +93,11 @@ class EngineMachine(RuleBasedStateMachine):
         spare_blocks=st.integers(0, 10),
         block_size=st.sampled_from([1, 3, 4]),
         prefix_caching=st.booleans(),
+        num_slots=st.sampled_from([0, 2, 9, 40]),
     )
-    def start(self, spare_blocks: int, block_size: int, prefix_caching: bool) -> None:
+    def start(
+        self, spare_blocks: int, block_size: int, prefix_caching: bool, num_slots: int
+    ) -> None:
         # The smallest pool holds one longest request and not a block more.
         num_blocks = -(-MAX_MODEL_LEN // block_size) + spare_blocks
         self.pacer = MoodyPacer()
@@ -106,7 +113,9 @@ class EngineMachine(RuleBasedStateMachine):
             info=a_model_info(vocab_size=7, eos_token_ids=(0,)),
             pacer=self.pacer,
             prefix_caching=prefix_caching,
+            swapper=lambda runner: FakeSwapper(runner, num_slots),
         )
+        self.num_slots = num_slots
         self.under_test.runner.before_run = self.check_batch
         self.engine = self.under_test.engine
         self.submitted: dict[str, Submit] = {}
@@ -167,6 +176,19 @@ class EngineMachine(RuleBasedStateMachine):
     def pace(self, allowed: int) -> None:
         self.pacer.allowed = allowed
 
+    @rule(block_ms=st.sampled_from([0.0, 1.0, 4.0, 1e9]))
+    def price_copies(self, block_ms: float) -> None:
+        swapper = self.engine._swapper
+        assert isinstance(swapper, FakeSwapper)
+        swapper.block_ms = block_ms
+
+    @precondition(lambda self: self.engine.scheduler.num_running > 1)
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        """For no reason at all: whoever runs may lose its blocks between any two steps."""
+        scheduler = self.engine.scheduler
+        scheduler._preempt(data.draw(st.sampled_from(list(scheduler.running()))))
+
     @rule(seconds=st.floats(0.0, 3.0))
     def wait(self, seconds: float) -> None:
         self.under_test.clock.advance(seconds)
@@ -198,6 +220,9 @@ class EngineMachine(RuleBasedStateMachine):
         assert len(rows) == len(set(rows)) == 6 - len(scheduler.rows.free)
         waiting = [request for lane in scheduler.waiting.values() for request in lane]
         assert all(not request.block_ids and request.row is None for request in waiting)
+        assert not any(request.swap_slots for request in scheduler.running())
+        saved = [slot for request in waiting for slot in request.swap_slots]
+        assert len(set(saved)) == len(saved) == self.num_slots - scheduler.blocks.swap.num_free
         assert scheduler.num_waiting_tokens == sum(
             request.num_remaining for request in [*waiting, *scheduler.prefilling.values()]
         )
@@ -211,6 +236,7 @@ class EngineMachine(RuleBasedStateMachine):
         note(f"{len(self.submitted)} requests ended after {steps} steps")
         pool = self.engine.scheduler.blocks.pool
         assert pool.num_free == pool.num_blocks
+        assert self.engine.scheduler.blocks.swap.num_free == self.num_slots
         for submit in self.submitted.values():
             self.check_answer(submit)
 

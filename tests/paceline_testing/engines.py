@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from paceline_engine.engine import Engine
+from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import NoPacer, Pacer
 from paceline_engine.wire import ModelInfo, Output, Sampling, Submit
@@ -86,6 +87,7 @@ class EngineUnderTest:
         limits: Limits | None = None,
         pacer: Pacer | None = None,
         prefix_caching: bool = True,
+        swapper: Callable[[FakeRunner], Swapper] | None = None,
     ) -> None:
         self.capacity = capacity or a_capacity()
         self.info = info or a_model_info()
@@ -99,6 +101,7 @@ class EngineUnderTest:
             limits=limits or Limits(self.capacity.max_batch_size, self.capacity.max_token_budget),
             clock=self.clock,
             prefix_caching=prefix_caching,
+            swapper=None if swapper is None else swapper(self.runner),
         )
         self.outputs: dict[str, list[Output]] = {}
         self.finished: list[str] = []

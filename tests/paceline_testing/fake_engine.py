@@ -50,6 +50,10 @@ class FakeModel:
     capacity: Capacity = FAKE_CAPACITY
     runner: FakeRunner = field(default_factory=lambda: FakeRunner(FAKE_CAPACITY))
 
+    @property
+    def swapper(self) -> None:
+        """No host memory."""
+
     def write_tokenizer(self, run_dir: Path) -> None:
         """Write files that no test reads."""
         (run_dir / "tokenizer.json").write_text("{}")

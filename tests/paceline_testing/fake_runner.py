@@ -1,8 +1,9 @@
 """A model without weights: its next token depends on the whole sequence, read from its blocks."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
+from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_engine.limits import Capacity
 from paceline_engine.scheduling.batch import Batch, Slice
 
@@ -31,7 +32,7 @@ class FakeRunner:
     def __init__(self, capacity: Capacity, vocab_size: int = 1000) -> None:
         self.vocab_size = vocab_size
         self._capacity = capacity
-        self._slots: list[int | None] = [None] * (capacity.num_blocks * capacity.block_size)
+        self.slots: list[int | None] = [None] * (capacity.num_blocks * capacity.block_size)
         self.before_run: Callable[[Batch], None] = lambda _: None
 
     def run(self, batch: Batch) -> list[int | None]:
@@ -42,13 +43,18 @@ class FakeRunner:
             self._write(piece)
         return [self._sample(piece) if piece.samples else None for piece in batch.slices]
 
+    def block(self, block_id: int) -> slice:
+        """Where a block's slots are."""
+        size = self._capacity.block_size
+        return slice(block_id * size, (block_id + 1) * size)
+
     def _write(self, piece: Slice) -> None:
         for position in range(piece.start, piece.start + piece.count):
-            self._slots[self._slot(piece, position)] = piece.request.token_ids[position]
+            self.slots[self._slot(piece, position)] = piece.request.token_ids[position]
 
     def _sample(self, piece: Slice) -> int:
         end = piece.start + piece.count
-        read = [self._slots[self._slot(piece, position)] for position in range(end)]
+        read = [self.slots[self._slot(piece, position)] for position in range(end)]
         known = [token for token in read if token is not None]
         assert known == piece.request.token_ids[:end], f"{piece.request.id} lost its context"
         return next_token(known, self.vocab_size)
@@ -64,3 +70,27 @@ class FakeRunner:
         assert max((row for row in rows if row is not None), default=0) < (
             self._capacity.max_batch_size
         )
+
+
+class FakeSwapper:
+    """Host memory beside a `FakeRunner`'s slots, at a price that a test says."""
+
+    def __init__(self, runner: FakeRunner, num_slots: int, block_ms: float = 0.0) -> None:
+        self.num_slots = num_slots
+        self.block_ms = block_ms
+        self._runner = runner
+        self._host: dict[int, list[int | None]] = {}
+
+    def ms(self, num_blocks: int) -> float:
+        """As priced."""
+        return num_blocks * self.block_ms
+
+    def run(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy. What is left behind may be somebody else's prefix still."""
+        for copy in copies:
+            assert 0 <= copy.slot < self.num_slots
+            place = self._runner.block(copy.block_id)
+            if copy.is_out:
+                self._host[copy.slot] = list(self._runner.slots[place])
+            else:
+                self._runner.slots[place] = list(self._host[copy.slot])

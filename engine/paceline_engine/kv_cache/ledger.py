@@ -2,15 +2,19 @@
 
 from paceline_engine.kv_cache.pool import BlockPool
 from paceline_engine.kv_cache.prefix import PrefixStats, extend_hashes, shared_blocks
+from paceline_engine.kv_cache.swap import SwapSpace
 from paceline_engine.request import Request
 
 
 class BlockLedger:
     """Fills `Request.block_ids` from one pool, shared prefixes first."""
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, prefix_caching: bool, num_slots: int = 0
+    ) -> None:
         self.pool = BlockPool(num_blocks)
         self.prefix = PrefixStats()
+        self.swap = SwapSpace(num_slots)
         self._block_size = block_size
         self._prefix_caching = prefix_caching
 
@@ -24,6 +28,10 @@ class BlockLedger:
         self.pool.share(shared)
         request.block_ids = shared + self.pool.allocate(fresh)
         request.num_computed = len(shared) * self._block_size
+        if request.swap_slots:
+            # What others have kept of it need not be copied back.
+            request.num_computed = max(request.num_computed, request.num_swapped)
+            self.swap.restore(request, len(shared))
         if request.num_preemptions == 0:
             request.num_cached = request.num_computed
             self.prefix.queries += request.num_prompt_tokens
@@ -55,6 +63,17 @@ class BlockLedger:
         self._extend_hashes(request)
         for index in range(first, end):
             self.pool.seal(request.block_ids[index], request.block_hashes[index])
+
+    def save(self, request: Request) -> bool:
+        """Have what the request has computed copied to host memory; False without room there."""
+        if not 0 < self.num_computed_blocks(request) <= self.swap.num_free:
+            return False
+        self.swap.save(request, self._block_size)
+        return True
+
+    def num_computed_blocks(self, request: Request) -> int:
+        """Blocks that hold anything of the request."""
+        return -(-request.num_computed // self._block_size)
 
     def give_up(self, request: Request) -> None:
         """Let go of everything the request holds."""

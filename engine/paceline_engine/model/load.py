@@ -14,7 +14,7 @@ from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.errors import BadSettings
-from paceline_engine.kv_cache.tensors import allocate
+from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.decoder import Decoder
@@ -23,6 +23,7 @@ from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.weights import build_decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_attention import CpuAttention
+from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.ops import ops_for
 from paceline_engine.running.runner import ModelRunner
@@ -43,6 +44,8 @@ class LoadedModel:
     info: ModelInfo
     capacity: Capacity
     tokenizer: TokenizerFiles
+    swapper: HostBlocks | None = None
+    """Host memory for preempted requests, where the settings give any."""
 
     def write_tokenizer(self, run_dir: Path) -> None:
         """Put the tokenizer's files where the sidecar reads them."""
@@ -62,12 +65,14 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     step_bytes = memory.peak_step_bytes(checkpoint.config, settings.max_token_budget, dtype)
     kv_bytes = memory.kv_bytes(settings, device, memory.measure(device), step_bytes)
     capacity = memory.capacity(settings, checkpoint.config, dtype, device, kv_bytes)
-    runner = _runner(decoder, capacity, checkpoint.eos_token_ids)
+    kv = _kv(decoder, capacity)
+    runner = _runner(decoder, kv, capacity, checkpoint.eos_token_ids)
     progress("warming up", 0.0)
     warm_up(runner, capacity)
     progress("warming up", 1.0)
     info = _info(located, checkpoint, capacity, decoder.embedding, settings)
-    return LoadedModel(runner, info, capacity, checkpoint.tokenizer)
+    swapper = _swapper(kv, settings, dtype, decoder)
+    return LoadedModel(runner, info, capacity, checkpoint.tokenizer, swapper)
 
 
 def _places(settings: Settings) -> Places:
@@ -113,10 +118,29 @@ def _decoder(
         )
 
 
-def _runner(decoder: Decoder, capacity: Capacity, eos_token_ids: tuple[int, ...]) -> ModelRunner:
+def _kv(decoder: Decoder, capacity: Capacity) -> KvTensors:
+    return allocate(
+        decoder.config,
+        capacity.num_blocks,
+        capacity.block_size,
+        device=decoder.embedding.device,
+        dtype=decoder.embedding.dtype,
+    )
+
+
+def _swapper(
+    kv: KvTensors, settings: Settings, dtype: torch.dtype, decoder: Decoder
+) -> HostBlocks | None:
+    block_bytes = decoder.config.kv_bytes_per_token(dtype.itemsize) * settings.block_size
+    num_slots = settings.swap_bytes // block_bytes
+    return HostBlocks(kv, num_slots) if num_slots else None
+
+
+def _runner(
+    decoder: Decoder, kv: KvTensors, capacity: Capacity, eos_token_ids: tuple[int, ...]
+) -> ModelRunner:
     config, device, dtype = decoder.config, decoder.embedding.device, decoder.embedding.dtype
     tables = rotations(config, capacity.max_model_len).to(device)
-    kv = allocate(config, capacity.num_blocks, capacity.block_size, device=device, dtype=dtype)
     attention: AttentionBackend
     if device.type == "cpu":
         attention = CpuAttention(config, decoder.ops, kv, tables.to(dtype))

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from paceline_engine.limits import Limits
+from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.request import Request
 from paceline_engine.wire import FinishReason
 
@@ -33,6 +34,15 @@ def yielding(running: Iterable[Request]) -> list[Request]:
 def rows_kept(limits: Limits) -> int:
     """Rows that the batch lane does not have to give up: its share of the batch size."""
     return int(limits.batch_share * limits.max_batch_size)
+
+
+def recompute_ms(pacer: Pacer, num_tokens: int) -> float | None:
+    """What computing so many tokens again adds to steps that run anyway; None without a model."""
+    whole = pacer.predict_ms(
+        decode=0, prefill=num_tokens, context=0, attention=num_tokens * num_tokens // 2
+    )
+    empty = pacer.predict_ms(decode=0, prefill=0, context=0, attention=0)
+    return whole - empty if whole > 0 else None
 
 
 def _expendability(request: Request) -> tuple[bool, int]:

@@ -4,14 +4,15 @@ Decodes come first, each with one token; what is left of the step's tokens goes 
 begun before those that wait. A request gets the blocks of all its known tokens when it is
 admitted, so prefill never runs out of blocks half way; a decode that needs one more block when
 none is free preempts, and an interactive request that finds no row or no blocks displaces batch
-requests. Either loses its blocks, goes back to the front of its lane and is computed again, its
-output unchanged.
+requests. Either loses its blocks and goes back to the front of its lane. What it had computed is
+copied to host memory and back, or computed again, whichever is cheaper; its output is unchanged.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline_engine.kv_cache.ledger import BlockLedger
+from paceline_engine.kv_cache.swap import BlockCopy, Swapper
 from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import Pacer, StepShape
 from paceline_engine.pacing.slack import Slack
@@ -36,6 +37,8 @@ class Plan:
     """Requests that lost their blocks to decodes for which none was free."""
     context: int
     """Sum of the context lengths of the decodes, tokens."""
+    copies: tuple[BlockCopy, ...] = ()
+    """To and from host memory, before the step runs."""
 
 
 class Scheduler:
@@ -48,10 +51,15 @@ class Scheduler:
         *,
         eos_token_ids: Collection[int] = (),
         prefix_caching: bool = True,
+        swapper: Swapper | None = None,
     ) -> None:
         self.blocks = BlockLedger(
-            capacity.num_blocks, capacity.block_size, prefix_caching=prefix_caching
+            capacity.num_blocks,
+            capacity.block_size,
+            prefix_caching=prefix_caching,
+            num_slots=0 if swapper is None else swapper.num_slots,
         )
+        self._swapper = swapper
         self.deadlines = Deadlines()
         self.waiting: dict[Lane, WaitingLane] = {lane: WaitingLane() for lane in LANES}
         self.rows = Rows(capacity.max_batch_size)
@@ -59,6 +67,8 @@ class Scheduler:
         """Times that a request lost its blocks, for whatever reason."""
         self.num_displaced = 0
         """Of them, batch requests that gave way to an interactive arrival."""
+        self.num_swapped = 0
+        """Of them, those whose blocks went to host memory."""
         self._capacity = capacity
         self._pacer = pacer
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -117,6 +127,7 @@ class Scheduler:
         """End a request, wherever it is, and free what it holds."""
         if request.state is State.WAITING:
             self.waiting[request.lane].remove(request)
+            self.blocks.swap.release(request)
         else:
             self._leave_row(request)
         request.state = State.FINISHED
@@ -149,7 +160,7 @@ class Scheduler:
             decodes = [piece for piece in decodes if piece.request.state is State.RUNNING]
             context = sum(piece.start for piece in decodes) + len(decodes)
         batch = Batch((*decodes, *prefills), num_decodes=len(decodes))
-        return Plan(batch, total, preemptions, context)
+        return Plan(batch, total, preemptions, context, self.blocks.swap.take_copies())
 
     def settle(self, batch: Batch, tokens: Sequence[int | None], now: float) -> list[Request]:
         """Take in a step that has run; the requests that got a token, some of them finished."""
@@ -197,6 +208,8 @@ class Scheduler:
                 self.blocks.extend(request)
 
     def _preempt(self, request: Request) -> None:
+        if self._is_swap_cheaper(request) and self.blocks.save(request):
+            self.num_swapped += 1
         self._leave_row(request)
         request.state = State.WAITING
         request.num_preemptions += 1
@@ -206,6 +219,15 @@ class Scheduler:
     def _displace(self, request: Request) -> None:
         self.num_displaced += 1
         self._preempt(request)
+
+    def _is_swap_cheaper(self, request: Request) -> bool:
+        """Compare the copies out and back with computing the same tokens again."""
+        if self._swapper is None:
+            return False
+        num_tokens = request.num_computed
+        recompute_ms = policy.recompute_ms(self._pacer, num_tokens)
+        copy_ms = 2 * self._swapper.ms(self.blocks.num_computed_blocks(request))
+        return recompute_ms is not None and copy_ms < recompute_ms
 
     def _leave_row(self, request: Request) -> None:
         self.blocks.give_up(request)
