@@ -1,14 +1,17 @@
 """`python -m paceline_engine`: read the settings, then serve until SIGTERM."""
 
+import argparse
 import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.pacing import make_pacer
 from paceline_engine.process import LoadedModel, explain, serve
+from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.settings import Settings, read_settings
 
 
@@ -17,12 +20,23 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    chosen = _options().parse_args()
     try:
-        settings = read_settings()
+        settings = read_settings(scheduling=chosen.scheduling)
     except BadSettings as error:
         explain(error, _termination_log())
         return 1
     return serve(settings, _load_model, make_pacer)
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m paceline_engine", description=__doc__)
+    parser.add_argument(
+        "--scheduling",
+        choices=get_args(Scheduling),
+        help="overrides PACELINE_ENGINE_SCHEDULING; continuous by default",
+    )
+    return parser
 
 
 def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> LoadedModel:

@@ -13,11 +13,14 @@ from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.request import Request
 from paceline_engine.runner import Runner
-from paceline_engine.scheduling.scheduler import Plan, Scheduler
+from paceline_engine.scheduling.scheduler import Plan
+from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
 from paceline_engine.stats import StepLog, Totals, load_of, work_of
 from paceline_engine.wire import (
+    AdaptersState,
     EngineLoad,
     LimitsState,
+    LoadAdapter,
     ModelInfo,
     Output,
     SetLimits,
@@ -43,13 +46,16 @@ class Engine:
         clock: Callable[[], float],
         prefix_caching: bool = True,
         swapper: Swapper | None = None,
+        scheduling: Scheduling = "continuous",
+        adapters: Adapters | None = None,
     ) -> None:
         self.control = LimitsControl(limits, capacity)
-        self.scheduler = Scheduler(
+        self.scheduler = SCHEDULERS[scheduling](
             capacity,
             pacer,
             eos_token_ids=info.eos_token_ids,
-            prefix_caching=prefix_caching,
+            # Padding is computed into a request's own blocks: they must be nobody else's.
+            prefix_caching=prefix_caching and scheduling == "continuous",
             swapper=swapper,
         )
         self.pacer = pacer
@@ -68,6 +74,12 @@ class Engine:
         """Nothing runs, nothing waits, nothing is left to be told."""
         scheduler = self.scheduler
         return not (scheduler.num_running or scheduler.num_waiting or self._unsent)
+
+    @property
+    def is_gathering(self) -> bool:
+        """Requests wait for others to make a batch of, and nothing runs."""
+        scheduler = self.scheduler
+        return scheduler.may_wait and not scheduler.num_running and scheduler.num_waiting > 0
 
     def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
         """Queue a request, whose output may have to fit a compiled grammar.
@@ -135,7 +147,7 @@ class Engine:
         plan = self.scheduler.schedule(limits, started)
         if plan.batch.slices:
             self._run(plan, limits, started)
-        elif self.scheduler.num_waiting:
+        elif self.scheduler.num_waiting and not self.scheduler.may_wait:
             waiting = self.scheduler.num_waiting
             raise RuntimeError(f"{waiting} requests wait, none runs and none was admitted")
         outputs, self._unsent = self._unsent, []

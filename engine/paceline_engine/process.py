@@ -100,6 +100,8 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             clock=time.monotonic,
             prefix_caching=settings.prefix_caching,
             swapper=model.swapper,
+            scheduling=settings.scheduling,
+            adapters=model.adapters,
         )
         worker = Worker(
             engine,

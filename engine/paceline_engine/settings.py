@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from paceline_engine.errors import BadSettings
+from paceline_engine.scheduling.schedulings import Scheduling
 
 _PREFIX = "PACELINE_ENGINE_"
 
@@ -61,6 +62,8 @@ class Settings(BaseSettings):
     kv_cache_bytes: int | None = Field(default=None, ge=1)
     """Overrides the fraction; 1 GiB by default on a CPU."""
     prefix_caching: bool = True
+    scheduling: Scheduling = "continuous"
+    """`static` and `dynamic` batches are padded and run until all of their requests have ended."""
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
 
@@ -83,10 +86,14 @@ class Settings(BaseSettings):
         return self
 
 
-def read_settings() -> Settings:
-    """Read the environment, or raise `BadSettings` that names each wrong variable and its rule."""
+def read_settings(*, scheduling: Scheduling | None = None) -> Settings:
+    """Read the environment, or raise `BadSettings` that names each wrong variable and its rule.
+
+    What the command line says goes before what the environment does.
+    """
+    given = {} if scheduling is None else {"scheduling": scheduling}
     try:
-        return Settings()
+        return Settings(**given)
     except ValidationError as error:
         raise BadSettings("; ".join(_sentences(error))) from error
 

@@ -19,6 +19,8 @@ class Totals:
     steps: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    padding_tokens: int = 0
+    """Computed only to fill batches up, beside the others."""
     batch_prompt_tokens: int = 0
     """Of them, the batch lane's."""
     batch_output_tokens: int = 0
@@ -26,8 +28,9 @@ class Totals:
 
     def count(self, batch: Batch, sampled: list[Request]) -> None:
         """Add a step that has run."""
-        chunks = batch.slices[batch.num_decodes :]
+        chunks = [piece for piece in batch.slices[batch.num_decodes :] if not piece.is_padding]
         self.steps += 1
+        self.padding_tokens += batch.num_padding
         self.prompt_tokens += sum(piece.count for piece in chunks)
         self.output_tokens += len(sampled)
         self.batch_prompt_tokens += sum(
@@ -99,6 +102,7 @@ def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: fl
         running_output_tokens=_lengths([r.num_output_tokens for r in scheduler.running()]),
         displaced=scheduler.num_displaced,
         swapped=scheduler.num_swapped,
+        padding_tokens=totals.padding_tokens,
         prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
         output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
     )

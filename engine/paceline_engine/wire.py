@@ -349,6 +349,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Of `preemptions`, batch requests that gave way to an interactive arrival."""
     swapped: int = 0
     """Of `preemptions`, those whose blocks went to host memory instead of being computed again."""
+    padding_tokens: int = 0
+    """Computed only to fill static and dynamic batches up, since start."""
     prompt_tokens_by_lane: dict[str, int] = {}
     """`prompt_tokens`, by lane."""
     output_tokens_by_lane: dict[str, int] = {}

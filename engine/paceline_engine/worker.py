@@ -19,7 +19,11 @@ from paceline_engine.wire import (
     SetLimits,
     Submit,
     Telemetry,
+    UnloadAdapter,
 )
+
+_GATHERING_S = 0.002
+"""While a batch is being gathered, its time is looked at this often."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +81,8 @@ class Worker:
             self._collector.idle()
             if not self._take(self._idle_s()):
                 return
+        elif self._engine.is_gathering:
+            self._take(_GATHERING_S)
         while self._take(0.0):
             pass
 

@@ -22,11 +22,13 @@ from paceline_engine.kv_cache.block import Block
 from paceline_engine.limits import Lane, Limits
 from paceline_engine.pacing.pacer import NoPacer, StepShape
 from paceline_engine.scheduling.batch import Batch
+from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.scheduling.waiting import LANES
 from paceline_engine.wire import SetLimits, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeSwapper
 
+SCHEDULINGS: tuple[Scheduling, ...] = ("continuous", "continuous", "dynamic", "static")
 MAX_PROMPT = 40
 MAX_OUTPUT = 24
 MAX_MODEL_LEN = 48
@@ -94,9 +96,15 @@ class EngineMachine(RuleBasedStateMachine):
         block_size=st.sampled_from([1, 3, 4]),
         prefix_caching=st.booleans(),
         num_slots=st.sampled_from([0, 2, 9, 40]),
+        scheduling=st.sampled_from(SCHEDULINGS),
     )
     def start(
-        self, spare_blocks: int, block_size: int, prefix_caching: bool, num_slots: int
+        self,
+        spare_blocks: int,
+        block_size: int,
+        prefix_caching: bool,
+        num_slots: int,
+        scheduling: Scheduling,
     ) -> None:
         # The smallest pool holds one longest request and not a block more.
         num_blocks = -(-MAX_MODEL_LEN // block_size) + spare_blocks
@@ -114,7 +122,9 @@ class EngineMachine(RuleBasedStateMachine):
             pacer=self.pacer,
             prefix_caching=prefix_caching,
             swapper=lambda runner: FakeSwapper(runner, num_slots),
+            scheduling=scheduling,
         )
+        self.is_paced = scheduling == "continuous"
         self.num_slots = num_slots
         self.under_test.runner.before_run = self.check_batch
         self.engine = self.under_test.engine
@@ -127,7 +137,8 @@ class EngineMachine(RuleBasedStateMachine):
         """Called by the runner with each batch that the scheduler has made."""
         limits = self.engine.control.limits
         allowed = max(min(limits.token_budget, self.pacer.allowed), batch.num_decodes + 1)
-        assert batch.num_tokens <= max(allowed, batch.num_decodes)
+        assert not self.is_paced or batch.num_tokens <= max(allowed, batch.num_decodes)
+        assert not self.is_paced or batch.num_padding == 0
         assert batch.num_tokens <= max(limits.token_budget, batch.num_decodes)
         assert batch.num_tokens <= self.under_test.capacity.max_token_budget
         running = self.engine.scheduler.num_running
@@ -231,6 +242,7 @@ class EngineMachine(RuleBasedStateMachine):
         """Whatever happened, everyone still there is answered, alone as it would have been."""
         if not hasattr(self, "engine"):
             return
+        self.under_test.clock.advance(1.0)  # nobody is waited for any more
         tokens = sum(len(s.prompt_ids) + s.sampling.max_tokens for s in self.submitted.values())
         steps = self.under_test.run_to_end(max_steps=50 + 10 * tokens)
         note(f"{len(self.submitted)} requests ended after {steps} steps")

@@ -6,6 +6,7 @@ from paceline_engine.engine import Engine
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import NoPacer, Pacer
+from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.wire import ModelInfo, Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_runner import FakeRunner, next_token
@@ -88,6 +89,7 @@ class EngineUnderTest:
         pacer: Pacer | None = None,
         prefix_caching: bool = True,
         swapper: Callable[[FakeRunner], Swapper] | None = None,
+        scheduling: Scheduling = "continuous",
     ) -> None:
         self.capacity = capacity or a_capacity()
         self.info = info or a_model_info()
@@ -101,6 +103,7 @@ class EngineUnderTest:
             limits=limits or Limits(self.capacity.max_batch_size, self.capacity.max_token_budget),
             clock=self.clock,
             prefix_caching=prefix_caching,
+            scheduling=scheduling,
             swapper=None if swapper is None else swapper(self.runner),
         )
         self.outputs: dict[str, list[Output]] = {}

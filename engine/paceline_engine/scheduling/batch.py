@@ -21,6 +21,8 @@ class Slice:
     """The slice ends at the request's last known token, so the step gives it a next token."""
     is_decode: bool
     """One token, after the whole prompt was computed."""
+    is_padding: bool = False
+    """Computed to fill the batch up, from tokens that are known already; nothing comes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +36,8 @@ class Batch:
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
         return sum(piece.count for piece in self.slices)
+
+    @property
+    def num_padding(self) -> int:
+        """Of them, tokens that only fill the batch up."""
+        return sum(piece.count for piece in self.slices if piece.is_padding)

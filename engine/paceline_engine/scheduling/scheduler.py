@@ -44,6 +44,9 @@ class Plan:
 class Scheduler:
     """Owns the requests and their blocks. Knows neither the model nor the device."""
 
+    may_wait = False
+    """Requests may wait though nothing runs."""
+
     def __init__(
         self,
         capacity: Capacity,
@@ -168,6 +171,8 @@ class Scheduler:
         self._interactive_slack.advance()
         sampled = []
         for piece, token in zip(batch.slices, tokens, strict=True):
+            if piece.is_padding:
+                continue
             request = piece.request
             request.num_computed += piece.count
             self.blocks.seal(request, piece.start)

@@ -85,6 +85,9 @@ PREFIX_HITS = _counter("prefix_hit_tokens", "Prompt tokens found in the prefix c
 PREEMPTIONS = _counter("preemptions", "Sequences that lost their KV blocks to others.")
 DISPLACED = _counter("displaced_requests", "Batch requests that gave way to interactive arrivals.")
 SWAPPED = _counter("swapped_requests", "Preempted sequences whose KV went to host memory.")
+PADDING_TOKENS = _counter(
+    "padding_tokens", "Tokens computed only to fill static and dynamic batches up."
+)
 LANE_PROMPT_TOKENS = _counter("lane_prompt_tokens", "Prompt tokens prefilled, by lane.", "lane")
 LANE_OUTPUT_TOKENS = _counter("lane_output_tokens", "Tokens generated, by lane.", "lane")
 
