@@ -17,10 +17,8 @@ from paceline_engine.scheduling.scheduler import Plan
 from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
 from paceline_engine.stats import StepLog, Totals, load_of, work_of
 from paceline_engine.wire import (
-    AdaptersState,
     EngineLoad,
     LimitsState,
-    LoadAdapter,
     ModelInfo,
     Output,
     SetLimits,
@@ -47,7 +45,6 @@ class Engine:
         prefix_caching: bool = True,
         swapper: Swapper | None = None,
         scheduling: Scheduling = "continuous",
-        adapters: Adapters | None = None,
     ) -> None:
         self.control = LimitsControl(limits, capacity)
         self.scheduler = SCHEDULERS[scheduling](

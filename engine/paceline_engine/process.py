@@ -101,7 +101,6 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             prefix_caching=settings.prefix_caching,
             swapper=model.swapper,
             scheduling=settings.scheduling,
-            adapters=model.adapters,
         )
         worker = Worker(
             engine,

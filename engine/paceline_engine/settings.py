@@ -91,9 +91,8 @@ def read_settings(*, scheduling: Scheduling | None = None) -> Settings:
 
     What the command line says goes before what the environment does.
     """
-    given = {} if scheduling is None else {"scheduling": scheduling}
     try:
-        return Settings(**given)
+        return Settings() if scheduling is None else Settings(scheduling=scheduling)
     except ValidationError as error:
         raise BadSettings("; ".join(_sentences(error))) from error
 
