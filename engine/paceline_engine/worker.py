@@ -19,7 +19,6 @@ from paceline_engine.wire import (
     SetLimits,
     Submit,
     Telemetry,
-    UnloadAdapter,
 )
 
 _GATHERING_S = 0.002
