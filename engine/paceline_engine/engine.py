@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from paceline_engine.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.constraint import Constraint
 from paceline_engine.control import LimitsControl
 from paceline_engine.errors import BadConstraint, RequestError
@@ -17,13 +18,16 @@ from paceline_engine.scheduling.scheduler import Plan
 from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
 from paceline_engine.stats import StepLog, Totals, load_of, work_of
 from paceline_engine.wire import (
+    AdaptersState,
     EngineLoad,
     LimitsState,
+    LoadAdapter,
     ModelInfo,
     Output,
     SetLimits,
     StepRecord,
     Submit,
+    UnloadAdapter,
 )
 
 _WARM_UP_STEPS = 3
@@ -45,6 +49,7 @@ class Engine:
         prefix_caching: bool = True,
         swapper: Swapper | None = None,
         scheduling: Scheduling = "continuous",
+        adapters: Adapters | None = None,
     ) -> None:
         self.control = LimitsControl(limits, capacity)
         self.scheduler = SCHEDULERS[scheduling](
@@ -60,6 +65,7 @@ class Engine:
         self.totals = Totals()
         self._runner = runner
         self._swapper = swapper
+        self._adapters = adapters
         self._info = info
         self._capacity = capacity
         self._clock = clock
@@ -86,16 +92,40 @@ class Engine:
         reason = refusal(submit, capacity=self._capacity, vocab_size=self._info.vocab_size)
         if reason is None and self.scheduler.get(submit.id) is not None:
             reason = f"id must be new, got {submit.id!r}, which is in the engine"
+        adapter = self._adapters.find(submit.adapter) if self._adapters else None
+        if reason is None and submit.adapter and adapter is None:
+            reason = f"adapter must be one that is loaded, got {submit.adapter!r}"
         if reason is not None:
             self.refuse(submit.id, reason)
             return
         self._num_arrived += 1
-        self.scheduler.add(_request(submit, self._num_arrived, constraint))
+        self.scheduler.add(_request(submit, self._num_arrived, constraint, adapter))
 
     def refuse(self, request_id: str, reason: str) -> None:
         """Answer a request that can never run."""
         refusal = Output(request_id, [], finish="error", error=reason, is_invalid=True)
         self._unsent.append(refusal)
+
+    def change_adapters(self, change: LoadAdapter | UnloadAdapter) -> AdaptersState:
+        """Load or unload a LoRA adapter between two steps; what may be named after it."""
+        if self._adapters is None:
+            error = "The engine takes no adapters: PACELINE_ENGINE_MAX_LORAS is 0."
+            return AdaptersState(change.call, [], error)
+        try:
+            if isinstance(change, LoadAdapter):
+                slots = (request.adapter_slot for request in self.scheduler.requests())
+                in_use = {slot for slot in slots if slot is not None}
+                self._adapters.load(change.name, change.path, in_use=in_use)
+            else:
+                self._adapters.unload(change.name)
+        except AdapterRefused as refused:
+            return AdaptersState(change.call, self._adapters.names, str(refused))
+        return AdaptersState(change.call, self._adapters.names)
+
+    @property
+    def adapters(self) -> list[str]:
+        """LoRA adapters that requests may name."""
+        return [] if self._adapters is None else self._adapters.names
 
     def abort(self, ids: Iterable[str]) -> None:
         """Forget requests and free their blocks now. Unknown ids are ignored."""
@@ -215,7 +245,11 @@ class Engine:
         self._unsent.append(failure)
 
 
-def _request(submit: Submit, number: int, constraint: Constraint | None) -> Request:
+def _request(
+    submit: Submit, number: int, constraint: Constraint | None, adapter: AdapterKey | None
+) -> Request:
+    # The same tokens have other keys and values under another adapter.
+    salt = submit.cache_salt if adapter is None else f"{adapter.salt}\0{submit.cache_salt}"
     return Request(
         id=submit.id,
         token_ids=list(submit.prompt_ids),
@@ -224,7 +258,8 @@ def _request(submit: Submit, number: int, constraint: Constraint | None) -> Requ
         lane=submit.lane,
         arrived_at=submit.arrived_at,
         deadline_at=submit.deadline_at,
-        cache_salt=submit.cache_salt,
+        cache_salt=salt,
+        adapter_slot=None if adapter is None else adapter.slot,
         number=number,
         constraint=constraint,
     )

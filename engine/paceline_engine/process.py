@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from paceline_engine.adapters import Adapters
 from paceline_engine.engine import Engine
 from paceline_engine.errors import EngineError
 from paceline_engine.grammar import Grammars
@@ -45,6 +46,11 @@ class LoadedModel(Protocol):
     @property
     def capacity(self) -> Capacity:
         """What was allocated."""
+        ...
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """LoRA adapters, where the settings allow any."""
         ...
 
     @property
@@ -101,6 +107,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             prefix_caching=settings.prefix_caching,
             swapper=model.swapper,
             scheduling=settings.scheduling,
+            adapters=model.adapters,
         )
         worker = Worker(
             engine,

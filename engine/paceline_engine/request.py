@@ -30,6 +30,8 @@ class Request:
     arrived_at: float = 0.0
     deadline_at: float | None = None
     cache_salt: str = ""
+    adapter_slot: int | None = None
+    """Where the weights of its LoRA adapter lie, if it has one."""
     number: int = 0
     """Order of arrival in this engine."""
 

@@ -49,6 +49,11 @@ class Settings(BaseSettings):
     threads: int = Field(default=0, ge=0)
     """Torch threads on a CPU; 0 is every core."""
 
+    max_loras: int = Field(default=0, ge=0, le=256)
+    """LoRA adapters at a time; 0 has none, and takes no memory for them."""
+    max_lora_rank: int = Field(default=16, ge=1, le=512)
+    """Highest rank of an adapter."""
+
     max_model_len: int | None = Field(default=None, ge=1)
     """Longest sequence in tokens; the model's own by default, 2048 at most on a CPU."""
     max_batch_size: int = Field(default=256, ge=1)

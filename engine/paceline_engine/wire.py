@@ -93,6 +93,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Prefix blocks are shared only within one salt."""
     grammar: Grammar | None = None
     """Compiled first; the request waits for it outside the queue."""
+    adapter: str = ""
+    """Name of a loaded LoRA adapter; the model as it is where empty."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -138,7 +140,25 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Where the step model starts from while it has no fit of its own; ignored afterwards."""
 
 
-ToEngine = Hello | Submit | Abort | SetLimits
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Load a LoRA adapter from a folder of PEFT. Answered by `AdaptersState` with the same `call`.
+
+    New requests may name it from then on.
+    """
+
+    call: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True):
+    """Forget a LoRA adapter. Answered as `LoadAdapter`. Requests that have it go on with it."""
+
+    call: int
+    name: str
+
+
+ToEngine = Hello | Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
 
 
 # --- engine to sidecar ---------------------------------------------------------------------------
@@ -230,6 +250,16 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     instance: str
     model: ModelInfo
     limits: LimitsState
+    adapters: list[str] = []
+    """LoRA adapters that requests may name."""
+
+
+class AdaptersState(msgspec.Struct, frozen=True, tag=True):
+    """Which LoRA adapters requests may name, after a change or a refusal of one."""
+
+    call: int
+    adapters: list[str]
+    error: str | None = None
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -367,7 +397,7 @@ class Telemetry(msgspec.Struct, frozen=True, tag=True):
     """Every step since the last message."""
 
 
-FromEngine = Loading | Failed | Ready | LimitsState | Outputs | Telemetry
+FromEngine = Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | Telemetry
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

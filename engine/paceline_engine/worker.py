@@ -13,6 +13,7 @@ from paceline_engine.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLos
 from paceline_engine.wire import (
     Abort,
     LimitsState,
+    LoadAdapter,
     ModelInfo,
     Outputs,
     Ready,
@@ -108,6 +109,9 @@ class Worker:
                 self._engine.abort(message.ids)
             case SetLimits():
                 self._tell(self._engine.set_limits(message))
+            case LoadAdapter() | UnloadAdapter():
+                self._link.send(self._engine.change_adapters(message))
+                self._link.renew_greeting(self._greeting())
             case PeerLost():
                 self._compiling.forget_all()
                 self._engine.abort_all()
@@ -146,7 +150,12 @@ class Worker:
         self._link.renew_greeting(self._greeting())
 
     def _greeting(self) -> Ready:
-        return Ready(instance=self._instance, model=self._info, limits=self._engine.limits_state())
+        return Ready(
+            instance=self._instance,
+            model=self._info,
+            limits=self._engine.limits_state(),
+            adapters=self._engine.adapters,
+        )
 
     def _idle_s(self) -> float:
         """How long nothing needs to be done, unless a message comes."""

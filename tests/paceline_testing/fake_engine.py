@@ -51,6 +51,10 @@ class FakeModel:
     runner: FakeRunner = field(default_factory=lambda: FakeRunner(FAKE_CAPACITY))
 
     @property
+    def adapters(self) -> None:
+        return None
+
+    @property
     def swapper(self) -> None:
         """No host memory."""
 

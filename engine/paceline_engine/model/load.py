@@ -17,10 +17,11 @@ from paceline_engine.errors import BadSettings
 from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
+from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.identity import cost_features, device_name
 from paceline_engine.model.layers.rotary import rotations
-from paceline_engine.model.weights import build_decoder
+from paceline_engine.model.weights import as_it_is, build_decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_attention import CpuAttention
 from paceline_engine.running.host_blocks import HostBlocks
@@ -46,6 +47,8 @@ class LoadedModel:
     tokenizer: TokenizerFiles
     swapper: HostBlocks | None = None
     """Host memory for preempted requests, where the settings give any."""
+    adapters: LoraAdapters | None = None
+    """Where the settings allow any."""
 
     def write_tokenizer(self, run_dir: Path) -> None:
         """Put the tokenizer's files where the sidecar reads them."""
@@ -61,18 +64,20 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     device = _device(settings)
     dtype = _dtype(settings, device)
 
-    decoder = _decoder(checkpoint, settings, device, dtype, progress)
+    loras = settings.max_loras
+    adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
+    decoder = _decoder(checkpoint, settings, device, dtype, progress=progress, adapters=adapters)
     step_bytes = memory.peak_step_bytes(checkpoint.config, settings.max_token_budget, dtype)
     kv_bytes = memory.kv_bytes(settings, device, memory.measure(device), step_bytes)
     capacity = memory.capacity(settings, checkpoint.config, dtype, device, kv_bytes)
     kv = _kv(decoder, capacity)
-    runner = _runner(decoder, kv, capacity, checkpoint.eos_token_ids)
+    runner = _runner(decoder, kv, capacity, checkpoint.eos_token_ids, adapters)
     progress("warming up", 0.0)
     warm_up(runner, capacity)
     progress("warming up", 1.0)
     info = _info(located, checkpoint, capacity, decoder.embedding, settings)
     swapper = _swapper(kv, settings, dtype, decoder)
-    return LoadedModel(runner, info, capacity, checkpoint.tokenizer, swapper)
+    return LoadedModel(runner, info, capacity, checkpoint.tokenizer, swapper, adapters)
 
 
 def _places(settings: Settings) -> Places:
@@ -102,12 +107,14 @@ def _decoder(
     settings: Settings,
     device: torch.device,
     dtype: torch.dtype,
+    *,
     progress: Progress,
+    adapters: LoraAdapters | None,
 ) -> Decoder:
     config, quantization = checkpoint.config, settings.quantization
     memory.require_weights_fit(config, dtype, quantization, memory.measure(device))
     with torch.inference_mode():
-        return build_decoder(
+        decoder = build_decoder(
             config,
             checkpoint.tensors,
             ops_for(device),
@@ -115,7 +122,11 @@ def _decoder(
             dtype=dtype,
             quantization=quantization,
             progress=lambda fraction: progress("loading weights", fraction),
+            wrap=as_it_is if adapters is None else adapters.wrap,
         )
+        if adapters is not None:
+            adapters.place(decoder.embedding)
+        return decoder
 
 
 def _kv(decoder: Decoder, capacity: Capacity) -> KvTensors:
@@ -137,7 +148,11 @@ def _swapper(
 
 
 def _runner(
-    decoder: Decoder, kv: KvTensors, capacity: Capacity, eos_token_ids: tuple[int, ...]
+    decoder: Decoder,
+    kv: KvTensors,
+    capacity: Capacity,
+    eos_token_ids: tuple[int, ...],
+    adapters: LoraAdapters | None,
 ) -> ModelRunner:
     config, device, dtype = decoder.config, decoder.embedding.device, decoder.embedding.dtype
     tables = rotations(config, capacity.max_model_len).to(device)
@@ -147,7 +162,7 @@ def _runner(
     else:
         attention = KernelAttention(config, kv, tables)
     sampler = Sampler(eos_token_ids, salt=os.urandom(16))
-    return ModelRunner(decoder, attention, sampler, capacity.block_size)
+    return ModelRunner(decoder, attention, sampler, capacity.block_size, adapters)
 
 
 def _info(

@@ -3,7 +3,8 @@
 One layer is built at a time, so the peak is the decoder and one layer of the file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,6 +17,24 @@ from paceline_engine.model.layers.int8_linear import int8_linear
 from paceline_engine.model.layers.linear import Linear, linear
 from paceline_engine.settings import Quantization
 
+LayOut = Callable[[Tensor, Tensor | None], Linear]
+"""Takes a weight and a bias."""
+Wrap = Callable[[str, dict[str, int], int, Linear], Linear]
+"""Takes a layer's prefix, the outputs of each stacked weight, their inputs, and the product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What becomes of each product of a layer."""
+
+    lay_out: LayOut
+    wrap: Wrap
+
+
+def as_it_is(_prefix: str, _parts: dict[str, int], _num_inputs: int, product: Linear) -> Linear:
+    """Nothing is added to any product."""
+    return product
+
 
 def build_decoder(
     config: ModelConfig,
@@ -26,16 +45,17 @@ def build_decoder(
     dtype: torch.dtype,
     progress: Callable[[float], None],
     quantization: Quantization = "none",
+    wrap: Wrap = as_it_is,
 ) -> Decoder:
     """Read every weight that `config` asks for; embedding and head are never quantised."""
-    lay_out = int8_linear if quantization == "int8" else linear
+    build = Build(int8_linear if quantization == "int8" else linear, wrap)
     reader = _Reader(source, device, dtype)
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = reader.read("model.embed_tokens.weight", (vocab, hidden))
     head = embedding if config.tied_head else reader.read("lm_head.weight", (vocab, hidden))
     layers = []
     for index in range(config.num_layers):
-        layers.append(_layer(config, reader, f"model.layers.{index}.", lay_out))
+        layers.append(_layer(config, reader, f"model.layers.{index}.", build))
         progress((index + 1) / config.num_layers)
     return Decoder(
         config=config,
@@ -48,41 +68,32 @@ def build_decoder(
     )
 
 
-LayOut = Callable[[Tensor, Tensor | None], Linear]
-"""Takes a weight and a bias."""
-
-
-def _layer(config: ModelConfig, reader: "_Reader", prefix: str, lay_out: LayOut) -> Layer:
+def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) -> Layer:
     hidden, mlp, size = config.hidden_size, config.intermediate_size, config.head_size
     q_size, kv_size = config.num_q_heads * size, config.num_kv_heads * size
-    attention = prefix + "self_attn."
-    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
-    gate_up = {"gate_proj": mlp, "up_proj": mlp}
+    qkv = {"self_attn.q_proj": q_size, "self_attn.k_proj": kv_size, "self_attn.v_proj": kv_size}
+
+    def product(parts: dict[str, int], num_inputs: int, bias: Tensor | None = None) -> Linear:
+        shapes = {f"{prefix}{name}.weight": (size, num_inputs) for name, size in parts.items()}
+        return build.wrap(prefix, parts, num_inputs, build.lay_out(reader.fused(shapes), bias))
 
     def norm(name: str, width: int, *, present: bool) -> Tensor | None:
         return reader.norm(f"{prefix}{name}.weight", width, config.norm_offset) if present else None
 
     before_mlp = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
+    qkv_bias = None
+    if config.qkv_bias:
+        qkv_bias = reader.fused({f"{prefix}{name}.bias": (size,) for name, size in qkv.items()})
     return Layer(
         attention_norm=reader.norm(f"{prefix}input_layernorm.weight", hidden, config.norm_offset),
-        qkv=lay_out(
-            reader.fused({f"{attention}{name}.weight": (n, hidden) for name, n in qkv.items()}),
-            reader.fused({f"{attention}{name}.bias": (n,) for name, n in qkv.items()})
-            if config.qkv_bias
-            else None,
-        ),
+        qkv=product(qkv, hidden, qkv_bias),
         q_norm=norm("self_attn.q_norm", size, present=config.qk_norm),
         k_norm=norm("self_attn.k_norm", size, present=config.qk_norm),
-        out=lay_out(reader.read(attention + "o_proj.weight", (hidden, q_size)), None),
+        out=product({"self_attn.o_proj": hidden}, q_size),
         attention_post_norm=norm("post_attention_layernorm", hidden, present=config.post_norms),
         mlp_norm=reader.norm(f"{prefix}{before_mlp}.weight", hidden, config.norm_offset),
-        gate_up=lay_out(
-            reader.fused(
-                {f"{prefix}mlp.{name}.weight": (n, hidden) for name, n in gate_up.items()}
-            ),
-            None,
-        ),
-        down=lay_out(reader.read(prefix + "mlp.down_proj.weight", (hidden, mlp)), None),
+        gate_up=product({"mlp.gate_proj": mlp, "mlp.up_proj": mlp}, hidden),
+        down=product({"mlp.down_proj": hidden}, mlp),
         mlp_post_norm=norm("post_feedforward_layernorm", hidden, present=config.post_norms),
     )
 
@@ -114,6 +125,6 @@ class _Reader:
             )
         return tensor
 
-    def fused(self, shapes: dict[str, tuple[int, ...]]) -> Tensor:
+    def fused(self, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
         """Several tensors under one another, multiplied in one go."""
         return torch.cat([self.read(name, shape) for name, shape in shapes.items()])

@@ -3,6 +3,7 @@
 import torch
 
 from paceline_engine.errors import RequestError
+from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.inputs import StepInputs, prepare
@@ -16,18 +17,26 @@ class ModelRunner:
     """Holds the weights and the KV memory; computes one batch at a time."""
 
     def __init__(
-        self, decoder: Decoder, attention: AttentionBackend, sampler: Sampler, block_size: int
+        self,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        sampler: Sampler,
+        block_size: int,
+        adapters: LoraAdapters | None = None,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
         self._sampler = sampler
         self._block_size = block_size
+        self._adapters = adapters
         self._device = decoder.embedding.device
         self._mask_maker = MaskMaker()
 
     def run(self, batch: Batch) -> list[int | None]:
         """Compute every slice and write its KV; the next token of each slice that samples."""
         inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
+        if self._adapters is not None:
+            self._adapters.choose(batch)
         tokens = iter(self._next_tokens(batch, inputs))
         return [next(tokens) if piece.samples else None for piece in batch.slices]
 
