@@ -20,6 +20,7 @@ from paceline_engine.wire import (
     SetLimits,
     Submit,
     Telemetry,
+    UnloadAdapter,
 )
 
 _GATHERING_S = 0.002
