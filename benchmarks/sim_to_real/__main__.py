@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import subprocess
 import time
 from dataclasses import asdict
@@ -22,7 +23,7 @@ _LONGEST_S = 1500.0
 def main() -> None:
     """Measure, and write the page, the plots and the figures."""
     options, root, revision = _options()
-    begun = time.perf_counter()
+    begun, load = time.perf_counter(), os.getloadavg()[0]
     recorded = asyncio.run(_within(options))
     measured = compare(recorded, options)
     spent = time.perf_counter() - begun
@@ -30,7 +31,8 @@ def main() -> None:
     docs, raw = root / "docs", root / "benchmarks" / "results" / "cpu"
     draw(measured, docs / "images" / "sim-to-real")
     raw.mkdir(parents=True, exist_ok=True)
-    text = page(measured, options, machine(), "images/sim-to-real", note)
+    busy = f"{machine()}, load average {load:.1f} before and {os.getloadavg()[0]:.1f} after"
+    text = page(measured, options, busy, "images/sim-to-real", note)
     (docs / "sim-to-real.md").write_text(text, encoding="utf-8")
     (raw / "sim-to-real.json").write_text(_json(measured, options, revision), encoding="utf-8")
     print(f"written: {docs / 'sim-to-real.md'}, {spent:.0f} s in all")
