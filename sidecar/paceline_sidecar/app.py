@@ -11,6 +11,7 @@ from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.middleware.request_id import RequestId
 from paceline_sidecar.openai.errors import ErrorBody, ErrorObject, plain_response, response_of
+from paceline_sidecar.routes.adapters import adapters_router
 from paceline_sidecar.routes.chat import chat_router
 from paceline_sidecar.routes.completions import completions_router
 from paceline_sidecar.routes.health import health_router
@@ -37,7 +38,9 @@ def create_admin_app(service: Service, control: Control, settings: Settings) -> 
     """The runtime API, health and metrics."""
     path = settings.runtime_token_file
     app = _app(service, registry_of(service, vllm=settings.vllm_metrics))
-    app.include_router(runtime_router(service, control, None if path is None else BearerKeys(path)))
+    token = None if path is None else BearerKeys(path)
+    app.include_router(runtime_router(service, control, token))
+    app.include_router(adapters_router(service, token))
     return app
 
 

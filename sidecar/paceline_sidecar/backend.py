@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from paceline_engine.wire import LimitsState, ModelInfo, Output, SetLimits, Submit, Telemetry
+from paceline_engine.wire import (
+    AdaptersState,
+    LimitsState,
+    LoadAdapter,
+    ModelInfo,
+    Output,
+    SetLimits,
+    Submit,
+    Telemetry,
+    UnloadAdapter,
+)
 from paceline_sidecar.errors import SidecarError
 
 Phase = Literal["absent", "loading", "failed", "ready", "stalled"]
@@ -20,6 +30,8 @@ class EngineView:
     instance: str = ""
     model: ModelInfo | None = None
     limits: LimitsState | None = None
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters that requests may name as their model."""
     heard_at: float = 0.0
     """CLOCK_MONOTONIC seconds of the last message."""
 
@@ -66,4 +78,8 @@ class Backend(Protocol):
 
     async def set_limits(self, change: SetLimits) -> LimitsState:
         """Change the live limits; `change.call` is filled in. Raises `Unavailable`."""
+        ...
+
+    async def change_adapters(self, change: LoadAdapter | UnloadAdapter) -> AdaptersState:
+        """Load or unload a LoRA adapter; `change.call` is filled in. Raises `Unavailable`."""
         ...

@@ -34,6 +34,8 @@ class Job:
     arrived_at: float
     timeout_s: float | None
     cache_salt: str = ""
+    adapter: str = ""
+    """LoRA adapter that answers; the model as it is where empty."""
     num_choices: int = 1
     """Of each prompt."""
     grammar: Grammar | None = None
@@ -105,6 +107,7 @@ def _generation(
         arrived_at=job.arrived_at,
         deadline_at=job.arrived_at + deadlines.timeout_s(job.timeout_s, service.config),
         cache_salt=job.cache_salt,
+        adapter=job.adapter,
         grammar=job.grammar,
     )
     return Generation(

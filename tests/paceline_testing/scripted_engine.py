@@ -148,6 +148,7 @@ class ScriptedEngine:
         self.instance = uuid.uuid4().hex
         self.submitted: list[wire.Submit] = []
         self.aborted: list[str] = []
+        self.adapters: list[str] = []
         self.changes: list[wire.SetLimits] = []
         self.run_dir = run_dir
         self._tokenizer = byte_tokenizer()
@@ -218,17 +219,30 @@ class ScriptedEngine:
                 self.aborted.extend(ids)
                 for request_id in ids:
                     self._running.pop(request_id, None)
+            case wire.LoadAdapter():
+                _send(socket, peer, self._load_adapter(message))
+            case wire.UnloadAdapter(call=call, name=name):
+                error = None if name in self.adapters else f"There is no adapter {name!r}."
+                self.adapters = [adapter for adapter in self.adapters if adapter != name]
+                _send(socket, peer, wire.AdaptersState(call, self.adapters, error))
             case wire.SetLimits():
                 self.changes.append(message)
                 self._change(message)
                 _send(socket, peer, self._state)
+
+    def _load_adapter(self, message: wire.LoadAdapter) -> wire.AdaptersState:
+        """Every path holds an adapter but those that say so."""
+        if "missing" in message.path:
+            return wire.AdaptersState(message.call, self.adapters, f"{message.path} is missing.")
+        self.adapters.append(message.name)
+        return wire.AdaptersState(message.call, self.adapters)
 
     def _greet(self, socket: zmq.Socket[bytes], peer: bytes) -> None:
         if not self.script.ready:
             _send(socket, peer, wire.Loading(stage="weights", fraction=0.5))
             return
         self._peers.add(peer)
-        _send(socket, peer, wire.Ready(self.instance, a_model(), self._state))
+        _send(socket, peer, wire.Ready(self.instance, a_model(), self._state, self.adapters))
 
     def _step(self, socket: zmq.Socket[bytes]) -> None:
         by_peer: dict[bytes, list[wire.Output]] = {}

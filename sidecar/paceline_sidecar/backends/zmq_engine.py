@@ -26,6 +26,9 @@ _CALL_TIMEOUT_S = 10.0
 _RECONNECT_MS = 50
 _RECONNECT_MAX_MS = 500
 
+Call = wire.SetLimits | wire.LoadAdapter | wire.UnloadAdapter
+Answer = wire.LimitsState | wire.AdaptersState
+
 
 class ZmqEngine:
     """A `Backend` over `ipc://`; `run()` keeps the connection until it is cancelled."""
@@ -43,7 +46,7 @@ class ZmqEngine:
         self._view = EngineView()
         self._listeners: list[Listener] = []
         self._deliveries: dict[str, Deliver] = {}
-        self._calls: dict[int, asyncio.Future[wire.LimitsState]] = {}
+        self._calls: dict[int, asyncio.Future[Answer]] = {}
         self._last_call = 0
         self._socket: zmq.asyncio.Socket | None = None
 
@@ -79,6 +82,15 @@ class ZmqEngine:
 
     async def set_limits(self, change: wire.SetLimits) -> wire.LimitsState:
         """Send one change and wait for the state that answers it."""
+        return cast("wire.LimitsState", await self._ask(change))
+
+    async def change_adapters(
+        self, change: wire.LoadAdapter | wire.UnloadAdapter
+    ) -> wire.AdaptersState:
+        """Send one change and wait for the state that answers it."""
+        return cast("wire.AdaptersState", await self._ask(change))
+
+    async def _ask(self, change: Call) -> Answer:
         if self._view.phase != "ready":
             raise self._unavailable()
         self._last_call += 1
@@ -179,9 +191,11 @@ class ZmqEngine:
                     listener.telemetry_arrived(message)
             case wire.LimitsState():
                 self._show(replace(self._view, limits=message, heard_at=now))
-                waiting = self._calls.pop(message.call, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(message)
+                self._answer(message)
+            case wire.AdaptersState():
+                adapters = tuple(message.adapters)
+                self._show(replace(self._view, adapters=adapters, heard_at=now))
+                self._answer(message)
             case wire.Ready():
                 self._ready(message, now)
             case wire.Loading():
@@ -190,6 +204,11 @@ class ZmqEngine:
             case wire.Failed():
                 detail = f"{message.reason}: {message.message}"
                 self._show(EngineView(phase="failed", detail=detail, heard_at=now))
+
+    def _answer(self, message: Answer) -> None:
+        waiting = self._calls.pop(message.call, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
 
     def _ready(self, message: wire.Ready, now: float) -> None:
         if self._view.instance and self._view.instance != message.instance:
@@ -201,6 +220,7 @@ class ZmqEngine:
                 instance=message.instance,
                 model=message.model,
                 limits=message.limits,
+                adapters=tuple(message.adapters),
                 heard_at=now,
             )
         )

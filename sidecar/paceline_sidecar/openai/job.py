@@ -32,6 +32,8 @@ class Caller:
     lane: Lane = "interactive"
     timeout_s: float | None = None
     cache_salt: str = ""
+    adapter: str = ""
+    """LoRA adapter that the request names as its model."""
 
 
 def read_lane(headers: Headers) -> Lane:
@@ -132,6 +134,7 @@ def _job(
         arrived_at=caller.arrived_at,
         timeout_s=caller.timeout_s,
         cache_salt=caller.cache_salt,
+        adapter=caller.adapter,
     )
 
 

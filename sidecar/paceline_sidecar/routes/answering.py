@@ -49,21 +49,29 @@ async def answer(
     voice_of: Callable[[str, Asked], Voice],
 ) -> Response:
     """Run the request; a failure before the first byte is raised, a later one is an event."""
-    if service.name and asked.model != service.name:
-        raise ModelUnknown(asked.model)
     caller = Caller(
         arrived_at=request.scope.get("arrived_at", service.clock()),
         lane=read_lane(request.headers),
         timeout_s=read_timeout_s(request.headers),
         cache_salt=salt,
+        adapter=_adapter(service, asked.model),
     )
     job = job_of(asked, caller)
-    voice = voice_of(service.name, asked)
+    voice = voice_of(asked.model, asked)
     if asked.stream:
         opened = await while_connected(request.receive, _open_and_wait(service, job))
         return EventStream(opened[0], voice, opened[1])
     whole = await while_connected(request.receive, _whole(service, job, voice))
     return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+def _adapter(service: Service, model: str) -> str:
+    """The LoRA adapter that the name stands for; empty for the model itself."""
+    if not service.name or model == service.name:
+        return ""
+    if model in service.backend.view.adapters:
+        return model
+    raise ModelUnknown(model)
 
 
 async def _open_and_wait(service: Service, job: Job) -> tuple[Exchange, tuple[int, Delta] | None]:

@@ -1,4 +1,4 @@
-"""`GET /v1/models`: the one model that is served."""
+"""`GET /v1/models`: the model that is served, and its LoRA adapters."""
 
 import time
 
@@ -19,16 +19,25 @@ def models_router(service: Service, *, keys: BearerKeys | None) -> APIRouter:
     @router.get("/v1/models")
     async def models(request: Request) -> dict[str, object]:
         authorise(request, keys)
-        return {"object": "list", "data": [_card(service, started)] if service.name else []}
+        return {"object": "list", "data": _cards(service, started)}
 
     @router.get("/v1/models/{name:path}")
     async def model(request: Request, name: str) -> dict[str, object]:
         authorise(request, keys)
-        if name != service.name:
+        cards = {card["id"]: card for card in _cards(service, started)}
+        if name not in cards:
             raise ModelUnknown(name)
-        return _card(service, started)
+        return cards[name]
 
     return router
+
+
+def _cards(service: Service, started: int) -> list[dict[str, object]]:
+    if not service.name:
+        return []
+    base = _card(service, started)
+    adapters = service.backend.view.adapters
+    return [base, *(base | {"id": name, "parent": service.name} for name in adapters)]
 
 
 def _card(service: Service, started: int) -> dict[str, object]:
