@@ -278,4 +278,5 @@ def _output(request: Request) -> Output:
         scheduled_at=request.scheduled_at,
         likelihoods=likelihoods,
         prompt_likelihoods=request.prompt_likelihoods,
+        embedding=request.embedding,
     )

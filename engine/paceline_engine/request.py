@@ -66,14 +66,18 @@ class Request:
     """Of the newest token, where asked for."""
     prompt_likelihoods: list[Likelihood] = field(default_factory=list)
     """Of `token_ids[1:]` as far as computed, up to the end of the prompt, where asked for."""
+    pooled: object = None
+    """What was pooled of the prompt so far."""
+    embedding: bytes = b""
+    """Of the whole prompt, once it is computed, where asked for."""
     sampler_state: object = None
     """What the sampler keeps of it between steps."""
 
     def __post_init__(self) -> None:
         """Sort out once what every step would have to ask."""
         self.is_plain = self.constraint is None and _is_plain(self.sampling)
-        if self.sampling.prompt_logprobs is not None:
-            # A prefix that was found would not be computed, and so not be scored.
+        if self.sampling.prompt_logprobs is not None or self.sampling.pooling == "mean":
+            # A prefix that was found would not be computed, and so neither scored nor pooled.
             self.cache_salt = f"{self.id} {self.cache_salt}"
 
     @property

@@ -16,6 +16,7 @@ from paceline_engine.limits import Lane
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Origin = Literal["prior", "seed", "fit"]
+Pooling = Literal["mean", "last"]
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,6 +49,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tell the log-probability of each output token, and those of this many best tokens."""
     prompt_logprobs: int | None = None
     """The same for each prompt token but the first."""
+    pooling: Pooling | None = None
+    """Answer with what the model makes of the prompt, beside the token that follows it."""
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -280,6 +283,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of `token_ids`, where `Sampling.logprobs` asked."""
     prompt_likelihoods: list[Likelihood] = []
     """Of the prompt from its second token on, where asked; set on the first output."""
+    embedding: bytes = b""
+    """Of the prompt, where `Sampling.pooling` asked: float32, length 1, set on the first output."""
 
 
 class Outputs(msgspec.Struct, frozen=True, tag=True):

@@ -8,6 +8,7 @@ from paceline_engine.model.decoder import Decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.inputs import StepInputs, prepare
 from paceline_engine.sampling.masks import MaskMaker
+from paceline_engine.sampling.pooling import pool_prompts
 from paceline_engine.sampling.prompt import score_prompts
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
 from paceline_engine.scheduling.batch import Batch
@@ -47,6 +48,7 @@ class ModelRunner:
         masks = self._mask_maker.begin(inputs.sampled, vocab_size)
         hidden = self._hidden(inputs)
         score_prompts(batch, hidden, self._decoder.logits)
+        pool_prompts(batch, hidden)
         if not inputs.sampled:
             return []
         tokens = self._sampler.sample(self._sampled_logits(hidden, inputs), inputs.sampled, masks)
