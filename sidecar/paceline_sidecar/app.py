@@ -17,6 +17,7 @@ from paceline_sidecar.routes.completions import completions_router
 from paceline_sidecar.routes.health import health_router
 from paceline_sidecar.routes.metrics import metrics_router
 from paceline_sidecar.routes.models import models_router
+from paceline_sidecar.routes.numbers import numbers_router
 from paceline_sidecar.routes.runtime import runtime_router
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import Settings
@@ -30,6 +31,9 @@ def create_public_app(service: Service, settings: Settings) -> FastAPI:
     app = _app(service, registry_of(service, vllm=settings.vllm_metrics))
     app.include_router(completions_router(service, keys=keys, max_body_bytes=limit))
     app.include_router(chat_router(service, keys=keys, max_body_bytes=limit))
+    app.include_router(
+        numbers_router(service, keys=keys, max_body_bytes=limit, pooling=settings.pooling)
+    )
     app.include_router(models_router(service, keys=keys))
     return app
 

@@ -54,6 +54,7 @@ class Shape:
     num_choices: int = 1
     grammar_param: str = ""
     """The field of the request that the grammar came from."""
+    shows_special_tokens: bool = False
 
 
 class Generation:
@@ -73,8 +74,14 @@ class Generation:
         self.shape = shape
         self.prompt_scores: tuple[TokenScore, ...] = ()
         """Of the prompt's tokens, once the first output has come, where asked for."""
+        self.embedding = b""
+        """Of the prompt, likewise."""
         self._texts = codec.token_texts
-        self._detokenizer = Detokenizer(codec.tokenizer, submit.prompt_ids)
+        self._detokenizer = Detokenizer(
+            codec.tokenizer,
+            submit.prompt_ids,
+            skip_special_tokens=not shape.shows_special_tokens,
+        )
         self._matcher = StopMatcher(stops)
         self._hidden_ids = eos_token_ids | set(submit.sampling.stop_token_ids)
         self._ledger = ledger
@@ -114,6 +121,7 @@ class Generation:
             raise self._fault(output)
         opens = not self.started
         self._measure(output, at)
+        self.embedding = self.embedding or output.embedding
         if output.prompt_likelihoods:
             self.prompt_scores = self._score_prompt(output.prompt_likelihoods)
         text, cut = self._read(output)

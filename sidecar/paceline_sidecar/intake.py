@@ -44,6 +44,8 @@ class Job:
     """The field of the request that says so."""
     echo: tuple[str | list[int], ...] = ()
     """The prompts, where the answer repeats them."""
+    shows_special_tokens: bool = False
+    """In the output's text."""
     shows_output: bool = True
     """False: the output is computed and not shown, for the sake of what is told of the prompt."""
 
@@ -83,7 +85,9 @@ def _shape(job: Job, serving: Serving, place: int, index: int) -> Shape:
     if job.echo:
         prompt = job.echo[place]
         echo = prompt if isinstance(prompt, str) else serving.codec.decode(prompt)
-    return Shape(echo, job.shows_output, index, job.num_choices, job.grammar_param)
+    return Shape(
+        echo, job.shows_output, index, job.num_choices, job.grammar_param, job.shows_special_tokens
+    )
 
 
 def _generation(

@@ -15,6 +15,7 @@ from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
+from paceline_sidecar.text.tool_calls import ToolStyle
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +139,11 @@ class Service:
             reason = "; ".join(self.missing())
             raise Unavailable("engine_stalled" if stalled else "engine_starting", f"{reason}.")
         return self._serving
+
+    @property
+    def tool_style(self) -> ToolStyle | None:
+        """How the served model writes calls of tools."""
+        return None if self._serving is None else self._serving.codec.tool_style
 
     def began(self, exchange: Exchange) -> None:
         """An exchange runs."""

@@ -6,6 +6,8 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from paceline_engine.wire import Pooling
+
 # sockaddr_un.sun_path holds 108 bytes, the last one is zero.
 _LONGEST_SOCKET_PATH = 107
 
@@ -38,6 +40,8 @@ class Settings(BaseSettings):
     """Expose the `vllm:` family beside `paceline_*`."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
     """A larger request body is refused with 413."""
+    pooling: Pooling = "last"
+    """Of the states of a prompt's tokens, for embeddings."""
     heartbeat_s: float = Field(default=10.0, gt=0, le=3600)
     """An engine that is silent for this long counts as stalled."""
 

@@ -29,8 +29,8 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(run_dir: Path) -> None:
+def write_tokenizer(run_dir: Path, chat_template: str = CHAT_TEMPLATE) -> None:
     """What an engine writes before it says that it is ready."""
     byte_tokenizer().save(str(run_dir / "tokenizer.json"))
-    config = {"chat_template": CHAT_TEMPLATE, "bos_token": None, "eos_token": {"content": EOS}}
+    config = {"chat_template": chat_template, "bos_token": None, "eos_token": {"content": EOS}}
     (run_dir / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -4,6 +4,7 @@ In a test's own process it is a thread; `python -m paceline_testing.scripted_eng
 makes it a process that can be killed.
 """
 
+import struct
 import sys
 import threading
 import time
@@ -17,10 +18,17 @@ import msgspec
 import zmq
 
 from paceline_engine import limits, wire
-from paceline_testing.byte_tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer, write_tokenizer
+from paceline_testing.byte_tokenizer import (
+    CHAT_TEMPLATE,
+    EOS_ID,
+    VOCAB_SIZE,
+    byte_tokenizer,
+    write_tokenizer,
+)
 
 _POLL_MS = 2
 _HEARTBEAT_S = 0.05
+_EMBEDDING = struct.pack("<2f", 0.6, -0.8)
 CAPACITY = limits.Capacity(
     max_batch_size=64, max_token_budget=1024, num_blocks=256, block_size=16, max_model_len=512
 )
@@ -125,6 +133,8 @@ class Script:
     silent: bool = False
     """No heartbeats."""
     cached_tokens: int = 0
+    chat_template: str = CHAT_TEMPLATE
+    """Read when the engine starts."""
     error: str | None = None
     """Every request ends with this error at once."""
     load: wire.EngineLoad = field(default_factory=an_engine_load)
@@ -174,7 +184,7 @@ class ScriptedEngine:
 
     def start(self) -> None:
         """Write the tokenizer, bind the socket."""
-        write_tokenizer(self.run_dir)
+        write_tokenizer(self.run_dir, self.script.chat_template)
         self._thread.start()
         self._listening.wait(timeout=10)
 
@@ -279,6 +289,7 @@ class ScriptedEngine:
             cached_tokens=self.script.cached_tokens if first else 0,
             scheduled_at=time.monotonic() if first else None,
             likelihoods=[] if asked.logprobs is None else [_likelihood(token_id, asked.logprobs)],
+            embedding=b"" if asked.pooling is None or not first else _EMBEDDING,
             prompt_likelihoods=[_likelihood(id_, asked.prompt_logprobs or 0) for id_ in following],
         )
 

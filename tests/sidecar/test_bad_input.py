@@ -12,6 +12,18 @@ from paceline_testing.scripted_engine import ScriptedEngine
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
 TEXT = {"model": "scripted", "prompt": "Hi"}
 
+BODIES: dict[str, dict[str, Any]] = {
+    "completions": TEXT,
+    "chat/completions": CHAT,
+    "embeddings": {"model": "scripted", "input": "Hi"},
+    "score": {"model": "scripted", "text_1": "H", "text_2": "i"},
+}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def named(function: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": function}}
+
 
 def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.Response:
     sent = {"content-type": "application/json", **headers}
@@ -70,6 +82,19 @@ def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.R
         ("completions", {"stream": "yes"}, "stream"),
         ("completions", {"stream_options": {"include_usage": 3}}, "stream_options.include_usage"),
         ("completions", {"model": 3}, "model"),
+        ("embeddings", {"input": []}, "input"),
+        ("embeddings", {"input": ""}, "prompt"),
+        ("embeddings", {"input": [99_999]}, "prompt"),
+        ("embeddings", {"input": {}}, "input"),
+        ("embeddings", {"dimensions": 64}, "dimensions"),
+        ("embeddings", {"encoding_format": "int8"}, "encoding_format"),
+        ("embeddings", {"input": "x" * 600}, "prompt"),
+        ("score", {"text_1": []}, "text_1"),
+        ("score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
+        ("score", {"text_2": ["a"] * 1025}, "text_2"),
+        ("score", {"text_1": ""}, "text_1"),
+        ("score", {"text_2": ["a", ""]}, "text_2"),
+        ("score", {"text_2": 5}, "text_2"),
         ("chat/completions", {"messages": []}, "messages"),
         ("chat/completions", {"messages": "Hi"}, "messages"),
         ("chat/completions", {"messages": [{"role": "user"}]}, "messages"),
@@ -83,8 +108,42 @@ def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.R
         ("chat/completions", {"logprobs": 1}, "logprobs"),
         ("chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ("chat/completions", {"top_logprobs": 2}, "top_logprobs"),
-        ("chat/completions", {"tools": [{"type": "function"}]}, "tools"),
-        ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("chat/completions", {"tools": [{"type": "function"}]}, "tools[0].function"),
+        ("chat/completions", {"tools": [TOOL]}, "tools"),
+        ("chat/completions", {"tools": [TOOL, TOOL]}, "tools"),
+        ("chat/completions", {"tools": [TOOL] * 129}, "tools"),
+        ("chat/completions", {"tool_choice": "required"}, "tool_choice"),
+        ("chat/completions", {"tools": [TOOL], "tool_choice": named("nothing")}, "tool_choice"),
+        ("chat/completions", {"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice"),
+        (
+            "chat/completions",
+            {"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"},
+            "guided_regex",
+        ),
+        (
+            "chat/completions",
+            {"tools": [TOOL], "tool_choice": named("look"), "ignore_eos": True},
+            "ignore_eos",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        (
+            "chat/completions",
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"id": "1", "function": {"name": "a", "arguments": "["}}],
+                    }
+                ]
+            },
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ("chat/completions", {"response_format": {"type": "json"}}, "response_format.type"),
+        ("chat/completions", {"functions": [{"name": "a"}]}, "functions"),
     ],
     ids=str,
 )
@@ -92,7 +151,7 @@ def test_a_bad_field_is_named(
     sidecar_of_module: Sidecar, path: str, change: dict[str, Any], param: str
 ) -> None:
     """400, in the shape that the official clients read."""
-    body = {**(TEXT if path == "completions" else CHAT), **change}
+    body = {**BODIES[path], **change}
 
     answer = post(sidecar_of_module, path, json.dumps(body).encode())
 

@@ -1,11 +1,22 @@
 """`POST /v1/chat/completions`: a conversation."""
 
-from typing import Annotated, ClassVar, Literal, Self
+import json
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.openai.requests import INT32_MAX, MAX_LOGPROBS, GenerationRequest
+from paceline_sidecar.openai.structured import Wanted
+from paceline_sidecar.openai.tools import (
+    NamedChoice,
+    ToolChoice,
+    Tools,
+    check_choice,
+    forced_call,
+)
+
+_MAX_CALLS = 128
 
 
 class TextPart(BaseModel):
@@ -17,6 +28,44 @@ class TextPart(BaseModel):
     text: str
 
 
+class CalledFunction(BaseModel):
+    """`messages[].tool_calls[].function`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    name: str
+    arguments: str
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_an_object(cls, arguments: str) -> str:
+        # Templates write them out again: they must be read first.
+        try:
+            is_object = isinstance(json.loads(arguments or "{}"), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            msg = "arguments must be a JSON object, as text"
+            raise ValueError(msg)
+        return arguments
+
+
+class ToolCall(BaseModel):
+    """`messages[].tool_calls[]`: what the assistant called before."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def as_template_input(self) -> dict[str, Any]:
+        """With its arguments as an object, which is what templates expect."""
+        arguments = json.loads(self.function.arguments or "{}")
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": self.id, "type": self.type, "function": function}
+
+
 class Message(BaseModel):
     """One turn of the conversation."""
 
@@ -24,12 +73,26 @@ class Message(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=_MAX_CALLS, fail_fast=True)] | None = (
+        None
+    )
+    tool_call_id: str | None = None
+    name: str | None = None
 
-    def as_template_input(self) -> dict[str, str]:
-        """Role and plain text; templates know a `developer` as `system`."""
+    def as_template_input(self) -> dict[str, Any]:
+        """Role, plain text and calls; templates know a `developer` as `system`."""
         parts = self.content
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts or [])
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": text,
+        }
+        if self.tool_calls:
+            message["tool_calls"] = [call.as_template_input() for call in self.tool_calls]
+        for name in ("tool_call_id", "name"):
+            if getattr(self, name) is not None:
+                message[name] = getattr(self, name)
+        return message
 
 
 class ChatRequest(GenerationRequest):
@@ -37,8 +100,6 @@ class ChatRequest(GenerationRequest):
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         **GenerationRequest.unsupported,
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "audio": (),
@@ -50,12 +111,17 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    """False: one call at most."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             message = "top_logprobs needs logprobs to be true"
             raise InvalidRequest(message, param="top_logprobs")
+        check_choice(self.tools or (), self.tool_choice)
         return self
 
     @field_validator("messages")
@@ -66,6 +132,36 @@ class ChatRequest(GenerationRequest):
                 msg = f"a message of role `{message.role}` needs a content"
                 raise ValueError(msg)
         return messages
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The functions that may be called."""
+        if self.tool_choice == "none":
+            return frozenset()
+        return frozenset(tool.function.name for tool in self.tools or ())
+
+    @property
+    def named(self) -> str | None:
+        """The one function that must be called."""
+        choice = self.tool_choice
+        return choice.function.name if isinstance(choice, NamedChoice) else None
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the output is nothing but calls."""
+        return self.named is not None or self.tool_choice == "required"
+
+    @property
+    def asked_structure(self) -> Wanted | None:
+        """Calls that are insisted on, or what else the output must be."""
+        calls = forced_call(
+            self.tools or (), self.tool_choice, only_one=self.parallel_tool_calls is False
+        )
+        wanted = super().asked_structure
+        if calls is not None and wanted is not None:
+            message = f"{wanted.param}: a call is insisted on by tool_choice already"
+            raise InvalidRequest(message, param=wanted.param)
+        return calls or wanted
 
     @property
     def wanted_tokens(self) -> int | None:

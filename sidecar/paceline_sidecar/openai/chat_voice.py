@@ -7,6 +7,13 @@ from typing import Literal
 import msgspec
 
 from paceline_sidecar.generation import Delta, FinishReason
+from paceline_sidecar.openai.call_writer import (
+    CallDelta,
+    CallWriter,
+    FunctionDelta,
+    Written,
+    writer_of,
+)
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.logprobs import (
     ChatLogprobs,
@@ -15,13 +22,26 @@ from paceline_sidecar.openai.logprobs import (
     prompt_logprobs,
 )
 from paceline_sidecar.openai.responses import Choice, Usage, usage_of
+from paceline_sidecar.service import Service
+from paceline_sidecar.text.tool_calls import ToolStyle
+
+ChatFinish = FinishReason | Literal["tool_calls"]
+
+
+class ChatCall(msgspec.Struct, frozen=True):
+    """One call, whole."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionDelta
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What the assistant said."""
+    """What the assistant said, and what it called."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    tool_calls: list[ChatCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,6 +49,7 @@ class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: tuple[CallDelta, ...] = ()
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -36,7 +57,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
     index: int
     message: ChatMessage
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinish | None
     logprobs: ChatLogprobs | None = None
 
 
@@ -45,7 +66,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
     index: int
     delta: ChatDelta
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinish | None
     logprobs: ChatLogprobs | None = None
 
 
@@ -72,13 +93,34 @@ class ChatChunk(msgspec.Struct, frozen=True):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
+class _Speaker:
+    """One choice: what it says, what it calls, and how it ended."""
+
+    def __init__(self, writer: CallWriter | None) -> None:
+        self.finish: ChatFinish | None = None
+        self._writer = writer
+        self._called = False
+
+    def speak(self, text: str, finish: FinishReason | None) -> Written:
+        """Take the next piece of text."""
+        written = Written(text)
+        if self._writer is not None:
+            written = self._writer.write(text, ended=finish is not None)
+        self._called = self._called or bool(written.calls)
+        self.finish = "tool_calls" if self._called and finish == "stop" else finish
+        return written
+
+
 class ChatVoice:
     """What an assistant says."""
 
-    def __init__(self, model: str, asked: ChatRequest) -> None:
+    def __init__(self, service: Service, asked: ChatRequest) -> None:
         self.include_usage = asked.include_usage
-        self._model = model
+        self._model = asked.model
         self._tells = bool(asked.logprobs)
+        self._asked = asked
+        self._style: ToolStyle | None = service.tool_style
+        self._speakers: dict[int, _Speaker] = {}
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
@@ -89,11 +131,15 @@ class ChatVoice:
 
     def piece(self, index: int, delta: Delta) -> ChatChunk | None:
         """A piece of what is said."""
-        if not (delta.text or delta.finish or delta.scores):
+        speaker = self._speakers.get(index)
+        if speaker is None:
+            speaker = self._speakers[index] = self._speaker()
+        written = speaker.speak(delta.text, delta.finish)
+        if not (written.content or written.calls or delta.finish or delta.scores):
             return None
-        said = ChatDelta(content=delta.text) if delta.text else ChatDelta()
+        said = ChatDelta(content=written.content or None, tool_calls=written.calls)
         logprobs = chat_logprobs(delta.scores) if self._tells else None
-        return self._chunk(ChatChunkChoice(index, said, delta.finish, logprobs))
+        return self._chunk(ChatChunkChoice(index, said, speaker.finish, logprobs))
 
     def closing(self, usage: Usage) -> ChatChunk:
         """Usage and no choice."""
@@ -113,12 +159,17 @@ class ChatVoice:
         )
 
     def _choice(self, index: int, choice: Choice) -> ChatChoice:
-        return ChatChoice(
-            index,
-            ChatMessage("assistant", choice.text),
-            choice.generation.finish,
-            chat_logprobs(choice.scores) if self._tells else None,
-        )
+        speaker = self._speaker()
+        written = speaker.speak(choice.text, choice.generation.finish)
+        message = ChatMessage("assistant", written.content)
+        if written.calls:
+            calls = [ChatCall(call.id or "", "function", call.function) for call in written.calls]
+            message = ChatMessage("assistant", written.content or None, calls)
+        logprobs = chat_logprobs(choice.scores) if self._tells else None
+        return ChatChoice(index, message, speaker.finish, logprobs)
+
+    def _speaker(self) -> "_Speaker":
+        return _Speaker(writer_of(self._asked, self._style))
 
     def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
         # With the option every chunk has the field, null but for the last one.

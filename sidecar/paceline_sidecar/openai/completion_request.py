@@ -56,11 +56,7 @@ class CompletionRequest(GenerationRequest):
     @property
     def prompts(self) -> list[str | list[int]]:
         """`prompt`, always as a list of prompts."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if isinstance(self.prompt[0], int):
-            return [[item for item in self.prompt if isinstance(item, int)]]
-        return [item for item in self.prompt if not isinstance(item, int)]
+        return as_prompts(self.prompt)
 
     @property
     def wanted_tokens(self) -> int | None:
@@ -73,3 +69,12 @@ class CompletionRequest(GenerationRequest):
         if self.prompt_logprobs is None and self.echo:
             return self.logprobs
         return self.prompt_logprobs
+
+
+def as_prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
+    """One text, several, the tokens of one, or of several: always a list of prompts."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given[0], int):
+        return [[item for item in given if isinstance(item, int)]]
+    return [item for item in given if not isinstance(item, int)]

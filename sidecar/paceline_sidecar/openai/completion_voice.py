@@ -16,6 +16,7 @@ from paceline_sidecar.openai.logprobs import (
     text_logprobs,
 )
 from paceline_sidecar.openai.responses import Choice, Usage, usage_of
+from paceline_sidecar.service import Service
 
 
 class TextChoice(msgspec.Struct, frozen=True):
@@ -42,9 +43,9 @@ class TextAnswer(msgspec.Struct, frozen=True):
 class CompletionVoice:
     """Text, as it is."""
 
-    def __init__(self, model: str, asked: CompletionRequest) -> None:
+    def __init__(self, service: Service, asked: CompletionRequest) -> None:
         self.include_usage = asked.include_usage
-        self._model = model
+        self._model = asked.model
         self._tells = asked.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())

@@ -1,10 +1,11 @@
 """From a validated request to the job that it stands for."""
 
+import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 from starlette.datastructures import Headers
@@ -67,9 +68,7 @@ def completion_job(asked: CompletionRequest, caller: Caller) -> Job:
     sampling = msgspec.structs.replace(
         _sampling(asked), logprobs=asked.logprobs, prompt_logprobs=asked.wanted_prompt_logprobs
     )
-    job = _job(
-        asked, caller, sampling, [_estimate(prompt) for prompt in prompts], _encoder(prompts)
-    )
+    job = _job(asked, caller, sampling, [estimate(prompt) for prompt in prompts], encoder(prompts))
     return replace(
         job,
         echo=tuple(prompts) if asked.echo else (),
@@ -80,13 +79,22 @@ def completion_job(asked: CompletionRequest, caller: Caller) -> Job:
 def chat_job(asked: ChatRequest, caller: Caller) -> Job:
     """The one prompt that a conversation makes."""
     messages = [message.as_template_input() for message in asked.messages]
-    estimate = sum(_estimate(message["content"]) for message in messages)
+    tools = None
+    if asked.tools and asked.tool_choice != "none":
+        tools = [tool.as_template_input() for tool in asked.tools]
+    tokens = sum(estimate(message["content"]) for message in messages)
+    tokens += estimate(json.dumps(tools)) if tools else 0
+    # A model that must call need not be told how: the grammar sees to it.
+    may_choose = tools is not None and not asked.must_call
     sampling = msgspec.structs.replace(
         _sampling(asked),
         logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         prompt_logprobs=asked.prompt_logprobs,
     )
-    return _job(asked, caller, sampling, [estimate], partial(_encode_chat, messages))
+    encode = partial(_encode_chat, messages, tools, may_choose)
+    job = _job(asked, caller, sampling, [tokens], encode)
+    # What marks a call is a special token to some tokenizers.
+    return replace(job, shows_special_tokens=may_choose)
 
 
 def _sampling(asked: GenerationRequest) -> Sampling:
@@ -125,7 +133,7 @@ def _job(
     return Job(
         sampling=sampling,
         stops=asked.stops,
-        estimates=[each for estimate in estimates for each in (estimate, *alone)],
+        estimates=[each for first in estimates for each in (first, *alone)],
         encode=encode,
         num_choices=num_choices,
         grammar=structure.grammar if structure else None,
@@ -138,13 +146,16 @@ def _job(
     )
 
 
-def _estimate(prompt: str | list[int]) -> int:
+def estimate(prompt: str | list[int]) -> int:
+    """Tokens of a prompt, until the tokenizer says."""
     if isinstance(prompt, str):
         return len(prompt) // _CHARACTERS_PER_TOKEN + 1
     return len(prompt)
 
 
-def _encoder(prompts: list[str | list[int]]) -> Encode:
+def encoder(prompts: list[str | list[int]]) -> Encode:
+    """Tokens of plain prompts; those that are tokens already stay as they are."""
+
     async def encode(codec: Codec) -> list[list[int]]:
         return [
             await codec.encode_text(prompt) if isinstance(prompt, str) else prompt
@@ -154,5 +165,16 @@ def _encoder(prompts: list[str | list[int]]) -> Encode:
     return encode
 
 
-async def _encode_chat(messages: list[dict[str, str]], codec: Codec) -> list[list[int]]:
-    return [await codec.encode_chat(messages)]
+async def _encode_chat(
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    may_choose: bool,
+    codec: Codec,
+) -> list[list[int]]:
+    if may_choose and codec.tool_style is None:
+        message = (
+            "tools: the served model's chat template does not know tools;"
+            " tool_choice `required` or a named function works without"
+        )
+        raise InvalidRequest(message, param="tools")
+    return [await codec.encode_chat(messages, tools)]

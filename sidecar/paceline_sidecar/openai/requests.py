@@ -12,7 +12,12 @@ from pydantic import (
 )
 
 from paceline_sidecar.errors import InvalidRequest
-from paceline_sidecar.openai.structured import Structured, Wanted, wanted_structure
+from paceline_sidecar.openai.structured import (
+    Structured,
+    Wanted,
+    check_size,
+    wanted_structure,
+)
 
 _INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -35,18 +40,35 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class GenerationRequest(Structured):
-    """What completions and chat have in common."""
+class ApiRequest(BaseModel):
+    """What every request has; fields that are not served are refused."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=False)
 
-    # Fields that change the answer and are not served, and the values that ask for nothing.
+    unsupported: ClassVar[dict[str, tuple[object, ...]]] = {}
+    """Fields that would change the answer, and the values that ask for nothing."""
+
+    model: str
+
+    @model_validator(mode="after")
+    def _supported(self) -> Self:
+        for name, harmless in self.unsupported.items():
+            value = (self.model_extra or {}).get(name)
+            if value is not None and value not in harmless:
+                allowed = f" other than {harmless[0]!r}" if harmless else ""
+                message = f"`{name}`{allowed} is not supported."
+                raise InvalidRequest(message, param=name, code="unsupported")
+        return self
+
+
+class GenerationRequest(Structured, ApiRequest):
+    """What completions and chat have in common."""
+
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         "use_beam_search": (False,),
         "guided_decoding_backend": ("auto",),
     }
 
-    model: str
     max_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -71,23 +93,23 @@ class GenerationRequest(Structured):
     user: str | None = None
 
     @model_validator(mode="after")
-    def _supported(self) -> Self:
-        for name, harmless in self.unsupported.items():
-            value = (self.model_extra or {}).get(name)
-            if value is not None and value not in harmless:
-                allowed = f" other than {harmless[0]!r}" if harmless else ""
-                message = f"`{name}`{allowed} is not supported."
-                raise InvalidRequest(message, param=name, code="unsupported")
+    def _can_be_streamed(self) -> Self:
         if self.stream and self.prompt_logprobs is not None:
             message = "`prompt_logprobs` cannot be streamed."
             raise InvalidRequest(message, param="prompt_logprobs")
         return self
 
     @property
+    def asked_structure(self) -> Wanted | None:
+        """What the fields say that the output must be."""
+        return wanted_structure(self)
+
+    @property
     def structure(self) -> Wanted | None:
         """What the output must be; raises `InvalidRequest`."""
-        wanted = wanted_structure(self)
+        wanted = self.asked_structure
         if wanted is not None:
+            check_size(wanted)
             for name in ("ignore_eos", "min_tokens"):
                 if getattr(self, name):
                     message = f"{name}: a structured output ends where its grammar does"
@@ -112,7 +134,7 @@ class GenerationRequest(Structured):
         return self.max_tokens
 
 
-Kind = TypeVar("Kind", bound=GenerationRequest)
+Kind = TypeVar("Kind", bound=ApiRequest)
 
 
 def parse(kind: type[Kind], body: bytes) -> Kind:

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ _MOST_CHARACTERS = {
     "choice": 64 * 1024,
     "grammar": 32 * 1024,
 }
+_PATTERN = re.compile(r'"pattern(?:Properties)?"\s*:\s*[{]?\s*("(?:[^"\\]|\\.)*")')
 _ANY_OBJECT = Grammar("json_schema", '{"type":"object"}')
 
 Schema = dict[str, Any]
@@ -86,14 +88,32 @@ def wanted_structure(asked: Structured) -> Wanted | None:
         names = " and ".join(each.param for each in wanted[:2])
         message = f"{wanted[1].param}: at most one structure can be asked for, got {names}"
         raise InvalidRequest(message, param=wanted[1].param)
-    grammar, param = wanted[0].grammar, wanted[0].param
+    return wanted[0]
+
+
+def check_size(wanted: Wanted) -> None:
+    """Raise `InvalidRequest` for a grammar of too many characters, or of none."""
+    grammar, param = wanted.grammar, wanted.param
     most = _MOST_CHARACTERS[grammar.kind]
     if len(grammar.text) > most:
         message = f"{param} has {len(grammar.text)} characters, {most} are the most"
         raise InvalidRequest(message, param=param)
+    line = max(map(len, _lines(grammar)), default=0)
+    if line > _MOST_CHARACTERS["regex"]:
+        message = f"{param} has an expression or a line of {line} characters, "
+        message += f"{_MOST_CHARACTERS['regex']} are the most"
+        raise InvalidRequest(message, param=param)
     if not grammar.text:
         raise InvalidRequest(f"{param} is empty", param=param)
-    return wanted[0]
+
+
+def _lines(grammar: Grammar) -> list[str]:
+    """What may hold an expression that takes long to compile: no expression spans lines."""
+    if grammar.kind == "grammar":
+        return grammar.text.splitlines()
+    if grammar.kind == "json_schema" and '"pattern' in grammar.text:
+        return _PATTERN.findall(grammar.text)
+    return []
 
 
 def _response_format(asked: Structured) -> list[Wanted]:

@@ -15,7 +15,8 @@ from paceline_sidecar.generation import Delta
 from paceline_sidecar.intake import Job, open_exchange
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.openai.job import Caller, read_lane, read_timeout_s
-from paceline_sidecar.openai.requests import GenerationRequest, parse
+from paceline_sidecar.openai.pooling_job import Embeddings, Scores
+from paceline_sidecar.openai.requests import ApiRequest, GenerationRequest, parse
 from paceline_sidecar.openai.responses import Choice, Voice
 from paceline_sidecar.openai.stream import EventStream
 from paceline_sidecar.service import Service
@@ -24,9 +25,10 @@ from paceline_sidecar.service import Service
 _LONG_BODY_BYTES = 64 * 1024
 
 Asked = TypeVar("Asked", bound=GenerationRequest)
+Kind = TypeVar("Kind", bound=ApiRequest)
 
 
-async def understand(request: Request, kind: type[Asked], *, max_body_bytes: int) -> Asked:
+async def understand(request: Request, kind: type[Kind], *, max_body_bytes: int) -> Kind:
     """Read and validate the body; raises `InvalidRequest`."""
     body = await read_body(request, max_bytes=max_body_bytes)
     if len(body) > _LONG_BODY_BYTES:
@@ -39,6 +41,16 @@ def authorise(request: Request, keys: BearerKeys | None) -> str:
     return "" if keys is None else keys.check(request.headers.get("authorization"))
 
 
+async def answer_numbers(
+    service: Service, request: Request, model: str, asked: Embeddings | Scores, *, salt: str
+) -> Response:
+    """Run a request whose answer is no text."""
+    job = asked.job(_caller(service, request, model, salt))
+    choices = await while_connected(request.receive, _choices(service, job))
+    numbers = asked.answer(service.name, choices)
+    return Response(msgspec.json.encode(numbers), media_type="application/json")
+
+
 async def answer(
     service: Service,
     request: Request,
@@ -46,22 +58,15 @@ async def answer(
     *,
     salt: str,
     job_of: Callable[[Asked, Caller], Job],
-    voice_of: Callable[[str, Asked], Voice],
+    voice_of: Callable[[Service, Asked], Voice],
 ) -> Response:
     """Run the request; a failure before the first byte is raised, a later one is an event."""
-    caller = Caller(
-        arrived_at=request.scope.get("arrived_at", service.clock()),
-        lane=read_lane(request.headers),
-        timeout_s=read_timeout_s(request.headers),
-        cache_salt=salt,
-        adapter=_adapter(service, asked.model),
-    )
-    job = job_of(asked, caller)
-    voice = voice_of(asked.model, asked)
+    job = job_of(asked, _caller(service, request, asked.model, salt))
+    voice = voice_of(service, asked)
     if asked.stream:
         opened = await while_connected(request.receive, _open_and_wait(service, job))
         return EventStream(opened[0], voice, opened[1])
-    whole = await while_connected(request.receive, _whole(service, job, voice))
+    whole = voice.whole(await while_connected(request.receive, _choices(service, job)))
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
@@ -74,6 +79,16 @@ def _adapter(service: Service, model: str) -> str:
     raise ModelUnknown(model)
 
 
+def _caller(service: Service, request: Request, model: str, salt: str) -> Caller:
+    return Caller(
+        arrived_at=request.scope.get("arrived_at", service.clock()),
+        lane=read_lane(request.headers),
+        timeout_s=read_timeout_s(request.headers),
+        cache_salt=salt,
+        adapter=_adapter(service, model),
+    )
+
+
 async def _open_and_wait(service: Service, job: Job) -> tuple[Exchange, tuple[int, Delta] | None]:
     """Up to the first piece: until then a failure still gets a status of its own."""
     exchange = await open_exchange(service, job)
@@ -84,10 +99,10 @@ async def _open_and_wait(service: Service, job: Job) -> tuple[Exchange, tuple[in
         raise
 
 
-async def _whole(service: Service, job: Job, voice: Voice) -> msgspec.Struct:
+async def _choices(service: Service, job: Job) -> list[Choice]:
     with await open_exchange(service, job) as exchange:
         choices = [Choice(generation) for generation in exchange.generations]
         while (piece := await exchange.next()) is not None:
             index, delta = piece
             choices[index].add(delta)
-        return voice.whole(choices)
+        return choices

@@ -1,9 +1,10 @@
 """A model's Jinja chat template, rendered in a sandbox that cannot change what it is given."""
 
+import json
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -19,14 +20,22 @@ class ChatTemplate:
         )
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
+        environment.filters["tojson"] = _tojson
         self._template = environment.from_string(source)
         self._special_tokens = special_tokens
+        self.takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        """Whether it shows the model what it may call."""
 
-    def render(self, messages: list[dict[str, str]]) -> str:
+    def render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+    ) -> str:
         """The prompt after which the assistant speaks."""
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special_tokens
+                messages=messages,
+                tools=tools,
+                add_generation_prompt=True,
+                **self._special_tokens,
             )
         # A template meets whatever roles and order the client sends: its errors are the client's.
         except (TemplateError, TypeError, ValueError, LookupError) as error:
@@ -57,6 +66,11 @@ def read_special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
+
+
+def _tojson(value: object, indent: int | None = None) -> str:
+    """Plain JSON: a template writes for a model, where Jinja's own filter writes for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _strftime_now(format_: str) -> str:

@@ -4,12 +4,14 @@ import asyncio
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.text.chat_template import ChatTemplate, read_special_tokens, read_template
 from paceline_sidecar.text.token_text import TokenTexts
+from paceline_sidecar.text.tool_calls import ToolStyle, style_of
 
 # Below this many characters encoding takes under a millisecond: a thread would cost more.
 _SHORT_CHARACTERS = 2_000
@@ -22,6 +24,8 @@ class Codec:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     token_texts: TokenTexts
+    tool_style: ToolStyle | None = None
+    """How the model writes calls of tools; None where it knows none."""
 
     @classmethod
     def load(cls, run_dir: Path) -> "Codec":
@@ -32,7 +36,12 @@ class Codec:
         config = json.loads((run_dir / "tokenizer_config.json").read_text(encoding="utf-8"))
         source = read_template(config)
         template = None if source is None else ChatTemplate(source, read_special_tokens(config))
-        return cls(tokenizer=tokenizer, template=template, token_texts=TokenTexts(tokenizer))
+        return cls(
+            tokenizer=tokenizer,
+            template=template,
+            token_texts=TokenTexts(tokenizer),
+            tool_style=style_of(source) if source and template and template.takes_tools else None,
+        )
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of a prompt that was given as tokens, special tokens included."""
@@ -43,15 +52,17 @@ class Codec:
         """Tokens of a plain prompt, with the special tokens that the model expects around one."""
         return await self._encode(text, add_special_tokens=True)
 
-    async def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+    async def encode_chat(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+    ) -> list[int]:
         """Tokens of a conversation; the template brings its own special tokens."""
         if self.template is None:
             raise InvalidRequest("The served model has no chat template.", param="messages")
         characters = sum(len(message["content"]) for message in messages)
         if characters < _SHORT_CHARACTERS:
-            prompt = self.template.render(messages)
+            prompt = self.template.render(messages, tools)
         else:
-            prompt = await asyncio.to_thread(self.template.render, messages)
+            prompt = await asyncio.to_thread(self.template.render, messages, tools)
         return await self._encode(prompt, add_special_tokens=False)
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:

@@ -10,9 +10,13 @@ _CONTEXT_TOKENS = 6
 class Detokenizer:
     """Holds the incomplete end of one output."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: list[int], *, skip_special_tokens: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(prompt_ids[-_CONTEXT_TOKENS:], skip_special_tokens=True)
+        self._stream = DecodeStream(
+            prompt_ids[-_CONTEXT_TOKENS:], skip_special_tokens=skip_special_tokens
+        )
 
     def push(self, token_ids: list[int]) -> str:
         """The text that these tokens complete."""

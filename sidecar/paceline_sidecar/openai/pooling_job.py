@@ -1,0 +1,137 @@
+"""From a request for embeddings or scores to its job, and from what was computed to the answer."""
+
+import base64
+import struct
+import time
+import uuid
+from typing import Literal
+
+import msgspec
+
+from paceline_engine.wire import Pooling, Sampling
+from paceline_sidecar.errors import EngineFault, InvalidRequest
+from paceline_sidecar.intake import Job
+from paceline_sidecar.openai.job import Caller, Encode, encoder, estimate
+from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest, ScoreRequest
+from paceline_sidecar.openai.responses import Choice, Usage, usage_of
+from paceline_sidecar.text.codec import Codec
+
+_FLOAT_BYTES = 4
+
+
+class Embedding(msgspec.Struct, frozen=True):
+    """One input's embedding, as numbers or as base64 of little-endian float32."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One pair's score."""
+
+    index: int
+    score: float
+    """Sum over the tokens of `text_2` of the logarithm of their probability after `text_1`."""
+    num_tokens: int
+    """Of `text_2`: `score / num_tokens` is comparable between texts of different lengths."""
+    object: Literal["score"] = "score"
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """The answer to either."""
+
+    id: str
+    created: int
+    model: str
+    data: list[Embedding] | list[Score]
+    usage: Usage
+    object: Literal["list"] = "list"
+
+
+class Embeddings:
+    """One request for embeddings."""
+
+    def __init__(self, asked: EmbeddingsRequest, pooling: Pooling) -> None:
+        self._asked = asked
+        self._pooling: Pooling = pooling
+
+    def job(self, caller: Caller) -> Job:
+        """Compute every input once; the token that would follow is not shown."""
+        prompts = self._asked.prompts
+        sampling = Sampling(max_tokens=1, temperature=0.0, pooling=self._pooling)
+        return _job(sampling, caller, [estimate(prompt) for prompt in prompts], encoder(prompts))
+
+    def answer(self, model: str, choices: list[Choice]) -> Numbers:
+        """Every embedding, in the order of the inputs."""
+        data = [
+            Embedding(index, self._written(choice.generation.embedding))
+            for index, choice in enumerate(choices)
+        ]
+        return _answer("embd", model, data, choices)
+
+    def _written(self, embedding: bytes) -> list[float] | str:
+        if not embedding:
+            raise EngineFault("The engine computes no embeddings.")
+        if self._asked.encoding_format == "base64":
+            return base64.b64encode(embedding).decode()
+        return list(struct.unpack(f"<{len(embedding) // _FLOAT_BYTES}f", embedding))
+
+
+class Scores:
+    """One request for scores."""
+
+    def __init__(self, asked: ScoreRequest) -> None:
+        self._pairs = asked.pairs
+        self._starts: list[int] = []
+        """Tokens of each pair's first text."""
+
+    def job(self, caller: Caller) -> Job:
+        """Compute every pair as one text, and tell of its tokens."""
+        sampling = Sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+        estimates = [estimate(first + second) for first, second in self._pairs]
+        return _job(sampling, caller, estimates, self._encode)
+
+    async def _encode(self, codec: Codec) -> list[list[int]]:
+        """The second text's tokens are those that the first one's do not account for."""
+        prompts = []
+        for first, second in self._pairs:
+            start = len(await codec.encode_text(first))
+            prompt = await codec.encode_text(first + second)
+            if start == 0 or len(prompt) <= start:
+                message = "text_2 adds no token to text_1"
+                raise InvalidRequest(message, param="text_2")
+            self._starts.append(start)
+            prompts.append(prompt)
+        return prompts
+
+    def answer(self, model: str, choices: list[Choice]) -> Numbers:
+        """Every score, in the order of the pairs."""
+        data = []
+        for index, (start, choice) in enumerate(zip(self._starts, choices, strict=True)):
+            scored = choice.generation.prompt_scores[start:]
+            logprobs = [each.logprob for each in scored if each.logprob is not None]
+            data.append(Score(index, sum(logprobs), len(logprobs)))
+        return _answer("score", model, data, choices)
+
+
+def _job(sampling: Sampling, caller: Caller, estimates: list[int], encode: Encode) -> Job:
+    return Job(
+        sampling=sampling,
+        stops=(),
+        estimates=estimates,
+        encode=encode,
+        shows_output=False,
+        lane=caller.lane,
+        arrived_at=caller.arrived_at,
+        timeout_s=caller.timeout_s,
+        cache_salt=caller.cache_salt,
+        adapter=caller.adapter,
+    )
+
+
+def _answer(
+    kind: str, model: str, data: list[Embedding] | list[Score], choices: list[Choice]
+) -> Numbers:
+    usage = usage_of([choice.generation for choice in choices])
+    return Numbers(f"{kind}-{uuid.uuid4().hex}", int(time.time()), model, data, usage)
