@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
 
 import jsonschema
@@ -112,15 +113,27 @@ class _Broken:
 
 
 class _Stuck:
-    """A constraint that never comes to an end."""
+    """A constraint that works without end."""
 
     def __init__(self) -> None:
-        self.go_on = threading.Event()
+        self.end = threading.Event()
 
     def allowed(self, output_ids: Sequence[int], words: Words) -> None:
-        """Wait for the end of the test."""
+        """Work until the end of the test."""
         del output_ids, words
-        assert self.go_on.wait(timeout=60)
+        work = b"x" * 2**20
+        while not self.end.is_set():
+            blake2b(work)  # lets go of the interpreter's lock, as matchers do
+
+
+class _Slow:
+    """A constraint that waits long, as threads do on a busy machine, and works little."""
+
+    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+        """Allow everything, after a while."""
+        del output_ids
+        threading.Event().wait(timeout=0.3)
+        words[:] = 2**32 - 1
 
 
 def test_a_grammar_that_breaks_ends_its_request_alone(tiny: TinyEngine) -> None:
@@ -129,21 +142,24 @@ def test_a_grammar_that_breaks_ends_its_request_alone(tiny: TinyEngine) -> None:
     free = Sampling(max_tokens=6, temperature=0.0, ignore_eos=True)
     stuck = _Stuck()
     engine.submit(Submit("broken", [1, 2], free), _Broken())
-    engine.submit(Submit("stuck", [3, 4], free), stuck)
+    for number in range(5):  # more than there are threads
+        engine.submit(Submit(f"stuck {number}", [3, 4], free), stuck)
+    engine.submit(Submit("slow", [7, 8], free), _Slow())
     engine.submit(Submit("free", [5, 6], free))
 
     outputs: dict[str, list[Output]] = {}
     while not engine.is_idle:
         for output in engine.step():
             outputs.setdefault(output.id, []).append(output)
-    stuck.go_on.set()
+    stuck.end.set()
 
-    for name in ("broken", "stuck"):
+    for name in ("broken", *(f"stuck {number}" for number in range(5))):
         assert outputs[name][-1].finish == "error"
         assert outputs[name][-1].is_invalid
         assert "the grammar is too complex" in (outputs[name][-1].error or "")
     assert sum(len(output.token_ids) for output in outputs["broken"]) == 2
-    assert sum(len(output.token_ids) for output in outputs["free"]) == 6
+    for name in ("slow", "free"):
+        assert sum(len(output.token_ids) for output in outputs[name]) == 6
 
 
 def test_a_structured_output_ends_where_its_grammar_does(

@@ -1,8 +1,9 @@
 """Which tokens each constrained row may take, computed while the model computes its scores."""
 
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -14,37 +15,76 @@ from paceline_engine.errors import BadConstraint
 from paceline_engine.grammar import no_words
 from paceline_engine.request import Request
 
-# The step waits for a mask as long as it has taken until then, and at least this long.
-_LEAST_PATIENCE_S = 0.25
+# Of its thread's own time, so that a busy machine refuses nobody. A matcher gives up by itself at
+# half of it, unless a single mask goes beyond.
+_MOST_MASK_S = 0.1
+_LOOK_EVERY_S = 0.02
 _MOST_THREADS = 4
 _WHAT = "structured output"
+
+
+class _Mask:
+    """One row's mask on its way."""
+
+    def __init__(self, row: int, request: Request, constraint: Constraint, words: Words) -> None:
+        self.row = row
+        self.request = request
+        self._constraint = constraint
+        self._words = words
+        self._clock: tuple[int, float] | None = None
+        """The thread's clock, and what it showed at the start."""
+        self.done: Future[None]
+
+    def fill(self) -> None:
+        """Run in a thread of the pool."""
+        clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._clock = clock, time.clock_gettime(clock)
+        output_ids = self.request.token_ids[self.request.num_prompt_tokens :]
+        self._constraint.allowed(output_ids, self._words)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has taken more than it may and is not done."""
+        if self._clock is None or self.done.done():
+            return False
+        clock, started = self._clock
+        return time.clock_gettime(clock) - started > _MOST_MASK_S
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMasks:
     """The masks of one step, one for each constrained row."""
 
-    rows: list[int]
-    requests: list[Request]
+    masks: list[_Mask]
     words: Words
-    done: list[Future[None]]
-    started: float
+    give_up: Callable[[], None]
+    """Leave the threads that are stuck to themselves."""
 
     def apply(self, logits: Tensor) -> None:  # [rows of the step, vocab]
         """Rule out every other token; raises `BadConstraint` for a grammar that costs too much."""
-        patience_s = max(_LEAST_PATIENCE_S, time.monotonic() - self.started)
-        wait(self.done, timeout=patience_s)
-        for request, future in zip(self.requests, self.done, strict=True):
-            if not future.done():
-                raise BadConstraint(request.id, f"{_WHAT}: the grammar is too complex")
-            # A RuntimeError: the last step gave up waiting, and the mask is still at work.
-            if isinstance(error := future.exception(), ValueError | RuntimeError):
-                raise BadConstraint(request.id, f"{_WHAT}: {error}") from error
-            future.result()
+        self._wait()
+        for mask in self.masks:
+            # A RuntimeError: it was given up before, and its matcher is still at work.
+            if isinstance(error := mask.done.exception(), ValueError | RuntimeError):
+                raise BadConstraint(mask.request.id, f"{_WHAT}: {error}") from error
+            mask.done.result()
         allowed = _unpacked(torch.from_numpy(self.words.view("int32")).to(logits.device))
-        rows = torch.tensor(self.rows, device=logits.device)
+        rows = torch.tensor([mask.row for mask in self.masks], device=logits.device)
         allowed = allowed[:, : logits.shape[-1]]
         logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
+
+    def _wait(self) -> None:
+        """Until all are done; once one is stuck, what waits behind it is called off."""
+        pending = {mask.done for mask in self.masks}
+        stuck: list[_Mask] = []
+        while not pending <= {mask.done for mask in stuck}:
+            _, pending = wait(pending, timeout=_LOOK_EVERY_S)
+            stuck += [mask for mask in self.masks if mask.is_stuck and mask not in stuck]
+            if stuck:
+                pending = {future for future in pending if not future.cancel()}
+        if stuck:
+            self.give_up()
+            raise BadConstraint(stuck[0].request.id, f"{_WHAT}: the grammar is too complex")
 
 
 class MaskMaker:
@@ -63,14 +103,13 @@ class MaskMaker:
         if not held:
             return None
         words = no_words(len(held), vocab_size)
-        done = [
-            self._threads().submit(_fill, request, constraint, words[place])
-            for place, (_, request, constraint) in enumerate(held)
+        masks = [
+            _Mask(row, request, constraint, words[place])
+            for place, (row, request, constraint) in enumerate(held)
         ]
-        rows = [row for row, _, _ in held]
-        return PendingMasks(
-            rows, [request for _, request, _ in held], words, done, time.monotonic()
-        )
+        for mask in masks:
+            mask.done = self._threads().submit(mask.fill)
+        return PendingMasks(masks, words, self._give_up)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -78,9 +117,10 @@ class MaskMaker:
             self._pool = ThreadPoolExecutor(min(cores, _MOST_THREADS), "paceline-mask")
         return self._pool
 
-
-def _fill(request: Request, constraint: Constraint, words: Words) -> None:
-    constraint.allowed(request.token_ids[request.num_prompt_tokens :], words)
+    def _give_up(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
 
 def _unpacked(words: Tensor) -> Tensor:  # [rows, words] of int32 -> [rows, words * 32] of bool
