@@ -20,7 +20,7 @@ from plants.hardware import MAX_STEP_TOKENS, Hardware, Noise, StepCosts
 
 Floats = npt.NDArray[np.float64]
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_LEAST_STEPS = 100
+LEAST_STEPS = 100
 _ROUNDS = 8
 _HUBER = 1.5
 _SWEEPS = 500
@@ -46,8 +46,8 @@ class Profile:
 def profiled(steps: Sequence[Step], info: EngineInfo, capacity: CapacityValues) -> Profile:
     """Fit a device. Raises ProfileError."""
     clean = [s for s in steps if s.clean and s.wall_ms > 0 and s.decode + s.prefill > 0]
-    if len(clean) < _LEAST_STEPS:
-        raise ProfileError(f"at least {_LEAST_STEPS} clean steps are needed, got {len(clean)}")
+    if len(clean) < LEAST_STEPS:
+        raise ProfileError(f"at least {LEAST_STEPS} clean steps are needed, got {len(clean)}")
     knots = _knots(clean)
     columns = _columns(clean, knots)
     wall = np.array([s.wall_ms for s in clean])
@@ -80,7 +80,7 @@ def _knots(steps: Sequence[Step]) -> tuple[int, ...]:
     kept = [low]
     for knot in inner:
         # A stretch that few steps fall into says nothing of its own slope.
-        if np.count_nonzero((tokens > kept[-1]) & (tokens <= knot)) >= _LEAST_STEPS // 20:
+        if np.count_nonzero((tokens > kept[-1]) & (tokens <= knot)) >= LEAST_STEPS // 20:
             kept.append(knot)
     return (*kept, high) if high > low else (low,)
 

@@ -17,11 +17,14 @@ from paceline_operator.traffic.workload import PlannedRequest, excerpt
 from paceline_operator.tuning.model import PodTarget
 from paceline_operator.tuning_loop import TuningLoop
 from sim_to_real.course import INTERVAL_S, Course
+from sim_to_real.fitted import LEAST_STEPS
 from sim_to_real.recording import Recording, Watched
 from sim_to_real.served import BATCH, BUDGET
 
 _STAGES = ((BATCH, BUDGET), (BATCH, 192), (16, 64), (4, 24))
 """Limits under which a profile looks at the engine: chunks of every size."""
+_ENOUGH_STEPS = 2 * LEAST_STEPS
+"""A busy machine is looked at for longer than was asked."""
 _CROWDS = (1, 2, 4, 8, 14)
 _PATIENCE_S = 60.0
 _LEASE_S = 600.0
@@ -50,7 +53,7 @@ class RealPod:
             await self._hold(Limits(batch, budget))
             await self._drive(_crowd(random))
             await self._read()
-            if time.monotonic() > until:
+            if time.monotonic() > until and len(self._watched.recording.steps) >= _ENOUGH_STEPS:
                 break
         await asyncio.sleep(_REPORTED_S)
         await self._read()
