@@ -267,13 +267,16 @@ def _request(
 
 def _output(request: Request) -> Output:
     newest = [request.token_ids[-1]]
+    is_first = request.num_output_tokens == 1
+    if request.is_plain and not is_first:  # nearly every output of every step
+        return Output(request.id, newest, request.finish)
     likelihoods = [] if request.likelihood is None else [request.likelihood]
-    if request.num_output_tokens > 1:
-        return Output(request.id, newest, finish=request.finish, likelihoods=likelihoods)
+    if not is_first:
+        return Output(request.id, newest, request.finish, likelihoods=likelihoods)
     return Output(
         request.id,
         newest,
-        finish=request.finish,
+        request.finish,
         cached_tokens=request.num_cached,
         scheduled_at=request.scheduled_at,
         likelihoods=likelihoods,

@@ -1,12 +1,14 @@
 """Several choices of one prompt: computed once, counted once, ended together."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine
 from paceline_testing.waiting import wait_until
+from paceline_testing.whole_service import whole_service
 
 CHAT = [{"role": "user", "content": "Hi"}]
 
@@ -103,3 +105,23 @@ def test_n_is_a_metric(sidecar: Sidecar) -> None:
     values = {line.split("{")[0]: float(line.split()[-1]) for line in counted}
     assert values["vllm:request_params_n_sum"] == 6
     assert values["vllm:request_params_n_count"] == 2
+
+
+def test_a_real_engine_computes_the_prompt_once(tmp_path: Path) -> None:
+    """Every other choice finds all blocks of it but the last."""
+    prompt = [5 + 7 * i % 250 for i in range(41)]
+    with whole_service(tmp_path / "tiny") as (sidecar, _):
+        done = sidecar.openai.completions.create(
+            model="tiny", prompt=prompt, n=4, max_tokens=8, temperature=1.0, seed=1
+        )
+
+        def hits() -> float:
+            lines = sidecar.public.get("/metrics").text.splitlines()
+            found = [line for line in lines if line.startswith("vllm:prefix_cache_hits_total")]
+            return float(found[0].split()[-1]) if found else 0.0
+
+        wait_until(lambda: hits() == 3 * 40)
+
+    assert len({choice.text for choice in done.choices}) > 1
+    assert done.usage is not None
+    assert done.usage.prompt_tokens == 41
