@@ -50,7 +50,9 @@ class Engine:
         swapper: Swapper | None = None,
         scheduling: Scheduling = "continuous",
         adapters: Adapters | None = None,
+        draft_tokens: int = 0,
     ) -> None:
+        """Guess up to `draft_tokens` tokens per step and sequence, where that pays."""
         self.control = LimitsControl(limits, capacity)
         self.scheduler = SCHEDULERS[scheduling](
             capacity,
@@ -59,6 +61,7 @@ class Engine:
             # Padding is computed into a request's own blocks: they must be nobody else's.
             prefix_caching=prefix_caching and scheduling == "continuous",
             swapper=swapper,
+            draft_tokens=draft_tokens,
         )
         self.pacer = pacer
         self.log = StepLog()
@@ -266,8 +269,8 @@ def _request(
 
 
 def _output(request: Request) -> Output:
-    newest = [request.token_ids[-1]]
-    is_first = request.num_output_tokens == 1
+    newest = request.token_ids[-request.num_newest :]
+    is_first = request.num_output_tokens == request.num_newest
     if request.is_plain and not is_first:  # nearly every output of every step
         return Output(request.id, newest, request.finish)
     likelihoods = [] if request.likelihood is None else [request.likelihood]

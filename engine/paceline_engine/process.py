@@ -108,6 +108,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             swapper=model.swapper,
             scheduling=settings.scheduling,
             adapters=model.adapters,
+            draft_tokens=settings.speculative_tokens if settings.speculative == "ngram" else 0,
         )
         worker = Worker(
             engine,

@@ -54,6 +54,8 @@ class Request:
     """Tokens whose keys and values lie there."""
     is_aged: bool = False
     """The other lane had to wait until it was in: it does not give way any more."""
+    num_newest: int = 1
+    """Tokens that the last step gave it: more than one where a draft held."""
     scheduled_at: float | None = None
     first_token_at: float | None = None
     finish: FinishReason | None = None

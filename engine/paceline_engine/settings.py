@@ -71,6 +71,10 @@ class Settings(BaseSettings):
     """`static` and `dynamic` batches are padded and run until all of their requests have ended."""
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
+    speculative: Literal["none", "ngram"] = "none"
+    """Guesses of coming tokens that a step verifies, where the step model says that it pays."""
+    speculative_tokens: int = Field(default=4, ge=1, le=16)
+    """Guessed tokens per step and sequence at most."""
 
     initial_batch_size: int | None = Field(default=None, ge=1)
     """Limit until the first change; the capacity by default."""

@@ -28,15 +28,18 @@ class Totals:
 
     def count(self, batch: Batch, sampled: list[Request]) -> None:
         """Add a step that has run."""
-        chunks = [piece for piece in batch.slices[batch.num_decodes :] if not piece.is_padding]
+        prompts = batch.slices[batch.num_decodes + batch.num_drafted :]
+        chunks = [piece for piece in prompts if not piece.is_padding]
         self.steps += 1
         self.padding_tokens += batch.num_padding
         self.prompt_tokens += sum(piece.count for piece in chunks)
-        self.output_tokens += len(sampled)
+        self.output_tokens += sum(request.num_newest for request in sampled)
         self.batch_prompt_tokens += sum(
             piece.count for piece in chunks if piece.request.lane == "batch"
         )
-        self.batch_output_tokens += sum(request.lane == "batch" for request in sampled)
+        self.batch_output_tokens += sum(
+            request.num_newest for request in sampled if request.lane == "batch"
+        )
 
 
 @dataclass(slots=True)
@@ -69,13 +72,19 @@ class Work:
 
 
 def work_of(batch: Batch, context: int) -> Work:
-    """Measure a batch whose decodes have `context` tokens of context in all."""
-    chunks = batch.slices[batch.num_decodes :]
+    """Measure a batch whose decodes have `context` tokens of context in all.
+
+    Guessed tokens are computed as a prompt's are, and count as such.
+    """
+    num_decodes = batch.num_decodes + batch.num_drafted
+    chunks = batch.slices[num_decodes:]
+    drafted = batch.slices[batch.num_decodes : num_decodes]
     return Work(
-        decode=batch.num_decodes,
-        prefill=sum(piece.count for piece in chunks),
+        decode=num_decodes,
+        prefill=sum(piece.count for piece in chunks) + sum(len(piece.draft) for piece in drafted),
         context=context,
-        attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks)),
+        attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks))
+        + sum(len(piece.draft) * piece.start for piece in drafted),
     )
 
 
@@ -100,6 +109,8 @@ def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: fl
         waiting_by_lane={lane: len(scheduler.waiting[lane]) for lane in LANES},
         running_by_lane={lane: scheduler.rows.by_lane[lane] for lane in LANES},
         running_output_tokens=_lengths([r.num_output_tokens for r in scheduler.running()]),
+        draft_tokens=scheduler.speculation.num_drafted,
+        accepted_tokens=scheduler.speculation.num_accepted,
         displaced=scheduler.num_displaced,
         swapped=scheduler.num_swapped,
         padding_tokens=totals.padding_tokens,

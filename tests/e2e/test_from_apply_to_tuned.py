@@ -150,11 +150,11 @@ def test_diagnose_asks_a_pod_through_the_users_own_kubectl(quickstart: Quickstar
     """Port and token with the rights of the kubeconfig; nothing is exposed for it."""
     cluster = quickstart.cluster
     tools = os.pathsep.join([str(Path(kubectl_command()).parent), os.environ["PATH"]])
-    command = ["diagnose", quickstart.name, "--seconds", "900", "--format", "json"]
+    paceline = "from paceline_operator.local.cli import main; main()"
+    wanted = ["--seconds=900", "--format=json", f"--kubeconfig={cluster.kubeconfig}"]
 
     done = subprocess.run(
-        [sys.executable, "-c", "from paceline_operator.local.cli import main; main()", *command]
-        + ["--kubeconfig", str(cluster.kubeconfig)],
+        [sys.executable, "-c", paceline, "diagnose", quickstart.name, *wanted],
         env=os.environ | {"PATH": tools},
         capture_output=True,
         text=True,

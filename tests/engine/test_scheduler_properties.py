@@ -97,14 +97,16 @@ class EngineMachine(RuleBasedStateMachine):
         prefix_caching=st.booleans(),
         num_slots=st.sampled_from([0, 2, 9, 40]),
         scheduling=st.sampled_from(SCHEDULINGS),
+        draft_tokens=st.sampled_from([0, 0, 3]),
     )
-    def start(
+    def start(  # noqa: PLR0917 - hypothesis passes them by name
         self,
         spare_blocks: int,
         block_size: int,
         prefix_caching: bool,
         num_slots: int,
         scheduling: Scheduling,
+        draft_tokens: int,
     ) -> None:
         # The smallest pool holds one longest request and not a block more.
         num_blocks = -(-MAX_MODEL_LEN // block_size) + spare_blocks
@@ -123,6 +125,7 @@ class EngineMachine(RuleBasedStateMachine):
             prefix_caching=prefix_caching,
             swapper=lambda runner: FakeSwapper(runner, num_slots),
             scheduling=scheduling,
+            draft_tokens=draft_tokens,
         )
         self.is_paced = scheduling == "continuous"
         self.num_slots = num_slots
@@ -136,16 +139,17 @@ class EngineMachine(RuleBasedStateMachine):
     def check_batch(self, batch: Batch) -> None:
         """Called by the runner with each batch that the scheduler has made."""
         limits = self.engine.control.limits
-        allowed = max(min(limits.token_budget, self.pacer.allowed), batch.num_decodes + 1)
-        assert not self.is_paced or batch.num_tokens <= max(allowed, batch.num_decodes)
+        decodes = batch.num_decodes + batch.num_drafted
+        allowed = max(min(limits.token_budget, self.pacer.allowed), decodes + 1)
+        assert not self.is_paced or batch.num_tokens <= max(allowed, decodes)
         assert not self.is_paced or batch.num_padding == 0
-        assert batch.num_tokens <= max(limits.token_budget, batch.num_decodes)
+        assert batch.num_tokens <= max(limits.token_budget, decodes)
         assert batch.num_tokens <= self.under_test.capacity.max_token_budget
         running = self.engine.scheduler.num_running
         assert running <= max(limits.max_batch_size, self.running_before)
-        assert [piece.is_decode for piece in batch.slices] == [True] * batch.num_decodes + [
-            False
-        ] * (len(batch.slices) - batch.num_decodes)
+        assert [piece.is_decode for piece in batch.slices] == [True] * decodes + [False] * (
+            len(batch.slices) - decodes
+        )
 
     @rule(arrival=arrivals)
     def arrive(self, arrival: Arrival) -> None:

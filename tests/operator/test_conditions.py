@@ -252,7 +252,10 @@ def test_a_refused_write_is_a_condition() -> None:
     [
         ({"model": {"uri": "s3://bucket/model"}}, "s3://"),
         ({"engine": {"tensorParallelSize": 2}}, "engine.tensorParallelSize"),
-        ({"engine": {"speculative": {"method": "NGram"}}}, "engine.speculative.method NGram"),
+        (
+            {"engine": {"speculative": {"method": "Draft", "draftModelUri": "builtin://a"}}},
+            "engine.speculative.method Draft",
+        ),
         ({"monitoring": {"podMonitor": True}}, "monitoring.podMonitor"),
     ],
     ids=["s3", "tensor parallel", "speculative", "monitor"],

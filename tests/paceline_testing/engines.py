@@ -90,6 +90,7 @@ class EngineUnderTest:
         prefix_caching: bool = True,
         swapper: Callable[[FakeRunner], Swapper] | None = None,
         scheduling: Scheduling = "continuous",
+        draft_tokens: int = 0,
     ) -> None:
         self.capacity = capacity or a_capacity()
         self.info = info or a_model_info()
@@ -105,6 +106,7 @@ class EngineUnderTest:
             prefix_caching=prefix_caching,
             scheduling=scheduling,
             swapper=None if swapper is None else swapper(self.runner),
+            draft_tokens=draft_tokens,
         )
         self.outputs: dict[str, list[Output]] = {}
         self.finished: list[str] = []

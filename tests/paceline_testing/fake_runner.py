@@ -3,8 +3,10 @@
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
+from paceline_engine.drafting.verify import verify
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_engine.limits import Capacity
+from paceline_engine.runner import Next
 from paceline_engine.scheduling.batch import Batch, Slice
 
 
@@ -35,7 +37,7 @@ class FakeRunner:
         self.slots: list[int | None] = [None] * (capacity.num_blocks * capacity.block_size)
         self.before_run: Callable[[Batch], None] = lambda _: None
 
-    def run(self, batch: Batch) -> list[int | None]:
+    def run(self, batch: Batch) -> list[Next]:
         """Write every slice, then read the whole context of those that sample."""
         self.before_run(batch)
         self._check_rows(batch)
@@ -49,14 +51,23 @@ class FakeRunner:
         return slice(block_id * size, (block_id + 1) * size)
 
     def _write(self, piece: Slice) -> None:
+        token_ids = (*piece.request.token_ids, *piece.draft)
         for position in range(piece.start, piece.start + piece.count):
-            self.slots[self._slot(piece, position)] = piece.request.token_ids[position]
+            self.slots[self._slot(piece, position)] = token_ids[position]
 
-    def _sample(self, piece: Slice) -> int:
+    def _sample(self, piece: Slice) -> Next:
         end = piece.start + piece.count
         read = [self.slots[self._slot(piece, position)] for position in range(end)]
         known = [token for token in read if token is not None]
-        assert known == piece.request.token_ids[:end], f"{piece.request.id} lost its context"
+        token_ids = [*piece.request.token_ids, *piece.draft]
+        assert known == token_ids[:end], f"{piece.request.id} lost its context"
+        if not piece.draft:
+            return self.choose(known)
+        first = end - len(piece.draft)
+        return verify(piece.draft, [self.choose(known[:i]) for i in range(first, end + 1)])
+
+    def choose(self, known: list[int]) -> int:
+        """The token that follows."""
         return next_token(known, self.vocab_size)
 
     def _slot(self, piece: Slice, position: int) -> int:

@@ -54,6 +54,15 @@ class BlockLedger:
         """Hold one more block. The caller has checked that one is free."""
         request.block_ids += self.pool.allocate(1)
 
+    def stretch(self, request: Request, tokens: int, *, spare: int) -> int:
+        """Hold blocks for up to `tokens` more tokens, leaving `spare` free; how many fit."""
+        size = self._block_size
+        wanted = -(-(request.num_computed + tokens) // size) - len(request.block_ids)
+        more = min(wanted, self.pool.num_free - spare)
+        if more > 0:
+            request.block_ids += self.pool.allocate(more)
+        return min(tokens, len(request.block_ids) * size - request.num_computed)
+
     def seal(self, request: Request, start: int) -> None:
         """Let the blocks that were filled from token `start` on be found by later prompts."""
         size = self._block_size

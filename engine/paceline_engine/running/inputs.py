@@ -7,7 +7,7 @@ import numpy as np
 
 from paceline_engine.errors import RequestError
 from paceline_engine.request import Request
-from paceline_engine.scheduling.batch import Batch
+from paceline_engine.scheduling.batch import Batch, Slice
 
 Int32s: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -26,6 +26,7 @@ class StepInputs:
     context_lens: Int32s  # [S]: keys that its last token sees, itself included
     sample_rows: Int64s  # [R]: tokens whose logits are wanted
     sampled: tuple[Request, ...]  # [R]: whose they are
+    ahead: tuple[int, ...] = ()  # [R]: guessed tokens before each, all 0 where empty
 
 
 def prepare(batch: Batch, block_size: int, vocab_size: int) -> StepInputs:
@@ -39,7 +40,7 @@ def prepare(batch: Batch, block_size: int, vocab_size: int) -> StepInputs:
         [
             token
             for piece in slices
-            for token in piece.request.token_ids[piece.start : piece.start + piece.count]
+            for token in (_with_draft(piece) if piece.draft else _known(piece))
         ],
         dtype=np.int64,
     )
@@ -49,6 +50,11 @@ def prepare(batch: Batch, block_size: int, vocab_size: int) -> StepInputs:
     block_table = _block_table(batch, block_size)
     slots = block_table[owners, positions // block_size].astype(np.int64) * block_size
     samples = np.array([piece.samples for piece in slices], dtype=np.bool_)
+    rows, sampled, ahead = (
+        _drafted_rows(batch, ends)
+        if batch.num_drafted
+        else (ends[samples] - 1, tuple(piece.request for piece in slices if piece.samples), ())
+    )
     return StepInputs(
         num_decodes=batch.num_decodes,
         token_ids=token_ids,
@@ -57,9 +63,33 @@ def prepare(batch: Batch, block_size: int, vocab_size: int) -> StepInputs:
         block_table=block_table,
         cu_seqlens=np.concatenate(([0], ends)).astype(np.int32),
         context_lens=(starts + counts).astype(np.int32),
-        sample_rows=ends[samples] - 1,
-        sampled=tuple(piece.request for piece in slices if piece.samples),
+        sample_rows=rows,
+        sampled=sampled,
+        ahead=ahead,
     )
+
+
+def _known(piece: Slice) -> list[int]:
+    return piece.request.token_ids[piece.start : piece.start + piece.count]
+
+
+def _with_draft(piece: Slice) -> list[int]:
+    return [*_known(piece), *piece.draft]
+
+
+def _drafted_rows(
+    batch: Batch, ends: Int64s
+) -> tuple[Int64s, tuple[Request, ...], tuple[int, ...]]:
+    """Every token of a draft samples, and the one before it."""
+    rows, sampled, ahead = [], [], []
+    for piece, end in zip(batch.slices, ends.tolist(), strict=True):
+        if not piece.samples:
+            continue
+        for guessed in range(len(piece.draft) + 1):
+            rows.append(end - 1 - len(piece.draft) + guessed)
+            sampled.append(piece.request)
+            ahead.append(guessed)
+    return np.array(rows, dtype=np.int64), tuple(sampled), tuple(ahead)
 
 
 def _block_table(batch: Batch, block_size: int) -> Int32s:

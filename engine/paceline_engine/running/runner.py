@@ -1,17 +1,22 @@
 """One step on the device: prepare, attend and multiply, sample. Implements the `Runner` port."""
 
+from collections.abc import Iterator
+from itertools import islice
+
 import torch
 
+from paceline_engine.drafting.verify import verify
 from paceline_engine.errors import RequestError
 from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
+from paceline_engine.runner import Next
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.inputs import StepInputs, prepare
 from paceline_engine.sampling.masks import MaskMaker
 from paceline_engine.sampling.pooling import pool_prompts
 from paceline_engine.sampling.prompt import score_prompts
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
-from paceline_engine.scheduling.batch import Batch
+from paceline_engine.scheduling.batch import Batch, Slice
 
 
 class ModelRunner:
@@ -33,12 +38,14 @@ class ModelRunner:
         self._device = decoder.embedding.device
         self._mask_maker = MaskMaker()
 
-    def run(self, batch: Batch) -> list[int | None]:
-        """Compute every slice and write its KV; the next token of each slice that samples."""
+    def run(self, batch: Batch) -> list[Next]:
+        """Compute every slice and write its KV; what follows each slice that samples."""
         inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
         if self._adapters is not None:
             self._adapters.choose(batch)
         tokens = iter(self._next_tokens(batch, inputs))
+        if batch.num_drafted:
+            return [_verified(piece, tokens) for piece in batch.slices]
         return [next(tokens) if piece.samples else None for piece in batch.slices]
 
     @torch.inference_mode()
@@ -51,7 +58,8 @@ class ModelRunner:
         pool_prompts(batch, hidden)
         if not inputs.sampled:
             return []
-        tokens = self._sampler.sample(self._sampled_logits(hidden, inputs), inputs.sampled, masks)
+        logits = self._sampled_logits(hidden, inputs)
+        tokens = self._sampler.sample(logits, inputs.sampled, masks, ahead=inputs.ahead)
         for request, token in zip(inputs.sampled, tokens, strict=True):
             if token == NOT_A_TOKEN:
                 raise RequestError(request.id, "the model's output is not a number")
@@ -69,3 +77,11 @@ class ModelRunner:
     def _sampled_logits(self, hidden: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
         sample_rows = torch.from_numpy(inputs.sample_rows).to(self._device)
         return self._decoder.logits(hidden[sample_rows])
+
+
+def _verified(piece: Slice, tokens: Iterator[int]) -> Next:
+    if not piece.samples:
+        return None
+    if not piece.draft:
+        return next(tokens)
+    return verify(piece.draft, list(islice(tokens, len(piece.draft) + 1)))

@@ -36,28 +36,36 @@ class Sampler:
         """Random per engine run: makes the seeds of requests that bring none."""
 
     def sample(
-        self, logits: Tensor, requests: Sequence[Request], masks: PendingMasks | None = None
+        self,
+        logits: Tensor,
+        requests: Sequence[Request],
+        masks: PendingMasks | None = None,
+        *,
+        ahead: Sequence[int] = (),
     ) -> list[int]:
         """Pick a token per row of `logits` [rows, vocab], which may be overwritten.
 
-        `masks` are of the rows whose requests have a constraint.
-        Sets `likelihood` of the requests that ask for it.
+        `masks` are of the rows whose requests have a constraint. `ahead` are the guessed tokens
+        between a request's last known one and the row, 0 where empty; a row behind guesses is of
+        a plain request. Sets `likelihood` of the requests that ask for it.
         """
         asking = [(row, each) for row, each in enumerate(requests) if not each.is_plain]
         if not asking:
-            return self._choose(logits, requests)
+            return self._choose(logits, requests, ahead)
         told = [each for each in asking if each[1].sampling.logprobs is not None]
         untouched = logits[[row for row, _ in told]] if told else None
         logits = logits.float()
         adjust(logits, asking, self._eos_token_ids)
         if masks is not None:
             masks.apply(logits)
-        tokens = self._choose(logits, requests)
+        tokens = self._choose(logits, requests, ahead)
         if untouched is not None:
             _tell(untouched, told, tokens)
         return tokens
 
-    def _choose(self, logits: Tensor, requests: Sequence[Request]) -> list[int]:
+    def _choose(
+        self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
+    ) -> list[int]:
         best, tokens = logits.max(dim=-1)
         tokens = torch.where(best.isfinite(), tokens, NOT_A_TOKEN)
         drawn = [
@@ -67,19 +75,28 @@ class Sampler:
         ]
         if drawn:
             rows = torch.tensor(drawn, device=logits.device)
-            picked = self._draw(logits[rows].float(), [requests[row] for row in drawn])
+            picked = self._draw(
+                logits[rows].float(),
+                [requests[row] for row in drawn],
+                [ahead[row] for row in drawn] if ahead else [0] * len(drawn),
+            )
             tokens[rows] = torch.where(tokens[rows] == NOT_A_TOKEN, NOT_A_TOKEN, picked)
         result: list[int] = tokens.tolist()
         return result
 
-    def _draw(self, logits: Tensor, requests: Sequence[Request]) -> Tensor:  # [rows]
+    def _draw(
+        self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
+    ) -> Tensor:  # [rows]
         device = logits.device
 
         def column(values: list[float]) -> Tensor:  # [rows, 1]
             return torch.tensor(values, dtype=torch.float64, device=device).unsqueeze(1)
 
         draws = column(
-            [uniform(seed_of(each, self._salt), len(each.token_ids)) for each in requests]
+            [
+                uniform(seed_of(each, self._salt), len(each.token_ids) + guessed)
+                for each, guessed in zip(requests, ahead, strict=True)
+            ]
         )
         logits = logits / column([each.sampling.temperature for each in requests]).float()
         if any(each.sampling.min_p > 0 for each in requests):

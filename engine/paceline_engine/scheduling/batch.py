@@ -20,17 +20,22 @@ class Slice:
     samples: bool
     """The slice ends at the request's last known token, so the step gives it a next token."""
     is_decode: bool
-    """One token, after the whole prompt was computed."""
+    """One token, after the whole prompt was computed; behind it a draft, if there is one."""
+    draft: tuple[int, ...] = ()
+    """Guessed tokens after the last known one: they are computed too, and count in `count`."""
     is_padding: bool = False
     """Computed to fill the batch up, from tokens that are known already; nothing comes of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step. Decode slices come first, then prefill chunks."""
+    """One step. Decode slices come first, then decodes with drafts, then prefill chunks."""
 
     slices: tuple[Slice, ...]
     num_decodes: int
+    """Slices of one token."""
+    num_drafted: int = 0
+    """Slices with a draft."""
 
     @property
     def num_tokens(self) -> int:

@@ -11,15 +11,18 @@ copied to host memory and back, or computed again, whichever is cheaper; its out
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.kv_cache.swap import BlockCopy, Swapper
 from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import Pacer, StepShape
 from paceline_engine.pacing.slack import Slack
 from paceline_engine.request import Request, State
+from paceline_engine.runner import Next
 from paceline_engine.scheduling import budget, lane_target, policy
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.scheduling.deadlines import Deadlines
+from paceline_engine.scheduling.drafted import Drafts
 from paceline_engine.scheduling.prefill import Prefills
 from paceline_engine.scheduling.rows import Rows
 from paceline_engine.scheduling.waiting import LANES, WaitingLane
@@ -55,7 +58,9 @@ class Scheduler:
         eos_token_ids: Collection[int] = (),
         prefix_caching: bool = True,
         swapper: Swapper | None = None,
+        draft_tokens: int = 0,
     ) -> None:
+        """Guess up to `draft_tokens` tokens of each decode; 0 never guesses."""
         self.blocks = BlockLedger(
             capacity.num_blocks,
             capacity.block_size,
@@ -81,6 +86,8 @@ class Scheduler:
         )
         self._slack = Slack()
         self._interactive_slack = Slack()
+        self.speculation = Speculation(draft_tokens, capacity.max_model_len)
+        self._drafts = Drafts(self.speculation, self.blocks, pacer)
 
     @property
     def prefilling(self) -> dict[str, Request]:
@@ -136,6 +143,7 @@ class Scheduler:
         request.state = State.FINISHED
         request.finish = reason
         del self._requests[request.id]
+        self.speculation.forget(request)
 
     def schedule(self, limits: Limits, now: float) -> Plan:
         """Choose the next step. Empty only if no request is left."""
@@ -162,10 +170,14 @@ class Scheduler:
         if self.num_preemptions - preempted_before > preemptions:
             decodes = [piece for piece in decodes if piece.request.state is State.RUNNING]
             context = sum(piece.start for piece in decodes) + len(decodes)
-        batch = Batch((*decodes, *prefills), num_decodes=len(decodes))
+        if prefills or not self.speculation.max_tokens:
+            batch = Batch((*decodes, *prefills), num_decodes=len(decodes))
+        else:
+            room = total - len(decodes)
+            batch = self._drafts.batch(decodes, context=context, room=room)
         return Plan(batch, total, preemptions, context, self.blocks.swap.take_copies())
 
-    def settle(self, batch: Batch, tokens: Sequence[int | None], now: float) -> list[Request]:
+    def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
         """Take in a step that has run; the requests that got a token, some of them finished."""
         self._slack.advance()
         self._interactive_slack.advance()
@@ -174,23 +186,31 @@ class Scheduler:
             if piece.is_padding:
                 continue
             request = piece.request
+            if isinstance(token, tuple):
+                self._settle_draft(piece, token)
+                sampled.append(request)
+                continue
             request.num_computed += piece.count
             self.blocks.seal(request, piece.start)
             if token is None:
                 continue
             request.token_ids.append(token)
+            request.num_newest = 1
             sampled.append(request)
             if not piece.is_decode:
                 self._begin_decode(request, now)
-            reason = policy.finish_reason(
-                request,
-                token,
-                eos_token_ids=self._eos_token_ids,
-                max_model_len=self._capacity.max_model_len,
-            )
+            reason = self._finish_reason(request, token)
             if reason is not None:
                 self.finish(request, reason)
         return sampled
+
+    def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
+        return policy.finish_reason(
+            request,
+            token,
+            eos_token_ids=self._eos_token_ids,
+            max_model_len=self._capacity.max_model_len,
+        )
 
     # --- decode --------------------------------------------------------------------------------
 
@@ -198,10 +218,21 @@ class Scheduler:
         self.rows.begin_decode(request)
         # Whoever was preempted keeps the clock of its first token, as its client does.
         request.first_token_at = now if request.first_token_at is None else request.first_token_at
+        self._follow(request, request.first_token_at)
+
+    def _settle_draft(self, piece: Slice, tokens: Sequence[int]) -> None:
+        request = piece.request
+        reason = self._drafts.take_in(piece, tokens, self._finish_reason)
+        if reason is not None:
+            self.finish(request, reason)
+            return
         for slack in self._slacks_of(request):
-            slack.begin(
-                request.id, first_at=request.first_token_at, generated=request.num_output_tokens
-            )
+            slack.end(request.id)
+        self._follow(request, request.first_token_at or 0.0)
+
+    def _follow(self, request: Request, first_at: float) -> None:
+        for slack in self._slacks_of(request):
+            slack.begin(request.id, first_at=first_at, generated=request.num_output_tokens)
 
     def _extend_decodes(self) -> None:
         """Give a block to each decode whose blocks are full; preempt where none is free."""

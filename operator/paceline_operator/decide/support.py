@@ -9,9 +9,7 @@ def unsupported(spec: Spec) -> str:
         "model.uri s3://": spec.model.uri.startswith("s3://"),
         f"engine.quantization {spec.engine.quantization}": spec.engine.quantization == "FP8",
         f"engine.kvCacheDtype {spec.engine.kv_cache_dtype}": spec.engine.kv_cache_dtype != "Auto",
-        f"engine.speculative.method {spec.engine.speculative.method}": (
-            spec.engine.speculative.method != "None"
-        ),
+        "engine.speculative.method Draft": spec.engine.speculative.method == "Draft",
         "engine.tensorParallelSize above 1": spec.engine.tensor_parallel_size > 1,
         "monitoring.podMonitor": spec.monitoring.pod_monitor,
         "monitoring.rules": spec.monitoring.rules,

@@ -36,6 +36,8 @@ def engine(service: InferenceService) -> list[dict[str, Any]]:
         "PACELINE_ENGINE_MAX_TOKEN_BUDGET": spec.engine.capacity.max_token_budget,
         "PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION": spec.engine.kv_cache_memory_fraction,
         "PACELINE_ENGINE_PREFIX_CACHING": str(spec.engine.prefix_caching).lower(),
+        "PACELINE_ENGINE_SPECULATIVE": spec.engine.speculative.method.lower(),
+        "PACELINE_ENGINE_SPECULATIVE_TOKENS": spec.engine.speculative.max_tokens,
         # The root file system is read-only; caches of the compilers go to the pod's own /tmp.
         "HOME": "/tmp",  # noqa: S108 - a volume of this pod
     }

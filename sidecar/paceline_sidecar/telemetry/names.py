@@ -90,6 +90,8 @@ PADDING_TOKENS = _counter(
 )
 LANE_PROMPT_TOKENS = _counter("lane_prompt_tokens", "Prompt tokens prefilled, by lane.", "lane")
 LANE_OUTPUT_TOKENS = _counter("lane_output_tokens", "Tokens generated, by lane.", "lane")
+DRAFT_TOKENS = _counter("draft_tokens", "Guessed tokens that a step computed.")
+ACCEPTED_TOKENS = _counter("accepted_tokens", "Guessed tokens that were right.")
 
 # --- steps ---------------------------------------------------------------------------------------
 STEP = _histogram("step_seconds", "One step of the engine, by its tokens at most.", "tokens")
@@ -143,6 +145,8 @@ VLLM = {
             "Always 1; the labels describe the KV cache.",
         ),
         _vllm("counter", "num_preemptions", "Preemptions."),
+        _vllm("counter", "spec_decode_num_draft_tokens", "Guessed tokens that were computed."),
+        _vllm("counter", "spec_decode_num_accepted_tokens", "Guessed tokens that were right."),
         _vllm("counter", "prompt_tokens", "Prompt tokens prefilled."),
         _vllm("counter", "prompt_tokens_by_source", "Prompt tokens by where from.", "source"),
         _vllm("counter", "prompt_tokens_cached", "Prompt tokens found in the prefix cache."),

@@ -108,6 +108,8 @@ def _counters(seen: Snapshot) -> Iterator[Family]:
         (names.PREFIX_QUERIES, load.prefix_queries),
         (names.PREFIX_HITS, load.prefix_hits),
         (names.PREEMPTIONS, load.preemptions),
+        (names.DRAFT_TOKENS, load.draft_tokens),
+        (names.ACCEPTED_TOKENS, load.accepted_tokens),
         (names.GC_PAUSE, load.gc_pause_ms / 1e3),
     )
     for metric, value in rows:

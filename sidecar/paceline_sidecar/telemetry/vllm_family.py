@@ -32,6 +32,8 @@ def _load(seen: Snapshot, load: EngineLoad) -> Iterator[Family]:
         ("num_requests_running", load.running),
         ("num_requests_waiting", load.waiting),
         ("num_preemptions", load.preemptions),
+        ("spec_decode_num_draft_tokens", load.draft_tokens),
+        ("spec_decode_num_accepted_tokens", load.accepted_tokens),
         ("prompt_tokens", load.prompt_tokens),
         ("generation_tokens", load.output_tokens),
         ("prefix_cache_queries", load.prefix_queries),

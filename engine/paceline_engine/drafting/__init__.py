@@ -1,0 +1,1 @@
+"""Speculative decoding: guessed tokens that one step verifies, only where that pays."""

@@ -1,0 +1,40 @@
+"""Prompt lookup: what followed the newest tokens when they last occurred (Saxena, 2023)."""
+
+_LENGTH = 3
+"""Tokens that must agree: two agree by chance too often, four find less."""
+_WINDOW = 4096
+"""Newest tokens that are looked through: a prompt of 100k must not stall its first step."""
+
+
+class Lookup:
+    """One request's tokens, by every three that follow one another."""
+
+    __slots__ = ("_ends", "_seen")
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._ends: dict[tuple[int, ...], int] = {}
+        """Three tokens, to the index of what followed them last."""
+        self._seen = 0
+
+    def propose(self, token_ids: list[int], count: int) -> tuple[int, ...]:
+        """Guess up to `count` tokens that follow; none where the newest three are new.
+
+        A guess that reaches the end of the sequence goes on with itself, so a pattern that
+        repeats is followed for as long as wanted.
+        """
+        self._index(token_ids)
+        start = self._ends.get(tuple(token_ids[-_LENGTH:]))
+        if start is None:
+            return ()
+        known = token_ids[start : start + count]
+        period = len(token_ids) - start
+        return tuple(known[index % period] for index in range(count))
+
+    def _index(self, token_ids: list[int]) -> None:
+        """Take in all but the newest three, which nothing follows yet."""
+        end = len(token_ids)
+        first = max(self._seen, end - _WINDOW, _LENGTH)
+        for index in range(first, end):
+            self._ends[tuple(token_ids[index - _LENGTH : index])] = index
+        self._seen = max(end, _LENGTH)

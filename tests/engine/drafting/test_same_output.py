@@ -1,0 +1,177 @@
+"""With drafts an engine gives the very tokens that it gives without."""
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline_engine.engine import Engine
+from paceline_engine.limits import Limits
+from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.scheduling.batch import Batch
+from paceline_engine.settings import Settings
+from paceline_engine.wire import Output, Sampling, Submit
+from paceline_testing.clock import ManualClock
+from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
+from paceline_testing.fake_runner import FakeRunner
+from paceline_testing.tiny_model import make_tiny_model
+
+
+class Reciting:
+    """Follows its own sequence where that repeats, with a slip now and then."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self.vocab_size = runner.vocab_size
+
+    def __call__(self, known: list[int]) -> int:
+        """The token of six places before, mostly."""
+        slips = len(known) % 7 == 0
+        return (known[-6 % len(known)] + slips) % self.vocab_size
+
+
+def recited(draft_tokens: int, *submits: Submit, num_blocks: int = 64) -> EngineUnderTest:
+    """Run to the end with a model that repeats itself."""
+    under_test = EngineUnderTest(
+        a_capacity(num_blocks=num_blocks, max_batch_size=4), draft_tokens=draft_tokens
+    )
+    under_test.runner.choose = Reciting(under_test.runner)  # type: ignore[method-assign]
+    under_test.submit(*submits)
+    under_test.run_to_end()
+    return under_test
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 24), st.integers(1, 40), st.integers(0, 4)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 8),
+    st.integers(17, 40),
+)
+def test_whatever_is_guessed_the_tokens_are_the_same(
+    drawn: list[tuple[int, int, int]], draft_tokens: int, num_blocks: int
+) -> None:
+    """Ends, stop tokens, full blocks and pre-emptions included; and no block is lost."""
+    submits = [
+        a_submit(
+            str(index),
+            [(place * 3 + index) % 5 for place in range(length)],
+            max_tokens=max_tokens,
+            stop_token_ids=(stop,) if stop else (),
+        )
+        for index, (length, max_tokens, stop) in enumerate(drawn)
+    ]
+
+    plain = recited(0, *submits, num_blocks=num_blocks)
+    guessed = recited(draft_tokens, *submits, num_blocks=num_blocks)
+
+    for submit in submits:
+        assert guessed.tokens(submit.id) == plain.tokens(submit.id)
+        assert guessed.finish(submit.id) == plain.finish(submit.id)
+    assert guessed.engine.scheduler.blocks.pool.num_used == 0
+    assert guessed.engine.totals.output_tokens == plain.engine.totals.output_tokens
+
+
+def test_guesses_that_hold_save_steps() -> None:
+    """Several tokens of one step come as one output, and are counted."""
+    submit = a_submit("a", [1, 2, 3, 4, 5, 6] * 2, max_tokens=60)
+
+    plain, guessed = recited(0, submit), recited(4, submit)
+
+    load = guessed.engine.load()
+    steps = guessed.engine.totals.steps
+    assert steps < 0.6 * plain.engine.totals.steps
+    assert 0 < load.accepted_tokens < load.draft_tokens
+    assert steps + load.accepted_tokens == 60
+
+
+def test_prompts_come_before_guesses() -> None:
+    """A step that has a prompt to compute has no draft."""
+    under_test = EngineUnderTest(draft_tokens=4)
+    under_test.runner.choose = Reciting(under_test.runner)  # type: ignore[method-assign]
+    seen: list[Batch] = []
+    under_test.runner.before_run = seen.append
+    under_test.submit(a_submit("a", [1, 2, 3, 4, 5, 6] * 2, max_tokens=60))
+    under_test.run_until(lambda: any(batch.num_drafted for batch in seen))
+
+    under_test.submit(a_submit("b", list(range(50))))
+    del seen[:]
+    under_test.step()
+
+    assert seen[0].num_drafted == 0
+    assert [piece.request.id for piece in seen[0].slices] == ["a", "b"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A tiny Llama that attends weakly: mostly its newest token decides, so it soon repeats."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny = make_tiny_model(folder, "llama", seed=3)
+    with torch.no_grad():
+        for name, parameter in tiny.named_parameters():
+            if "o_proj" in name or "down_proj" in name:
+                parameter.mul_(0.02)
+    tiny.save_pretrained(folder)
+    settings = Settings(
+        model_uri=f"file://{folder}",
+        device="cpu",
+        threads=1,
+        max_model_len=256,
+        max_batch_size=8,
+        max_token_budget=256,
+        kv_cache_bytes=4 << 20,
+    )
+    return load_model(settings, lambda _stage, _fraction: None)
+
+
+def answers(
+    model: LoadedModel, submits: Sequence[Submit], draft_tokens: int
+) -> tuple[dict[str, list[int]], Engine]:
+    engine = Engine(
+        model.runner,
+        model.info,
+        model.capacity,
+        NoPacer(),
+        limits=Limits(8, 256),
+        clock=ManualClock(),
+        draft_tokens=draft_tokens,
+    )
+    for submit in submits:
+        engine.submit(submit)
+    given: list[Output] = []
+    while not engine.is_idle:
+        given += engine.step()
+    tokens = {
+        submit.id: [t for o in given if o.id == submit.id for t in o.token_ids]
+        for submit in submits
+    }
+    return tokens, engine
+
+
+def test_a_real_model_answers_the_same_greedy_and_drawn(model: LoadedModel) -> None:
+    """Each place is drawn with the request's own number for it, guessed or not."""
+    torch.manual_seed(0)
+    prompts = [[5, 6, 7, 8] * 6, [9, 10, 11] * 9, list(range(20, 50))]
+    ways = [
+        Sampling(max_tokens=60, temperature=0.0, ignore_eos=True),
+        Sampling(max_tokens=60, temperature=0.3, seed=7, ignore_eos=True),
+        Sampling(max_tokens=60, temperature=1.0, top_k=3, seed=8, ignore_eos=True),
+        Sampling(max_tokens=40, temperature=0.0, ignore_eos=True, frequency_penalty=0.5),
+    ]
+    submits = [
+        Submit(str(index), prompt, way)
+        for index, (prompt, way) in enumerate(itertools.product(prompts, ways))
+    ]
+
+    plain, _ = answers(model, submits, 0)
+    guessed, engine = answers(model, submits, 6)
+
+    assert guessed == plain
+    load = engine.load()
+    assert 0 < load.accepted_tokens < load.draft_tokens
