@@ -61,6 +61,8 @@ class Load(msgspec.Struct, frozen=True):
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    padding_tokens: int = 0
+    """Computed only to fill static and dynamic batches up."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     running_output_tokens: tuple[int, ...] = ()

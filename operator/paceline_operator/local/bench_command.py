@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from paceline_operator.local import compare as comparison
 from paceline_operator.local.run import run
 from paceline_operator.local.sweep import Options, run_sweep
 from paceline_operator.local.sweep_points import BATCH_SIZES
@@ -59,3 +60,33 @@ def sweep(  # noqa: PLR0917 - click passes them by name
     """
     options = Options(path, out, seed, seconds, points, rate, png)
     run(run_sweep(options, Console()))
+
+
+@bench.command()
+@click.option(
+    "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/compare"),
+    show_default=True,
+    help="Folder.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 3600),
+    default=60.0,
+    show_default=True,
+    help="Of arrivals under each scheduling.",
+)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
+def compare(path: Path, out: Path, seconds: float, rate: float | None, seed: int) -> None:
+    """Offer the same traffic to continuous, dynamic and static batching.
+
+    Serves the manifest under each of them in turn: throughput, latencies and padding in a table
+    and a page. Without --rate the load is 0.7 of what continuous batching completes when full.
+    """
+    options = comparison.Options(path, out, seed, seconds, rate)
+    run(comparison.run_compare(options, Console()))

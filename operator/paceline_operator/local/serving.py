@@ -19,6 +19,7 @@ from paceline_operator.local.live import LiveService, StartError, write_runtime_
 from paceline_operator.local.manifest import load
 from paceline_operator.local.settings import (
     Place,
+    Scheduling,
     cache_dir,
     engine_environment,
     sidecar_environment,
@@ -44,11 +45,16 @@ class Tuner(Protocol):
 
 @contextlib.asynccontextmanager
 async def serving(
-    path: Path, *, port: int | None, tuner: Tuner, folder: Path
+    path: Path,
+    *,
+    port: int | None,
+    tuner: Tuner,
+    folder: Path,
+    scheduling: Scheduling = "continuous",
 ) -> AsyncIterator[LiveService]:
     """Serve the manifest inside the block. `ready` is set when requests are answered."""
     live = prepare(path, port=port, folder=folder)
-    engine, sidecar = programs(live, folder)
+    engine, sidecar = programs(live, folder, scheduling)
     try:
         async with (
             kept_running(engine, live.exited),
@@ -83,13 +89,16 @@ def prepare(path: Path, *, port: int | None, folder: Path) -> LiveService:
     return live
 
 
-def programs(live: LiveService, folder: Path) -> tuple[Program, Program]:
+def programs(
+    live: LiveService, folder: Path, scheduling: Scheduling = "continuous"
+) -> tuple[Program, Program]:
     """Engine and sidecar, as their containers would run them."""
     cache_dir().mkdir(parents=True, exist_ok=True)
     engine = Program(
         name="engine",
         argv=python_module("paceline_engine"),
-        environment=engine_environment(live.service, live.place, cache_dir()),
+        environment=engine_environment(live.service, live.place, cache_dir())
+        | {"PACELINE_ENGINE_SCHEDULING": scheduling},
         log=_fresh(folder / f"{live.name}.engine.log"),
         grace_s=DRAIN_S,
     )

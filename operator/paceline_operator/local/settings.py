@@ -4,13 +4,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from paceline_operator.api.hot import Tuning
 from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.render import environment as render
 
 Environment = dict[str, str]
+Scheduling = Literal["continuous", "dynamic", "static"]
+SCHEDULINGS: Final[tuple[Scheduling, ...]] = ("continuous", "dynamic", "static")
+"""As the engine names them."""
 
 _OF_THE_CONTAINER: Final = {
     "HOME",

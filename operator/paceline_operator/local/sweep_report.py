@@ -81,7 +81,7 @@ def as_json(sweep: Sweep) -> str:
         "rate_rps": sweep.rate_rps,
         "cv": sweep.cv,
         "seconds": sweep.seconds,
-        "points": [asdict(p.setting) | _figures(p.measured) for p in sweep.points],
+        "points": [asdict(p.setting) | figures(p.measured) for p in sweep.points],
         "chosen": None
         if sweep.chosen is None
         else {
@@ -90,12 +90,13 @@ def as_json(sweep: Sweep) -> str:
             "step_target_ms": sweep.chosen.step_target_ms,
             "phase": sweep.chosen.phase,
         }
-        | _figures(sweep.chosen.measured),
+        | figures(sweep.chosen.measured),
     }
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _figures(measured: Measured) -> dict[str, Any]:
+def figures(measured: Measured) -> dict[str, Any]:
+    """What the client saw, as JSON has it."""
     return {
         "offered": measured.offered,
         "missed": measured.missed,
