@@ -1,7 +1,8 @@
 """Caps: the live limits that the tuner chooses, and the guards on their way to a pod.
 
 A model refitted every few seconds wavers; limits must not. Lowering follows the middle of the
-last three proposals, raising the least of the last six, and neither leaves the dead band.
+last three proposals, raising the least of the last six, and neither leaves the dead band. A limit
+that what runs does not come near limits nothing, and stays: it is neither raised nor lowered.
 """
 
 import math
@@ -13,11 +14,13 @@ from msgspec import UNSET
 
 from paceline_operator.telemetry import LimitValues
 
-_BATCH_DEAD_BAND = 0.08
+_DEAD_BAND = 0.08  # of the batch size and the token budget
 _RAISE_DEAD_BAND = 0.16  # raising is never urgent: wide enough that two changes do not alternate
-_BUDGET_DEAD_BAND = 0.08
 _TILE = 16
 _TARGET_DEAD_BAND = 0.05
+_JUMP_DEAD_BAND = 0.01  # of a target: a jump is exact, but not for what nobody could measure
+_NEAR = 0.75  # of the lower batch size: with less that runs or waits it would limit nothing
+_IN_USE = 0.5  # of the batch size: with less that runs nobody knows what a larger one does
 _MAX_DECREASE = 0.8
 _MAX_INCREASE = 1.25
 _TO_LOWER = 3  # proposals
@@ -49,8 +52,11 @@ class Guard:
     """A new engine or a new SLA: go where the model says at once."""
     is_urgent: bool
     """The SLA is being missed: lower at once."""
-    may_raise_batch: bool
-    """Enough runs for the batch size to matter."""
+    num_running: int
+    """Sequences: what they do not come near is not limited by the batch size."""
+    num_waiting: int = 0
+    num_tokens: int = 0
+    """Of the largest usual step with a decode: a larger budget limits nothing."""
     widen: float = 1.0
     """Of the dead bands; doubled while limits swing."""
 
@@ -62,7 +68,7 @@ class Guard:
         wanted = Caps(
             self._batch(current.batch_size, [p.batch_size for p in proposals]),
             self._budget(current.token_budget, [p.token_budget for p in proposals]),
-            self._target(current.step_target_ms, [p.step_target_ms for p in proposals]),
+            self._step_target(current, proposals),
             self._target(current.pace_tpot_ms, [p.pace_tpot_ms for p in proposals]),
         )
         return self._settle(current, wanted)
@@ -70,21 +76,38 @@ class Guard:
     def _batch(self, current: int, proposed: Sequence[int]) -> int:
         lower = proposed[-1] if self.is_urgent else _middle(proposed)
         if lower < current:
-            slowest = 1 if self.is_urgent else math.ceil(current * _MAX_DECREASE - 1e-9)
-            return max(lower, min(slowest, current - 1))
+            return lower if self.is_urgent else self._lowered(current, lower)
         least = _least(proposed)
-        if least is not None and least > current and self.may_raise_batch:
+        is_in_use = self.num_running >= _IN_USE * current
+        if least is not None and least > current and is_in_use:
             return min(least, max(int(current * _MAX_INCREASE), current + 1))
         return current
+
+    def _lowered(self, current: int, lower: int) -> int:
+        if self.num_running + self.num_waiting < _NEAR * lower:
+            return current
+        # Slowly where sequences have to leave; rows that nobody holds can go at once.
+        slowest = math.ceil(current * _MAX_DECREASE - 1e-9)
+        return max(lower, min(slowest, self.num_running, current - 1))
 
     def _budget(self, current: int, proposed: Sequence[int]) -> int:
         lower = proposed[-1] if self.is_urgent else _middle(proposed)
         if lower < current:
-            return lower
+            return lower if self.is_urgent or self.num_tokens > lower else current
         least = _least(proposed)
-        if least is not None and least > current:
+        if least is not None and least > current and self.num_tokens >= current:
             return min(least, int(current * _MAX_INCREASE))
         return current
+
+    def _step_target(self, current: Caps, proposals: Sequence[Caps]) -> float | None:
+        targets = [p.step_target_ms for p in proposals]
+        held, pace = current.pace_tpot_ms, proposals[-1].pace_tpot_ms
+        if held is None or pace is None:
+            return self._target(current.step_target_ms, targets)
+        # Where requests are paced it only stands by: it moves when their pace does.
+        moved = self._target(held, [p.pace_tpot_ms for p in proposals])
+        is_still = self._still(held, moved) == held
+        return current.step_target_ms if is_still else targets[-1]
 
     def _target(self, current: float | None, proposed: Sequence[float | None]) -> float | None:
         targets = [target_ms for target_ms in proposed if target_ms is not None]
@@ -103,7 +126,8 @@ class Guard:
         if abs(move) <= self._batch_band(current.batch_size, is_raise=move > 0):
             batch = current.batch_size
         budget = wanted.token_budget
-        band = max(_TILE, _BUDGET_DEAD_BAND * current.token_budget) * self.widen
+        share = _RAISE_DEAD_BAND if budget > current.token_budget else _DEAD_BAND
+        band = max(_TILE, share * current.token_budget) * self.widen
         if abs(budget - current.token_budget) <= band:
             budget = current.token_budget
         target_ms = self._still(current.step_target_ms, wanted.step_target_ms)
@@ -114,16 +138,16 @@ class Guard:
     def _still(self, current: float | None, wanted: float | None) -> float | None:
         if wanted is None or current is None:
             return wanted
-        band = 0.0 if self.may_jump else _TARGET_DEAD_BAND * self.widen
+        band = _JUMP_DEAD_BAND if self.may_jump else _TARGET_DEAD_BAND * self.widen
         return current if abs(wanted / current - 1) <= band else wanted
 
     def _batch_band(self, current: int, *, is_raise: bool) -> float:
-        if self.may_jump or (self.is_urgent and not is_raise):
+        if self.is_urgent and not self.may_jump and not is_raise:
             return 0.0
         # A sequence or two more or less is noise where few run.
         if is_raise:
             return max(2.0, _RAISE_DEAD_BAND * current) * self.widen
-        return max(1.0, _BATCH_DEAD_BAND * current) * self.widen
+        return max(1.0, _DEAD_BAND * current) * self.widen
 
 
 def _middle(values: Sequence[int]) -> int:

@@ -9,7 +9,7 @@ from paceline_operator.tuning.book import Recalled
 from paceline_operator.tuning.caps import PROPOSALS, Caps, Guard
 from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.explain import inputs_of, reason_of
-from paceline_operator.tuning.measure import verdict
+from paceline_operator.tuning.measure import large_step_tokens, verdict
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import Change, Phase, TuningSpec
 from paceline_operator.tuning.outcome import settle
@@ -133,7 +133,9 @@ def _guard(view: View, memory: Memory, *, may_jump: bool) -> Caps:
     guard = Guard(
         may_jump=may_jump,
         is_urgent=view.is_missing_pace or current.step_target_ms is None,
-        may_raise_batch=view.evidence.load.running >= current.batch_size / 2,
+        num_running=view.evidence.load.running,
+        num_waiting=view.evidence.load.waiting,
+        num_tokens=large_step_tokens(view.evidence.steps),
         widen=widen,
     )
     wanted = guard.apply(current, memory.proposals)

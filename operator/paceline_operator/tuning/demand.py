@@ -48,10 +48,10 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
 
     What came before a change of the load is left out, and long prompts are known as they arrive.
     """
-    evidence = evidence.since(drift.fresh_since)
+    arrivals = _arrivals(evidence.since(drift.fresh_since))
+    evidence = evidence.since(drift.lengths_since)
     sample = evidence.requests[:: 1 + len(evidence.requests) // _SAMPLE]
     served = [r for r in sample if r.outcome == "ok" and r.output_tokens > 0]
-    arrivals = _arrivals(evidence)
     is_new = evidence.now - drift.prompt_since < _SOON_S
     prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
     output = _outputs(evidence, sample)

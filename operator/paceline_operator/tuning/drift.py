@@ -46,6 +46,8 @@ class Drift:
     """When a change of the load was last seen."""
     fresh_since: float = -math.inf
     """When it began: what came before is of another load."""
+    lengths_since: float = -math.inf
+    """The same, of prompts and outputs: a new rate alone says nothing of how long they are."""
     prompt_since: float = -math.inf
     """The same, of prompts and what the prefix cache holds of them."""
     device_at: float = -math.inf
@@ -86,6 +88,7 @@ class Drift:
             name for name, kept in watched.items() if kept.changed_at is not None
         )
         began = {name: watched[name].changed_at or now for name in tripped if name in _DEMAND}
+        lengths = [at for name, at in began.items() if name != "rate"]
         prompts = [at for name, at in began.items() if name in _PROMPTS]
         is_slow = evidence.model.fast > _SLOW
         slows_down = "device" in tripped and watched["device"].is_rise
@@ -101,6 +104,7 @@ class Drift:
             tripped=tripped,
             demand_at=now if began else self.demand_at,
             fresh_since=max(began.values(), default=self.fresh_since),
+            lengths_since=max(lengths, default=self.lengths_since),
             prompt_since=max(prompts, default=self.prompt_since),
             device_at=now if slows_down else self.device_at,
             slow_since=(self.slow_since or now) if is_slow else None,

@@ -139,6 +139,13 @@ def mean_rows(steps: Sequence[Step]) -> float:
     return sum(rows) / len(rows) if rows else 1.0
 
 
+def large_step_tokens(steps: Sequence[Step]) -> int:
+    """One in a hundred of the steps with a decode is as large, by an even sample; 0 without any."""
+    even = steps[:: 1 + len(steps) // _SAMPLE]
+    tokens = sorted([step.decode + step.prefill for step in even if step.decode])
+    return tokens[int(0.99 * (len(tokens) - 1))] if tokens else 0
+
+
 def quick_step_ms(steps: Sequence[Step]) -> float:
     """One in ten of the newest steps with a decode was as quick; infinite without such a step."""
     walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)

@@ -133,7 +133,7 @@ def test_kv_memory_bounds_the_batch() -> None:
 )
 def test_the_batch_moves_slowly_and_ignores_outliers(proposed: list[int], expected: int) -> None:
     """Limits must not follow the noise of a model."""
-    guard = Guard(may_jump=False, is_urgent=False, may_raise_batch=True)
+    guard = Guard(may_jump=False, is_urgent=False, num_running=20)
     current = Caps(20, 512, 200.0)
 
     chosen = guard.apply(current, [Caps(batch, 512, 200.0) for batch in proposed])
@@ -143,9 +143,75 @@ def test_the_batch_moves_slowly_and_ignores_outliers(proposed: list[int], expect
 
 def test_a_batch_that_is_not_used_is_not_raised() -> None:
     """An idle limit says nothing of whether a higher one is safe."""
-    guard = Guard(may_jump=False, is_urgent=False, may_raise_batch=False)
+    guard = Guard(may_jump=False, is_urgent=False, num_running=9)
 
     assert guard.apply(Caps(20, 512, 200.0), [Caps(40, 512, 200.0)] * 6).batch_size == 20
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "expected"),
+    [(10, 0, 100), (38, 6, 100), (38, 7, 60), (70, 0, 70), (95, 0, 80)],
+    ids=["far-below", "not-yet-near", "near", "what-runs-stays", "a-fifth-where-they-must-leave"],
+)
+def test_the_batch_is_lowered_only_where_it_limits_anything(
+    running: int, waiting: int, expected: int
+) -> None:
+    """A cap that nothing comes near has no effect: moving it after every estimate is unrest."""
+    guard = Guard(may_jump=False, is_urgent=False, num_running=running, num_waiting=waiting)
+
+    chosen = guard.apply(Caps(100, 512, 200.0), [Caps(60, 512, 200.0)] * 6)
+
+    assert chosen.batch_size == expected
+
+
+@pytest.mark.parametrize(
+    ("largest", "proposed", "expected"),
+    [(400, 440, 512), (441, 440, 440), (511, 800, 512), (512, 800, 640)],
+    ids=["cuts-nothing", "cuts-a-step", "no-step-fills-it", "steps-fill-it"],
+)
+def test_the_budget_moves_only_where_steps_feel_it(
+    largest: int, proposed: int, expected: int
+) -> None:
+    """The pacer bounds steps before the budget does: the fence need not follow every fit."""
+    guard = Guard(may_jump=False, is_urgent=False, num_running=20, num_tokens=largest)
+
+    chosen = guard.apply(Caps(20, 512, 200.0), [Caps(20, proposed, 200.0)] * 6)
+
+    assert chosen.token_budget == expected
+
+
+@pytest.mark.parametrize(
+    ("pace_ms", "target_ms"), [(50.0, 53.0), (46.0, 45.0)], ids=["same-pace", "tighter-pace"]
+)
+def test_the_step_target_of_paced_requests_moves_with_their_pace(
+    pace_ms: float, target_ms: float
+) -> None:
+    """It rules only where slack is unknown: two changes for one trim are one too many."""
+    guard = Guard(may_jump=False, is_urgent=True, num_running=20)
+
+    chosen = guard.apply(Caps(20, 512, 53.0, 50.0), [Caps(20, 512, 45.0, pace_ms)] * 6)
+
+    assert chosen == Caps(20, 512, target_ms, pace_ms)
+
+
+@given(
+    current=st.integers(1, 1024),
+    proposed=st.lists(st.integers(1, 1024), min_size=1, max_size=6),
+    running=st.integers(0, 1024),
+    waiting=st.integers(0, 1024),
+    is_urgent=st.booleans(),
+)
+def test_a_guard_never_leaves_the_way_from_here_to_what_is_proposed(
+    current: int, proposed: list[int], running: int, waiting: int, is_urgent: bool
+) -> None:
+    """Whatever runs: never past the furthest proposal, and never below all of them."""
+    guard = Guard(may_jump=False, is_urgent=is_urgent, num_running=running, num_waiting=waiting)
+
+    chosen = guard.apply(Caps(current, 2048, 200.0), [Caps(n, 2048, 200.0) for n in proposed])
+
+    assert min(current, *proposed) <= chosen.batch_size <= max(current, *proposed)
+    if chosen.batch_size < current and not is_urgent:
+        assert chosen.batch_size >= min(int(current * 0.8), running)
 
 
 def test_new_limits_and_new_configuration_go_under_the_next_epoch() -> None:

@@ -159,6 +159,19 @@ def test_what_came_before_the_change_is_named() -> None:
 
     assert any(state.has_new_load for state in states)
     assert abs(drift.fresh_since - changed_at) <= PERIOD_S
+    assert drift.lengths_since < changed_at
+
+
+def test_new_prompts_end_what_is_known_of_lengths() -> None:
+    """The lengths of before are of another load; under a new rate alone they are the same."""
+    traffic = Traffic(10.0)
+    drift, _ = watched(traffic, 60, Drift())
+    changed_at = traffic.now
+    traffic.prompt *= 3
+
+    drift, _ = watched(traffic, 2, drift)
+
+    assert abs(drift.lengths_since - changed_at) <= PERIOD_S
 
 
 def test_a_slow_device_under_the_same_load_is_a_suspect_after_half_a_minute() -> None:
