@@ -113,13 +113,21 @@ class Residuals:
         """Judge a new line by recent steps: (tokens, measured ms, line ms), oldest first."""
         self._ratios.clear()
         self.fast = 1.0
-        if steps:
-            levels = [measured / (line * self.factor(tokens)) for tokens, measured, line in steps]
-            self.fast = _clip(float(np.median(levels[-_LEVEL_STEPS:])), _FAST_RANGE)
-            self._ratios.extend(
-                measured / (line * self.factor(tokens)) for tokens, measured, line in steps
-            )
+        levels = [measured / (line * self.factor(tokens)) for tokens, measured, line in steps]
+        if levels:
+            self.fast = _clip(float(np.median(levels[:_LEVEL_STEPS])), _FAST_RANGE)
+        # As they would have been predicted one after the other: against one level for all, what
+        # the level itself wavers by would pass for noise of the steps.
+        for level in levels:
+            self._ratios.append(self._follow(level))
         self._refresh()
+
+    def _follow(self, level: float) -> float:
+        """Let the level follow one step, corrected measured / line; measured / t^ of that step."""
+        ratio = level / self.fast
+        bounded = _clip(ratio, (1 / _MAX_RATIO, _MAX_RATIO))
+        self.fast = _clip(self.fast * (1 + _FAST_RATE * (bounded - 1)), _FAST_RANGE)
+        return ratio
 
     def _correct(self, place: int, ratio: float) -> None:
         # While the common level moves, that is for `fast` alone to follow.

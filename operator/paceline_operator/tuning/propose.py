@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from paceline_operator.tuning.capacity import Room
 from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.view import View
 
@@ -50,12 +51,23 @@ def _by_model(view: View) -> Proposal:
     batch, bound = view.room.largest_batch(top)
     if bound == "SLA":
         batch = max(batch, min(_MIN_BATCH, top))
-    most = view.room.useful_budget(capacity.max_token_budget)
+    most = _fence(view).useful_budget(capacity.max_token_budget)
     budget = most if most < _TILE else most // _TILE * _TILE
     binding = view.target.binding if bound == "SLA" else bound
     return _bounded(
         view, Caps(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
     )
+
+
+def _fence(view: View) -> Room:
+    """The room of a step that takes its time on average.
+
+    The pacer keeps q_r off each step; a budget that did so too would follow every waver of it.
+    """
+    room = view.room
+    longest_ms = room.longest_ms or room.target_ms
+    q_r = max(view.evidence.model.q_r, 1.0)
+    return replace(room, longest_ms=None if longest_ms is None else longest_ms * q_r)
 
 
 def _by_trial(view: View) -> Proposal:
