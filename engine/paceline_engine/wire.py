@@ -113,7 +113,9 @@ class Coefficients(msgspec.Struct, frozen=True):
     """th0..th4, as in `StepModelInfo`."""
     knee: int
     correction: list[float] = []
-    """Factor per bin of 128 tokens; a bin that is left out is not corrected."""
+    """Factor per bin of `bin_tokens`; a bin that is left out is not corrected."""
+    bin_tokens: int = 128
+    """An engine with other bins corrects nothing by them."""
 
 
 class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -340,7 +342,7 @@ class StepModelInfo(msgspec.Struct, frozen=True):
     knee: int
     """h."""
     correction: list[float]
-    """Factor per bin of 128 tokens of T; 1 where unvisited."""
+    """Factor per bin of `bin_tokens` of T, from 1 token on; 1 where unvisited."""
     fast: float
     q_r: float
     """0.95 quantile of measured / predicted over the last 1,000 steps."""
@@ -352,6 +354,8 @@ class StepModelInfo(msgspec.Struct, frozen=True):
     """Why not valid; empty when valid."""
     origin: Origin = "prior"
     """Where theta comes from: assumed, sent in a change of the limits, or this engine's own fit."""
+    bin_tokens: int = 128
+    """How wide a bin of `correction` is; larger steps than the last bin's share it."""
 
 
 class EngineLoad(msgspec.Struct, frozen=True):

@@ -84,6 +84,8 @@ class ModelFit(msgspec.Struct, frozen=True):
     reason: str = ""
     origin: str = ""
     """`prior`, `seed` or `fit`; empty of a pod that cannot be seeded."""
+    bin_tokens: int = 128
+    """How wide a bin of `correction` is; the last one holds all larger steps."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

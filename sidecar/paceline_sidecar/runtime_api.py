@@ -58,6 +58,7 @@ class CoefficientsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     theta: Annotated[list[Coefficient], Meta(min_length=5, max_length=5)]
     knee: Count
     correction: Annotated[list[Coefficient], Meta(max_length=4096)] = []
+    bin_tokens: Count = 128
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,7 +92,12 @@ def coefficients_of(patch: ConfigPatch) -> Coefficients | None:
     given = patch.coefficients
     if isinstance(given, UnsetType):
         return None
-    return Coefficients(theta=given.theta, knee=given.knee, correction=given.correction)
+    return Coefficients(
+        theta=given.theta,
+        knee=given.knee,
+        correction=given.correction,
+        bin_tokens=given.bin_tokens,
+    )
 
 
 def merged(config: HotConfig, patch: ConfigPatch) -> HotConfig:

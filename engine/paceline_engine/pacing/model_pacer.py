@@ -39,7 +39,7 @@ class ModelPacer:
         self._capacity = capacity
         self._model = prior.model
         self._anchor = prior.model
-        self._residuals = Residuals(capacity.max_token_budget)
+        self._residuals = Residuals(capacity.max_token_budget, prior.bin_tokens)
         self._store = SampleStore()
         self._recent: deque[Sample] = deque(maxlen=_RECENT)
         self._origin: Origin = "prior"
@@ -113,7 +113,8 @@ class ModelPacer:
         self._anchor = self._prior.model
         self._origin = "seed"
         self._reason = "learning: seeded, no fit yet"
-        self._residuals.seed(coefficients.correction)
+        if coefficients.bin_tokens == self._residuals.bin_tokens:
+            self._residuals.seed(coefficients.correction)
         self._judge_anew()
         return True
 
@@ -125,6 +126,7 @@ class ModelPacer:
             prior=list(self._anchor.theta),
             knee=self._model.knee,
             correction=list(self._residuals.correction),
+            bin_tokens=self._residuals.bin_tokens,
             fast=self._residuals.fast,
             q_r=self._residuals.q_r,
             samples=self._samples,

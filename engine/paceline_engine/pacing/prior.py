@@ -45,6 +45,8 @@ class Prior:
     """Prefill tokens that every step may hold, so that prompts never starve."""
     has_tiles: bool = False
     """Matrix products run in tiles of 128 tokens, as on every GPU in the table."""
+    bin_tokens: int = 128
+    """Sizes of steps that share a correction: a tile's, or the rows that a CPU's kernels take."""
 
 
 def prior_for(info: ModelInfo) -> Prior:
@@ -79,6 +81,7 @@ def _cpu_prior(info: ModelInfo) -> Prior:
         max_mape=0.5,
         max_q_r=3.0,
         min_prefill=16,
+        bin_tokens=4,
     )
 
 

@@ -1,14 +1,21 @@
-"""What the fitted line misses: a slow minute, a tile of tokens, and the tail.
+"""What the fitted line misses: a slow minute, a tile of tokens, a slow moment, and the tail.
 
-t^ = fast * correction[T // 128] * t(x)          q_r = 0.95 quantile of measured / t^
+t^ = fast * correction[(T - 1) // w] * echo * t(x)          q_r = 0.95 quantile of measured / t^
+
+Bins are w tokens wide and end where a full tile does: 128 on a GPU, 4 on a CPU.
 """
 
 from collections import deque
 
 import numpy as np
 
+from paceline_engine.pacing.echo import Echo
+
 BIN_TOKENS = 128
-_MIN_VISITS = 15  # before a bin's correction is used
+_MAX_BINS = 256  # the last one holds all that is larger
+_MIN_VISITS = 15  # before a bin is known
+_FIRST_VISITS = 3  # before its correction is used
+_UNSEEN_WORTH = 5  # visits' worth that the first ones are drawn to 1
 _CORRECTION_RATE = 0.02
 _CORRECTION_RANGE = (0.7, 1.5)
 _FAST_RATE = 1 / 30  # steps
@@ -16,7 +23,7 @@ _NEAR_END = (0.75, 1.85)
 _LEVEL_STEPS = 30
 _SETTLED = (0.85, 1.2)
 _FAST_RANGE = (0.7, 2.0)
-_MAX_RATIO = 1.5  # one stalled step must not pull the level
+_BELIEVED = (1 / 1.5, 1.5)  # one stalled step must not pull the level
 _PINNED_STEPS = 30  # at the end of its range for so long, `fast` no longer explains the level
 _WINDOW = 1000
 _REFRESH_STEPS = 20
@@ -31,21 +38,24 @@ class Residuals:
 
     __slots__ = (
         "_correction",
+        "_echo",
         "_pending",
         "_pinned",
         "_ratios",
         "_steps",
         "_used",
         "_visits",
+        "bin_tokens",
         "fast",
         "lowest",
         "mape",
         "q_r",
     )
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, bin_tokens: int = BIN_TOKENS) -> None:
         """Correct nothing yet; steps hold up to `max_tokens`."""
-        bins = max_tokens // BIN_TOKENS + 1
+        self.bin_tokens = bin_tokens
+        bins = min(max_tokens // bin_tokens + 1, _MAX_BINS)
         self._correction = [1.0] * bins
         self._visits = [0] * bins
         self._used = [1.0] * bins
@@ -53,6 +63,7 @@ class Residuals:
         self._pending = 0
         self._pinned = 0
         self._steps = 0
+        self._echo = Echo()
         self.fast = 1.0
         self.lowest = 1.0
         """The least correction in use."""
@@ -65,20 +76,28 @@ class Residuals:
         return self._used
 
     def factor(self, tokens: int) -> float:
-        """What the line is multiplied by: fast * correction[bin]."""
-        return self.fast * self._used[min(tokens // BIN_TOKENS, len(self._used) - 1)]
+        """What the line is multiplied by: fast * correction[bin] * echo."""
+        return self.fast * self._used[self._place(tokens)] * self._echo.factor
+
+    def correction_of(self, tokens: int) -> float:
+        """What steps of this size take, over what the line says of them."""
+        return self._used[self._place(tokens)]
+
+    @property
+    def least(self) -> float:
+        """The least factor of any size."""
+        return self.fast * self.lowest * self._echo.factor
 
     def is_known(self, tokens: int) -> bool:
         """The correction of this size is in use, not assumed."""
-        return self._visits[min(tokens // BIN_TOKENS, len(self._visits) - 1)] >= _MIN_VISITS
+        return self._visits[self._place(tokens)] >= _MIN_VISITS
 
     def learn(self, tokens: int, measured_ms: float, line_ms: float) -> float:
         """Follow one step; measured / t^ as it was predicted."""
-        place = min(tokens // BIN_TOKENS, len(self._used) - 1)
-        ratio = measured_ms / (self.factor(tokens) * line_ms)
-        bounded = min(max(ratio, 1 / _MAX_RATIO), _MAX_RATIO)
-        self._correct(place, bounded)
-        self.fast = _clip(self.fast * (1 + _FAST_RATE * (bounded - 1)), _FAST_RANGE)
+        place = self._place(tokens)
+        ratio = self._follow(measured_ms / (self._used[place] * line_ms))
+        # By what is left when a slow moment is taken out: it is not the size's doing.
+        self._correct(place, _clip(ratio, _BELIEVED))
         is_at_end = not _NEAR_END[0] < self.fast < _NEAR_END[1]
         self._pinned = self._pinned + 1 if is_at_end else max(0, self._pinned - 3)
         self._ratios.append(ratio)
@@ -113,7 +132,10 @@ class Residuals:
         """Judge a new line by recent steps: (tokens, measured ms, line ms), oldest first."""
         self._ratios.clear()
         self.fast = 1.0
-        levels = [measured / (line * self.factor(tokens)) for tokens, measured, line in steps]
+        self._echo = Echo()
+        levels = [
+            measured / (line * self.correction_of(tokens)) for tokens, measured, line in steps
+        ]
         if levels:
             self.fast = _clip(float(np.median(levels[:_LEVEL_STEPS])), _FAST_RANGE)
         # As they would have been predicted one after the other: against one level for all, what
@@ -122,11 +144,16 @@ class Residuals:
             self._ratios.append(self._follow(level))
         self._refresh()
 
+    def _place(self, tokens: int) -> int:
+        return min(max(tokens - 1, 0) // self.bin_tokens, len(self._used) - 1)
+
     def _follow(self, level: float) -> float:
-        """Let the level follow one step, corrected measured / line; measured / t^ of that step."""
-        ratio = level / self.fast
-        bounded = _clip(ratio, (1 / _MAX_RATIO, _MAX_RATIO))
-        self.fast = _clip(self.fast * (1 + _FAST_RATE * (bounded - 1)), _FAST_RANGE)
+        """Let level and echo follow one step, corrected measured / line; give measured / t^."""
+        ratio = level / (self.fast * self._echo.factor)
+        believed = _clip(level / self.fast, _BELIEVED)
+        before = self.fast
+        self.fast = _clip(before * (1 + _FAST_RATE * (believed - 1)), _FAST_RANGE)
+        self._echo.hear(believed * before / self.fast)
         return ratio
 
     def _correct(self, place: int, ratio: float) -> None:
@@ -134,9 +161,12 @@ class Residuals:
         if not _SETTLED[0] < self.fast < _SETTLED[1]:
             return
         self._visits[place] += 1
-        moved = self._correction[place] * (1 + _CORRECTION_RATE * (ratio - 1))
+        rate = _CORRECTION_RATE
+        if _BELIEVED[0] < ratio < _BELIEVED[1]:  # not of a stall
+            rate = max(rate, 1 / (_UNSEEN_WORTH + self._visits[place]))
+        moved = self._correction[place] * (1 + rate * (ratio - 1))
         self._correction[place] = _clip(moved, _CORRECTION_RANGE)
-        if self._visits[place] >= _MIN_VISITS:
+        if self._visits[place] >= _FIRST_VISITS:
             self._used[place] = self._correction[place]
             self.lowest = min(self._used)
 

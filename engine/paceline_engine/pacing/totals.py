@@ -11,7 +11,7 @@ Among totals c with t^(c) * q_r <= tau, where d decodes run:
 from dataclasses import dataclass
 
 from paceline_engine.pacing.pacer import StepShape
-from paceline_engine.pacing.residuals import BIN_TOKENS, Residuals
+from paceline_engine.pacing.residuals import Residuals
 from paceline_engine.pacing.step_model import StepModel
 
 _BETTER = 1.02  # times the prefill rate: less is within the noise of a correction
@@ -39,10 +39,9 @@ class Totals:
         # The line with the least correction bounds every bin from below and is monotone; from
         # the total it allows, bins are tried downwards, as their corrections need not be.
         residuals, decode = self.residuals, self.shape.decode
-        lowest = residuals.fast * residuals.lowest
-        top = self._bisect(decode, budget, self.allowed_ms / lowest)
+        top = self._bisect(decode, budget, self.allowed_ms / residuals.least)
         while top >= decode:
-            first = max(top - top % BIN_TOKENS, decode)
+            first = max((top - 1) // residuals.bin_tokens * residuals.bin_tokens + 1, decode)
             found = self._bisect(first, top, self.allowed_ms / residuals.factor(top))
             if found >= first:
                 return found
@@ -56,7 +55,7 @@ class Totals:
             return most
         best, rate = most, self._rate(most)
         needed = _EVEN if self.has_tiles else _BETTER
-        for total in _bin_ends(max(least, int(_BETTER_FROM * most) + 1), most):
+        for total in self._bin_ends(max(least, int(_BETTER_FROM * most) + 1), most):
             if residuals.is_known(total):
                 ms = self._ms(total)
                 there = (total - self.shape.decode) / ms
@@ -70,9 +69,14 @@ class Totals:
         word = _mixed(step)
         if word >= _DITHER_SHARE * _WORD:
             return most
-        ends = _bin_ends(max(least, int(_DITHER_FROM * most) + 1), most)
+        ends = self._bin_ends(max(least, int(_DITHER_FROM * most) + 1), most)
         safe = [total for total in ends if self._ms(total) <= self.allowed_ms]
         return safe[_mixed(word) % len(safe)] if safe else most
+
+    def _bin_ends(self, low: int, high: int) -> range:
+        """The last totals of bins in [low, high), largest first."""
+        width = self.residuals.bin_tokens
+        return range((high - 1) // width * width, low - 1, -width)
 
     def _rate(self, total: int) -> float:
         return (total - self.shape.decode) / self._ms(total)
@@ -96,12 +100,6 @@ class Totals:
             else:
                 high = middle - 1
         return low
-
-
-def _bin_ends(low: int, high: int) -> range:
-    """The last totals of bins in [low, high), largest first."""
-    last = (high // BIN_TOKENS) * BIN_TOKENS - 1
-    return range(last, low - 1, -BIN_TOKENS)
 
 
 def _mixed(number: int) -> int:

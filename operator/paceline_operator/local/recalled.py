@@ -38,6 +38,7 @@ def recall(path: Path, device: Device, size: ModelSize) -> ModelFit:
         theta=newest.theta,
         knee=newest.knee,
         correction=newest.correction,
+        bin_tokens=newest.bin_tokens,
     )
 
 

@@ -55,6 +55,7 @@ def awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
 def _drifted(memory: Memory, evidence: Evidence) -> Memory:
     """A change of load or device lets the model's next proposal through at once."""
     now, audit = evidence.now, memory.audit
+    memory = replace(memory, is_drifted=False)
     if not memory.drift.tripped:
         return memory
     if memory.drift.has_new_load:
@@ -62,4 +63,5 @@ def _drifted(memory: Memory, evidence: Evidence) -> Memory:
         audit = replace(audit, blocks=(), open_block=(0, 0))
     if not evidence.model.valid or now < max(memory.transition_until, memory.backoff_until):
         return replace(memory, audit=audit)
-    return replace(memory, audit=audit, proposals=(), transition_until=now + TRANSITION_S)
+    until = now + TRANSITION_S
+    return replace(memory, audit=audit, proposals=(), transition_until=until, is_drifted=True)

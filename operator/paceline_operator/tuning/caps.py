@@ -8,7 +8,7 @@ that what runs does not come near limits nothing, and stays: it is neither raise
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import UNSET
 
@@ -59,12 +59,14 @@ class Guard:
     """Of the largest usual step with a decode: a larger budget limits nothing."""
     widen: float = 1.0
     """Of the dead bands; doubled while limits swing."""
+    by_drift: bool = False
+    """The jump is one of load or device: what limits nothing may stay as it is."""
 
     def apply(self, current: Caps, proposals: Sequence[Caps]) -> Caps:
         """Move from `current` towards the proposals, oldest first; the last is the newest."""
         latest = proposals[-1]
         if self.may_jump:
-            return self._settle(current, latest)
+            return self._settle(current, self._felt(current, latest) if self.by_drift else latest)
         wanted = Caps(
             self._batch(current.batch_size, [p.batch_size for p in proposals]),
             self._budget(current.token_budget, [p.token_budget for p in proposals]),
@@ -72,6 +74,17 @@ class Guard:
             self._target(current.pace_tpot_ms, [p.pace_tpot_ms for p in proposals]),
         )
         return self._settle(current, wanted)
+
+    def _felt(self, current: Caps, wanted: Caps) -> Caps:
+        batch, budget = wanted.batch_size, wanted.token_budget
+        if batch < current.batch_size and not self._is_near(batch):
+            batch = current.batch_size
+        if max(self.num_tokens, 1) <= min(budget, current.token_budget - 1):
+            budget = current.token_budget
+        return replace(wanted, batch_size=batch, token_budget=budget)
+
+    def _is_near(self, batch: int) -> bool:
+        return self.num_running + self.num_waiting >= _NEAR * batch
 
     def _batch(self, current: int, proposed: Sequence[int]) -> int:
         lower = proposed[-1] if self.is_urgent else _middle(proposed)
@@ -84,7 +97,7 @@ class Guard:
         return current
 
     def _lowered(self, current: int, lower: int) -> int:
-        if self.num_running + self.num_waiting < _NEAR * lower:
+        if not self._is_near(lower):
             return current
         # Slowly where sequences have to leave; rows that nobody holds can go at once.
         slowest = math.ceil(current * _MAX_DECREASE - 1e-9)

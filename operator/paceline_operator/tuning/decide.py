@@ -137,6 +137,7 @@ def _guard(view: View, memory: Memory, *, may_jump: bool) -> Caps:
         num_waiting=view.evidence.load.waiting,
         num_tokens=large_step_tokens(view.evidence.steps),
         widen=widen,
+        by_drift=is_new and memory.is_drifted,
     )
     wanted = guard.apply(current, memory.proposals)
     if may_jump or wanted == current:

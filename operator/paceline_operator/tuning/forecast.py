@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from paceline_operator.telemetry import ModelFit
 
-_BIN_TOKENS = 128
 _LEAST_MS = 1e-3  # a microsecond: what is said to take no time at all would have no end of capacity
 
 
@@ -37,4 +36,5 @@ class Forecast:
 
     def _correction(self, tokens: float) -> float:
         bins = self.model.correction
-        return bins[min(int(tokens // _BIN_TOKENS), len(bins) - 1)] if bins else 1.0
+        place = int(max(tokens - 1, 0) // self.model.bin_tokens)
+        return bins[min(place, len(bins) - 1)] if bins else 1.0

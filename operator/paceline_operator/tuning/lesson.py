@@ -36,6 +36,7 @@ def to_remember(
         theta=model.theta,
         knee=model.knee,
         correction=model.correction,
+        bin_tokens=model.bin_tokens,
         batch_size=caps.batch_size,
         token_budget=caps.token_budget,
         step_target_ms=caps.step_target_ms,

@@ -140,10 +140,10 @@ def mean_rows(steps: Sequence[Step]) -> float:
 
 
 def large_step_tokens(steps: Sequence[Step]) -> int:
-    """One in a hundred of the steps with a decode is as large, by an even sample; 0 without any."""
+    """One in twenty of the steps with a decode is as large, by an even sample; 0 without any."""
     even = steps[:: 1 + len(steps) // _SAMPLE]
     tokens = sorted([step.decode + step.prefill for step in even if step.decode])
-    return tokens[int(0.99 * (len(tokens) - 1))] if tokens else 0
+    return tokens[int(0.95 * (len(tokens) - 1))] if tokens else 0
 
 
 def quick_step_ms(steps: Sequence[Step]) -> float:

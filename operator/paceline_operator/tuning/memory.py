@@ -33,6 +33,8 @@ class Memory:
     """The last change raised a cap."""
     reversals: tuple[float, ...] = ()
     transition_until: float = 0.0
+    is_drifted: bool = False
+    """This transition begins now, by a change of load or device: no new limits are called for."""
     backoff_until: float = 0.0
     trim: float = 1.0
     """κ: what feedback takes off the step target, and slowly gives back."""

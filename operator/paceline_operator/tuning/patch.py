@@ -10,6 +10,8 @@ from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.model import TuningSpec
 from paceline_operator.tuning.remembered import Remembered
 
+_BIN_TOKENS = 128  # of coefficients that do not say
+
 LEASE_S = 60.0
 
 
@@ -46,11 +48,15 @@ def _caps(caps: Caps) -> dict[str, object]:
 
 
 def _coefficients(remembered: Remembered) -> dict[str, object]:
-    return {
+    coefficients: dict[str, object] = {
         "theta": remembered.theta,
         "knee": remembered.knee,
         "correction": remembered.correction,
     }
+    # Left out it is 128: an engine that knows of no other bins must not refuse the rest.
+    if remembered.bin_tokens != _BIN_TOKENS:
+        coefficients["bin_tokens"] = remembered.bin_tokens
+    return coefficients
 
 
 def _configuration(spec: TuningSpec) -> dict[str, object]:

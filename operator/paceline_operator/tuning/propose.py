@@ -7,6 +7,7 @@ from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.view import View
 
 _TILE = 16
+_FENCE = 1.25  # times what a step may take: beyond the pacer's reach, within a stall's
 _AIMD_BATCH = 0.8
 _AIMD_BUDGET = 0.7
 _MIN_BATCH = 4  # a crawl frees no one: what is slow at so little is not made slow by the limits
@@ -60,14 +61,14 @@ def _by_model(view: View) -> Proposal:
 
 
 def _fence(view: View) -> Room:
-    """The room of a step that takes its time on average.
+    """The room of a step that is a quarter too long: none that the pacer allows comes near it.
 
-    The pacer keeps q_r off each step; a budget that did so too would follow every waver of it.
+    A budget as tight as the pacer would follow every waver of q_r and of the level.
     """
     room = view.room
     longest_ms = room.longest_ms or room.target_ms
     q_r = max(view.evidence.model.q_r, 1.0)
-    return replace(room, longest_ms=None if longest_ms is None else longest_ms * q_r)
+    return replace(room, longest_ms=None if longest_ms is None else _FENCE * longest_ms * q_r)
 
 
 def _by_trial(view: View) -> Proposal:

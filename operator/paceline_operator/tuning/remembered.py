@@ -67,6 +67,8 @@ class Remembered:
     """By counts at 95 % confidence; otherwise they kept the SLA for a whole window."""
     avoid_until: float = 0.0
     """A pod that started from these limits missed its SLA: not to be used before."""
+    bin_tokens: int = 128
+    """Of `correction`, as in docs/runtime-api.md."""
 
     @property
     def is_sound(self) -> bool:
@@ -77,7 +79,7 @@ class Remembered:
             len(self.theta) == _NUM_TERMS
             and all(math.isfinite(value) and value >= 0 for value in figures)
             and self.theta[0] + self.theta[1] > 0
-            and min(self.knee, self.batch_size, self.token_budget) >= 1
+            and min(self.knee, self.batch_size, self.token_budget, self.bin_tokens) >= 1
             and (target is None or (math.isfinite(target) and target > 0))
         )
 

@@ -146,6 +146,7 @@ def _model_trouble(model: ModelFit) -> str:
         and _are_within((*model.theta, *model.correction), 0.0, _LARGEST)
         and _are_within((model.fast,), 0.1, 10.0)
         and _are_within((model.q_r,), 0.1, 1e3)
+        and model.bin_tokens >= 1
         and math.isfinite(model.mape)
     )
     return "" if is_sane else "the step model holds numbers that cannot be"

@@ -96,7 +96,7 @@ def a_seed(
     """What an engine of the same kind came to after 600 steps."""
     learned = taught(a_pacer(device), 600, true_ms=true_ms).info()
     theta = [value * times for value in learned.theta]
-    return Coefficients(theta, learned.knee, list(learned.correction))
+    return Coefficients(theta, learned.knee, list(learned.correction), learned.bin_tokens)
 
 
 SHAPES = [(1, 0), (6, 0), (12, 48), (6, 256)]
@@ -213,8 +213,20 @@ def test_corrections_beyond_the_engines_own_bins_are_left_out() -> None:
     pacer = a_pacer()
     seed = a_seed()
 
-    pacer.seed(Coefficients(seed.theta, seed.knee, [0.0, 9.0] + [1.1] * 500))
+    corrections = [0.0, 9.0] + [1.1] * 5000
+    pacer.seed(Coefficients(seed.theta, seed.knee, corrections, seed.bin_tokens))
 
     correction = pacer.info().correction
     assert len(correction) == len(a_pacer().info().correction)
     assert (correction[0], correction[1], correction[2]) == (0.7, 1.5, 1.1)
+
+
+def test_corrections_of_other_bins_are_left_out() -> None:
+    """What a GPU's tile of 128 tokens costs says nothing of four rows on a CPU."""
+    pacer = a_pacer()
+    seed = a_seed()
+
+    assert pacer.seed(Coefficients(seed.theta, seed.knee, [1.3] * 9, seed.bin_tokens * 2))
+
+    assert pacer.info().origin == "seed"
+    assert set(pacer.info().correction) == {1.0}
