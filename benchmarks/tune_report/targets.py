@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tune_report.noise_floor import in_words
 from tune_report.run import OURS, Results
 from tune_report.score import Score
 from tune_report.workloads import Workload
@@ -269,6 +270,7 @@ def _model(results: Results) -> list[Figure]:
         w.name: _median(results, w, OURS, lambda s: _moved(s, "coverage"))
         for w in results.workloads
     }
+    floors = {w.name: in_words(w.setting.hardware.noise) for w in results.workloads}
     worst = max(errors, key=lambda name: errors[name])
     inside = {name: v for name, v in covers.items() if 0.93 <= v <= 0.97}
     return [
@@ -278,7 +280,7 @@ def _model(results: Results) -> list[Figure]:
             f"{sum(v <= 0.05 for v in errors.values())} of {len(errors)} workloads, "
             f"most {errors[worst]:.1%}",
             all(v <= 0.05 for v in errors.values()),
-            _missing({name: f"{v:.1%}" for name, v in errors.items() if v > 0.05}),
+            _missing({n: f"{v:.1%} ({floors[n]})" for n, v in errors.items() if v > 0.05}),
         ),
         Figure(
             "steps within predicted * q_r",
