@@ -64,7 +64,12 @@ def test_the_tuners_start_is_a_patch_that_the_sidecar_takes() -> None:
         "epoch": 4,
         "lease_s": 60.0,
         "max_batch_size": 18,
-        "coefficients": {"theta": (30.0, 2.0, 0.5, 2.0, 50.0), "knee": 256, "correction": (1.0,)},
+        "coefficients": {
+            "theta": (30.0, 2.0, 0.5, 2.0, 50.0),
+            "knee": 256,
+            "correction": (1.0,),
+            "bin_tokens": 4,
+        },
     }
 
     patch = msgspec.json.decode(msgspec.json.encode(body), type=runtime_api.LimitsPatch)
@@ -72,3 +77,4 @@ def test_the_tuners_start_is_a_patch_that_the_sidecar_takes() -> None:
     sent = runtime_api.coefficients_of(patch)
     assert sent is not None
     assert (sent.theta, sent.knee, sent.correction) == ([30.0, 2.0, 0.5, 2.0, 50.0], 256, [1.0])
+    assert sent.bin_tokens == 4

@@ -136,6 +136,10 @@ def test_an_old_epoch_is_a_conflict_that_tells_the_state(sidecar: Sidecar) -> No
         ),
         ({"epoch": 2, "coefficients": {"theta": [1.0] * 5, "knee": 0}}, "coefficients.knee"),
         (
+            {"epoch": 2, "coefficients": {"theta": [1.0] * 5, "knee": 1, "bin_tokens": 0}},
+            "coefficients.bin_tokens",
+        ),
+        (
             {"epoch": 2, "coefficients": {"theta": [1.0] * 5, "knee": 1, "correction": ["x"]}},
             "coefficients.correction",
         ),

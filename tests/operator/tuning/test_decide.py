@@ -194,6 +194,21 @@ def test_the_step_target_of_paced_requests_moves_with_their_pace(
     assert chosen == Caps(20, 512, target_ms, pace_ms)
 
 
+@pytest.mark.parametrize(
+    ("running", "expected"), [(9, (100, 512)), (60, (60, 440))], ids=["idle", "in-use"]
+)
+def test_a_new_load_moves_only_what_it_feels(running: int, expected: tuple[int, int]) -> None:
+    """A jump is no reason to move what limits nothing; a new engine's limits are set whole."""
+    current, wanted = Caps(100, 512, 200.0), Caps(60, 440, 180.0)
+    guard = Guard(may_jump=True, is_urgent=False, num_running=running, num_tokens=8 * running)
+
+    drifted = replace(guard, by_drift=True).apply(current, [wanted])
+
+    assert (drifted.batch_size, drifted.token_budget) == expected
+    assert drifted.step_target_ms == 180.0
+    assert guard.apply(current, [wanted]) == wanted
+
+
 @given(
     current=st.integers(1, 1024),
     proposed=st.lists(st.integers(1, 1024), min_size=1, max_size=6),
