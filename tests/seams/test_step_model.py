@@ -1,0 +1,59 @@
+"""Engine and operator read the same step model alike."""
+
+import random
+
+import msgspec
+import pytest
+
+from paceline_engine.limits import Capacity
+from paceline_engine.pacing import make_pacer
+from paceline_engine.wire import ModelInfo, StepRecord
+from paceline_operator.telemetry import ModelFit
+from paceline_operator.tuning.forecast import Forecast
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:NVIDIA H100"])
+def test_the_operator_forecasts_what_the_engine_predicts(device: str) -> None:
+    """Stairs between sizes lie where the engine learned them: every size of a small step."""
+    pacer = make_pacer(_info(device), Capacity(64, 4096, 1000, 16, 4096))
+    rng = random.Random(4)
+    for seq in range(2000):
+        decode, prefill = rng.randint(1, 12), rng.choice([0, 0, 40, 300])
+        rows = -(-(decode + prefill) // 4)
+        wall_ms = 20.0 + 4.0 * rows
+        pacer.observe(_record(seq, wall_ms, decode=decode, prefill=prefill))
+
+    fitted = pacer.info()
+    forecast = Forecast(msgspec.convert(msgspec.structs.asdict(fitted), ModelFit))
+
+    ratios = []
+    for decode in range(1, 600):
+        predicted_ms = pacer.predict_ms(decode=decode, prefill=0, context=4000, attention=0)
+        ratios.append(predicted_ms / forecast.step_ms(decode=decode, prefill=0, context=4000))
+    # What the last step says of the next is the engine's alone, and the same for all sizes.
+    assert max(ratios) == pytest.approx(min(ratios))
+    assert len(set(fitted.correction)) > 1
+
+
+def _info(device: str) -> ModelInfo:
+    return ModelInfo(
+        name="tiny",
+        family="llama",
+        revision="",
+        dtype="float32",
+        device=device,
+        num_parameters=134_515_008,
+        vocab_size=49_152,
+        max_model_len=4096,
+        bos_token_id=1,
+        eos_token_ids=[2],
+        kv_bytes_per_token=46_080,
+        weight_bytes=538_060_032,
+    )
+
+
+def _record(seq: int, wall_ms: float, *, decode: int, prefill: int) -> StepRecord:
+    values: dict[str, object] = dict.fromkeys(StepRecord.__struct_fields__, 0)
+    values |= {"seq": seq, "decode": decode, "prefill": prefill, "context": decode * 200}
+    values |= {"at": seq * 0.05, "wall_ms": wall_ms, "clean": True}
+    return StepRecord(**values)  # type: ignore[arg-type]  # a builder's free fields
