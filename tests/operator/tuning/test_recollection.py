@@ -100,8 +100,9 @@ async def test_a_second_pod_is_near_its_final_limits_at_its_first_decision(seed:
     assert decision.reason.startswith("remembered")
     assert decision.change is not None
     assert first.max_batch_size == pytest.approx(second.limits.max_batch_size, rel=0.1)
-    # The budget moves by tiles of 16 tokens, and not for less than one.
-    assert first.token_budget == pytest.approx(second.limits.token_budget, abs=32)
+    # The budget is a fence beyond what steps reach, set once by the pod's own first fit: it is
+    # begun with 90 % of what another first fit said.
+    assert first.token_budget == pytest.approx(second.limits.token_budget, rel=0.3)
 
 
 async def test_limits_that_are_kept_are_written_once_a_minute_at_most() -> None:
