@@ -42,6 +42,8 @@ class ControlScore:
     """When SLAAchievable was what; only where it changed."""
     track: tuple[tuple[float, int, int, float | None, int, int], ...]
     """Time, batch, budget, step target, running, waiting after each tick."""
+    device: tuple[tuple[float, str], ...] = ()
+    """When DeviceHealthy was what; only where it changed."""
 
 
 def control_score(workload: Workload, pods: Sequence[PodRun]) -> ControlScore | None:
@@ -69,6 +71,7 @@ def control_score(workload: Workload, pods: Sequence[PodRun]) -> ControlScore | 
         track=tuple(
             (m.at_s, m.batch, m.budget, m.target_ms, m.running, m.waiting) for m in moments
         ),
+        device=_changes_of([(m.at_s, m.device) for m in moments]),
     )
 
 

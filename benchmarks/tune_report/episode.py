@@ -15,7 +15,7 @@ from paceline_operator.tuning.target import starting_target_ms
 from plants.plant import Plant
 from plants.pod import SimPod
 from plants.requests import Requests
-from tune_report.arms.arm import PERIOD_S, Arm, Control, Verdict
+from tune_report.arms.arm import PERIOD_S, Arm, Control, Verdict, WatchesDevice
 from tune_report.workloads import PodPart, Workload
 
 DRAIN_S = 60.0
@@ -39,7 +39,10 @@ class Moment:
     running: int
     waiting: int
     verdict: Verdict
+    """Of SLAAchievable."""
     q_r: float
+    device: Verdict = ""
+    """Of DeviceHealthy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,7 @@ async def _controlled(workload: Workload, arm: Arm, pods: list[_Live]) -> None:
 async def _tick(workload: Workload, control: Control, pods: list[_Live], now_s: float) -> None:
     present = [pod for pod in pods if _is_present(pod, now_s)]
     verdict = await control.tick(tuple(pod.target for pod in present), workload.sla_at(now_s))
+    device = control.device if isinstance(control, WatchesDevice) else ""
     for pod in present:
         plant, limits = pod.plant, pod.plant.limits
         pod.moments.append(
@@ -161,6 +165,7 @@ async def _tick(workload: Workload, control: Control, pods: list[_Live], now_s: 
                 waiting=plant.waiting,
                 verdict=verdict,
                 q_r=plant.pacer.info().q_r if plant.pacer is not None else 1.0,
+                device=device,
             )
         )
 

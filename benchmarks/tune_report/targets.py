@@ -9,6 +9,7 @@ import numpy as np
 from tune_report.noise_floor import in_words
 from tune_report.run import OURS, Results
 from tune_report.score import Score
+from tune_report.told import Told, told
 from tune_report.workloads import Workload
 
 ORACLE, SINGLE = "oracle", "best single static"
@@ -59,6 +60,7 @@ def figures(results: Results) -> list[Figure]:
         _after_step(results),
         _changes(results),
         *_achievable(results),
+        _slow_devices(results),
         *_model(results),
         _oscillation(results),
         _unsafe(results),
@@ -259,6 +261,24 @@ def _achievable(results: Results) -> list[Figure]:
             total.recall >= 0.95,
         ),
     ]
+
+
+def _slow_devices(results: Results) -> Figure:
+    rows = {w.name: told(w, results.scores[w.name, OURS]) for w in results.workloads}
+    total = sum(rows.values(), start=Told())
+    return Figure(
+        "slow devices told within 60 s, withdrawn 60 s after; none told where there is none",
+        "all, 0 ticks",
+        f"{total.found} of {total.slow} spells, {total.false} false ticks",
+        total.found == total.slow and total.false == 0,
+        _missing(
+            {
+                name: f"{row.found} of {row.slow}, {row.false} false ticks"
+                for name, row in rows.items()
+                if row.false or row.found < row.slow
+            }
+        ),
+    )
 
 
 def _model(results: Results) -> list[Figure]:

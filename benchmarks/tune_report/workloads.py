@@ -236,6 +236,10 @@ def _disturbed(setting: Setting) -> tuple[Workload, ...]:
             phases=(0.0, 160.0, 320.0),
         ),
         replace(
+            _one(setting, "throttling", _Shape(constant(0.6), mix)),
+            disturbances=(Disturbance(160.0, 380.0, 1.3, ramp_s=30.0),),
+        ),
+        replace(
             at_80,
             name=f"{name}: version change",
             disturbances=(Disturbance(240.0, inf, 1.2),),

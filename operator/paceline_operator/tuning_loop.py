@@ -11,6 +11,7 @@ from paceline_operator.recollection import MemoryStore, Recollection
 from paceline_operator.telemetry import LimitsAnswer
 from paceline_operator.tuning.annotations import Annotation, annotations
 from paceline_operator.tuning.conditions import (
+    device_healthy,
     sla_achievable,
     sla_met,
     telemetry_available,
@@ -224,6 +225,7 @@ class TuningLoop:
                 telemetry_available([o.error for o in outcomes], counts),
                 service.met,
                 achievable,
+                device_healthy(decisions),
                 tuning_active(target.spec, decisions, is_seen=is_seen),
             ),
             pods=pods,

@@ -284,7 +284,13 @@ def test_without_a_pod_nothing_is_known_of_the_sla() -> None:
     """Neither met nor violated."""
     found = _judged(_observed(_STARTING))
 
-    for kind in ("TelemetryAvailable", "SLAMet", "SLAAchievable", "TuningActive"):
+    for kind in (
+        "TelemetryAvailable",
+        "SLAMet",
+        "SLAAchievable",
+        "DeviceHealthy",
+        "TuningActive",
+    ):
         assert _said(found[kind]) == ("Unknown", "NoReadyPods")
 
 

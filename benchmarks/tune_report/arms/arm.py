@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import Pacer
@@ -14,15 +14,23 @@ from tune_report.settings import Setting
 
 PERIOD_S = 5.0
 Verdict = Literal["True", "False", "Unknown", ""]
-"""Of SLAAchievable; empty where an arm does not say."""
+"""Of a condition; empty where an arm does not say."""
 
 
 class Control(Protocol):
     """Changes limits from outside the engine, once a period, through the runtime API."""
 
     async def tick(self, pods: tuple[PodTarget, ...], sla: SLA) -> Verdict:
-        """Look and act."""
+        """Look and act; what it says of SLAAchievable."""
         ...
+
+
+@runtime_checkable
+class WatchesDevice(Protocol):
+    """A control that tells of the device too."""
+
+    device: Verdict
+    """Of DeviceHealthy, after the last tick."""
 
 
 MakeControl = Callable[[PodClient, Callable[[], float], Setting], Control]

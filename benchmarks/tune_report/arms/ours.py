@@ -32,15 +32,15 @@ class LoopControl:
     def __init__(self, client: PodClient, clock: Callable[[], float]) -> None:
         """Read and patch through `client`."""
         self.loop = TuningLoop(client, clock)
+        self.device: Verdict = ""
 
     async def tick(self, pods: tuple[PodTarget, ...], sla: SLA) -> Verdict:
         """One tick of the product."""
         spec = TuningSpec(sla=sla, config_hash=repr(sla))
         report = await self.loop.tick(ServiceTarget(KEY, spec, pods))
-        for condition in report.conditions:
-            if condition.type == "SLAAchievable":
-                return condition.status
-        return ""
+        said: dict[str, Verdict] = {found.type: found.status for found in report.conditions}
+        self.device = said.get("DeviceHealthy", "")
+        return said.get("SLAAchievable", "")
 
 
 def _control(client: PodClient, clock: Callable[[], float], setting: Setting) -> Control:  # noqa: ARG001 - the port's shape

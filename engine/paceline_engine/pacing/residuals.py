@@ -30,6 +30,7 @@ _REFRESH_STEPS = 20
 _COLD_Q_R = 1.3
 _YOUNG_Q_R = 1.1
 _YOUNG_STEPS = 200
+_CLEARLY = 0.9  # of the error: less of a difference is chance
 _QUANTILE = 0.95
 
 
@@ -133,6 +134,8 @@ class Residuals:
         self._ratios.clear()
         self.fast = 1.0
         self._echo = Echo()
+        if steps:
+            self._keep_what_helps(steps)
         levels = [
             measured / (line * self.correction_of(tokens)) for tokens, measured, line in steps
         ]
@@ -143,6 +146,20 @@ class Residuals:
         for level in levels:
             self._ratios.append(self._follow(level))
         self._refresh()
+
+    def _keep_what_helps(self, steps: list[tuple[int, float, float]]) -> None:
+        """Drop the corrections where a new line tells the recent steps better without them.
+
+        They were learned against the line before: beside one that has taken in what they stood
+        for, they count it twice.
+        """
+        plain = [measured / line for _, measured, line in steps]
+        with_them = [
+            ratio / self.correction_of(tokens)
+            for ratio, (tokens, _, _) in zip(plain, steps, strict=True)
+        ]
+        if _spread(plain) < _CLEARLY * _spread(with_them):
+            self.forget()
 
     def _place(self, tokens: int) -> int:
         return min(max(tokens - 1, 0) // self.bin_tokens, len(self._used) - 1)
@@ -178,6 +195,12 @@ class Residuals:
         self.mape = float(np.mean(np.abs(ratios - 1.0)))
         floor = _YOUNG_Q_R if self._steps < _YOUNG_STEPS else 1.0
         self.q_r = max(float(np.quantile(ratios, _QUANTILE)), floor)
+
+
+def _spread(ratios: list[float]) -> float:
+    """Mean relative error once the level is taken out."""
+    values = np.array(ratios)
+    return float(np.mean(np.abs(values / np.median(values) - 1.0)))
 
 
 def _clip(value: float, bounds: tuple[float, float]) -> float:

@@ -3,8 +3,8 @@
 Among totals c with t^(c) * q_r <= tau, where d decodes run:
 
     most     the largest c
-    better   a bin's last total >= 0.6 * most whose prefill rate (c - d) / t^(c) is 2 % higher,
-             or the nearest one, where tiles end there and its rate is at most 2 % lower
+    better   a bin's last total >= 0.6 * most whose rate c / t^(c), contexts left out, is 2 %
+             higher, or the nearest one, where tiles end there and its rate is at most 2 % lower
     dither   in 3 of 100 steps, any bin's last total >= 0.5 * most: what feeds the corrections
 """
 
@@ -57,9 +57,8 @@ class Totals:
         needed = _EVEN if self.has_tiles else _BETTER
         for total in self._bin_ends(max(least, int(_BETTER_FROM * most) + 1), most):
             if residuals.is_known(total):
-                ms = self._ms(total)
-                there = (total - self.shape.decode) / ms
-                if ms <= self.allowed_ms and there >= needed * rate:
+                there = self._rate(total)
+                if self._ms(total) <= self.allowed_ms and there >= needed * rate:
                     best, rate = total, max(rate, there)
             needed = _BETTER
         return best
@@ -79,23 +78,28 @@ class Totals:
         return range((high - 1) // width * width, low - 1, -width)
 
     def _rate(self, total: int) -> float:
-        return (total - self.shape.decode) / self._ms(total)
+        """Tokens per millisecond, contexts left out.
+
+        A load has a fixed ratio of prompt to output tokens, so what counts is all that a step
+        computes. And the longer steps are, the more sequences run at once (Little's law): over a
+        second their contexts cost the same, whatever the total.
+        """
+        return total / (self._line_ms(total, context=0) * self.residuals.factor(total))
 
     def _ms(self, total: int) -> float:
-        return self._line_ms(total) * self.residuals.factor(total)
+        return self._line_ms(total, self.shape.context) * self.residuals.factor(total)
 
-    def _line_ms(self, total: int) -> float:
-        shape = self.shape
-        chunk = total - shape.decode
-        attention = chunk * (shape.prefill_context + chunk * 0.5)
-        return self.model.ms(tokens=total, context=shape.context, attention=attention)
+    def _line_ms(self, total: int, context: int) -> float:
+        chunk = total - self.shape.decode
+        attention = chunk * (self.shape.prefill_context + chunk * 0.5)
+        return self.model.ms(tokens=total, context=context, attention=attention)
 
     def _bisect(self, low: int, high: int, line_ms: float) -> int:
         """The largest total in [low, high] whose line is within `line_ms`, else low - 1."""
         low -= 1
         while low < high:
             middle = (low + high + 1) // 2
-            if self._line_ms(middle) <= line_ms:
+            if self._line_ms(middle, self.shape.context) <= line_ms:
                 low = middle
             else:
                 high = middle - 1

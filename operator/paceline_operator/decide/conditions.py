@@ -7,7 +7,7 @@ from paceline_operator.decide.readiness import ready, reconciling, stalled
 from paceline_operator.decide.workload import workload_available
 from paceline_operator.observe import Observed
 
-_MEASURED = ("TelemetryAvailable", "SLAMet", "SLAAchievable")
+_MEASURED = ("TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy")
 
 
 def judge(observed: Observed, plan: Plan, *, problem: str) -> tuple[Judgement, ...]:

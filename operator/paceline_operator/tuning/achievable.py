@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_operator.tuning.capacity import Room
-from paceline_operator.tuning.measure import Counts
 from paceline_operator.tuning.model import SLA
+from paceline_operator.tuning.spell import Spell
 from paceline_operator.tuning.target import StepTarget
 from paceline_operator.tuning.window import Evidence
 
@@ -23,10 +23,9 @@ REPLICAS_HELP: frozenset[Obstacle] = frozenset(
 )
 FLOORS: frozenset[Obstacle] = frozenset({"TPOTFloor", "TTFTFloor"})
 _DEGRADED = 1.2
-_BURN = 2.0  # times the misses that the objective allows
+_FULL = 0.9  # of the batch size: below, it is not what bounds the pod
 _QUEUED_SHARE = 0.8  # of the steps: the queue never empties
 _MIN_STEPS = 20
-_MIN_SAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +41,31 @@ def assess(
     evidence: Evidence,
     room: Room,
     target: StepTarget,
-    counts: Counts,
+    spell: Spell,
     *,
     batch: int,
     budget: int,
     batch_bound: str,
+    slowdown: float = 1.0,
+    is_tuned: bool = True,
 ) -> Assessment:
-    """Name what keeps the SLA from being met, or nothing."""
+    """Name what keeps the SLA from being met, or nothing.
+
+    What requests missed counts, of the last minute and of the whole spell: a gap is the pace's
+    matter, and a bad minute within a good spell is a burst. `is_tuned`: limits follow the model.
+    """
     if not evidence.model.valid:
         return Assessment("", None)
     capacity = room.sustainable_rps(batch)
     obstacle = _floor(sla, room, target)
-    if not obstacle and _is_burning(sla, counts):
-        obstacle = _overload(evidence, room, capacity, batch_bound) or _conflict(
-            sla, room, rows=min(batch, max(1, evidence.load.running)), budget=budget
+    objective, running = sla.objective, evidence.load.running
+    is_missed = spell.is_burning(objective, evidence.now) and spell.is_spent(objective)
+    if not obstacle and is_missed:
+        by_memory = batch_bound == "KV" and running >= _FULL * batch
+        obstacle = (
+            _overload(evidence, room, capacity, slowdown, by_memory=by_memory)
+            or _conflict(sla, room, rows=min(batch, max(1, running)), budget=budget)
+            or _bursts(spell, objective, evidence.now, is_tuned=is_tuned)
         )
     return Assessment(obstacle, capacity)
 
@@ -69,23 +79,16 @@ def _floor(sla: SLA, room: Room, target: StepTarget) -> Obstacle:
     return ""
 
 
-def _is_burning(sla: SLA, counts: Counts) -> bool:
-    attainment = counts.attainment
-    return (
-        counts.requests >= _MIN_SAMPLES
-        and attainment is not None
-        and 1 - attainment > _BURN * (1 - sla.objective)
-    )
-
-
-def _overload(evidence: Evidence, room: Room, capacity: float, batch_bound: str) -> Obstacle:
+def _overload(
+    evidence: Evidence, room: Room, capacity: float, slowdown: float, *, by_memory: bool
+) -> Obstacle:
     """More arrives than the pod can serve."""
-    arrivals, fast = room.demand.arrival_rps, evidence.model.fast
+    arrivals = room.demand.arrival_rps
     if arrivals <= capacity and not _queue_never_empties(evidence):
         return ""
-    if fast > _DEGRADED and arrivals <= capacity * fast:
+    if slowdown > _DEGRADED and arrivals <= capacity * slowdown:
         return "DegradedHardware"
-    return "KVBound" if batch_bound == "KV" else "CapacityExceeded"
+    return "KVBound" if by_memory else "CapacityExceeded"
 
 
 def _conflict(sla: SLA, room: Room, *, rows: int, budget: int) -> Obstacle:
@@ -93,6 +96,11 @@ def _conflict(sla: SLA, room: Room, *, rows: int, budget: int) -> Obstacle:
     if sla.ttft_p99_ms is None or room.prefill_ms(decode=rows, budget=budget) <= sla.ttft_p99_ms:
         return ""
     return "TTFTvsTPOTConflict"
+
+
+def _bursts(spell: Spell, objective: float, now: float, *, is_tuned: bool) -> Obstacle:
+    """What arrives fits on average, and five minutes of the best limits have not kept the SLA."""
+    return "CapacityExceeded" if is_tuned and spell.is_lost(objective, now) else ""
 
 
 def _queue_never_empties(evidence: Evidence) -> bool:

@@ -3,17 +3,22 @@
 from dataclasses import replace
 
 from paceline_operator.tuning.audit import Audit
+from paceline_operator.tuning.book import Recalled
 from paceline_operator.tuning.demand import demand
 from paceline_operator.tuning.experiment.policy import policy_of
+from paceline_operator.tuning.lanes import judged
 from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import TuningSpec
-from paceline_operator.tuning.window import Evidence
+from paceline_operator.tuning.spell import Spell
+from paceline_operator.tuning.window import REACT_S, Evidence
 
 TRANSITION_S = 60.0
 _COOLED_S = 30.0
 
 
-def awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
+def awake(
+    spec: TuningSpec, evidence: Evidence, memory: Memory, recalled: Recalled | None = None
+) -> Memory:
     """Start a transition, in which caps may jump, where something is new. Measure the demand."""
     now, policy = evidence.now, policy_of(spec)
     # A clock that went back leaves times of the future in memory, which would never come.
@@ -38,6 +43,8 @@ def awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
             backoff_until=0.0,
             obstacle_times=0,
             unattainable="",
+            # The limits for this SLA are on their way: what ends soon ran under those before.
+            spell=Spell(since=now + REACT_S, seen_at=now),
             audit=Audit(since=now),
         )
     if memory.policy not in {None, policy}:
@@ -48,7 +55,11 @@ def awake(spec: TuningSpec, evidence: Evidence, memory: Memory) -> Memory:
             audit=Audit(since=now),
         )
     drift = memory.drift.observe(evidence, spec.interval_s)
-    memory = _drifted(replace(memory, at=now, policy=policy, drift=drift), evidence)
+    known = None if recalled is None else recalled.coefficients.as_fit()
+    slowdown = memory.slowdown.observe(evidence, known)
+    memory = replace(memory, at=now, policy=policy, drift=drift, slowdown=slowdown)
+    memory = _drifted(memory, evidence)
+    memory = replace(memory, spell=memory.spell.add(spec.sla, judged(spec, evidence)))
     return replace(memory, demand=demand(evidence, memory.demand, drift))
 
 
@@ -58,6 +69,7 @@ def _drifted(memory: Memory, evidence: Evidence) -> Memory:
     memory = replace(memory, is_drifted=False)
     if not memory.drift.tripped:
         return memory
+    memory = replace(memory, spell=Spell(since=_began(memory), seen_at=now))
     if memory.drift.has_new_load:
         # How misses bunched under the load of before says nothing of this one.
         audit = replace(audit, blocks=(), open_block=(0, 0))
@@ -65,3 +77,8 @@ def _drifted(memory: Memory, evidence: Evidence) -> Memory:
         return replace(memory, audit=audit)
     until = now + TRANSITION_S
     return replace(memory, audit=audit, proposals=(), transition_until=until, is_drifted=True)
+
+
+def _began(memory: Memory) -> float:
+    """When what has changed began: of a load it is known, a device has just been seen."""
+    return memory.drift.fresh_since if memory.drift.has_new_load else memory.at

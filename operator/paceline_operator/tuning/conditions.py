@@ -8,7 +8,7 @@ from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.measure import MIN_SAMPLES, Counts, verdict
 from paceline_operator.tuning.model import ConditionReport, Status, TuningSpec
 
-Kind = Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "TuningActive"]
+Kind = Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy", "TuningActive"]
 _OBSTACLES: Mapping[Obstacle, str] = {
     "CapacityExceeded": "more requests arrive than the pods can serve within the SLA; more "
     "replicas help",
@@ -64,6 +64,18 @@ def sla_achievable(decisions: Sequence[Decision]) -> ConditionReport:
         message = "the step model is not trusted yet"
         return _condition("SLAAchievable", "Unknown", "InsufficientData", message)
     return _condition("SLAAchievable", "True", "Achievable", "limits exist that keep the SLA")
+
+
+def device_healthy(decisions: Sequence[Decision]) -> ConditionReport:
+    """Whether steps take as long as they did; told whether or not the SLA can still be met."""
+    if any(decision.is_slow for decision in decisions):
+        return _condition(
+            "DeviceHealthy", "False", "DegradedHardware", _OBSTACLES["DegradedHardware"]
+        )
+    if not any(decision.is_trusted for decision in decisions):
+        message = "the step model is not trusted yet"
+        return _condition("DeviceHealthy", "Unknown", "InsufficientData", message)
+    return _condition("DeviceHealthy", "True", "Steady", "steps take as long as they did")
 
 
 def tuning_active(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from paceline_operator.tuning.achievable import Assessment, assess
 from paceline_operator.tuning.audit import Audit, is_proven
 from paceline_operator.tuning.awake import TRANSITION_S, awake
+from paceline_operator.tuning.belief import believe
 from paceline_operator.tuning.book import Recalled
 from paceline_operator.tuning.caps import PROPOSALS, Caps, Guard
 from paceline_operator.tuning.decision import Decision
@@ -24,9 +25,6 @@ from paceline_operator.tuning.window import Evidence
 _COOL_AFTER_DECREASE_S = 10.0
 _COOL_AFTER_INCREASE_S = 30.0
 _URGENT_SPACING_S = 4.0  # below one period: an urgent decrease may follow at the next tick
-_PERSISTENT = 3  # periods that an obstacle must last
-_FEASIBLE_S = 300.0  # before an unattainable SLA is called attainable again
-_FEASIBLE_AND_MET_S = 60.0
 _LEARNING_STEPS = 200
 
 
@@ -45,6 +43,7 @@ def hold(pod: str, memory: Memory, now: float, reason: str, *, is_stale: bool) -
         chosen=None,
         applied=False,
         memory=replace(memory, phase=phase),
+        is_slow=memory.slowdown.is_slow,
     )
 
 
@@ -58,7 +57,7 @@ def decide(
     recalled: Recalled | None = None,
 ) -> Decision:
     """Look, propose, assess, guard, explain. An engine that is new begins from `recalled`."""
-    memory = awake(spec, evidence, memory)
+    memory = awake(spec, evidence, memory, recalled)
     outcome, pending = settle(
         memory.pending, evidence, current_caps(evidence.limits), spec.interval_s
     )
@@ -85,39 +84,29 @@ def _assess(view: View, proposal: Proposal) -> Assessment:
         view.evidence,
         view.room,
         view.target,
-        view.counts,
+        view.memory.spell,
         batch=proposal.caps.batch_size,
         budget=proposal.caps.token_budget,
         batch_bound=proposal.batch_bound,
+        slowdown=view.memory.slowdown.ratio,
+        is_tuned=view.spec.mode == "Auto" and not view.spec.paused and not view.is_missing_pace,
     )
 
 
 def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
     """Carry over what the next decision needs."""
-    memory, now, obstacle = view.memory, view.evidence.now, assessment.obstacle
-    is_same = obstacle == memory.obstacle
-    times = memory.obstacle_times + 1 if is_same else 1
-    feasible_since = None if obstacle else (memory.feasible_since or now)
-    is_meeting = verdict(view.counts, view.spec.sla.objective) == "Meeting"
-    enough_s = _FEASIBLE_AND_MET_S if is_meeting else _FEASIBLE_S
-    unattainable = memory.unattainable
-    if obstacle and times >= _PERSISTENT:
-        unattainable = obstacle
-    elif feasible_since is not None and now - feasible_since >= enough_s:
-        unattainable = ""
+    memory, now = view.memory, view.evidence.now
+    is_met = memory.spell.is_met(view.spec.sla.objective, now) and not view.is_missing_pace
+    memory = believe(memory, assessment.obstacle, now, is_met=is_met)
     gained_trust = view.is_trusted and not memory.was_valid
     proposals = (*(() if gained_trust else memory.proposals), proposal.caps)[-PROPOSALS:]
-    turns = (unattainable == "TPOTFloor") != memory.believes_floor
+    turns = memory.believes_floor != view.memory.believes_floor
     return replace(
         memory,
         was_valid=view.is_trusted,
         transition_until=now + TRANSITION_S if gained_trust or turns else memory.transition_until,
         # Proposals made without trust, or for another kind of target, are of no use.
         proposals=() if turns else proposals,
-        obstacle=obstacle,
-        obstacle_times=times,
-        feasible_since=feasible_since,
-        unattainable=unattainable,
         audit=memory.audit.add(view.spec.sla, view.evidence),
     )
 
@@ -231,6 +220,7 @@ def _conclude(
             view.counts, spec.sla.objective, held_s=held_s, window_s=view.evidence.window_s
         ),
         is_trusted=view.is_trusted,
+        is_slow=memory.slowdown.is_slow,
         start=start,
     )
 

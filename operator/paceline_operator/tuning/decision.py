@@ -46,6 +46,8 @@ class Decision:
     is_proven: bool = False
     is_trusted: bool = False
     """The step model decided, not trial and error."""
+    is_slow: bool = False
+    """The device is slower than it was for half a minute and more."""
     start: Start | None = None
     """What a new engine begins with."""
     failed_start: Remembered | None = None

@@ -17,9 +17,6 @@ _SHARE = PageHinkley(floor=0.05, spread=0.5)
 _PACE = PageHinkley(floor=0.05, spread=0.05)
 _PROMPTS: frozenset[Signal] = frozenset({"prompt", "prefix"})
 _MIN_REQUESTS = 3  # of one period, for a mean of them
-_SLOW = 1.2  # fast: measured over predicted
-_SLOW_S = 30.0
-_APART_S = 15.0  # a device that slows down within this time of a new load may be slow by the load
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +39,12 @@ class Drift:
     """`fast`: measured over predicted step time."""
     tripped: tuple[Signal, ...] = ()
     """What the last period gave away."""
-    demand_at: float = -math.inf
-    """When a change of the load was last seen."""
     fresh_since: float = -math.inf
     """When it began: what came before is of another load."""
     lengths_since: float = -math.inf
     """The same, of prompts and outputs: a new rate alone says nothing of how long they are."""
     prompt_since: float = -math.inf
     """The same, of prompts and what the prefix cache holds of them."""
-    device_at: float = -math.inf
-    """When the device was last seen to slow down."""
-    slow_since: float | None = None
 
     @property
     def has_new_load(self) -> bool:
@@ -64,15 +56,6 @@ class Drift:
         """Tokens to compute for one prompt that arrives now, before any such request has ended."""
         missed = self.prefix.mean if self.prefix.num else 1.0
         return max(1.0, missed * math.exp(self.prompt.mean))
-
-    def is_degraded(self, now: float) -> bool:
-        """The device has been slow for half a minute, and the load did not bring it about."""
-        return (
-            self.slow_since is not None
-            and now - self.slow_since >= _SLOW_S
-            and self.device_at >= self.slow_since - _SLOW_S
-            and abs(self.demand_at - self.device_at) > _APART_S
-        )
 
     def observe(self, evidence: Evidence, interval_s: float) -> "Drift":
         """Take in one decision period; less than half of one is left for the next time."""
@@ -90,8 +73,6 @@ class Drift:
         began = {name: watched[name].changed_at or now for name in tripped if name in _DEMAND}
         lengths = [at for name, at in began.items() if name != "rate"]
         prompts = [at for name, at in began.items() if name in _PROMPTS]
-        is_slow = evidence.model.fast > _SLOW
-        slows_down = "device" in tripped and watched["device"].is_rise
         return Drift(
             at=now,
             load=load,
@@ -102,12 +83,9 @@ class Drift:
             prefix=watched.get("prefix", self.prefix),
             device=watched.get("device", self.device),
             tripped=tripped,
-            demand_at=now if began else self.demand_at,
             fresh_since=max(began.values(), default=self.fresh_since),
             lengths_since=max(lengths, default=self.lengths_since),
             prompt_since=max(prompts, default=self.prompt_since),
-            device_at=now if slows_down else self.device_at,
-            slow_since=(self.slow_since or now) if is_slow else None,
         )
 
     def _watched(self, sample: "_Sample") -> PageHinkley:

@@ -58,8 +58,9 @@ def _changed(view: View) -> str:
     drift = view.memory.drift
     if drift.tripped:
         return f"{' and '.join(_SIGNALS[name] for name in drift.tripped)} changed; "
-    if drift.is_degraded(view.evidence.now):
-        return f"the device is {view.evidence.model.fast:.1f} times as slow as it was; "
+    slowdown = view.memory.slowdown
+    if slowdown.is_slow:
+        return f"steps take {slowdown.ratio:.2f} times as long as they did on this device; "
     return ""
 
 
@@ -91,7 +92,8 @@ def inputs_of(view: View) -> dict[str, float | int | str | bool | None]:
         "q_r": model.q_r,
         "fast": model.fast,
         "changed": " ".join(view.memory.drift.tripped) or None,
-        "degraded_hardware": view.memory.drift.is_degraded(evidence.now),
+        "degraded_hardware": view.memory.slowdown.is_slow,
+        "slowdown": view.memory.slowdown.ratio,
         "trim": view.memory.trim,
         "step_target_ms": view.target.ms,
         "pace_tpot_ms": view.target.pace_tpot_ms,

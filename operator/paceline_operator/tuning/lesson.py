@@ -6,7 +6,8 @@ from paceline_operator.tuning.model import TuningSpec
 from paceline_operator.tuning.remembered import Key, Remembered
 from paceline_operator.tuning.window import Evidence
 
-_SETTLED = (0.85, 1.2)  # of `fast`: outside, the level is a passing cause's, not the engine's
+_SETTLED = (0.85, 1.2)
+"""Of `fast` and of the slowdown: outside, the level is a passing cause's, not the engine's."""
 
 
 def to_remember(
@@ -27,6 +28,8 @@ def to_remember(
         or decision.obstacle
         or not (is_certified or decision.is_proven)
         or not _SETTLED[0] <= model.fast <= _SETTLED[1]
+        or decision.is_slow
+        or not _SETTLED[0] <= decision.memory.slowdown.ratio <= _SETTLED[1]
     ):
         return None
     caps = Caps.of(limits.requested)

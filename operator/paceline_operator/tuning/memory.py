@@ -11,6 +11,8 @@ from paceline_operator.tuning.drift import STEADY, Drift
 from paceline_operator.tuning.model import SLA, Change, Phase, Policy
 from paceline_operator.tuning.outcome import Pending
 from paceline_operator.tuning.remembered import Remembered
+from paceline_operator.tuning.slowdown import Slowdown
+from paceline_operator.tuning.spell import Spell
 
 _REVERSAL_MEMORY_S = 600.0
 _MAX_REVERSALS = 6
@@ -42,7 +44,9 @@ class Memory:
     obstacle: Obstacle = ""
     """Seen by the last decision."""
     obstacle_times: int = 0
-    """In a row."""
+    """Decisions in a row that saw one."""
+    obstacle_at: float = -math.inf
+    """When one was last seen."""
     feasible_since: float | None = None
     unattainable: Obstacle = ""
     """Believed, until the SLA has been attainable for long enough."""
@@ -54,6 +58,8 @@ class Memory:
     """The remembered limits that it began with, until they are proven, missed or left."""
     last_change: Change | None = None
     drift: Drift = STEADY
+    slowdown: Slowdown = field(default_factory=Slowdown)
+    spell: Spell = field(default_factory=Spell)
     pending: Pending | None = None
     """The last change, until its outcome is known."""
 

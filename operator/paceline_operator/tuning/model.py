@@ -262,7 +262,7 @@ class PodReport:
 class ConditionReport:
     """One condition, with a reason from docs/crd.md and no numbers in the message."""
 
-    type: Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "TuningActive"]
+    type: Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy", "TuningActive"]
     status: Status
     reason: str
     message: str

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline_operator.telemetry import EngineInfo
+from paceline_operator.telemetry import EngineInfo, ModelFit
 from paceline_operator.tuning.model import SLA
 
 _SAME = 0.05
@@ -81,6 +81,21 @@ class Remembered:
             and self.theta[0] + self.theta[1] > 0
             and min(self.knee, self.batch_size, self.token_budget, self.bin_tokens) >= 1
             and (target is None or (math.isfinite(target) and target > 0))
+        )
+
+    def as_fit(self) -> ModelFit:
+        """The step model at its usual level, to compare another engine's steps with."""
+        return ModelFit(
+            theta=self.theta,
+            prior=self.theta,
+            knee=self.knee,
+            correction=self.correction,
+            bin_tokens=self.bin_tokens,
+            fast=1.0,
+            q_r=1.0,
+            samples=0,
+            mape=0.0,
+            valid=True,
         )
 
     def is_like(self, other: "Remembered") -> bool:

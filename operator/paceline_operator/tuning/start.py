@@ -13,7 +13,7 @@ from paceline_operator.tuning.view import View
 _SHARE = 0.9  # of limits that were found elsewhere, until this pod's own model speaks
 _UNFITTED = frozenset({"prior", "seed"})
 _CUT = 0.75  # of limits that were remembered: the first fit of their own says they are wrong
-_SLOW = 1.2  # of `fast`: the limits are not to blame
+_SLOW = 1.2  # of `fast` or the slowdown: the limits are not to blame
 BINDING = "Remembered"
 
 
@@ -62,7 +62,7 @@ def failed(view: View, change: Change | None) -> Remembered | None:
         change.to_batch_size < change.from_batch_size * _CUT
         or change.to_token_budget < change.from_token_budget * _CUT
     )
-    is_slow_hardware = view.evidence.model.fast > _SLOW
+    is_slow_hardware = max(view.evidence.model.fast, view.memory.slowdown.ratio) > _SLOW
     return view.memory.started if (is_missed or is_cut) and not is_slow_hardware else None
 
 

@@ -150,6 +150,21 @@ def test_the_tile_that_prefills_faster_is_preferred() -> None:
     assert Totals(LINE, known({}), BACKLOG, allowed_ms=1e3).better(906, 84) == 906
 
 
+def test_the_tile_is_chosen_by_all_that_a_step_computes() -> None:
+    """However many run: longer steps let more run at once, which only moves the same contexts.
+
+    By prompt tokens alone the longer step looked better whenever much was running.
+    """
+    stairs = known({2: 0.9, 3: 1.04, 4: 1.04})
+    few, many = (
+        StepShape(decode=rows, context=rows * 1000, prefill_wanted=100_000, prefill_context=0)
+        for rows in (8, 90)
+    )
+
+    for shape in (few, many):
+        assert Totals(LINE, stairs, shape, allowed_ms=1e3, has_tiles=True).better(560, 200) == 384
+
+
 def test_where_tiles_end_a_step_ends_unless_that_costs_prefill() -> None:
     """The correction is a mean over its bin: it cannot tell a full tile from a begun one."""
     totals = Totals(LINE, known({}), BACKLOG, allowed_ms=1e3, has_tiles=True)
