@@ -116,7 +116,7 @@ class ChatVoice:
 
     def __init__(self, service: Service, asked: ChatRequest) -> None:
         self.include_usage = asked.include_usage
-        self._model = asked.model
+        self._model = asked.model or service.name
         self._tells = bool(asked.logprobs)
         self._asked = asked
         self._style: ToolStyle | None = service.tool_style

@@ -45,7 +45,7 @@ class CompletionVoice:
 
     def __init__(self, service: Service, asked: CompletionRequest) -> None:
         self.include_usage = asked.include_usage
-        self._model = asked.model
+        self._model = asked.model or service.name
         self._tells = asked.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
