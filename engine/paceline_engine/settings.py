@@ -49,6 +49,8 @@ class Settings(BaseSettings):
     threads: int = Field(default=0, ge=0)
     """Torch threads on a CPU; 0 is every core."""
 
+    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
+    """GPUs, or on a CPU processes, that share the layers; it must divide the heads."""
     max_loras: int = Field(default=0, ge=0, le=256)
     """LoRA adapters at a time; 0 has none, and takes no memory for them."""
     max_lora_rank: int = Field(default=16, ge=1, le=512)
@@ -84,6 +86,16 @@ class Settings(BaseSettings):
     """After SIGTERM the requests in flight get this long to finish."""
     termination_log: Path = Path("/dev/termination-log")
     """One line of JSON goes here when the engine exits for a reason that a person can act on."""
+
+    @model_validator(mode="after")
+    def _ranks_share_layers_only(self) -> "Settings":
+        for name in ("max_loras", "swap_bytes"):
+            if self.tensor_parallel_size > 1 and getattr(self, name):
+                raise ValueError(
+                    f"{name} must be 0 with a tensor_parallel_size above 1, "
+                    f"got {getattr(self, name)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _rows_fit_in_a_step(self) -> "Settings":

@@ -22,6 +22,8 @@ def cost_features(device: torch.device, settings: Settings) -> list[str]:
     features = [f"block_size={settings.block_size}"]
     if settings.quantization != "none":
         features.append(f"quantization={settings.quantization}")
+    if settings.tensor_parallel_size > 1:
+        features.append(f"tensor_parallel_size={settings.tensor_parallel_size}")
     if device.type == "cpu":
         # The name of a CPU is no device's name for torch, and its threads are a choice.
         features += [f"cpu={cpu_name(_CPU_INFO)}", f"threads={torch.get_num_threads()}"]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,8 +19,10 @@ from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.group import Group
 from paceline_engine.model.identity import cost_features, device_name
 from paceline_engine.model.layers.rotary import rotations
+from paceline_engine.model.sharding import shard_of
 from paceline_engine.model.weights import as_it_is, build_decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_attention import CpuAttention
@@ -49,6 +51,8 @@ class LoadedModel:
     """Host memory for preempted requests, where the settings give any."""
     adapters: LoraAdapters | None = None
     """Where the settings allow any."""
+    group: Group = field(default_factory=Group)
+    """The ranks that run it."""
 
     def write_tokenizer(self, run_dir: Path) -> None:
         """Put the tokenizer's files where the sidecar reads them."""
@@ -61,23 +65,54 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     located = locate(settings.model_uri, settings.model_revision, _places(settings))
     progress("reading", 0.0)
     checkpoint = open_checkpoint(located.path)
-    device = _device(settings)
-    dtype = _dtype(settings, device)
+    shard_of(checkpoint.config, settings.tensor_parallel_size)  # refused before ranks are started
+    _device(settings, rank=0)
+    group = Group(0, settings.tensor_parallel_size)
+    if group.size > 1:
+        group.start(_follow, (settings, located.path))
+    try:
+        return _load(settings, located, checkpoint, group, progress)
+    except BaseException:
+        group.kill()
+        raise
 
+
+def _follow(group: Group, told: tuple[Settings, Path], rendezvous: Path) -> None:
+    """Live as a rank above 0."""
+    settings, path = told
+    group.join(rendezvous)
+    located = Located(path.name, path, revision="")
+    loaded = _load(settings, located, open_checkpoint(path), group, lambda _stage, _done: None)
+    loaded.runner.follow()
+    group.leave()
+
+
+def _load(
+    settings: Settings, located: Located, checkpoint: Checkpoint, group: Group, progress: Progress
+) -> LoadedModel:
+    """Load one rank's part."""
+    device = _device(settings, group.rank)
+    dtype = _dtype(settings, device)
     loras = settings.max_loras
     adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
-    decoder = _decoder(checkpoint, settings, device, dtype, progress=progress, adapters=adapters)
-    step_bytes = memory.peak_step_bytes(checkpoint.config, settings.max_token_budget, dtype)
+    decoder = _decoder(
+        checkpoint, settings, device, dtype, progress=progress, adapters=adapters, group=group
+    )
+    config = decoder.config
+    step_bytes = memory.peak_step_bytes(config, settings.max_token_budget, dtype)
     kv_bytes = memory.kv_bytes(settings, device, memory.measure(device), step_bytes)
-    capacity = memory.capacity(settings, checkpoint.config, dtype, device, kv_bytes)
+    capacity = memory.capacity(settings, config, dtype, device, group.least(kv_bytes))
     kv = _kv(decoder, capacity)
-    runner = _runner(decoder, kv, capacity, checkpoint.eos_token_ids, adapters)
+    runner = _runner(
+        decoder, kv, capacity, checkpoint.eos_token_ids, adapters=adapters, group=group
+    )
     progress("warming up", 0.0)
-    warm_up(runner, capacity)
+    if group.rank == 0:
+        warm_up(runner, capacity)
     progress("warming up", 1.0)
     info = _info(located, checkpoint, capacity, decoder.embedding, settings)
     swapper = _swapper(kv, settings, dtype, decoder)
-    return LoadedModel(runner, info, capacity, checkpoint.tokenizer, swapper, adapters)
+    return LoadedModel(runner, info, capacity, checkpoint.tokenizer, swapper, adapters, group)
 
 
 def _places(settings: Settings) -> Places:
@@ -85,13 +120,21 @@ def _places(settings: Settings) -> Places:
     return Places(settings.models_dir, settings.model_mount, hub)
 
 
-def _device(settings: Settings) -> torch.device:
+def _device(settings: Settings, rank: int) -> torch.device:
     has_gpu = torch.cuda.is_available()
     if settings.device == "cuda" and not has_gpu:
         raise BadSettings("PACELINE_ENGINE_DEVICE is cuda, but torch finds no CUDA device.")
+    size = settings.tensor_parallel_size
     if settings.device == "cuda" or (settings.device == "auto" and has_gpu):
-        return torch.device("cuda", 0)
-    torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
+        if size > torch.cuda.device_count():
+            raise BadSettings(
+                f"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE is {size}, but torch finds "
+                f"{torch.cuda.device_count()} CUDA devices."
+            )
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+        return device
+    torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) // size))
     return torch.device("cpu")
 
 
@@ -110,9 +153,11 @@ def _decoder(
     *,
     progress: Progress,
     adapters: LoraAdapters | None,
+    group: Group,
 ) -> Decoder:
     config, quantization = checkpoint.config, settings.quantization
-    memory.require_weights_fit(config, dtype, quantization, memory.measure(device))
+    shard = shard_of(config, group.size)
+    memory.require_weights_fit(shard, dtype, quantization, memory.measure(device))
     with torch.inference_mode():
         decoder = build_decoder(
             config,
@@ -123,6 +168,7 @@ def _decoder(
             quantization=quantization,
             progress=lambda fraction: progress("loading weights", fraction),
             wrap=as_it_is if adapters is None else adapters.wrap,
+            group=group,
         )
         if adapters is not None:
             adapters.place(decoder.embedding)
@@ -152,7 +198,9 @@ def _runner(
     kv: KvTensors,
     capacity: Capacity,
     eos_token_ids: tuple[int, ...],
+    *,
     adapters: LoraAdapters | None,
+    group: Group,
 ) -> ModelRunner:
     config, device, dtype = decoder.config, decoder.embedding.device, decoder.embedding.dtype
     tables = rotations(config, capacity.max_model_len).to(device)
@@ -162,7 +210,9 @@ def _runner(
     else:
         attention = KernelAttention(config, kv, tables)
     sampler = Sampler(eos_token_ids, salt=os.urandom(16))
-    return ModelRunner(decoder, attention, sampler, capacity.block_size, adapters)
+    return ModelRunner(
+        decoder, attention, sampler, capacity.block_size, adapters=adapters, group=group
+    )
 
 
 def _info(

@@ -13,8 +13,10 @@ from paceline_engine.checkpoint.tensors import TensorSource
 from paceline_engine.errors import CorruptModel
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder, Layer, Ops
+from paceline_engine.model.group import Group
 from paceline_engine.model.layers.int8_linear import int8_linear
 from paceline_engine.model.layers.linear import Linear, linear
+from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
 from paceline_engine.settings import Quantization
 
 LayOut = Callable[[Tensor, Tensor | None], Linear]
@@ -29,6 +31,7 @@ class Build:
 
     lay_out: LayOut
     wrap: Wrap
+    group: Group
 
 
 def as_it_is(_prefix: str, _parts: dict[str, int], _num_inputs: int, product: Linear) -> Linear:
@@ -46,10 +49,15 @@ def build_decoder(
     progress: Callable[[float], None],
     quantization: Quantization = "none",
     wrap: Wrap = as_it_is,
+    group: Group | None = None,
 ) -> Decoder:
-    """Read every weight that `config` asks for; embedding and head are never quantised."""
-    build = Build(int8_linear if quantization == "int8" else linear, wrap)
-    reader = _Reader(source, device, dtype)
+    """Read every weight that `config` asks for; embedding and head are never quantised.
+
+    Of several ranks each reads its part of the layers.
+    """
+    group = group or Group()
+    build = Build(int8_linear if quantization == "int8" else linear, wrap, group)
+    reader = _Reader(source, device, dtype, group)
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = reader.read("model.embed_tokens.weight", (vocab, hidden))
     head = embedding if config.tied_head else reader.read("lm_head.weight", (vocab, hidden))
@@ -58,7 +66,7 @@ def build_decoder(
         layers.append(_layer(config, reader, f"model.layers.{index}.", build))
         progress((index + 1) / config.num_layers)
     return Decoder(
-        config=config,
+        config=shard_of(config, group.size),
         ops=ops,
         embedding=embedding,
         layers=tuple(layers),
@@ -77,6 +85,13 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
         shapes = {f"{prefix}{name}.weight": (size, num_inputs) for name, size in parts.items()}
         return build.wrap(prefix, parts, num_inputs, build.lay_out(reader.fused(shapes), bias))
 
+    def summed(name: str, num_inputs: int) -> Linear:
+        weight = reader.read(f"{prefix}{name}.weight", (hidden, num_inputs), cut=1)
+        product = build.lay_out(weight, None)
+        if build.group.size > 1:
+            product = SummedLinear(product, build.group)
+        return build.wrap(prefix, {name: hidden}, num_inputs, product)
+
     def norm(name: str, width: int, *, present: bool) -> Tensor | None:
         return reader.norm(f"{prefix}{name}.weight", width, config.norm_offset) if present else None
 
@@ -89,11 +104,11 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
         qkv=product(qkv, hidden, qkv_bias),
         q_norm=norm("self_attn.q_norm", size, present=config.qk_norm),
         k_norm=norm("self_attn.k_norm", size, present=config.qk_norm),
-        out=product({"self_attn.o_proj": hidden}, q_size),
+        out=summed("self_attn.o_proj", q_size),
         attention_post_norm=norm("post_attention_layernorm", hidden, present=config.post_norms),
         mlp_norm=reader.norm(f"{prefix}{before_mlp}.weight", hidden, config.norm_offset),
         gate_up=product({"mlp.gate_proj": mlp, "mlp.up_proj": mlp}, hidden),
-        down=product({"mlp.down_proj": hidden}, mlp),
+        down=summed("mlp.down_proj", mlp),
         mlp_post_norm=norm("post_feedforward_layernorm", hidden, present=config.post_norms),
     )
 
@@ -101,14 +116,20 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
 class _Reader:
     """Reads a tensor by name, requires its shape, and puts it on the device."""
 
-    def __init__(self, source: TensorSource, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, source: TensorSource, device: torch.device, dtype: torch.dtype, group: Group
+    ) -> None:
         self._source = source
         self._device = device
         self._dtype = dtype
+        self._group = group
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor of the checkpoint."""
-        return self._checked(name, shape).to(device=self._device, dtype=self._dtype)
+    def read(self, name: str, shape: tuple[int, ...], *, cut: int | None = None) -> Tensor:
+        """One tensor of the checkpoint, or the rank's part along the dimension `cut`."""
+        tensor = self._checked(name, shape)
+        if cut is not None and self._group.size > 1:
+            tensor = part_of(tensor, self._group, cut).contiguous()
+        return tensor.to(device=self._device, dtype=self._dtype)
 
     def norm(self, name: str, size: int, offset: float) -> Tensor:
         """A norm's weight; one that counts from an offset stays float32, where nothing is lost."""
@@ -126,5 +147,5 @@ class _Reader:
         return tensor
 
     def fused(self, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
-        """Several tensors under one another, multiplied in one go."""
-        return torch.cat([self.read(name, shape) for name, shape in shapes.items()])
+        """Several tensors under one another, multiplied in one go; of each the rank's outputs."""
+        return torch.cat([self.read(name, shape, cut=0) for name, shape in shapes.items()])

@@ -1,6 +1,7 @@
 """One step on the device: prepare, attend and multiply, sample. Implements the `Runner` port."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -9,6 +10,7 @@ from paceline_engine.drafting.verify import verify
 from paceline_engine.errors import RequestError
 from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.group import Group
 from paceline_engine.runner import Next
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.inputs import StepInputs, prepare
@@ -28,13 +30,16 @@ class ModelRunner:
         attention: AttentionBackend,
         sampler: Sampler,
         block_size: int,
+        *,
         adapters: LoraAdapters | None = None,
+        group: Group | None = None,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
         self._sampler = sampler
         self._block_size = block_size
         self._adapters = adapters
+        self._group = group or Group()
         self._device = decoder.embedding.device
         self._mask_maker = MaskMaker()
 
@@ -70,7 +75,18 @@ class ModelRunner:
         """Run the decoder; the scores of the tokens that sample."""
         return self._sampled_logits(self._hidden(inputs), inputs)
 
+    @torch.inference_mode()
+    def follow(self) -> None:
+        """Run every step that rank 0 tells of, until it tells of no more."""
+        while isinstance(inputs := self._group.hear(), StepInputs):
+            self._run_decoder(inputs)
+
     def _hidden(self, inputs: StepInputs) -> torch.Tensor:  # [T, hidden]
+        if self._group.size > 1:
+            self._group.tell(replace(inputs, sampled=()))
+        return self._run_decoder(inputs)
+
+    def _run_decoder(self, inputs: StepInputs) -> torch.Tensor:  # [T, hidden]
         token_ids = torch.from_numpy(inputs.token_ids).to(self._device)
         return self._decoder.hidden(token_ids, self._attention.plan(inputs))
 

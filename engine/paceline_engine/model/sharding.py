@@ -1,0 +1,54 @@
+"""Which part of the model each rank holds: some heads, and some of the MLP's features.
+
+q, k, v, gate and up are cut by their outputs, so each rank attends with heads of its own; the
+products after them are cut by their inputs, so what the ranks give adds up to the whole
+(Shoeybi et al., Megatron-LM, arXiv:1909.08053). Embedding, norms and head are whole everywhere.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from paceline_engine.errors import BadSettings
+from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.group import Group
+from paceline_engine.model.layers.linear import Linear
+
+
+def shard_of(config: ModelConfig, size: int) -> ModelConfig:
+    """Sizes of one rank's part. Raises BadSettings where they do not divide."""
+    counts = {
+        "attention heads": config.num_q_heads,
+        "key and value heads": config.num_kv_heads,
+        "features of the MLP": config.intermediate_size,
+    }
+    for name, count in counts.items():
+        if count % size:
+            raise BadSettings(
+                f"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE is {size}, which does not divide the "
+                f"model's {count} {name}."
+            )
+    return replace(
+        config,
+        num_q_heads=config.num_q_heads // size,
+        num_kv_heads=config.num_kv_heads // size,
+        intermediate_size=config.intermediate_size // size,
+    )
+
+
+def part_of(weight: Tensor, group: Group, dim: int) -> Tensor:
+    """This rank's part of a weight, cut along `dim`."""
+    size = weight.shape[dim] // group.size
+    return weight.narrow(dim, group.rank * size, size)
+
+
+@dataclass(frozen=True, slots=True)
+class SummedLinear:
+    """A product that every rank holds a part of the inputs of."""
+
+    base: Linear
+    group: Group
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        return self.group.sum_(self.base(x))
