@@ -247,6 +247,7 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         self.under_test.clock.advance(1.0)  # nobody is waited for any more
+        self.running_before = self.engine.scheduler.num_running  # the limit may be below it
         tokens = sum(len(s.prompt_ids) + s.sampling.max_tokens for s in self.submitted.values())
         steps = self.under_test.run_to_end(max_steps=50 + 10 * tokens)
         note(f"{len(self.submitted)} requests ended after {steps} steps")
