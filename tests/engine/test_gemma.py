@@ -37,7 +37,7 @@ PROMPTS = [
     "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
     "Once upon a time, in a small village by the sea, there lived",
     "1, 2, 3, 4, 5, 6,",
-    "".join(SENTENCE.format(n=n) for n in range(60)),
+    "".join(SENTENCE.format(n=n) for n in range(45)),
 ]
 
 
@@ -90,7 +90,7 @@ def _reference(model: Any, prompt_ids: list[int]) -> Case:
 
 def test_a_prompt_is_longer_than_the_window(cases: list[Case]) -> None:
     """Or the window would not be seen to work."""
-    assert max(len(case.prompt_ids) for case in cases) > 1.5 * WINDOW
+    assert max(len(case.prompt_ids) for case in cases) > 1.4 * WINDOW
 
 
 @pytest.mark.parametrize(("batch_size", "token_budget"), [(1, 8192), (8, 8192), (3, 100)])
