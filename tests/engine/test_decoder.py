@@ -9,23 +9,28 @@ import torch
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.kv_cache.tensors import allocate
+from paceline_engine.model.decoder import Ops
 from paceline_engine.model.layers.linear import PackedLinear, PlainLinear, TransposedLinear
 from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.weights import build_decoder
 from paceline_engine.request import Request
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_attention import CpuAttention
+from paceline_engine.running.cpu_backend import cpu_attention
 from paceline_engine.running.inputs import prepare
 from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.native_attention import NativeAttention
 from paceline_engine.running.ops import CpuOps, KernelOps
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.wire import Sampling
+from paceline_kernels.cpu import LANES, NativeOps, native_ops
 from paceline_testing.tiny_model import Family, make_tiny_model
 
 BLOCK_SIZE = 4
 CPU = torch.device("cpu")
+ATTENTION = {"torch": CpuAttention, "compiled": NativeAttention, "kernels": KernelAttention}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10_000.0,
@@ -71,10 +76,21 @@ MODELS: dict[str, tuple[Family, dict[str, Any]]] = {
 }
 
 
+def _ops(back_end: str) -> Ops:
+    if back_end == "compiled":
+        return _native()
+    return CpuOps() if back_end == "torch" else KernelOps()
+
+
+def _native() -> NativeOps:
+    native = native_ops()
+    return native or pytest.skip("no C compiler here")
+
+
 def _runner(folder: Path, back_end: str) -> ModelRunner:
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
-    ops = CpuOps() if back_end == "cpu" else KernelOps()
+    ops = _ops(back_end)
     decoder = build_decoder(
         config,
         checkpoint.tensors,
@@ -86,10 +102,11 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
     kv = allocate(config, 64, BLOCK_SIZE, device=CPU, dtype=torch.float32)
     tables = rotations(config, config.max_len)
     attention: AttentionBackend = (
-        CpuAttention(config, ops, kv, tables)
-        if back_end == "cpu"
-        else KernelAttention(config, kv, tables)
+        KernelAttention(config, kv, tables)
+        if back_end == "kernels"
+        else cpu_attention(config, ops, kv, tables, torch.float32)
     )
+    assert isinstance(attention, ATTENTION[back_end]) or config.attention_softcap
     return ModelRunner(decoder, attention, Sampler((), b"salt"), BLOCK_SIZE)
 
 
@@ -103,11 +120,13 @@ def _logits(runner: ModelRunner, slices: Sequence[Slice]) -> torch.Tensor:
     return runner.logits(prepare(batch, BLOCK_SIZE, vocab_size=300))
 
 
-@pytest.mark.parametrize("back_end", ["cpu", "kernels"])
+@pytest.mark.parametrize("back_end", ATTENTION)
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_equal_those_of_transformers(tmp_path: Path, name: str, back_end: str) -> None:
     """A step of two decodes, a fresh prompt and the rest of a cut one, over scattered blocks."""
     family, config = MODELS[name]
+    if back_end == "compiled":
+        config = {"head_dim": LANES} | config
     reference = make_tiny_model(tmp_path, family, **config)
     runner = _runner(tmp_path, back_end)
     lengths = {"decode": 14, "short decode": 3, "fresh": 9, "cut": 23}

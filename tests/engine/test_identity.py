@@ -29,16 +29,19 @@ def test_a_cpus_threads_and_product_are_features(tmp_path: Path) -> None:
     cpu_info = tmp_path / "cpuinfo"
     cpu_info.write_text("processor\t: 0\nmodel name\t: A Server 9000\nmodel name\t: other\n")
 
-    features = cost_features(torch.device("cpu"), Settings(block_size=32))
+    features = cost_features(torch.device("cpu"), Settings(block_size=32), compiled=True)
 
     assert device_name(torch.device("cpu")) == "cpu"
     assert cpu_name(cpu_info) == "A Server 9000"
     assert cpu_name(tmp_path / "missing")
     assert "block_size=32" in features
     assert f"threads={torch.get_num_threads()}" in features
+    assert "ops=compiled" in features
     assert features == sorted(features)
+    slower = cost_features(torch.device("cpu"), Settings(), compiled=False)
+    assert "ops=torch" in slower
 
 
 def test_a_gpus_features_hold_nothing_of_the_host() -> None:
     """Two nodes with one kind of GPU share what was learned on either."""
-    assert cost_features(torch.device("cuda", 0), Settings()) == ["block_size=16"]
+    assert cost_features(torch.device("cuda", 0), Settings(), compiled=False) == ["block_size=16"]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.model.config import ModelConfig
+from paceline_kernels.cpu import prefer_huge_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,13 @@ def allocate(
     shape = (num_blocks, block_size, config.num_kv_heads, config.head_size)
 
     def per_layer() -> tuple[Tensor, ...]:
-        return tuple(
-            torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.num_layers)
-        )
+        return tuple(_zeros(shape, device, dtype) for _ in range(config.num_layers))
 
     return KvTensors(keys=per_layer(), values=per_layer())
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    tensor = torch.empty(shape, device=device, dtype=dtype)
+    if device.type == "cpu":
+        prefer_huge_pages(tensor)
+    return tensor.zero_()

@@ -17,7 +17,7 @@ def device_name(device: torch.device) -> str:
     return f"cuda:{torch.cuda.get_device_name(device)}"
 
 
-def cost_features(device: torch.device, settings: Settings) -> list[str]:
+def cost_features(device: torch.device, settings: Settings, *, compiled: bool) -> list[str]:
     """Name what changes a step's cost under the same model and device, sorted."""
     features = [f"block_size={settings.block_size}"]
     if settings.quantization != "none":
@@ -27,6 +27,7 @@ def cost_features(device: torch.device, settings: Settings) -> list[str]:
     if device.type == "cpu":
         # The name of a CPU is no device's name for torch, and its threads are a choice.
         features += [f"cpu={cpu_name(_CPU_INFO)}", f"threads={torch.get_num_threads()}"]
+        features += [f"ops={'compiled' if compiled else 'torch'}"]
     return sorted(features)
 
 

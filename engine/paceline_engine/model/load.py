@@ -25,7 +25,7 @@ from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.model.weights import as_it_is, build_decoder
 from paceline_engine.running.attention import AttentionBackend
-from paceline_engine.running.cpu_attention import CpuAttention
+from paceline_engine.running.cpu_backend import cpu_attention
 from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.ops import ops_for
@@ -34,6 +34,7 @@ from paceline_engine.running.warm_up import warm_up
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_engine.wire import ModelInfo
+from paceline_kernels.cpu import NativeOps
 
 Progress = Callable[[str, float], None]
 """Told the stage and its fraction, 0 to 1."""
@@ -110,7 +111,7 @@ def _load(
     if group.rank == 0:
         warm_up(runner, capacity)
     progress("warming up", 1.0)
-    info = _info(located, checkpoint, capacity, decoder.embedding, settings)
+    info = _info(located, checkpoint, capacity, decoder, settings)
     swapper = _swapper(kv, settings, dtype, decoder)
     return LoadedModel(runner, info, capacity, checkpoint.tokenizer, swapper, adapters, group)
 
@@ -162,7 +163,7 @@ def _decoder(
         decoder = build_decoder(
             config,
             checkpoint.tensors,
-            ops_for(device),
+            ops_for(device, dtype),
             device=device,
             dtype=dtype,
             quantization=quantization,
@@ -206,7 +207,7 @@ def _runner(
     tables = rotations(config, capacity.max_model_len).to(device)
     attention: AttentionBackend
     if device.type == "cpu":
-        attention = CpuAttention(config, decoder.ops, kv, tables.to(dtype))
+        attention = cpu_attention(config, decoder.ops, kv, tables, dtype)
     else:
         attention = KernelAttention(config, kv, tables)
     sampler = Sampler(eos_token_ids, salt=os.urandom(16))
@@ -219,10 +220,10 @@ def _info(
     located: Located,
     checkpoint: Checkpoint,
     capacity: Capacity,
-    weight: torch.Tensor,
+    decoder: Decoder,
     settings: Settings,
 ) -> ModelInfo:
-    config, device, dtype = checkpoint.config, weight.device, weight.dtype
+    config, device, dtype = checkpoint.config, decoder.embedding.device, decoder.embedding.dtype
     return ModelInfo(
         name=located.name,
         family=config.family,
@@ -237,5 +238,5 @@ def _info(
         kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
         weight_bytes=memory.weight_bytes(config, dtype, settings.quantization),
         engine_version=__version__,
-        features=cost_features(device, settings),
+        features=cost_features(device, settings, compiled=isinstance(decoder.ops, NativeOps)),
     )

@@ -12,20 +12,18 @@ from math import inf
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Ops
 from paceline_engine.model.layers.rotary import Rotations
+from paceline_engine.running.chunks import Prompt, attend_prompt, attended, prompts_of
 from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
 
 # A group's padded keys at most: 2 MiB for the embedded model, as for its values.
 _GROUP_BLOCKS = 512
 # A row joins a group if it is at least this share of the group's longest.
 _LIKE_LENGTH = 0.75
-# Queries of one chunk that are attended at once: what lies after them is not computed.
-_QUERY_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +34,13 @@ class _DecodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Queries of one sequence that follow one another."""
-
-    first: int  # token in the step
-    end: int
-    blocks: Tensor  # [P]: the first holds the first key that one of the queries sees
-    num_keys: int  # in these blocks
-    mask: Tensor  # [queries, num_keys]
-
-
-@dataclass(frozen=True, slots=True)
 class _View:
     """What the layers of one window see."""
 
     cos: Tensor  # [T, 1, head_size]
     sin: Tensor  # as cos, the first half negated
     groups: list[_DecodeGroup]
-    chunks: list[_Chunk]
+    prompts: list[Prompt]
 
 
 class CpuAttention:
@@ -82,7 +69,7 @@ class CpuAttention:
                 _decode_group(inputs, rows, block_size, window)
                 for rows in _like_rows(inputs, block_size, window)
             ],
-            chunks=_chunks(inputs, block_size, window),
+            prompts=prompts_of(inputs, block_size, window),
         )
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,8 +110,8 @@ class CpuStep:
         out = torch.empty_like(q)
         for group in view.groups:
             self._decode(layer, q, group, out)
-        for chunk in view.chunks:
-            self._prefill(layer, q, chunk, out)
+        for prompt in view.prompts:
+            attend_prompt(config, prompt, q, self.backend.gather(layer, prompt.blocks), out)
         return out.flatten(1)
 
     def _head_norms(self, qk: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
@@ -134,53 +121,18 @@ class CpuStep:
         return torch.cat((norm(q, q_norm, eps), norm(k, k_norm, eps)), dim=1)
 
     def _decode(self, layer: int, q: Tensor, group: _DecodeGroup, out: Tensor) -> None:
-        size, num_kv_heads = q.shape[-1], self.backend.config.num_kv_heads
-        rows = len(group.rows)
+        config, rows = self.backend.config, len(group.rows)
         k, v = (
-            x.view(rows, -1, num_kv_heads, size).transpose(1, 2)
+            x.view(rows, -1, config.num_kv_heads, config.head_size).transpose(1, 2)
             for x in self.backend.gather(layer, group.blocks)
         )
-        attended = self._attended(q[group.rows].unsqueeze(2), k, v, group.mask)
-        out.index_copy_(0, group.rows, attended.squeeze(2))
-
-    def _prefill(self, layer: int, q: Tensor, chunk: _Chunk, out: Tensor) -> None:
-        k, v = (
-            x.flatten(0, 1)[: chunk.num_keys].transpose(0, 1).unsqueeze(0)
-            for x in self.backend.gather(layer, chunk.blocks)
-        )
-        queries = q[chunk.first : chunk.end].transpose(0, 1).unsqueeze(0)
-        attended = self._attended(queries, k, v, chunk.mask)
-        out[chunk.first : chunk.end] = attended.squeeze(0).transpose(0, 1)
-
-    def _attended(
-        self,
-        q: Tensor,  # [B, query heads, queries, head_size]
-        k: Tensor,  # [B, KV heads, keys, head_size]
-        v: Tensor,  # as k
-        mask: Tensor,
-    ) -> Tensor:  # as q
-        config = self.backend.config
-        if config.attention_softcap is None:
-            return functional.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, enable_gqa=True, scale=config.score_scale
-            )
-        cap = config.attention_softcap
-        return _softcapped(q, k, v, mask, scale=config.score_scale, cap=cap)
+        seen = attended(config, q[group.rows].unsqueeze(2), k, v, group.mask)
+        out.index_copy_(0, group.rows, seen.squeeze(2))
 
 
 def _rotate(x: Tensor, view: _View) -> Tensor:  # [T, heads, head_size]
     """Turn each pair (x[i], x[i + half]): x * cos + swapped halves * sin."""
     return torch.addcmul(x * view.cos, x.roll(x.shape[-1] // 2, dims=-1), view.sin)
-
-
-def _softcapped(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, cap: float
-) -> Tensor:
-    """As torch's attention, with scores kept within the cap: cap * tanh(score / cap)."""
-    group = q.shape[1] // k.shape[1]
-    scores = q @ k.repeat_interleave(group, dim=1).transpose(2, 3)
-    scores = scores.mul_(scale / cap).tanh_().mul_(cap) + mask
-    return scores.softmax(dim=-1).to(v.dtype) @ v.repeat_interleave(group, dim=1)
 
 
 def _first_blocks(first_keys: Int32s, block_size: int) -> Int32s:
@@ -230,32 +182,3 @@ def _decode_group(
         blocks=torch.from_numpy(blocks.reshape(-1)),
         mask=torch.from_numpy(mask[:, None, None, :]),
     )
-
-
-def _chunks(inputs: StepInputs, block_size: int, window: int | None) -> list[_Chunk]:
-    chunks = []
-    for sequence in range(inputs.num_decodes, len(inputs.context_lens)):
-        first, end = (int(bound) for bound in inputs.cu_seqlens[sequence : sequence + 2])
-        before = int(inputs.context_lens[sequence]) - (end - first)
-        for start in range(first, end, _QUERY_ROWS):
-            stop = min(start + _QUERY_ROWS, end)
-            length = before + stop - first
-            positions = np.arange(length - (stop - start), length)[:, None]
-            first_key = 0 if window is None else max(0, int(positions[0, 0]) - window + 1)
-            first_block, end_block = first_key // block_size, -(-length // block_size)
-            keys = np.arange(first_block * block_size, length)
-            is_key = keys <= positions
-            if window is not None:
-                is_key &= keys > positions - window
-            chunks.append(
-                _Chunk(
-                    first=start,
-                    end=stop,
-                    blocks=torch.from_numpy(
-                        inputs.block_table[sequence, first_block:end_block].copy()
-                    ),
-                    num_keys=len(keys),
-                    mask=torch.from_numpy(np.where(is_key, np.float32(0), np.float32(-inf))),
-                )
-            )
-    return chunks

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 import paceline_kernels
 from paceline_engine.model.decoder import Ops
+from paceline_kernels.cpu import native_ops
 from paceline_kernels.norm import reference_rms_norm
 
 
@@ -45,6 +46,9 @@ class KernelOps:
     gelu_tanh_mul = staticmethod(paceline_kernels.gelu_tanh_mul)
 
 
-def ops_for(device: torch.device) -> Ops:
-    """Choose by device."""
-    return CpuOps() if device.type == "cpu" else KernelOps()
+def ops_for(device: torch.device, dtype: torch.dtype) -> Ops:
+    """Choose by device; on a CPU the compiled ones, where they can be had."""
+    if device.type != "cpu":
+        return KernelOps()
+    native = native_ops() if dtype == torch.float32 else None
+    return CpuOps() if native is None else native

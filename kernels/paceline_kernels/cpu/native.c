@@ -1,0 +1,302 @@
+/* The decoder's ops on a CPU in float32, each in one pass over memory. See README.md.
+ *
+ * Plain loops that a compiler turns into the vector code of the machine it runs on. Sums are kept
+ * in LANES partial sums, so that no flag has to allow the compiler to reorder additions. Threads
+ * are those of torch: its OpenMP library is in the process already.
+ */
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 16
+#define MAX_HEADS 256
+/* Below this many numbers, waking the other threads takes longer than the work. */
+#define WORTH_A_TEAM 16384
+
+#define TEAM(numbers) if ((numbers) >= WORTH_A_TEAM) num_threads(threads)
+
+/* Compilers cut it into what the machine has: one register of AVX512, two of AVX2, four of NEON. */
+typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+
+static inline vec load(const float *from)
+{
+    return *(const vec *)from;
+}
+
+static inline void store(float *to, vec lanes)
+{
+    *(vec *)to = lanes;
+}
+
+static inline float sum_of(vec lanes)
+{
+    typedef float half __attribute__((vector_size(LANES / 2 * sizeof(float))));
+    typedef float quarter __attribute__((vector_size(LANES / 4 * sizeof(float))));
+    half halves[2];
+    quarter quarters[2];
+    memcpy(halves, &lanes, sizeof halves);
+    half eight = halves[0] + halves[1];
+    memcpy(quarters, &eight, sizeof quarters);
+    quarter four = quarters[0] + quarters[1];
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+/* e^x within 2 units in the last place: 2^n by the exponent's bits, the rest by Taylor's series.
+ * Not a number stays so; below -87 it is e^-87, which is nothing beside any other weight. */
+static inline float exp_of(float x)
+{
+    x = x < -87.0f ? -87.0f : x;
+    x = x > 88.0f ? 88.0f : x;
+    float n = nearbyintf(x * 1.44269504f);
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
+}
+
+static inline float mean_square(const float *x, int64_t size)
+{
+    vec lanes = {0};
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES)
+        lanes += load(x + i) * load(x + i);
+    float sum = sum_of(lanes);
+    for (; i < size; i++)
+        sum += x[i] * x[i];
+    return sum / (float)size;
+}
+
+/* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight; x[r] += residual[r] before, where there is
+ * one. Shapes: x, residual, out [rows, size], weight [size]. */
+void rms_norm(float *x, const float *residual, const float *weight, float *out, int64_t rows,
+              int64_t size, float eps, int threads)
+{
+#pragma omp parallel for schedule(static) TEAM(rows * size)
+    for (int64_t row = 0; row < rows; row++) {
+        float *restrict in = x + row * size;
+        float *restrict to = out + row * size;
+        if (residual) {
+            const float *restrict add = residual + row * size;
+            for (int64_t i = 0; i < size; i++)
+                in[i] += add[i];
+        }
+        float scale = 1.0f / sqrtf(mean_square(in, size) + eps);
+        for (int64_t i = 0; i < size; i++)
+            to[i] = in[i] * scale * weight[i];
+    }
+}
+
+/* out[r] = f(x[r, :size]) * x[r, size:], f(a) = a / (1 + e^-z): silu with z = a; gelu, as tanh
+ * approximates it, with z = 2 * sqrt(2 / pi) * (a + 0.044715 a^3), as 1 + tanh(z) is
+ * 2 / (1 + e^-2z).
+ * Shapes: x [rows, 2 * size], out [rows, size]. */
+void gated_mul(const float *x, float *out, int64_t rows, int64_t size, int is_gelu, int threads)
+{
+#pragma omp parallel for schedule(static) TEAM(rows * size)
+    for (int64_t row = 0; row < rows; row++) {
+        const float *restrict gate = x + row * 2 * size;
+        const float *restrict up = gate + size;
+        float *restrict to = out + row * size;
+        if (is_gelu)
+            for (int64_t i = 0; i < size; i++) {
+                float z = 1.59576912f * (gate[i] + 0.044715f * gate[i] * gate[i] * gate[i]);
+                to[i] = gate[i] / (1.0f + exp_of(-z)) * up[i];
+            }
+        else
+            for (int64_t i = 0; i < size; i++)
+                to[i] = gate[i] / (1.0f + exp_of(-gate[i])) * up[i];
+    }
+}
+
+/* Norm a head, where it has a norm, and turn each pair (x[i], x[i + half]) by its angle. */
+static inline void norm_and_turn(const float *from, float *to, const float *cos_sin,
+                                 const float *norm, float eps, int64_t half)
+{
+    float scale = norm ? 1.0f / sqrtf(mean_square(from, 2 * half) + eps) : 1.0f;
+    for (int64_t i = 0; i < half; i++) {
+        float a = from[i] * scale, b = from[i + half] * scale;
+        if (norm) {
+            a *= norm[i];
+            b *= norm[i + half];
+        }
+        to[i] = a * cos_sin[i] - b * cos_sin[i + half];
+        to[i + half] = b * cos_sin[i] + a * cos_sin[i + half];
+    }
+}
+
+/* Norm and rotate q in place; norm and rotate k, and store it and v in their slots of the cache.
+ *
+ * Shapes: qkv [tokens, (q_heads + 2 * kv_heads) * head], positions and slots [tokens],
+ * cos_sin [max_len, head] (cosines, then sines), caches [slots, kv_heads, head], norms [head] or
+ * null. */
+void rope_and_store_kv(float *qkv, const int64_t *positions, const int64_t *slots,
+                       const float *cos_sin, const float *q_norm, const float *k_norm, float eps,
+                       float *k_cache, float *v_cache, int64_t tokens, int64_t q_heads,
+                       int64_t kv_heads, int64_t head, int threads)
+{
+    int64_t width = (q_heads + 2 * kv_heads) * head;
+#pragma omp parallel for schedule(static) TEAM(tokens * width)
+    for (int64_t token = 0; token < tokens; token++) {
+        float *q = qkv + token * width;
+        const float *k = q + q_heads * head, *v = k + kv_heads * head;
+        const float *angles = cos_sin + positions[token] * head;
+        float *k_slot = k_cache + slots[token] * kv_heads * head;
+        for (int64_t h = 0; h < q_heads; h++)
+            norm_and_turn(q + h * head, q + h * head, angles, q_norm, eps, head / 2);
+        for (int64_t h = 0; h < kv_heads; h++)
+            norm_and_turn(k + h * head, k_slot + h * head, angles, k_norm, eps, head / 2);
+        memcpy(v_cache + slots[token] * kv_heads * head, v, kv_heads * head * sizeof(float));
+    }
+}
+
+/* Turn a row of scores into weights, not yet divided by their sum; returns 1 / sum. The first
+ * `unseen` keys lie before the window and weigh nothing. */
+static inline float weigh(float *row, int64_t unseen, int64_t keys)
+{
+    float best = row[unseen];
+    for (int64_t i = unseen + 1; i < keys; i++)
+        best = row[i] > best ? row[i] : best;
+    for (int64_t i = 0; i < keys; i++)
+        row[i] = exp_of(row[i] - best);
+    for (int64_t i = 0; i < unseen; i++)
+        row[i] = 0.0f;
+    vec lanes = {0};
+    int64_t i = 0;
+    for (; i + LANES <= keys; i += LANES)
+        lanes += load(row + i);
+    float sum = sum_of(lanes);
+    for (; i < keys; i++)
+        sum += row[i];
+    return 1.0f / sum;
+}
+
+/* Ask the L2 cache for what is read a block later: blocks lie anywhere, so no prefetcher guesses
+ * them, and L1 has too few misses in flight for it. */
+static inline void prefetch(const float *from, int64_t size)
+{
+    for (int64_t i = 0; i < size; i += LANES)
+        __builtin_prefetch(from + i, 0, 2);
+}
+
+/* One row: q [kv_heads, group, head] over `keys` keys in `blocks`, of the KV heads given.
+ *
+ * First all scores, then the weights, then the weighted sum of the values: K and V are each read
+ * once, front to back. `scores` holds [kv_heads, group, keys]. `group` and `head` are constants
+ * where this is inlined for the common sizes. */
+static inline __attribute__((always_inline)) void
+attend(const float *q, const float *k_cache, const float *v_cache, const int32_t *blocks,
+       int64_t unseen, int64_t keys, float *scores, float *out, float scale, int64_t kv_heads,
+       int64_t group, int64_t block_size, int64_t stride, int64_t head)
+{
+    int64_t block_numbers = block_size * stride;
+    for (int64_t start = 0; start < keys; start += block_size, blocks++) {
+        int64_t count = keys - start < block_size ? keys - start : block_size;
+        const float *k = k_cache + blocks[0] * block_numbers;
+        const float *soon = k_cache + blocks[start + block_size < keys] * block_numbers;
+        for (int64_t i = 0; i < count; i++, k += stride, soon += stride) {
+            prefetch(soon, kv_heads * head);
+            for (int64_t h = 0; h < kv_heads; h++)
+                for (int64_t g = h * group; g < (h + 1) * group; g++) {
+                    vec lanes = {0};
+                    for (int64_t d = 0; d < head; d += LANES)
+                        lanes += load(q + g * head + d) * load(k + h * head + d);
+                    scores[g * keys + start + i] = sum_of(lanes) * scale;
+                }
+        }
+    }
+    blocks -= (keys + block_size - 1) / block_size;
+    for (int64_t i = 0; i < kv_heads * group * head; i++)
+        out[i] = 0.0f;
+    float inverse[MAX_HEADS];
+    for (int64_t g = 0; g < kv_heads * group; g++)
+        inverse[g] = weigh(scores + g * keys, unseen, keys);
+    for (int64_t start = 0; start < keys; start += block_size, blocks++) {
+        int64_t count = keys - start < block_size ? keys - start : block_size;
+        const float *v = v_cache + blocks[0] * block_numbers;
+        const float *soon = v_cache + blocks[start + block_size < keys] * block_numbers;
+        for (int64_t i = 0; i < count; i++)
+            prefetch(soon + i * stride, kv_heads * head);
+        for (int64_t h = 0; h < kv_heads; h++)
+            for (int64_t g = h * group; g < (h + 1) * group; g++)
+                for (int64_t d = 0; d < head; d += LANES) {
+                    vec lanes = load(out + g * head + d);
+                    for (int64_t i = 0; i < count; i++)
+                        lanes += scores[g * keys + start + i] * load(v + i * stride + h * head + d);
+                    store(out + g * head + d, lanes);
+                }
+    }
+    for (int64_t g = 0; g < kv_heads * group; g++)
+        for (int64_t d = 0; d < head; d += LANES)
+            store(out + g * head + d, load(out + g * head + d) * inverse[g]);
+}
+
+/* Attention of one query a row over the blocks that the row holds.
+ *
+ * Shapes: q [rows, ...] with `q_stride` numbers from row to row, of which the first are
+ * [kv_heads, group, head]; caches [blocks, block_size, kv_heads, head]; block_table
+ * [rows, table_stride]; lengths [rows], each at least 1, of which the last `window` keys are seen;
+ * out [rows, kv_heads, group, head]. `head` is a multiple of LANES, kv_heads * group at most
+ * MAX_HEADS. Returns 0, or 1 without memory. */
+int paged_decode_attention(const float *q, const float *k_cache, const float *v_cache,
+                           const int32_t *block_table, const int32_t *lengths, float *out,
+                           float scale, int64_t window, int64_t rows, int64_t q_stride,
+                           int64_t table_stride, int64_t kv_heads, int64_t group, int64_t head,
+                           int64_t block_size, int threads)
+{
+    int64_t longest = 0;
+    for (int64_t row = 0; row < rows; row++)
+        longest = lengths[row] > longest ? lengths[row] : longest;
+    /* Whole rows read memory in order; with few of them, threads share a row by its heads. */
+    int64_t parts = rows >= 2 * threads ? 1 : kv_heads;
+    int64_t share = kv_heads / parts;
+    size_t per_thread = (size_t)(share * group * longest + LANES) * sizeof(float);
+    char *memory = malloc(per_thread * (size_t)threads);
+    if (!memory)
+        return 1;
+    int next = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        int me;
+#pragma omp atomic capture
+        me = next++;
+        float *scores = (float *)(memory + per_thread * (size_t)me);
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < rows * parts; task++) {
+            int64_t row = task / parts, kv_head = task % parts * share;
+            int64_t first = kv_head * group * head;
+            int64_t unseen = lengths[row] > window ? lengths[row] - window : 0;
+            int64_t skipped = unseen / block_size;
+            int64_t keys = lengths[row] - skipped * block_size, stride = kv_heads * head;
+            unseen -= skipped * block_size;
+            const float *queries = q + row * q_stride + first;
+            const float *k = k_cache + kv_head * head, *v = v_cache + kv_head * head;
+            const int32_t *blocks = block_table + row * table_stride + skipped;
+            float *to = out + row * kv_heads * group * head + first;
+#define ATTEND(GROUP, HEAD)                                                                        \
+    attend(queries, k, v, blocks, unseen, keys, scores, to, scale, share, GROUP, block_size,       \
+           stride, HEAD)
+            if (head == 64 && group == 3)
+                ATTEND(3, 64);
+            else if (head == 64)
+                ATTEND(group, 64);
+            else if (head == 128)
+                ATTEND(group, 128);
+            else
+                ATTEND(group, head);
+        }
+    }
+    free(memory);
+    return 0;
+}
