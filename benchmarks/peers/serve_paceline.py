@@ -1,0 +1,47 @@
+"""Paceline as a peer: its engine, stepped in this process.
+
+python benchmarks/peers/serve_paceline.py TOKEN_BUDGET CONCURRENCY
+"""
+
+import sys
+import time
+from collections.abc import Iterable
+
+from paceline_engine.engine import Engine
+from paceline_engine.limits import Limits
+from paceline_engine.model.load import load_model
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.settings import Settings
+from paceline_engine.wire import Sampling, Submit
+from peers.closed_loop import serve, take_stdout
+
+
+class PacelinePeer:
+    """See `closed_loop.Peer`."""
+
+    def __init__(self, token_budget: int, concurrency: int) -> None:
+        model = load_model(Settings(device="cpu"), lambda _stage, _fraction: None)
+        limits = Limits(max_batch_size=concurrency, token_budget=token_budget)
+        self._engine = Engine(
+            model.runner,
+            model.info,
+            model.capacity,
+            NoPacer(),
+            limits=limits,
+            clock=time.perf_counter,
+            prefix_caching=False,  # as with the others
+        )
+
+    def send(self, number: int, prompt: list[int], output_tokens: int) -> None:
+        """See `closed_loop.Peer`."""
+        sampling = Sampling(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
+        self._engine.submit(Submit(str(number), prompt, sampling, arrived_at=time.perf_counter()))
+
+    def step(self) -> Iterable[tuple[int, int]]:
+        """See `closed_loop.Peer`."""
+        return [(int(output.id), len(output.token_ids)) for output in self._engine.step()]
+
+
+if __name__ == "__main__":
+    answers = take_stdout()
+    serve(PacelinePeer(int(sys.argv[1]), int(sys.argv[2])), answers)

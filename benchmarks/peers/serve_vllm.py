@@ -1,0 +1,55 @@
+"""vLLM for CPUs as a peer: its engine in this process, float32.
+
+FOLDER/vllm/bin/python benchmarks/peers/serve_vllm.py MODEL TOKEN_BUDGET CONCURRENCY
+"""
+
+import sys
+from collections.abc import Iterable
+
+from vllm import (  # pyright: ignore[reportMissingImports] - only its own environment has it
+    EngineArgs,
+    LLMEngine,
+    SamplingParams,
+)
+
+from peers.closed_loop import serve, take_stdout
+
+
+class VllmPeer:
+    """See `closed_loop.Peer`."""
+
+    def __init__(self, model: str, token_budget: int, concurrency: int) -> None:
+        self._engine = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=model,
+                dtype="float32",
+                max_model_len=2048,
+                max_num_seqs=concurrency,
+                max_num_batched_tokens=max(token_budget, 2048),  # it refuses less than the length
+                enable_prefix_caching=False,
+                disable_log_stats=True,
+            )
+        )
+        self._seen: dict[str, int] = {}
+
+    def send(self, number: int, prompt: list[int], output_tokens: int) -> None:
+        """See `closed_loop.Peer`."""
+        params = SamplingParams(
+            temperature=0.0, max_tokens=output_tokens, ignore_eos=True, detokenize=False
+        )
+        self._seen[str(number)] = 0
+        self._engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+
+    def step(self) -> Iterable[tuple[int, int]]:
+        """See `closed_loop.Peer`."""
+        made = []
+        for output in self._engine.step():
+            total = len(output.outputs[0].token_ids)
+            made.append((int(output.request_id), total - self._seen[output.request_id]))
+            self._seen[output.request_id] = total
+        return made
+
+
+if __name__ == "__main__":
+    answers = take_stdout()
+    serve(VllmPeer(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])), answers)
