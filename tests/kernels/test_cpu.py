@@ -47,6 +47,16 @@ def test_norms_agree_with_float64(native: NativeOps, shape: tuple[int, int]) -> 
     assert_near(total, wanted_sum[1])
 
 
+def test_heads_are_normed_where_they_lie(native: NativeOps) -> None:
+    """q and k are views of one wider tensor; the norm is over each head of theirs."""
+    heads, weight = _floats(6, 5, 12), _floats(12, seed=2)
+    q = heads[:, 1:4]
+
+    normed = native.rms_norm(q, weight, EPS)
+
+    assert_near(normed, reference_rms_norm(q.double(), weight.double(), EPS))
+
+
 @pytest.mark.parametrize("shape", [(1, 2), (3, 34), (40, 3072)], ids=str)
 def test_gates_agree_with_float64(native: NativeOps, shape: tuple[int, int]) -> None:
     """From where the exponential is nothing to where it is past float32."""

@@ -30,8 +30,8 @@ class NativeOps:
         )
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension."""
-        return self._norm(x, None, weight, eps)
+        """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; `x` may be a view."""
+        return self._norm(x.contiguous(), None, weight, eps)
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
