@@ -8,20 +8,23 @@ from typing import Any, ParamSpec, TypeVar, cast
 from numba import njit
 from numba.core import config
 
+from paceline_engine import scheduling
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 def _kept_in() -> str:
-    """Name a folder after all of this package's sources.
+    """Name a folder after all of this package's sources, and of those whose constants it takes.
 
     Numba makes kept code anew when a function's own file has changed, but not when that of a
-    function it calls has.
+    function it calls has, or of a constant that it imports.
     """
     here = Path(__file__).parent
     sources = hashlib.sha256()
-    for path in sorted(here.glob("*.py")):
-        sources.update(path.read_bytes())
+    for folder in (here, Path(scheduling.__file__).parent):
+        for path in sorted(folder.glob("*.py")):
+            sources.update(path.read_bytes())
     return str(here / "__pycache__" / f"numba-{sources.hexdigest()[:16]}")
 
 

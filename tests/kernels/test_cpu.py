@@ -48,7 +48,7 @@ def test_norms_agree_with_float64(native: NativeOps, shape: tuple[int, int]) -> 
 
 
 def test_heads_are_normed_where_they_lie(native: NativeOps) -> None:
-    """q and k are views of one wider tensor; the norm is over each head of theirs."""
+    """Views of one wider tensor, as q and k are: the norm is over each head of theirs."""
     heads, weight = _floats(6, 5, 12), _floats(12, seed=2)
     q = heads[:, 1:4]
 
