@@ -3,7 +3,7 @@
     python benchmarks/peers/install.py openvino /tmp/peers
     python benchmarks/peers/install.py vllm /tmp/peers
     python benchmarks/peers/prepare.py /tmp/peers
-    python benchmarks/peers/run.py /tmp/peers --repeats 5
+    PYTHONPATH=benchmarks python benchmarks/peers/run.py /tmp/peers --repeats 5
 
 Each engine has a process of its own for all repeats, and sleeps while the others run. Prompts
 differ between repeats and the order rotates. A peer that is not installed is left out, and said so.
