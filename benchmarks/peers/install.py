@@ -1,7 +1,7 @@
 """Install a peer in an environment of its own, beside nothing of ours.
 
-    python benchmarks/peers/install.py vllm /tmp/peers
-    python benchmarks/peers/install.py openvino /tmp/peers
+    python benchmarks/peers/install.py vllm FOLDER
+    python benchmarks/peers/install.py openvino FOLDER
 
 `FOLDER/PEER` is the environment. Both want 4 to 6 GB of disk.
 """

@@ -1,6 +1,6 @@
 """Write the embedded model as float32 folders that the peers read.
 
-    python benchmarks/peers/prepare.py /tmp/peers
+    python benchmarks/peers/prepare.py FOLDER
 
 `FOLDER/model` is for transformers and vLLM; `FOLDER/openvino-model` is made from it where
 `FOLDER/openvino` is installed.

@@ -1,9 +1,9 @@
 """Ours beside vLLM for CPUs and OpenVINO GenAI: the same prompts, the same loop, in turn.
 
-    python benchmarks/peers/install.py openvino /tmp/peers
-    python benchmarks/peers/install.py vllm /tmp/peers
-    python benchmarks/peers/prepare.py /tmp/peers
-    PYTHONPATH=benchmarks python benchmarks/peers/run.py /tmp/peers --repeats 5
+    python benchmarks/peers/install.py openvino FOLDER
+    python benchmarks/peers/install.py vllm FOLDER
+    python benchmarks/peers/prepare.py FOLDER
+    PYTHONPATH=benchmarks python benchmarks/peers/run.py FOLDER --repeats 5
 
 Each engine has a process of its own for all repeats, and sleeps while the others run. Prompts
 differ between repeats and the order rotates. A peer that is not installed is left out, and said so.

@@ -59,10 +59,12 @@ class Speculation:
         `context` is the sum of their contexts, `room` the tokens that the step may hold beside
         one for each. Empty where drafts do not pay.
         """
+        price = _Price(pacer, len(decoding), context)
+        if not price.is_open():
+            return {}
         guesses = [guess for each in decoding if (guess := self._guess(each, room)) is not None]
         if not guesses:
             return {}
-        price = _Price(pacer, len(decoding), context)
         worth = price.least_chance(guesses)
         kept = _fitting([_cut(guess, worth) for guess in guesses], room)
         if not kept or not price.pays(kept):
@@ -102,6 +104,13 @@ class _Price:
         self._decodes = decodes
         self._context = context
         self._plain_ms = self._ms(0, 0)
+
+    def is_open(self) -> bool:
+        """Tell whether a certain guess for each decode would pay: if not, none is looked for."""
+        if self._plain_ms <= 0:
+            return True
+        extra_ms = self._ms(self._decodes, self._context) - self._plain_ms
+        return _MARGIN * extra_ms < self._plain_ms
 
     def least_chance(self, guesses: Sequence[_Guess]) -> float:
         """The chance that a guess needs: its time, in tokens of a step without any."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paceline_operator.diagnosis.engine_time import EngineTime
 from paceline_operator.diagnosis.latency import Span
+from paceline_operator.diagnosis.words import ms
 from paceline_operator.tuning.view import View
 
 _FULL_USE = 0.9  # of λ*: bursts need the rest
@@ -41,7 +42,7 @@ def _floor(view: View, _: EngineTime, __: tuple[Span, ...]) -> Iterator[Advice]:
     if view.is_trusted and view.target.is_below_floor and target is not None:
         yield Advice(
             "quantization, tensor parallelism or a faster GPU",
-            f"one sequence alone takes {_ms(floor_ms)} a token and the target is {_ms(target)}:"
+            f"one sequence alone takes {ms(floor_ms)} a token and the target is {ms(target)}:"
             " neither limits nor replicas reach it",
         )
 
@@ -92,8 +93,8 @@ def _batch_size(view: View, time: EngineTime, spans: tuple[Span, ...]) -> Iterat
     if most > now:
         yield Advice(
             "tuning.batchSize.max",
-            f"{found}: with {most} a full step would take {_ms(view.room.full_step_ms(most))}"
-            f" instead of {_ms(view.room.full_step_ms(now))}, still within the targets",
+            f"{found}: with {most} a full step would take {ms(view.room.full_step_ms(most))}"
+            f" instead of {ms(view.room.full_step_ms(now))}, still within the targets",
         )
     elif not any(_replicas(view, time, spans)):
         yield Advice(
@@ -139,7 +140,7 @@ def _client(_: View, __: EngineTime, spans: tuple[Span, ...]) -> Iterator[Advice
             if part.name == "client" and part.slow_ms > _SLOW_CLIENT_MS:
                 yield Advice(
                     "the client or its network",
-                    f"the slowest twentieth take {_ms(part.slow_ms)} to read an answer that the"
+                    f"the slowest twentieth take {ms(part.slow_ms)} to read an answer that the"
                     " engine has finished",
                 )
 
@@ -162,7 +163,3 @@ def _batch_is_cheap(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterat
             f" steps with {rows:.1f} sequences: twice as many would take {two / one - 1:+.0%} a"
             " step",
         )
-
-
-def _ms(value: float) -> str:
-    return f"{value:,.0f} ms" if value >= 10 else f"{value:.2g} ms"  # noqa: PLR2004 - two digits

@@ -10,6 +10,12 @@ from paceline_operator.local.run import run
 from paceline_operator.local.sweep import Options, run_sweep
 from paceline_operator.local.sweep_points import BATCH_SIZES
 
+_manifest = click.option(
+    "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
+)
+_rate = click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second.")
+_seed = click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
+
 
 @click.group(name="bench")
 def bench() -> None:
@@ -17,9 +23,7 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option(
-    "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
-)
+@_manifest
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -41,8 +45,8 @@ def bench() -> None:
     show_default=True,
     help="Of each limit, at most.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
+@_rate
+@_seed
 @click.option("--png", type=click.Path(path_type=Path), help="Save the plot here.")
 def sweep(  # noqa: PLR0917 - click passes them by name
     path: Path,
@@ -63,9 +67,7 @@ def sweep(  # noqa: PLR0917 - click passes them by name
 
 
 @bench.command()
-@click.option(
-    "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
-)
+@_manifest
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -80,8 +82,8 @@ def sweep(  # noqa: PLR0917 - click passes them by name
     show_default=True,
     help="Of arrivals under each scheduling.",
 )
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
+@_rate
+@_seed
 def compare(path: Path, out: Path, seconds: float, rate: float | None, seed: int) -> None:
     """Offer the same traffic to continuous, dynamic and static batching.
 

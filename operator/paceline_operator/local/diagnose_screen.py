@@ -11,6 +11,7 @@ from rich.text import Text
 
 from paceline_operator.diagnosis.diagnose import Diagnosis
 from paceline_operator.diagnosis.engine_time import EngineTime
+from paceline_operator.diagnosis.words import ms
 from paceline_operator.local.measured import missed_targets, targets
 
 WIDTH: Final = 100
@@ -135,8 +136,3 @@ def _bar(share: float) -> Text:
     return Text.assemble(
         ("█" * filled, "bright_blue"), ("·" * (_BAR - filled), "dim"), f" {share:4.0%}"
     )
-
-
-def ms(value: float) -> str:
-    """Milliseconds with as many digits as count."""
-    return f"{value:,.0f} ms" if value >= 10 else f"{value:.2f} ms"  # noqa: PLR2004 - two digits
