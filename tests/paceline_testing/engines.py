@@ -48,6 +48,24 @@ def a_model_info(*, vocab_size: int = 1000, eos_token_ids: tuple[int, ...] = ())
     )
 
 
+def a_135m_info(device: str = "cpu") -> ModelInfo:
+    """The embedded model's size, on any device."""
+    return ModelInfo(
+        name="tiny",
+        family="llama",
+        revision="",
+        dtype="float32",
+        device=device,
+        num_parameters=134_515_008,
+        vocab_size=49_152,
+        max_model_len=4096,
+        bos_token_id=1,
+        eos_token_ids=[2],
+        kv_bytes_per_token=46_080,
+        weight_bytes=538_060_032,
+    )
+
+
 def a_submit(
     id: str = "a",
     prompt_ids: list[int] | None = None,

@@ -7,15 +7,16 @@ import pytest
 
 from paceline_engine.limits import Capacity
 from paceline_engine.pacing import make_pacer
-from paceline_engine.wire import ModelInfo, StepRecord
+from paceline_engine.wire import StepRecord
 from paceline_operator.telemetry import ModelFit
 from paceline_operator.tuning.forecast import Forecast
+from paceline_testing.engines import a_135m_info
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:NVIDIA H100"])
 def test_the_operator_forecasts_what_the_engine_predicts(device: str) -> None:
     """Stairs between sizes lie where the engine learned them: every size of a small step."""
-    pacer = make_pacer(_info(device), Capacity(64, 4096, 1000, 16, 4096))
+    pacer = make_pacer(a_135m_info(device), Capacity(64, 4096, 1000, 16, 4096))
     rng = random.Random(4)
     for seq in range(2000):
         decode, prefill = rng.randint(1, 12), rng.choice([0, 0, 40, 300])
@@ -33,23 +34,6 @@ def test_the_operator_forecasts_what_the_engine_predicts(device: str) -> None:
     # What the last step says of the next is the engine's alone, and the same for all sizes.
     assert max(ratios) == pytest.approx(min(ratios))
     assert len(set(fitted.correction)) > 1
-
-
-def _info(device: str) -> ModelInfo:
-    return ModelInfo(
-        name="tiny",
-        family="llama",
-        revision="",
-        dtype="float32",
-        device=device,
-        num_parameters=134_515_008,
-        vocab_size=49_152,
-        max_model_len=4096,
-        bos_token_id=1,
-        eos_token_ids=[2],
-        kv_bytes_per_token=46_080,
-        weight_bytes=538_060_032,
-    )
 
 
 def _record(seq: int, wall_ms: float, *, decode: int, prefill: int) -> StepRecord:

@@ -5,8 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from paceline_operator.local.pages import rendered
 from paceline_operator.local.settings import Scheduling
 from paceline_operator.local.sweep_points import SHARES, Measured, Percentile, label, least_count
 from paceline_operator.local.sweep_report import figures
@@ -55,14 +54,8 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 
 def render(comparison: Comparison) -> str:
     """The page's text."""
-    templates = Environment(
-        loader=PackageLoader("paceline_operator.local", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("compare.html.j2").render(
+    return rendered(
+        "compare.html.j2",
         comparison=comparison,
         names=_LATENCIES,
         shares=[label(share) for share in SHARES],

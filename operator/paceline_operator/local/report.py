@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from paceline_operator.local.measured import Run, Span, Verdict, opening, targets
+from paceline_operator.local.pages import rendered
 from paceline_operator.local.plots import distributions, over_time, svg
 from paceline_operator.local.screen import change_line
 from paceline_operator.traffic.record import percentile
@@ -37,14 +36,8 @@ def write_report(run: Run, verdict: Verdict, folder: Path, *, png: Path | None =
 
 def render(run: Run, verdict: Verdict, over_time_svg: str, distributions_svg: str) -> str:
     """The page's text."""
-    templates = Environment(
-        loader=PackageLoader("paceline_operator.local", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
         run=run,
         opening=opening(run.sla, run.before().observed(run.sla)),
         verdict=verdict,

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from paceline_operator.local.pages import rendered
 from paceline_operator.local.plots import svg
 from paceline_operator.local.sweep_plot import curves
 from paceline_operator.local.sweep_points import (
@@ -50,14 +49,8 @@ def write_report(sweep: Sweep, folder: Path, *, png: Path | None = None) -> Path
 
 def render(sweep: Sweep, curves_svg: str) -> str:
     """The page's text."""
-    templates = Environment(
-        loader=PackageLoader("paceline_operator.local", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return templates.get_template("sweep.html.j2").render(
+    return rendered(
+        "sweep.html.j2",
         sweep=sweep,
         tables=(
             ("Max batch size", [_row(p.setting, p.measured) for p in sweep.along("batch_size")]),

@@ -10,32 +10,16 @@ from hypothesis import strategies as st
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
-from paceline_engine.wire import ModelInfo, StepRecord
+from paceline_engine.wire import StepRecord
+from paceline_testing.engines import a_135m_info
 
 CAPACITY = Capacity(
     max_batch_size=256, max_token_budget=4096, num_blocks=4096, block_size=16, max_model_len=4096
 )
 
 
-def an_info(device: str = "cpu") -> ModelInfo:
-    return ModelInfo(
-        name="tiny",
-        family="llama",
-        revision="",
-        dtype="float32",
-        device=device,
-        num_parameters=134_515_008,
-        vocab_size=49_152,
-        max_model_len=4096,
-        bos_token_id=1,
-        eos_token_ids=[2],
-        kv_bytes_per_token=46_080,
-        weight_bytes=538_060_032,
-    )
-
-
 def a_pacer(device: str = "cpu") -> ModelPacer:
-    pacer = make_pacer(an_info(device), CAPACITY)
+    pacer = make_pacer(a_135m_info(device), CAPACITY)
     assert isinstance(pacer, ModelPacer)
     return pacer
 

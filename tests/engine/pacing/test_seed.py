@@ -9,7 +9,8 @@ import pytest
 from paceline_engine.limits import Capacity
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
-from paceline_engine.wire import Coefficients, ModelInfo, StepRecord
+from paceline_engine.wire import Coefficients, StepRecord
+from paceline_testing.engines import a_135m_info
 
 CAPACITY = Capacity(
     max_batch_size=256, max_token_budget=4096, num_blocks=4096, block_size=16, max_model_len=4096
@@ -17,21 +18,7 @@ CAPACITY = Capacity(
 
 
 def a_pacer(device: str = "cpu") -> ModelPacer:
-    info = ModelInfo(
-        name="tiny",
-        family="llama",
-        revision="",
-        dtype="float32",
-        device=device,
-        num_parameters=134_515_008,
-        vocab_size=49_152,
-        max_model_len=4096,
-        bos_token_id=1,
-        eos_token_ids=[2],
-        kv_bytes_per_token=46_080,
-        weight_bytes=538_060_032,
-    )
-    pacer = make_pacer(info, CAPACITY)
+    pacer = make_pacer(a_135m_info(device), CAPACITY)
     assert isinstance(pacer, ModelPacer)
     return pacer
 
