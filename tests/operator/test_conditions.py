@@ -251,14 +251,15 @@ def test_a_refused_write_is_a_condition() -> None:
     ("spec", "field"),
     [
         ({"model": {"uri": "s3://bucket/model"}}, "s3://"),
-        ({"engine": {"tensorParallelSize": 2}}, "engine.tensorParallelSize"),
+        ({"engine": {"quantization": "FP8"}}, "engine.quantization FP8"),
+        ({"engine": {"kvCacheDtype": "FP8"}}, "engine.kvCacheDtype FP8"),
         (
             {"engine": {"speculative": {"method": "Draft", "draftModelUri": "builtin://a"}}},
             "engine.speculative.method Draft",
         ),
         ({"monitoring": {"podMonitor": True}}, "monitoring.podMonitor"),
     ],
-    ids=["s3", "tensor parallel", "speculative", "monitor"],
+    ids=["s3", "weights", "cache", "speculative", "monitor"],
 )
 def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None:
     """Before anything is written."""

@@ -92,6 +92,55 @@ def test_without_a_gpu_the_engine_is_told_so() -> None:
     }
 
 
+def test_ranks_share_the_threads_and_meet_within_the_pod() -> None:
+    """Each rank computes with its part of the CPUs, and listens where nothing outside can call."""
+    spec = {"engine": {"tensorParallelSize": 2}, "resources": {"gpu": {"count": 0}, "cpu": 7}}
+    environment = _environment(_engine(**spec))
+
+    assert environment["PACELINE_ENGINE_TENSOR_PARALLEL_SIZE"] == "2"
+    assert environment["PACELINE_ENGINE_THREADS"] == "3"
+    assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
+    assert "dshm" not in {volume["name"] for volume in _pod(**spec)["volumes"]}
+
+
+def test_gpus_that_share_a_model_get_shared_memory() -> None:
+    """A container's own 64 MiB are too few for NCCL."""
+    spec: dict[str, Any] = {"engine": {"tensorParallelSize": 2}}
+    two = {"resources": {"gpu": {"count": 2}}}
+    asked = {"resources": {"gpu": {"count": 2}, "sharedMemory": "8Gi"}}
+
+    assert _volume("dshm", **spec, **two)["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+    assert _volume("dshm", **spec, **asked)["emptyDir"]["sizeLimit"] == "8Gi"
+    assert "dshm" not in {volume["name"] for volume in _pod()["volumes"]}
+
+
+def test_host_memory_is_rendered_in_bytes() -> None:
+    """The engine counts in bytes."""
+    environment = _environment(_engine(engine={"swapMemory": "1.5Gi", "scheduling": "Static"}))
+
+    assert environment["PACELINE_ENGINE_SWAP_BYTES"] == str(3 << 29)
+    assert environment["PACELINE_ENGINE_SCHEDULING"] == "static"
+
+
+def test_what_nobody_asked_for_is_not_rendered() -> None:
+    """A variable more would be another template: an upgraded operator would roll every pod."""
+    assert _environment(_engine()).keys() == {
+        "PACELINE_ENGINE_RUN_DIR",
+        "PACELINE_ENGINE_MODEL_URI",
+        "PACELINE_ENGINE_MODEL_MOUNT",
+        "PACELINE_ENGINE_CACHE_DIR",
+        "PACELINE_ENGINE_DEVICE",
+        "PACELINE_ENGINE_DTYPE",
+        "PACELINE_ENGINE_MAX_BATCH_SIZE",
+        "PACELINE_ENGINE_MAX_TOKEN_BUDGET",
+        "PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION",
+        "PACELINE_ENGINE_PREFIX_CACHING",
+        "PACELINE_ENGINE_SPECULATIVE",
+        "PACELINE_ENGINE_SPECULATIVE_TOKENS",
+        "HOME",
+    }
+
+
 def test_gpus_are_requested_by_their_resource_name() -> None:
     """Other vendors advertise under other names."""
     engine = _engine(resources={"gpu": {"count": 2, "resourceName": "amd.com/gpu"}})

@@ -25,6 +25,10 @@ def sla(**targets: str) -> dict[str, Any]:
     return {"sla": {name: {"p99": value} for name, value in targets.items()}}
 
 
+def _draft(**fields: Any) -> dict[str, Any]:
+    return {"engine": {"speculative": {"method": "Draft", "draftModelUri": _HF} | fields}}
+
+
 def _tuning(**fields: Any) -> dict[str, Any]:
     return {"tuning": fields}
 
@@ -175,6 +179,56 @@ CASES = (
         "spec.engine.speculative.draftModelUri",
         {"engine": {"speculative": {"method": "NGram"}}},
         {"engine": {"speculative": {"method": "NGram", "draftModelUri": "file:///draft"}}},
+    ),
+    Case(
+        "a draft from the hub needs a revision",
+        "spec.engine.speculative.draftModelRevision",
+        _draft(draftModelRevision="12fd25f77366fa6b3b4b768ec3050bf629380bac"),
+        _draft(),
+        "a commit cannot",
+    ),
+    Case(
+        "each rank has a GPU",
+        "spec.resources.gpu.count",
+        {"engine": {"tensorParallelSize": 2}, "resources": {"gpu": {"count": 2}}},
+        {"engine": {"tensorParallelSize": 2}, "resources": {"gpu": {"count": 1}}},
+        "each rank runs on a GPU of its own",
+    ),
+    Case(
+        "each GPU has a rank",
+        "spec.resources.gpu.count",
+        {"engine": {"tensorParallelSize": 2}, "resources": {"gpu": {"count": 0}}},
+        {"resources": {"gpu": {"count": 2}}},
+        "must be engine.tensorParallelSize",
+    ),
+    Case(
+        "ranks do not swap",
+        "spec.engine.swapMemory",
+        {"engine": {"swapMemory": "1Gi"}},
+        {
+            "engine": {"swapMemory": "1Gi", "tensorParallelSize": 2},
+            "resources": {"gpu": {"count": 2}},
+        },
+        "live on one rank",
+    ),
+    Case(
+        "what is swapped fits beside the engine",
+        "spec.engine.swapMemory",
+        {"engine": {"swapMemory": "1023Mi"}, "resources": {"memory": "1Gi"}},
+        {"engine": {"swapMemory": "1024Mi"}, "resources": {"memory": "1Gi"}},
+        "must be less than resources.memory",
+    ),
+    Case(
+        "memory may be plain bytes",
+        "spec.engine.swapMemory",
+        {"engine": {"swapMemory": 999_999}, "resources": {"memory": "1M"}},
+        {"engine": {"swapMemory": 1_000_000}, "resources": {"memory": "1M"}},
+    ),
+    Case(
+        "a scheduling is known",
+        "spec.engine.scheduling",
+        {"engine": {"scheduling": "Dynamic"}},
+        {"engine": {"scheduling": "dynamic"}},
     ),
     Case(
         "shares of lanes add up",

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,13 @@ from paceline_testing.tiny_model import make_tiny_model
 from paceline_testing.waiting import wait_until
 
 _START_S = 120.0
+NO_SETTINGS: Mapping[str, str] = {}
 
 
 @contextmanager
-def whole_service(model_folder: Path, **sidecar_settings: Any) -> Iterator[tuple[Sidecar, Any]]:
+def whole_service(
+    model_folder: Path, *, engine_settings: Mapping[str, str] = NO_SETTINGS, **sidecar_settings: Any
+) -> Iterator[tuple[Sidecar, Any]]:
     """Serve a tiny Llama; the sidecar, and the same model as transformers runs it."""
     model_folder.mkdir(exist_ok=True)
     reference = make_tiny_model(model_folder, "llama")
@@ -35,6 +38,7 @@ def whole_service(model_folder: Path, **sidecar_settings: Any) -> Iterator[tuple
             "PACELINE_ENGINE_BLOCK_SIZE": "4",
             "PACELINE_ENGINE_KV_CACHE_BYTES": str(4 * 1024 * 1024),
             "PACELINE_ENGINE_TERMINATION_LOG": str(run_dir / "termination-log"),
+            **engine_settings,
         },
     )
     sidecar = start_sidecar(run_dir, served_name="tiny", **sidecar_settings)

@@ -22,8 +22,8 @@ PREFIXES: dict[str, type[BaseSettings]] = {
 }
 
 
-def everything() -> InferenceService:
-    """A service that sets each field which becomes a variable."""
+def everything(**engine: Any) -> InferenceService:
+    """A service that sets each field which becomes a variable, and `engine` of its engine."""
     return InferenceService.read(
         {
             "metadata": {"name": "chat", "namespace": "ml"},
@@ -33,7 +33,7 @@ def everything() -> InferenceService:
                     "revision": "abc",
                     "credentialsSecretRef": {"name": "hub"},
                 },
-                "engine": {"maxModelLen": 1024, "dtype": "BFloat16"},
+                "engine": {"maxModelLen": 1024, "dtype": "BFloat16"} | engine,
                 "sla": {"itl": {"p99": "80ms"}},
                 "resources": {"cpu": "1500m"},
                 "api": {
@@ -50,15 +50,24 @@ def variables(rendered: list[dict[str, Any]], prefix: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("render", "prefix"),
-    [(environment.engine, "PACELINE_ENGINE_"), (environment.sidecar, "PACELINE_SIDECAR_")],
-    ids=["engine", "sidecar"],
+    ("render", "prefix", "engine"),
+    [
+        (environment.engine, "PACELINE_ENGINE_", {}),
+        (environment.engine, "PACELINE_ENGINE_", {"tensorParallelSize": 2}),
+        (
+            environment.engine,
+            "PACELINE_ENGINE_",
+            {"swapMemory": "1Gi", "scheduling": "Dynamic"},
+        ),
+        (environment.sidecar, "PACELINE_SIDECAR_", {}),
+    ],
+    ids=["engine", "ranks", "alone", "sidecar"],
 )
 def test_the_pod_s_variables_are_settings_that_parse(
-    render: Any, prefix: str, monkeypatch: pytest.MonkeyPatch
+    render: Any, prefix: str, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A renamed setting would otherwise fall back to its default without a word."""
-    rendered = variables(render(everything()), prefix)
+    rendered = variables(render(everything(**engine)), prefix)
     settings = PREFIXES[prefix]
 
     for name, value in rendered.items():

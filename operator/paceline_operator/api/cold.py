@@ -12,6 +12,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_len
 
 ModelUri = Annotated[str, Field(pattern=r"^(builtin|oci|hf|pvc|file|s3)://.+$", max_length=2048)]
 
+Revision = Annotated[str, Field(pattern=r"^[-._/a-zA-Z0-9]+$", max_length=128)]
+
 
 class SecretKey(Part):
     """One key of a Secret in the same namespace."""
@@ -53,7 +55,7 @@ class Model(Part):
 
     uri: ModelUri
     """`builtin://NAME`, `oci://IMAGE`, `hf://ORG/NAME`, `pvc://CLAIM/PATH`, `file:///PATH`, `s3://BUCKET/PATH`."""
-    revision: Annotated[str, Field(pattern=r"^[-._/a-zA-Z0-9]+$", max_length=128)] | None = None
+    revision: Revision | None = None
     """The commit of an hf:// model."""
     served_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """`model` in requests; the name of the InferenceService when absent."""
@@ -71,10 +73,21 @@ class Speculative(Part):
             "draftModelUri is needed by method Draft, and only by it",
             ".draftModelUri",
         ),
+        Rule(
+            "!has(self.draftModelUri) || !self.draftModelUri.startsWith('hf://') ||"
+            " has(self.draftModelRevision)",
+            "an hf:// draft model needs a revision: a branch can move, a commit cannot",
+            ".draftModelRevision",
+            is_required=True,
+        ),
     )
 
     method: Literal["None", "NGram", "Draft"] = "None"
+    """NGram looks guesses up in the sequence itself, Draft asks a smaller model for them."""
     draft_model_uri: ModelUri | None = None
+    """A smaller model with the same tokenizer; of `pvc://` only on the claim of `model.uri`."""
+    draft_model_revision: Revision | None = None
+    """The commit of an hf:// draft model."""
     max_tokens: Annotated[int, Field(ge=1, le=16)] = 4
     """Draft tokens per step and sequence."""
 
@@ -99,6 +112,14 @@ class Capacity(Part):
 class Engine(Part):
     """How the engine is started."""
 
+    cel_rules: ClassVar = (
+        Rule(
+            "self.tensorParallelSize == 1 || !has(self.swapMemory)",
+            "blocks in host memory live on one rank: not with tensorParallelSize above 1",
+            ".swapMemory",
+        ),
+    )
+
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """The operator's own engine image when absent."""
     dtype: Literal["Auto", "Float16", "BFloat16", "Float32"] = "Auto"
@@ -107,11 +128,19 @@ class Engine(Part):
     max_model_len: Annotated[int, Field(ge=16, le=10_485_760)] | None = None
     """Longest prompt and answer together, in tokens; the model's own when absent."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=8)] = 1
-    """GPUs that share one model."""
+    """GPUs, or with `resources.gpu.count` 0 processes, that share the layers of one model. It must
+    divide the model's heads."""
     kv_cache_memory_fraction: Fraction = "0.90"
     """Share of the GPU's memory that weights and KV cache may take."""
     kv_cache_dtype: Literal["Auto", "FP8"] = "Auto"
     prefix_caching: bool = True
-    """Share the KV blocks of equal prompt beginnings."""
+    """Share the KV blocks of equal prompt beginnings; Continuous scheduling only."""
+    scheduling: Literal["Continuous", "Dynamic", "Static"] = "Continuous"
+    """Continuous lets requests join and leave a batch at each step. Dynamic and Static batches are
+    padded and run until all of their requests have ended, for comparison: Static takes whoever
+    waits, Dynamic waits up to 100 ms for a whole batch of about equal prompts."""
+    swap_memory: Quantity | None = None
+    """Host memory for KV blocks of preempted requests, such as `8Gi`: they are copied there and
+    back where that is cheaper than computing them again. Part of `resources.memory`."""
     speculative: Speculative = Speculative()
     capacity: Capacity = Capacity()

@@ -52,6 +52,20 @@ class Spec(Part):
             ".sla",
             is_required=True,
         ),
+        Rule(
+            "self.resources.gpu.count == 0 ||"
+            " self.resources.gpu.count == self.engine.tensorParallelSize",
+            "must be engine.tensorParallelSize, or 0 for a CPU: each rank runs on a GPU of its own,"
+            " and no other is used",
+            ".resources.gpu.count",
+        ),
+        Rule(
+            "!has(self.engine.swapMemory) || !has(self.resources.memory) ||"
+            " quantity(string(self.engine.swapMemory))"
+            ".isLessThan(quantity(string(self.resources.memory)))",
+            "must be less than resources.memory: the weights and the engine need the rest",
+            ".engine.swapMemory",
+        ),
         _below_capacity("batchSize", "maxBatchSize"),
         _below_capacity("tokenBudget", "maxTokenBudget"),
     )

@@ -53,7 +53,8 @@ class Resources(Part):
     memory: Quantity | None = None
     """Requested memory, and its limit."""
     shared_memory: Quantity | None = None
-    """Size of /dev/shm."""
+    """Size of /dev/shm, which counts as the engine's memory. When absent: 1Gi where several GPUs
+    share the model, as they meet there; else the 64Mi of any container."""
 
 
 class Toleration(Part):

@@ -8,6 +8,10 @@ from pydantic import Field, WithJsonSchema
 
 _DURATION: Final = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h)")
 _UNIT_MS: Final = {"ms": 1.0, "s": 1_000.0, "m": 60_000.0, "h": 3_600_000.0}
+_QUANTITY: Final = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>|m|[kMGTP]|[KMGTP]i)")
+_DECIMAL: Final = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY: Final = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTP", start=1)}
+_UNITS: Final = _DECIMAL | _BINARY
 
 Latency = Annotated[str, Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,3})?(ms|s)$", max_length=12)]
 """A latency such as `500ms`, `7.5ms` or `1.2s`."""
@@ -27,7 +31,7 @@ Quantity = Annotated[
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
-            "pattern": r"^[0-9]{1,12}(\.[0-9]{1,3})?(m|k|K|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
+            "pattern": r"^[0-9]{1,12}(\.[0-9]{1,3})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
             "maxLength": 24,
         }
     ),
@@ -68,10 +72,12 @@ def as_latency(value_ms: float | None) -> str | None:
     return f"{value_ms:.0f}ms" if value_ms >= 100 else f"{value_ms:.1f}ms"  # noqa: PLR2004 - three digits
 
 
-def cores(quantity: int | str) -> float:
-    """Read a CPU quantity: `500m` is 0.5."""
-    text = str(quantity)
-    return float(text[:-1]) / 1_000.0 if text.endswith("m") else float(text)
+def amount(quantity: int | str) -> float:
+    """Read a quantity: `500m` is 0.5, `2Gi` is 2147483648."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
+        raise ValueError(f"a quantity is a number and a unit such as m, M or Gi; got {quantity!r}")
+    return float(match["number"]) * _UNITS[match["unit"]]
 
 
 def timestamp(moment: datetime) -> str:

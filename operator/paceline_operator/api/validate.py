@@ -3,6 +3,7 @@
 Part of local mode: `jsonschema` and `cel` are not in the operator's image.
 """
 
+import operator
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -13,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
 from paceline_operator.api.schema import resource_schema
+from paceline_operator.api.units import amount
 
 Schema = dict[str, Any]
 
@@ -105,7 +107,7 @@ def _schema_problems(manifest: dict[str, Any], schema: Schema) -> Iterator[str]:
 
 def _broken_rules(value: Any, schema: Schema, path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
-        if not _compiled(rule["rule"]).execute({"self": value}):
+        if not _compiled(rule["rule"]).execute(_context(value)):
             verdict = (
                 "Required value" if rule["reason"] == "FieldValueRequired" else "Invalid value"
             )
@@ -115,6 +117,15 @@ def _broken_rules(value: Any, schema: Schema, path: str) -> Iterator[str]:
         for name, inner in schema.get("properties", {}).items():
             if name in value:
                 yield from _broken_rules(value[name], inner, f"{path}.{name}")
+
+
+def _context(value: Any) -> cel.Context:
+    """Name the part that a rule speaks of, and what the API server adds to CEL."""
+    context = cel.Context()
+    context.add_variable("self", value)
+    context.add_function("quantity", amount)
+    context.add_function("isLessThan", operator.lt)
+    return context
 
 
 @cache

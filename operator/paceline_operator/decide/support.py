@@ -10,7 +10,6 @@ def unsupported(spec: Spec) -> str:
         f"engine.quantization {spec.engine.quantization}": spec.engine.quantization == "FP8",
         f"engine.kvCacheDtype {spec.engine.kv_cache_dtype}": spec.engine.kv_cache_dtype != "Auto",
         "engine.speculative.method Draft": spec.engine.speculative.method == "Draft",
-        "engine.tensorParallelSize above 1": spec.engine.tensor_parallel_size > 1,
         "monitoring.podMonitor": spec.monitoring.pod_monitor,
         "monitoring.rules": spec.monitoring.rules,
     }

@@ -54,6 +54,11 @@ def answer(question: Question) -> Answer:
         trace = read_trace(question.traffic)
     except TraceError as problem:
         raise PlanError(str(problem)) from problem
+    if (ranks := service.spec.engine.tensor_parallel_size) > 1:
+        raise PlanError(
+            f"{question.manifest}: spec.engine.tensorParallelSize: {ranks}: the planner knows the"
+            " steps of one device only, not what several lose by adding up their parts"
+        )
     device = choose_device(service, question)
     size = _size(service, question, device)
     engine = service.spec.engine

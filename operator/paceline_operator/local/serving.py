@@ -50,9 +50,12 @@ async def serving(
     port: int | None,
     tuner: Tuner,
     folder: Path,
-    scheduling: Scheduling = "continuous",
+    scheduling: Scheduling | None = None,
 ) -> AsyncIterator[LiveService]:
-    """Serve the manifest inside the block. `ready` is set when requests are answered."""
+    """Serve the manifest inside the block. `ready` is set when requests are answered.
+
+    `scheduling` goes before what the manifest says.
+    """
     live = prepare(path, port=port, folder=folder)
     engine, sidecar = programs(live, folder, scheduling)
     try:
@@ -90,15 +93,15 @@ def prepare(path: Path, *, port: int | None, folder: Path) -> LiveService:
 
 
 def programs(
-    live: LiveService, folder: Path, scheduling: Scheduling = "continuous"
+    live: LiveService, folder: Path, scheduling: Scheduling | None = None
 ) -> tuple[Program, Program]:
     """Engine and sidecar, as their containers would run them."""
     cache_dir().mkdir(parents=True, exist_ok=True)
+    chosen = {} if scheduling is None else {"PACELINE_ENGINE_SCHEDULING": scheduling}
     engine = Program(
         name="engine",
         argv=python_module("paceline_engine"),
-        environment=engine_environment(live.service, live.place, cache_dir())
-        | {"PACELINE_ENGINE_SCHEDULING": scheduling},
+        environment=engine_environment(live.service, live.place, cache_dir()) | chosen,
         log=_fresh(folder / f"{live.name}.engine.log"),
         grace_s=DRAIN_S,
     )

@@ -16,7 +16,9 @@ SCHEDULINGS: Final[tuple[Scheduling, ...]] = ("continuous", "dynamic", "static")
 """As the engine names them."""
 
 _OF_THE_CONTAINER: Final = {
+    "GLOO_SOCKET_IFNAME",
     "HOME",
+    "NCCL_SOCKET_IFNAME",
     "PACELINE_ENGINE_MODEL_MOUNT",
     "PACELINE_SIDECAR_API_KEYS_FILE",
     "PACELINE_SIDECAR_TLS_CERT_FILE",
@@ -95,7 +97,9 @@ def engine_environment(service: InferenceService, place: Place, cache: Path) -> 
         "PACELINE_ENGINE_TERMINATION_LOG": str(place.termination_log),
         # A manifest that wants a GPU is served on the CPU where there is none.
         "PACELINE_ENGINE_DEVICE": "auto" if spec.resources.gpu.count else "cpu",
-        "PACELINE_ENGINE_THREADS": str(engine_threads(os.cpu_count() or 1)),
+        "PACELINE_ENGINE_THREADS": str(
+            max(1, engine_threads(os.cpu_count() or 1) // spec.engine.tensor_parallel_size)
+        ),
     }
     return _rendered(render.engine(service)) | here | _initial_limits(spec.tuning)
 

@@ -1,10 +1,11 @@
 """The settings of engine and sidecar, as docs/processes.md names them."""
 
 import math
-from typing import Any
+from typing import Any, Final
 
+from paceline_operator.api.cold import Engine
 from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.api.units import cores
+from paceline_operator.api.units import amount
 from paceline_operator.render.volumes import (
     API_KEYS,
     CACHE,
@@ -14,6 +15,9 @@ from paceline_operator.render.volumes import (
     RUNTIME_TOKEN,
     TLS,
 )
+
+# Ranks are processes of one container: nothing outside it can reach where they meet.
+_RANKS_MEET: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def engine(service: InferenceService) -> list[dict[str, Any]]:
@@ -40,12 +44,26 @@ def engine(service: InferenceService) -> list[dict[str, Any]]:
         "PACELINE_ENGINE_SPECULATIVE_TOKENS": spec.engine.speculative.max_tokens,
         # The root file system is read-only; caches of the compilers go to the pod's own /tmp.
         "HOME": "/tmp",  # noqa: S108 - a volume of this pod
+        **_chosen(spec.engine),
     }
     variables = _variables(values)
     if ref := spec.model.credentials_secret_ref:
         source = {"secretKeyRef": {"name": ref.name, "key": ref.key}}
         variables.append({"name": "HF_TOKEN", "valueFrom": source})
     return variables
+
+
+def _chosen(engine: Engine) -> dict[str, str | int | None]:
+    """Name what a spec rarely asks for, only where it does: pods of before keep their template."""
+    found: dict[str, str | int | None] = {}
+    if engine.tensor_parallel_size > 1:
+        found |= {"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE": engine.tensor_parallel_size}
+        found |= _RANKS_MEET
+    if engine.scheduling != "Continuous":
+        found["PACELINE_ENGINE_SCHEDULING"] = engine.scheduling.lower()
+    if engine.swap_memory is not None:
+        found["PACELINE_ENGINE_SWAP_BYTES"] = int(amount(engine.swap_memory))
+    return found
 
 
 def sidecar(service: InferenceService) -> list[dict[str, Any]]:
@@ -77,4 +95,5 @@ def _variables(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
 def _threads(service: InferenceService) -> int | None:
     """As many threads as CPUs were asked for: more would only be throttled or steal."""
     cpu = service.spec.resources.cpu
-    return None if cpu is None else max(1, math.ceil(cores(cpu)))
+    ranks = service.spec.engine.tensor_parallel_size
+    return None if cpu is None else max(1, math.ceil(amount(cpu)) // ranks)

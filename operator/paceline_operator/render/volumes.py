@@ -15,6 +15,9 @@ API_KEYS: Final = "/etc/paceline/api-keys"
 TLS: Final = "/etc/paceline/tls"
 # The folder survives the pod and is shared by all services of a node.
 _HOST_CACHE: Final = "/var/cache/paceline"
+# NCCL passes data between the GPUs of a container through it; its guide starts docker with 1g
+# (docs.nvidia.com/deeplearning/nccl/user-guide, Troubleshooting, Shared memory).
+_SHARED_BY_RANKS: Final = "1Gi"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,7 @@ def volumes(service: InferenceService) -> dict[str, Volume]:
     }
     if source := _model(service.spec.model.uri):
         found["model"] = Volume(source, _read_only(MODEL))
-    if service.spec.resources.shared_memory is not None:
-        size = str(service.spec.resources.shared_memory)
+    if size := _shared_memory(service):
         found["dshm"] = Volume(
             {"emptyDir": {"medium": "Memory", "sizeLimit": size}},
             _mount("/dev/shm"),  # noqa: S108 - its purpose
@@ -86,6 +88,15 @@ def _model(uri: str) -> Manifest | None:
     if scheme == "pvc":
         return {"persistentVolumeClaim": {"claimName": rest.split("/", 1)[0], "readOnly": True}}
     return None
+
+
+def _shared_memory(service: InferenceService) -> str:
+    """Size of /dev/shm; empty leaves the container's own 64 MiB."""
+    asked = service.spec.resources.shared_memory
+    if asked is not None:
+        return str(asked)
+    shares = service.spec.resources.gpu.count and service.spec.engine.tensor_parallel_size > 1
+    return _SHARED_BY_RANKS if shares else ""
 
 
 def _cache(service: InferenceService) -> Manifest:
