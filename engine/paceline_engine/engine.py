@@ -1,5 +1,6 @@
 """The engine: step() is schedule, run, settle, record. One thread owns it."""
 
+import logging
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -16,7 +17,8 @@ from paceline_engine.request import Request
 from paceline_engine.runner import Runner
 from paceline_engine.scheduling.scheduler import Plan
 from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
-from paceline_engine.stats import StepLog, Totals, load_of, work_of
+from paceline_engine.scheduling.watchdog import AdmissionWatchdog
+from paceline_engine.stats import StepLog, Totals, load_of, queue_of, work_of
 from paceline_engine.wire import (
     AdaptersState,
     EngineLoad,
@@ -29,6 +31,8 @@ from paceline_engine.wire import (
     Submit,
     UnloadAdapter,
 )
+
+_log = logging.getLogger(__name__)
 
 _WARM_UP_STEPS = 3
 """First steps pay for allocations and caches that no later step pays for."""
@@ -66,6 +70,7 @@ class Engine:
         self.pacer = pacer
         self.log = StepLog()
         self.totals = Totals()
+        self.watchdog = AdmissionWatchdog()
         self._runner = runner
         self._swapper = swapper
         self._adapters = adapters
@@ -185,7 +190,13 @@ class Engine:
 
     def load(self, *, gc_pause_ms: float = 0.0) -> EngineLoad:
         """Describe the engine now."""
-        return load_of(self.scheduler, self.totals, now=self._clock(), gc_pause_ms=gc_pause_ms)
+        return load_of(
+            self.scheduler,
+            self.totals,
+            stuck_admissions=self.watchdog.num_spells,
+            now=self._clock(),
+            gc_pause_ms=gc_pause_ms,
+        )
 
     def _refuse_late(self, now: float) -> None:
         for request in self.scheduler.deadlines.pop_passed(now):
@@ -236,6 +247,15 @@ class Engine:
         self.totals.count(plan.batch, sampled)
         self.pacer.observe(record)
         self.log.append(record)
+        self._watch_admission(plan, limits, ended)
+
+    def _watch_admission(self, plan: Plan, limits: Limits, now: float) -> None:
+        if not (self.scheduler.num_waiting and self.scheduler.admits_any_time):
+            self.watchdog.rest()
+            return
+        queue = queue_of(self.scheduler, plan.batch, limits.max_batch_size)
+        if self.watchdog.see(queue, now):
+            _log.warning("admission is stuck: %s, %s", queue, limits)
 
     def _fail(self, error: RequestError) -> None:
         """End the request that broke a step. Nothing was settled, so the others just run again."""

@@ -7,7 +7,8 @@
     ├── RevisionNotFound    the model is there, the revision is not
     ├── CorruptModel        a file is not what its name or its header says
     ├── UnsupportedModel    an architecture or a tensor type that the engine does not have
-    └── DoesNotFit          the weights or the KV cache are larger than the memory
+    ├── DoesNotFit          the weights or the KV cache are larger than the memory
+    └── StepHung            the device does not answer any more
     RequestError            one request cannot go on; every other one does
     └── BadConstraint       what its output must be costs too much to keep to
 
@@ -60,6 +61,10 @@ class UnsupportedModel(_NamedError):
 
 class DoesNotFit(_NamedError):
     """The weights or the KV cache are larger than the memory."""
+
+
+class StepHung(_NamedError):
+    """The device does not answer any more."""
 
 
 class RequestError(Exception):

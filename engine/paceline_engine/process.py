@@ -1,7 +1,9 @@
 """The life of the engine's process: socket, model, step loop, and what it says when it ends."""
 
+import faulthandler
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -13,7 +15,7 @@ from typing import Protocol
 
 from paceline_engine.adapters import Adapters
 from paceline_engine.engine import Engine
-from paceline_engine.errors import EngineError
+from paceline_engine.errors import EngineError, StepHung
 from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import Link, Stop
 from paceline_engine.kv_cache.swap import Swapper
@@ -21,8 +23,14 @@ from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner import Runner
 from paceline_engine.settings import Settings
+from paceline_engine.step_watch import STDERR, StepWatch
 from paceline_engine.wire import Failed, Loading, ModelInfo
 from paceline_engine.worker import Worker
+
+_GPU_STEP_TIMEOUT_S = 120.0
+"""The longest step of a GPU takes seconds; what a driver gives up by itself takes it a minute."""
+_FAREWELL_S = 1.0
+"""For the thread of the socket to tell the sidecar why, before the process ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +118,10 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             adapters=model.adapters,
             draft_tokens=settings.speculative_tokens if settings.speculative == "ngram" else 0,
         )
+        watch = StepWatch(
+            _step_timeout_s(settings, model.info),
+            lambda hung_s: _leave_hung(link, settings, instance, hung_s),
+        )
         worker = Worker(
             engine,
             link,
@@ -117,10 +129,15 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             info=model.info,
             drain_s=settings.drain_s,
             grammars=_grammars(settings, model.info),
+            watch=watch,
         )
         signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
         _write_state(settings.run_dir, instance, "ready")
-        worker.run()
+        watch.start()
+        try:
+            worker.run()
+        finally:
+            watch.close()
     except EngineError as error:
         _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
         raise
@@ -139,6 +156,22 @@ def _grammars(settings: Settings, info: ModelInfo) -> Grammars:
         vocab_size=info.vocab_size,
         eos_token_ids=info.eos_token_ids,
     )
+
+
+def _step_timeout_s(settings: Settings, info: ModelInfo) -> float:
+    if settings.step_timeout_s is not None:
+        return settings.step_timeout_s
+    return 0.0 if info.device == "cpu" else _GPU_STEP_TIMEOUT_S
+
+
+def _leave_hung(link: Link, settings: Settings, instance: str, hung_s: float) -> None:
+    """End the process from a thread beside the one that hangs, and cannot be ended."""
+    error = StepHung(f"a step did not return within {hung_s:.0f} s: the device hangs")
+    explain(error, settings.termination_log)
+    faulthandler.dump_traceback(file=STDERR)
+    _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
+    time.sleep(_FAREWELL_S)
+    os._exit(1)
 
 
 def _fail(link: Link, run_dir: Path, instance: str, failed: Failed) -> None:

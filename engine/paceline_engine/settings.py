@@ -84,6 +84,12 @@ class Settings(BaseSettings):
     """Limit until the first change; the capacity by default."""
     drain_s: float = Field(default=120.0, ge=0)
     """After SIGTERM the requests in flight get this long to finish."""
+    step_timeout_s: float | None = Field(default=None, ge=0)
+    """A step that takes longer has hung: the process ends. 0 waits for ever.
+
+    120 s beside a GPU by default, where the longest step takes seconds; 0 on a CPU, whose steps
+    end, but may take minutes.
+    """
     termination_log: Path = Path("/dev/termination-log")
     """One line of JSON goes here when the engine exits for a reason that a person can act on."""
 

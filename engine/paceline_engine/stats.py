@@ -7,6 +7,7 @@ from paceline_engine.request import Request
 from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.scheduler import Scheduler
 from paceline_engine.scheduling.waiting import LANES
+from paceline_engine.scheduling.watchdog import Queue
 from paceline_engine.wire import EngineLoad, StepRecord
 
 _MAX_LENGTHS = 256
@@ -88,7 +89,27 @@ def work_of(batch: Batch, context: int) -> Work:
     )
 
 
-def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: float) -> EngineLoad:
+def queue_of(scheduler: Scheduler, batch: Batch, max_batch_size: int) -> Queue:
+    """Describe what a step has left waiting."""
+    heads = [head for lane in scheduler.waiting.values() if (head := lane.head) is not None]
+    return Queue(
+        waiting=scheduler.num_waiting,
+        running=scheduler.num_running,
+        max_batch_size=max_batch_size,
+        free_blocks=scheduler.blocks.pool.num_free,
+        needed_blocks=max(map(scheduler.blocks.most_needed, heads), default=0),
+        has_prompts=len(batch.slices) > batch.num_decodes + batch.num_drafted,
+    )
+
+
+def load_of(
+    scheduler: Scheduler,
+    totals: Totals,
+    *,
+    stuck_admissions: int,
+    now: float,
+    gc_pause_ms: float,
+) -> EngineLoad:
     """Describe the engine now."""
     pool = scheduler.blocks.pool
     heads = [lane.head for lane in scheduler.waiting.values()]
@@ -116,6 +137,7 @@ def load_of(scheduler: Scheduler, totals: Totals, *, now: float, gc_pause_ms: fl
         padding_tokens=totals.padding_tokens,
         prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
         output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
+        stuck_admissions=stuck_admissions,
     )
 
 

@@ -398,6 +398,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """`prompt_tokens`, by lane."""
     output_tokens_by_lane: dict[str, int] = {}
     """`output_tokens`, by lane."""
+    stuck_admissions: int = 0
+    """Spells in which requests waited though a row and blocks were free, since start."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, tag=True):

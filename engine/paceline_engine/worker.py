@@ -10,6 +10,7 @@ from paceline_engine.compiling import Compiled, Compiling
 from paceline_engine.engine import Engine
 from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
+from paceline_engine.step_watch import StepWatch
 from paceline_engine.wire import (
     Abort,
     LimitsState,
@@ -41,6 +42,7 @@ class Worker:
         info: ModelInfo,
         drain_s: float,
         grammars: Grammars,
+        watch: StepWatch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -49,6 +51,7 @@ class Worker:
         self._instance = instance
         self._info = info
         self._drain_s = drain_s
+        self._watch = watch
         self._clock = clock
         self._collector = QuietCollector()
         self._telemetry_at = clock()
@@ -61,7 +64,9 @@ class Worker:
             while not self._is_done():
                 self._receive()
                 self._hold_lease()
+                self._watch.begin()
                 outputs = self._engine.step()
+                self._watch.end()
                 if outputs:
                     self._collector.worked()
                     self._link.send(Outputs(at=self._clock(), outputs=outputs))

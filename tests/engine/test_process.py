@@ -99,7 +99,7 @@ class EngineProcess:
             [sys.executable, "-m", "paceline_testing.fake_engine"],
             env={
                 **os.environ,
-                "PYTHONPATH": str(TESTS),
+                "PYTHONPATH": os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", ""))),
                 "PACELINE_ENGINE_RUN_DIR": str(run_dir),
                 "PACELINE_ENGINE_TERMINATION_LOG": str(self.termination_log),
                 **env,
@@ -360,3 +360,18 @@ def test_a_defect_in_a_step_ends_the_engine(start: Callable[..., EngineProcess])
     assert failed.reason == "EngineCrashed"
     assert "a defect in a step" in failed.message
     assert engine.process.wait(DEADLINE_S) == 1
+
+
+def test_a_step_that_hangs_ends_the_engine(start: Callable[..., EngineProcess]) -> None:
+    """Heartbeats go on beside it: nothing else would ever tell that nobody is answered."""
+    engine = start(FAKE_ENGINE_FAULT="hang", PACELINE_ENGINE_STEP_TIMEOUT_S="0.5")
+    client = engine.ready_client()
+
+    client.send(a_submit("a", [1]))
+    failed = client.hear(lambda message: isinstance(message, Failed))
+
+    assert isinstance(failed, Failed)
+    assert failed.reason == "StepHung"
+    assert engine.process.wait(DEADLINE_S) == 1
+    assert json.loads(engine.termination_log.read_text())["reason"] == "StepHung"
+    assert json.loads((engine.run_dir / "engine.json").read_text())["state"] == "failed"

@@ -254,6 +254,7 @@ class EngineMachine(RuleBasedStateMachine):
         pool = self.engine.scheduler.blocks.pool
         assert pool.num_free == pool.num_blocks
         assert self.engine.scheduler.blocks.swap.num_free == self.num_slots
+        assert self.engine.load().stuck_admissions == 0
         for submit in self.submitted.values():
             self.check_answer(submit)
 

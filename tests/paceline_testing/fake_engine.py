@@ -2,7 +2,8 @@
 
 `python -m paceline_testing.fake_engine` takes the settings of `python -m paceline_engine`.
 `FAKE_ENGINE_FAULT` makes it fail:
-`load` (the model is not found), `step` (a defect in the first step), `wait` (loading never ends).
+`load` (the model is not found), `step` (a defect in the first step), `wait` (loading never ends),
+`hang` (the first step never ends).
 """
 
 import json
@@ -75,11 +76,17 @@ def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) 
     model = FakeModel()
     if fault == "step":
         model.runner.before_run = _break
+    if fault == "hang":
+        model.runner.before_run = _hang
     return model
 
 
 def _break(_batch: Batch) -> None:
     raise ZeroDivisionError("a defect in a step")
+
+
+def _hang(_batch: Batch) -> None:
+    threading.Event().wait()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from paceline_engine.scheduling.waiting import LANES
 class StaticScheduler(Scheduler):
     """A batch of up to N requests runs until all of them have ended."""
 
+    admits_any_time = False
     _num_gathered = 0
     """Rows of the present batch, those that have ended included."""
 

@@ -49,6 +49,8 @@ class Scheduler:
 
     may_wait = False
     """Requests may wait though nothing runs."""
+    admits_any_time = True
+    """Whoever waits gets a row as soon as one is free, whatever else runs."""
 
     def __init__(
         self,

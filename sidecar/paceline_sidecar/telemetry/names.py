@@ -85,6 +85,9 @@ PREFIX_HITS = _counter("prefix_hit_tokens", "Prompt tokens found in the prefix c
 PREEMPTIONS = _counter("preemptions", "Sequences that lost their KV blocks to others.")
 DISPLACED = _counter("displaced_requests", "Batch requests that gave way to interactive arrivals.")
 SWAPPED = _counter("swapped_requests", "Preempted sequences whose KV went to host memory.")
+STUCK_ADMISSIONS = _counter(
+    "stuck_admissions", "Spells in which requests waited though a row and blocks were free."
+)
 PADDING_TOKENS = _counter(
     "padding_tokens", "Tokens computed only to fill static and dynamic batches up."
 )

@@ -1,0 +1,72 @@
+"""Stuck admission: requests wait though a row and their blocks are free, step after step.
+
+It cannot happen, as far as anybody knows; other engines have had it happen, unnoticed, for hours.
+A step counts as stuck where requests wait, a row is below the limit, the largest of the heads would
+fit beside a spare block for each running request, and no prompt token was computed: a prompt in
+progress may rightly keep others waiting for many steps. A lane that rightly passes its turn does so
+because a row or blocks are missing, so both heads must fit.
+"""
+
+from dataclasses import dataclass
+
+LONGEST_STEPS = 100
+"""Stuck for so many steps in a row is a spell: about a second of a GPU's steps."""
+LONGEST_S = 5.0
+"""So is so long, where steps are slow: a CPU's hundred may take a minute."""
+LEAST_STEPS = 5
+"""But fewer steps never are one: a single long step proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What a step left behind."""
+
+    waiting: int
+    running: int
+    max_batch_size: int
+    """The limit that held."""
+    free_blocks: int
+    needed_blocks: int
+    """Of all known tokens of the largest request that is next in its lane."""
+    has_prompts: bool
+    """The step computed tokens of any prompt."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether somebody could have been admitted, and nothing stood before it."""
+        return (
+            self.waiting > 0
+            and self.running < self.max_batch_size
+            and not self.has_prompts
+            and self.free_blocks >= self.needed_blocks + self.running
+        )
+
+
+@dataclass(slots=True)
+class AdmissionWatchdog:
+    """Counts spells of stuck admission."""
+
+    num_spells: int = 0
+    """Since start."""
+    _num_steps: int = 0
+    _since: float = 0.0
+    _is_told: bool = False
+
+    def rest(self) -> None:
+        """Nobody waits, or rightly so: whatever spell there was is over."""
+        self._num_steps, self._is_told = 0, False
+
+    def see(self, queue: Queue, now: float) -> bool:
+        """Look at what a step left; True once per spell, when it is long enough to be one."""
+        if not queue.is_stuck:
+            self.rest()
+            return False
+        if self._num_steps == 0:
+            self._since = now
+        self._num_steps += 1
+        is_long = self._num_steps >= LONGEST_STEPS or now - self._since >= LONGEST_S
+        if self._is_told or not is_long or self._num_steps < LEAST_STEPS:
+            return False
+        self._is_told = True
+        self.num_spells += 1
+        return True
