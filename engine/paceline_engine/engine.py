@@ -15,7 +15,7 @@ from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.request import Request
 from paceline_engine.runner import Runner
-from paceline_engine.scheduling.scheduler import Plan
+from paceline_engine.scheduling.plan import Plan
 from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
 from paceline_engine.scheduling.watchdog import AdmissionWatchdog
 from paceline_engine.stats import StepLog, Totals, load_of, queue_of, work_of

@@ -15,7 +15,8 @@ from itertools import chain
 from paceline_engine.limits import Limits
 from paceline_engine.request import Request
 from paceline_engine.scheduling.batch import Batch, Slice
-from paceline_engine.scheduling.scheduler import Plan, Scheduler
+from paceline_engine.scheduling.plan import Plan
+from paceline_engine.scheduling.scheduler import Scheduler
 from paceline_engine.scheduling.waiting import LANES
 
 

@@ -9,39 +9,24 @@ copied to host memory and back, or computed again, whichever is cheaper; its out
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.ledger import BlockLedger
-from paceline_engine.kv_cache.swap import BlockCopy, Swapper
+from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import Pacer, StepShape
-from paceline_engine.pacing.slack import Slack
 from paceline_engine.request import Request, State
 from paceline_engine.runner import Next
 from paceline_engine.scheduling import budget, lane_target, policy
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.scheduling.deadlines import Deadlines
 from paceline_engine.scheduling.drafted import Drafts
+from paceline_engine.scheduling.plan import Plan
 from paceline_engine.scheduling.prefill import Prefills
 from paceline_engine.scheduling.rows import Rows
+from paceline_engine.scheduling.slacks import Slacks
 from paceline_engine.scheduling.waiting import LANES, WaitingLane
 from paceline_engine.wire import FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the next step does."""
-
-    batch: Batch
-    token_total: int
-    """Tokens that the step might have held."""
-    preemptions: int
-    """Requests that lost their blocks to decodes for which none was free."""
-    context: int
-    """Sum of the context lengths of the decodes, tokens."""
-    copies: tuple[BlockCopy, ...] = ()
-    """To and from host memory, before the step runs."""
 
 
 class Scheduler:
@@ -86,8 +71,7 @@ class Scheduler:
         self._prefills = Prefills(
             capacity, self.rows, self.waiting, self.blocks, displace=self._displace
         )
-        self._slack = Slack()
-        self._interactive_slack = Slack()
+        self._slacks = Slacks()
         self.speculation = Speculation(draft_tokens, capacity.max_model_len)
         self._drafts = Drafts(self.speculation, self.blocks, pacer)
 
@@ -181,8 +165,7 @@ class Scheduler:
 
     def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
         """Take in a step that has run; the requests that got a token, some of them finished."""
-        self._slack.advance()
-        self._interactive_slack.advance()
+        self._slacks.advance()
         sampled = []
         for piece, token in zip(batch.slices, tokens, strict=True):
             if piece.is_padding:
@@ -220,7 +203,7 @@ class Scheduler:
         self.rows.begin_decode(request)
         # Whoever was preempted keeps the clock of its first token, as its client does.
         request.first_token_at = now if request.first_token_at is None else request.first_token_at
-        self._follow(request, request.first_token_at)
+        self._slacks.follow(request, request.first_token_at)
 
     def _settle_draft(self, piece: Slice, tokens: Sequence[int]) -> None:
         request = piece.request
@@ -228,13 +211,8 @@ class Scheduler:
         if reason is not None:
             self.finish(request, reason)
             return
-        for slack in self._slacks_of(request):
-            slack.end(request.id)
-        self._follow(request, request.first_token_at or 0.0)
-
-    def _follow(self, request: Request, first_at: float) -> None:
-        for slack in self._slacks_of(request):
-            slack.begin(request.id, first_at=first_at, generated=request.num_output_tokens)
+        self._slacks.leave(request)
+        self._slacks.follow(request, request.first_token_at or 0.0)
 
     def _extend_decodes(self) -> None:
         """Give a block to each decode whose blocks are full; preempt where none is free."""
@@ -270,15 +248,9 @@ class Scheduler:
     def _leave_row(self, request: Request) -> None:
         self.blocks.give_up(request)
         self.rows.leave(request)
-        for slack in self._slacks_of(request):
-            slack.end(request.id)
+        self._slacks.leave(request)
 
     # --- pace ----------------------------------------------------------------------------------
-
-    def _slacks_of(self, request: Request) -> tuple[Slack, ...]:
-        if request.lane == "interactive":
-            return self._slack, self._interactive_slack
-        return (self._slack,)
 
     def _paced(self, limits: Limits) -> Limits:
         """What this step may take, given whose decodes are in it."""
@@ -291,17 +263,13 @@ class Scheduler:
 
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         first = next(iter(self.prefilling.values()), None)
-        pace_ms = limits.pace_tpot_ms
         # With many prompts at hand every step is full, and a long one only leaves the next less:
         # then steps keep their plain target.
         is_crowded = len(self.prefilling) + self.num_waiting > budget.MANY_PROMPTS
-        # The pace is the interactive lane's alone where the batch lane has a target of its own.
-        is_shared = limits.batch_step_target_ms is None
-        slack = self._slack if is_shared else self._interactive_slack
         return StepShape(
             decode=decode,
             context=context,
             prefill_wanted=self._prefills.wanted(limits),
             prefill_context=first.num_computed if first else 0,
-            slack_ms=None if pace_ms is None or is_crowded else slack.ms(pace_ms, now),
+            slack_ms=None if is_crowded else self._slacks.ms(limits, now),
         )

@@ -1,0 +1,123 @@
+"""What the engine tells of itself: steps, the fitted step model, the load."""
+
+from typing import Literal
+
+import msgspec
+
+Origin = Literal["prior", "seed", "fit"]
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One step, as the step model sees it (the features of docs/runtime-api.md)."""
+
+    seq: int
+    """Number of the step since the engine started; no gaps."""
+    at: float
+    """End of the step."""
+    wall_ms: float
+    host_ms: float
+    """Of `wall_ms`: scheduling, preparation and settling on the host."""
+    decode: int
+    """d: decode sequences in the step."""
+    prefill: int
+    """p: uncached prefill tokens in the step."""
+    context: int
+    """C: sum of the context lengths of the decode sequences, tokens."""
+    attention: int
+    """A: sum over prefill chunks of chunk * (context before + chunk / 2)."""
+    running: int
+    waiting: int
+    waiting_tokens: int
+    """Uncached prompt tokens not yet prefilled, of waiting and running requests."""
+    kv_used: int
+    """Blocks held by running requests."""
+    preemptions: int
+    """In this step."""
+    epoch: int
+    token_budget: int
+    """The cap that held."""
+    paced_tokens: int
+    """The token total that the pacer allowed; equals `token_budget` when the pacer is off."""
+    predicted_ms: float
+    """The step model's prediction before the step, q_r left out; 0 without a model."""
+    clean: bool
+    """False for steps the model must not learn from (warm-up, preemption)."""
+
+
+class StepModelInfo(msgspec.Struct, frozen=True):
+    """The fitted step-time model, in milliseconds (docs/runtime-api.md)."""
+
+    theta: list[float]
+    """th0..th4 of t = th0 + th1*T + th2*max(0, T-h) + th3*C/1e3 + th4*A/1e6."""
+    prior: list[float]
+    knee: int
+    """h."""
+    correction: list[float]
+    """Factor per bin of `bin_tokens` of T, from 1 token on; 1 where unvisited."""
+    fast: float
+    q_r: float
+    """0.95 quantile of measured / predicted over the last 1,000 steps."""
+    samples: int
+    mape: float
+    """Mean absolute relative error over the last 1,000 clean steps."""
+    valid: bool
+    reason: str
+    """Why not valid; empty when valid."""
+    origin: Origin = "prior"
+    """Where theta comes from: assumed, sent in a change of the limits, or this engine's own fit."""
+    bin_tokens: int = 128
+    """How wide a bin of `correction` is; larger steps than the last bin's share it."""
+
+
+class EngineLoad(msgspec.Struct, frozen=True):
+    """The engine now."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    oldest_waiting_s: float
+    kv_used_blocks: int
+    kv_cached_blocks: int
+    """Free blocks that still hold a reusable prefix."""
+    prefix_queries: int
+    """Prompt tokens looked up since start."""
+    prefix_hits: int
+    """Prompt tokens found since start."""
+    preemptions: int
+    """Since start."""
+    prompt_tokens: int
+    """Prefilled since start."""
+    output_tokens: int
+    """Generated since start."""
+    gc_pause_ms: float
+    """Total of the collector's pauses in the step loop since start."""
+    waiting_by_lane: dict[str, int]
+    running_by_lane: dict[str, int]
+    running_output_tokens: list[int] = []
+    """Tokens generated so far by each running request; of more than 256, an even sample."""
+    draft_tokens: int = 0
+    """Guessed tokens that were computed, since start."""
+    accepted_tokens: int = 0
+    """Of `draft_tokens`, those that were right."""
+    displaced: int = 0
+    """Of `preemptions`, batch requests that gave way to an interactive arrival."""
+    swapped: int = 0
+    """Of `preemptions`, those whose blocks went to host memory instead of being computed again."""
+    padding_tokens: int = 0
+    """Computed only to fill static and dynamic batches up, since start."""
+    prompt_tokens_by_lane: dict[str, int] = {}
+    """`prompt_tokens`, by lane."""
+    output_tokens_by_lane: dict[str, int] = {}
+    """`output_tokens`, by lane."""
+    stuck_admissions: int = 0
+    """Spells in which requests waited though a row and blocks were free, since start."""
+
+
+class Telemetry(msgspec.Struct, frozen=True, tag=True):
+    """Sent every 200 ms, with or without steps: also the heartbeat."""
+
+    at: float
+    load: EngineLoad
+    model: StepModelInfo
+    steps: list[StepRecord]
+    """Every step since the last message."""
