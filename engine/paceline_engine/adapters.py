@@ -1,6 +1,7 @@
 """Adapters (Protocol): what the engine asks of LoRA adapters that come and go while it serves."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Protocol
 
 
@@ -16,14 +17,21 @@ class Adapters(Protocol):
         """Those that new requests may name, in the order in which they were loaded."""
         ...
 
+    @property
+    def paths(self) -> list[str]:
+        """Where each of `names` was loaded from, as it was asked for."""
+        ...
+
     def find(self, name: str) -> "AdapterKey | None":
         """Where the adapter of this name lies; None where there is none."""
         ...
 
-    def load(self, name: str, path: str, *, in_use: Collection[int]) -> None:
-        """Load a PEFT folder; `in_use` are slots that requests still need.
+    def load(
+        self, name: str, path: str, *, folder: Path, in_use: Collection[int], replaces: bool
+    ) -> None:
+        """Load the PEFT folder that `path` stands for; `in_use` are slots that requests still need.
 
-        Raises AdapterRefused.
+        Raises AdapterRefused, and then leaves one that it was to replace as it is.
         """
         ...
 

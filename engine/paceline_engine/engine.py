@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -114,26 +115,39 @@ class Engine:
         refusal = Output(request_id, [], finish="error", error=reason, is_invalid=True)
         self._unsent.append(refusal)
 
-    def change_adapters(self, change: LoadAdapter | UnloadAdapter) -> AdaptersState:
-        """Load or unload a LoRA adapter between two steps; what may be named after it."""
+    def change_adapters(
+        self, change: LoadAdapter | UnloadAdapter, folder: Path | None = None
+    ) -> AdaptersState:
+        """Load or unload a LoRA adapter between two steps; what may be named after it.
+
+        `folder` is where the adapter was downloaded to; its path where it was not.
+        """
         if self._adapters is None:
             error = "The engine takes no adapters: PACELINE_ENGINE_MAX_LORAS is 0."
-            return AdaptersState(change.call, [], error)
+            return self.adapters_state(change.call, error)
         try:
             if isinstance(change, LoadAdapter):
                 slots = (request.adapter_slot for request in self.scheduler.requests())
                 in_use = {slot for slot in slots if slot is not None}
-                self._adapters.load(change.name, change.path, in_use=in_use)
+                folder = folder or Path(change.path)
+                self._adapters.load(
+                    change.name,
+                    change.path,
+                    folder=folder,
+                    in_use=in_use,
+                    replaces=change.replaces,
+                )
             else:
                 self._adapters.unload(change.name)
         except AdapterRefused as refused:
-            return AdaptersState(change.call, self._adapters.names, str(refused))
-        return AdaptersState(change.call, self._adapters.names)
+            return self.adapters_state(change.call, str(refused))
+        return self.adapters_state(change.call)
 
-    @property
-    def adapters(self) -> list[str]:
-        """LoRA adapters that requests may name."""
-        return [] if self._adapters is None else self._adapters.names
+    def adapters_state(self, call: int = 0, error: str | None = None) -> AdaptersState:
+        """LoRA adapters that requests may name, as the answer to a call."""
+        if self._adapters is None:
+            return AdaptersState(call, [], error)
+        return AdaptersState(call, self._adapters.names, error, self._adapters.paths)
 
     def abort(self, ids: Iterable[str]) -> None:
         """Forget requests and free their blocks now. Unknown ids are ignored."""

@@ -19,6 +19,7 @@ import zmq
 
 from paceline_engine.compiling import Compiled
 from paceline_engine.errors import BadSettings
+from paceline_engine.fetching import Fetched
 from paceline_engine.wire import (
     Abort,
     Failed,
@@ -56,7 +57,7 @@ class LinkBroken:
     """The thread of the socket has ended with an error: nobody can be told anything any more."""
 
 
-FromLink = Submit | Compiled | Abort | SetLimits | PeerLost | LinkBroken | Stop
+FromLink = Submit | Compiled | Fetched | Abort | SetLimits | PeerLost | LinkBroken | Stop
 Greeting = Loading | Ready | Failed
 
 

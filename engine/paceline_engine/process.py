@@ -16,6 +16,7 @@ from typing import Protocol
 from paceline_engine.adapters import Adapters
 from paceline_engine.engine import Engine
 from paceline_engine.errors import EngineError, StepHung
+from paceline_engine.fetching import download
 from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import Link, Stop
 from paceline_engine.kv_cache.swap import Swapper
@@ -130,6 +131,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             drain_s=settings.drain_s,
             grammars=_grammars(settings, model.info),
             watch=watch,
+            fetch=lambda path: _fetch_adapter(settings, path),
         )
         signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
         _write_state(settings.run_dir, instance, "ready")
@@ -172,6 +174,13 @@ def _leave_hung(link: Link, settings: Settings, instance: str, hung_s: float) ->
     _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
     time.sleep(_FAREWELL_S)
     os._exit(1)
+
+
+def _fetch_adapter(settings: Settings, path: str) -> Path:
+    # Not imported at the top: the hub's client takes a second, and few engines have adapters.
+    from paceline_engine.checkpoint.hub import Hub  # noqa: PLC0415 - as above
+
+    return download(path, Hub(settings.cache_dir, settings.hf_token))
 
 
 def _fail(link: Link, run_dir: Path, instance: str, failed: Failed) -> None:

@@ -3,16 +3,19 @@
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty
 
 from paceline_engine.collector import QuietCollector
 from paceline_engine.compiling import Compiled, Compiling
 from paceline_engine.engine import Engine
+from paceline_engine.fetching import Fetched, Fetching, is_remote
 from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
 from paceline_engine.step_watch import StepWatch
 from paceline_engine.wire import (
     Abort,
+    AdaptersState,
     LimitsState,
     LoadAdapter,
     ModelInfo,
@@ -43,10 +46,12 @@ class Worker:
         drain_s: float,
         grammars: Grammars,
         watch: StepWatch,
+        fetch: Callable[[str], Path],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._compiling = Compiling(grammars, done=link.inbox.put)
+        self._fetching = Fetching(fetch, done=link.inbox.put)
         self._link = link
         self._instance = instance
         self._info = info
@@ -116,8 +121,9 @@ class Worker:
             case SetLimits():
                 self._tell(self._engine.set_limits(message))
             case LoadAdapter() | UnloadAdapter():
-                self._link.send(self._engine.change_adapters(message))
-                self._link.renew_greeting(self._greeting())
+                self._change_adapters(message)
+            case Fetched():
+                self._take_fetched(message)
             case PeerLost():
                 self._compiling.forget_all()
                 self._engine.abort_all()
@@ -140,6 +146,25 @@ class Worker:
         else:
             self._engine.submit(compiled.submit, compiled.constraint)
 
+    def _change_adapters(self, change: LoadAdapter | UnloadAdapter) -> None:
+        if isinstance(change, LoadAdapter) and is_remote(change.path):
+            self._fetching.start(change)
+            return
+        self._fetching.forget(change.name)
+        self._tell_adapters(self._engine.change_adapters(change))
+
+    def _take_fetched(self, fetched: Fetched) -> None:
+        """Load it for everyone who still waits for it."""
+        for change in self._fetching.take(fetched):
+            if fetched.folder is None:
+                self._tell_adapters(self._engine.adapters_state(change.call, fetched.error))
+            else:
+                self._tell_adapters(self._engine.change_adapters(change, fetched.folder))
+
+    def _tell_adapters(self, state: AdaptersState) -> None:
+        self._link.send(state)
+        self._link.renew_greeting(self._greeting())
+
     def _stop(self) -> None:
         is_first = self._drain_until is None
         self._drain_until = self._clock() + (self._drain_s if is_first else 0.0)
@@ -156,11 +181,13 @@ class Worker:
         self._link.renew_greeting(self._greeting())
 
     def _greeting(self) -> Ready:
+        adapters = self._engine.adapters_state()
         return Ready(
             instance=self._instance,
             model=self._info,
             limits=self._engine.limits_state(),
-            adapters=self._engine.adapters,
+            adapters=adapters.adapters,
+            adapter_paths=adapters.paths,
         )
 
     def _idle_s(self) -> float:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
-from paceline_operator.api.status import Condition, ExperimentStatus
+from paceline_operator.api.status import AdapterStatus, Condition, ExperimentStatus
 from paceline_operator.render.labels import MANAGER, Manifest
 
 # A condition that is True in trouble; for all others trouble is False.
@@ -44,6 +44,19 @@ def verdict_event(service: InferenceService, experiment: ExperimentStatus) -> Ma
         reason=f"Experiment{experiment.verdict}",
         is_trouble=experiment.verdict == "Worse",
         note=f"{experiment.kind} {experiment.name}: {experiment.reason}",
+    )
+
+
+def adapter_event(service: InferenceService, adapter: AdapterStatus) -> Manifest:
+    """Tell of an adapter that an engine refused."""
+    generation = service.metadata.generation
+    return _event(
+        service,
+        identity=f"adapter/{adapter.name}/{adapter.message}/{generation}",
+        action="Adapter",
+        reason="AdapterRefused",
+        is_trouble=True,
+        note=f"adapter {adapter.name} was refused: {adapter.message}",
     )
 
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from paceline_operator.adapter_status import refused
 from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
 from paceline_operator.api.status import Condition, ExperimentStatus, Status
 from paceline_operator.api.units import timestamp
 from paceline_operator.cluster import Cluster
 from paceline_operator.decide.judgement import Judgement
 from paceline_operator.errors import ClusterError
-from paceline_operator.events import event, is_worth_telling, verdict_event
+from paceline_operator.events import adapter_event, event, is_worth_telling, verdict_event
 from paceline_operator.metrics import Metrics
 from paceline_operator.render.labels import Manifest
 
@@ -53,6 +54,8 @@ class Reporter:
             await self._tell(event(service, condition))
         if (experiment := verdict(service.status, status)) is not None:
             await self._tell(verdict_event(service, experiment))
+        for adapter in refused(service.status, status):
+            await self._tell(adapter_event(service, adapter))
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""

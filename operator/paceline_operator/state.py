@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from paceline_operator.adapter_status import adapter_statuses
 from paceline_operator.api.status import EngineStatus, Status
 from paceline_operator.decide.judgement import Judgement
 from paceline_operator.decide.plan import Plan
@@ -30,6 +31,7 @@ def status_of(observed: Observed, plan: Plan, judgements: Sequence[Judgement]) -
         sla=sla_status(report) if report else service.status.sla,
         tuning=tuning_status(report) if report else service.status.tuning,
         engine=_engine(observed),
+        adapters=adapter_statuses(observed),
     )
 
 

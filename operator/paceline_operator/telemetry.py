@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from paceline_operator.tuning.model import SLA
+from paceline_operator.tuning.model import SLA, PodAdapter
 
 
 class LimitValues(msgspec.Struct, frozen=True):
@@ -170,6 +170,8 @@ class Telemetry(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] = ()
     requests: tuple[RequestRecord, ...] = ()
     sketches: tuple[SketchSlice, ...] = ()
+    adapters: tuple[PodAdapter, ...] = ()
+    """LoRA adapters that were asked for."""
 
 
 decode_telemetry = msgspec.json.Decoder(Telemetry).decode

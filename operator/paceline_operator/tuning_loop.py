@@ -26,6 +26,7 @@ from paceline_operator.tuning.memory import Memory
 from paceline_operator.tuning.model import (
     Change,
     ConditionReport,
+    PodAdapter,
     PodReport,
     PodTarget,
     ServiceReport,
@@ -52,6 +53,7 @@ class _Pod:
     seen_at: float = -math.inf
     change: Change | None = None
     """The last that reached the pod."""
+    adapters: tuple[PodAdapter, ...] = ()
 
 
 @dataclass(slots=True)
@@ -172,6 +174,7 @@ class TuningLoop:
             return None, str(error)
         state.window.add(telemetry)
         state.limits = telemetry.limits or state.limits
+        state.adapters = telemetry.adapters
         return state.window.evidence(spec.window_s), state.window.trouble
 
     async def _send(
@@ -263,4 +266,5 @@ def _report(
         acknowledged_hash=(limits.config_hash or "") if limits is not None else "",
         error=error,
         outcome=decision.outcome,
+        adapters=state.adapters,
     )

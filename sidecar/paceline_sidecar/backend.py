@@ -32,6 +32,8 @@ class EngineView:
     limits: LimitsState | None = None
     adapters: tuple[str, ...] = ()
     """LoRA adapters that requests may name as their model."""
+    adapter_paths: tuple[str, ...] = ()
+    """Where each of them was loaded from."""
     heard_at: float = 0.0
     """CLOCK_MONOTONIC seconds of the last message."""
 

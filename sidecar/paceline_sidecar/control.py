@@ -9,6 +9,8 @@ import msgspec
 from msgspec import UnsetType
 
 from paceline_engine.wire import LimitsState, SetLimits
+from paceline_sidecar.adapter_keeper import AdapterKeeper
+from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.runtime_api import (
     ConfigPatch,
@@ -40,8 +42,9 @@ class _Held:
 class Control:
     """The only writer of the limits and of what the sidecar obeys."""
 
-    def __init__(self, service: Service, config_file: Path | None) -> None:
+    def __init__(self, service: Service, config_file: Path | None, adapters: AdapterKeeper) -> None:
         self._service = service
+        self._adapters = adapters
         self._config_file = config_file
         self._one_at_a_time = asyncio.Lock()
         self._patched = False
@@ -67,8 +70,16 @@ class Control:
                 self._patched = True
             return self.state()
 
-    async def apply_file(self) -> None:
-        """Bring a new engine to what the configuration file says."""
+    async def configure(self) -> None:
+        """Bring a new engine to what is wanted, before it counts as ready."""
+        await self._apply_file()
+        await self._adapters.fill()
+
+    def adapters(self) -> list[AdapterState]:
+        """How each wanted LoRA adapter stands."""
+        return self._adapters.states()
+
+    async def _apply_file(self) -> None:
         if self._config_file is None:
             return
         content = await asyncio.to_thread(self._config_file.read_bytes)
@@ -78,15 +89,19 @@ class Control:
             message = f"{self._config_file}: {error}"
             raise ValueError(message) from error
         async with self._one_at_a_time:
-            config = self._service.config
-            await self._apply(patch, self._held().state.epoch + 1)
-            if self._patched:
-                # What was patched since we started is newer than the file.
-                self._service.follow(config)
+            await self._set(_set_limits(patch, self._held().state.epoch + 1))
+            # What was patched since we started is newer than the file.
+            if not self._patched:
+                self._obey(patch)
 
     async def _apply(self, patch: ConfigPatch, epoch: int) -> None:
         await self._set(_set_limits(patch, epoch))
+        self._obey(patch)
+
+    def _obey(self, patch: ConfigPatch) -> None:
         self._service.follow(merged(self._service.config, patch))
+        if not isinstance(patch.adapters, UnsetType):
+            self._adapters.want({adapter.name: adapter.path for adapter in patch.adapters})
 
     async def _set(self, change: SetLimits) -> None:
         answer = await self._service.backend.set_limits(change)

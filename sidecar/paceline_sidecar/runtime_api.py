@@ -17,6 +17,7 @@ from paceline_engine.wire import (
     StepModelInfo,
     StepRecord,
 )
+from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord
 from paceline_sidecar.telemetry.sketch import ALPHA, Slice
@@ -27,6 +28,9 @@ Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
 TargetMs = Annotated[float, Meta(gt=0, le=3_600_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Coefficient = Annotated[float, Meta(ge=0, le=1e9)]
+AdapterName = Annotated[str, Meta(min_length=1, max_length=128)]
+AdapterPath = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^(/|hf://.)")]
+"""A folder of the engine's container, or `hf://ORG/NAME@COMMIT`."""
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 
 
@@ -61,6 +65,13 @@ class CoefficientsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     bin_tokens: Count = 128
 
 
+class AdapterPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of `adapters`: a LoRA adapter that the engine is to have."""
+
+    name: AdapterName
+    path: AdapterPath
+
+
 class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A change without its epoch: also the content of the runtime configuration file."""
 
@@ -79,6 +90,8 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certified: bool = False
     lease_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     coefficients: CoefficientsPatch | UnsetType = UNSET
+    adapters: Annotated[list[AdapterPatch], Meta(max_length=256)] | UnsetType = UNSET
+    """All LoRA adapters that the engine is to have; what is left out is unloaded."""
 
 
 class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -248,6 +261,7 @@ class TelemetryAnswer(msgspec.Struct, frozen=True):
     steps: list[Step]
     requests: list[Request]
     sketches: list[Sketch]
+    adapters: list[AdapterState]
 
 
 def step_of(seq: int, record: StepRecord) -> Step:

@@ -11,6 +11,7 @@ from collections.abc import Generator
 import uvicorn
 from fastapi import FastAPI
 
+from paceline_sidecar.adapter_keeper import AdapterKeeper
 from paceline_sidecar.app import create_admin_app, create_public_app
 from paceline_sidecar.backends.zmq_engine import ZmqEngine
 from paceline_sidecar.control import Control
@@ -40,9 +41,11 @@ async def serve(
     """Serve until `stop` is set, drain, leave; `sockets` may already listen, public one first."""
     engine = ZmqEngine(settings.socket_path, heartbeat_s=settings.heartbeat_s)
     service = Service(engine, run_dir=settings.run_dir, served_name=settings.served_name)
-    control = Control(service, settings.runtime_config_file)
-    service.configure = control.apply_file
+    adapters = AdapterKeeper(engine, own_name=lambda: service.name, clock=service.clock)
+    control = Control(service, settings.runtime_config_file, adapters)
+    service.configure = control.configure
     engine.listen(service)
+    engine.listen(adapters)
     public = _server(create_public_app(service, settings), settings, tls=True)
     admin = _server(create_admin_app(service, control, settings), settings, tls=False)
     sockets = sockets or [
@@ -54,11 +57,13 @@ async def serve(
         connection = tasks.create_task(engine.run())
         tasks.create_task(public.serve([sockets[0]]))
         tasks.create_task(admin.serve([sockets[1]]))
+        keeper = tasks.create_task(adapters.run())
         watcher = tasks.create_task(reload_certificate(public.config, settings))
         await stop.wait()
         await drain(service, drain_s=settings.drain_s)
         public.should_exit = admin.should_exit = True
         connection.cancel()
+        keeper.cancel()
         watcher.cancel()
 
 

@@ -261,3 +261,35 @@ def test_names_and_ranks_are_checked(served: Served) -> None:
         "The adapter's rank is 9, at most 8 is allowed (PACELINE_ENGINE_MAX_LORA_RANK).",
         "There is no adapter 'nobody'; loaded are: rs.",
     ]
+
+
+def test_an_adapter_takes_the_place_of_one_of_its_name(served: Served) -> None:
+    """Without a free slot beside it, once no request needs the old one any more."""
+    engine = served.engine()
+    _load(engine, served, "every")
+    _load(engine, served, "wide")
+    _load(engine, served, "rs")
+    path = str(served.folder / "wide")
+
+    _submit(engine, "old", "every")
+    engine.step()
+    busy = engine.change_adapters(LoadAdapter(1, "every", path, replaces=True))
+    old = _finish(engine)["old"]
+    replaced = engine.change_adapters(LoadAdapter(1, "every", path, replaces=True))
+    missing = engine.change_adapters(LoadAdapter(2, "rs", "/nowhere", replaces=True))
+
+    assert busy.error is not None
+    assert "All 3 adapter slots" in busy.error
+    assert len(_tokens(old)) == NEW_TOKENS - 1  # and the one of the first step
+    assert replaced.error is None
+    assert missing.error == "/nowhere has no adapter_config.json: wanted is a folder of PEFT."
+    assert dict(zip(missing.adapters, missing.paths, strict=True)) == {
+        "every": path,
+        "wide": path,
+        "rs": str(served.folder / "rs"),
+    }
+    _submit(engine, "new", "every")
+    _submit(engine, "kept", "rs")
+    outputs = _finish(engine)
+    assert _tokens(outputs["new"]) == served.expected("wide", PROMPT)
+    assert _tokens(outputs["kept"]) == served.expected("rs", PROMPT)

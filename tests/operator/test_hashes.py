@@ -14,11 +14,14 @@ HOT: list[dict[str, Any]] = [
     {"tuning": {"mode": "Observe"}},
     {"tuning": {"batchSize": {"max": 8}}},
     {"admission": {"shedHopeless": False}},
+    {"adapters": [{"name": "sql", "uri": "file:///a"}]},
 ]
 COLD: list[dict[str, Any]] = [
     {"model": {"uri": "file:///models/other"}},
     {"engine": {"dtype": "Float32"}},
     {"engine": {"image": "mine:2"}},
+    {"engine": {"lora": {"maxAdapters": 4}}},
+    {"engine": {"swapMemory": "1Gi"}},
     {"resources": {"memory": "4Gi"}},
     {"scheduling": {"priorityClassName": "high"}},
     {"rollout": {"drainSeconds": 5}},

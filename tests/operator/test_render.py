@@ -114,6 +114,39 @@ def test_gpus_that_share_a_model_get_shared_memory() -> None:
     assert "dshm" not in {volume["name"] for volume in _pod()["volumes"]}
 
 
+def test_adapters_have_room_and_a_claim_but_are_not_in_the_pod() -> None:
+    """Which ones there are is hot: it is in the runtime configuration, as paths of the engine."""
+    lora = {"maxAdapters": 4, "maxRank": 32, "claimName": "team"}
+    adapters = [
+        {"name": "sql", "uri": "pvc://team/lora/sql"},
+        {"name": "law", "uri": "hf://org/law", "revision": "abc"},
+        {"name": "own", "uri": "file:///opt/own"},
+    ]
+    spec: dict[str, Any] = {"engine": {"lora": lora}, "adapters": adapters}
+    environment = _environment(_engine(**spec))
+    mounts = {mount["name"]: mount for mount in _engine(**spec)["volumeMounts"]}
+    config = json.loads(_rendered(**spec)["ConfigMap"]["data"]["runtime.json"])
+
+    assert environment["PACELINE_ENGINE_MAX_LORAS"] == "4"
+    assert environment["PACELINE_ENGINE_MAX_LORA_RANK"] == "32"
+    assert _volume("adapters", **spec)["persistentVolumeClaim"] == {
+        "claimName": "team",
+        "readOnly": True,
+    }
+    assert mounts["adapters"] == {"name": "adapters", "mountPath": "/adapters", "readOnly": True}
+    assert config["adapters"] == [
+        {"name": "sql", "path": "/adapters/lora/sql"},
+        {"name": "law", "path": "hf://org/law@abc"},
+        {"name": "own", "path": "/opt/own"},
+    ]
+    assert _pod(engine={"lora": lora}) == _pod(**spec)
+
+
+def test_a_service_without_adapters_says_nothing_of_them() -> None:
+    """An engine that takes none would refuse them; the file stays as it was."""
+    assert "adapters" not in json.loads(_rendered()["ConfigMap"]["data"]["runtime.json"])
+
+
 def test_host_memory_is_rendered_in_bytes() -> None:
     """The engine counts in bytes."""
     environment = _environment(_engine(engine={"swapMemory": "1.5Gi", "scheduling": "Static"}))

@@ -11,12 +11,16 @@ from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Observed
 from paceline_operator.report import Reporter
 from paceline_operator.state import status_of
-from paceline_operator.tuning.model import ConditionReport, ServiceReport
+from paceline_operator.tuning.model import ConditionReport, PodAdapter, PodReport, ServiceReport
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_pod_report, a_report, observed
 from paceline_testing.services import a_live_service, a_pod
 
+_WITH_ADAPTER: dict[str, Any] = {
+    "engine": {"lora": {"maxAdapters": 4}},
+    "adapters": [{"name": "sql", "uri": "file:///a"}],
+}
 _STATUS_WRITE = "apply InferenceService/quick/status"
 
 
@@ -32,9 +36,10 @@ class World:
     clock: ManualClock = field(default_factory=ManualClock)
     report: ServiceReport | None = None
     is_ready: bool = False
+    spec: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        raw = a_live_service()
+        raw = a_live_service(**self.spec)
         self.cluster.objects["InferenceService", "quick"] = raw
         self.reporter = Reporter(self.cluster, Metrics(), _lead, self.clock, 30.0)
 
@@ -199,6 +204,65 @@ async def test_limits_are_summed_up_for_one_line() -> None:
     assert [pod["name"] for pod in world.status["tuning"]["pods"]] == ["a", "b"]
     assert world.status["tuning"]["history"][0]["from"] == "32/2048"
     assert world.status["tuning"]["history"][0]["to"] == "32/160"
+
+
+def _a_pod_with(name: str, *adapters: PodAdapter, **changes: Any) -> PodReport:
+    return a_pod_report(name=name, adapters=adapters, **changes)
+
+
+async def test_adapters_are_counted_over_the_pods() -> None:
+    """A pod that still has the adapter of an earlier URI does not have this one."""
+    world = World(
+        report=a_report(
+            pods=(
+                _a_pod_with("a", PodAdapter("sql", "/a", "loaded")),
+                _a_pod_with("b", PodAdapter("sql", "/old", "loaded")),
+                _a_pod_with("c", PodAdapter("sql", "/a", "loading")),
+                _a_pod_with("d", PodAdapter("sql", "/a", "loaded"), error="no answer in 3 s"),
+            )
+        ),
+        spec=_WITH_ADAPTER,
+    )
+    await world.tell()
+
+    assert world.status["adapters"] == [{"name": "sql", "loadedPods": 1, "pods": 3}]
+    assert ("AdapterRefused", "Warning") not in world.events
+
+
+async def test_a_refused_adapter_is_told_once() -> None:
+    """In the engine's words; a second pod that says the same is no news, another reason is."""
+    refused = PodAdapter("sql", "/a", "refused", "/a has no adapter_config.json.")
+    world = World(report=a_report(pods=(_a_pod_with("a", refused),)), spec=_WITH_ADAPTER)
+    await world.tell()
+    assert world.status["adapters"][0]["message"] == "/a has no adapter_config.json."
+    assert world.events.count(("AdapterRefused", "Warning")) == 1
+
+    world.report = a_report(pods=(_a_pod_with("a", refused), _a_pod_with("b", refused)))
+    world.clock.advance(5)
+    await world.tell()
+    assert world.events.count(("AdapterRefused", "Warning")) == 1
+
+    rank = replace(refused, message="The adapter's rank is 64.")
+    world.report = a_report(pods=(_a_pod_with("a", rank),))
+    world.clock.advance(5)
+    await world.tell()
+    assert world.events.count(("AdapterRefused", "Warning")) == 2
+
+
+async def test_adapters_are_forgotten_with_the_manifest() -> None:
+    """And a restarted operator repeats what status says until the pods were asked."""
+    loaded = PodAdapter("sql", "/a", "loaded")
+    world = World(report=a_report(pods=(_a_pod_with("a", loaded),)), spec=_WITH_ADAPTER)
+    await world.tell()
+    world.report = None
+    world.clock.advance(60)
+    await world.tell()
+    assert world.status["adapters"][0]["loadedPods"] == 1
+
+    world.cluster.objects["InferenceService", "quick"]["spec"].pop("adapters")
+    await world.tell()
+
+    assert "adapters" not in world.status
 
 
 async def test_an_empty_object_is_not_written() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from paceline_testing.services import a_manifest
 
 _HF = "hf://HuggingFaceTB/SmolLM2-135M-Instruct"
+_TWO_GPUS: dict[str, Any] = {"resources": {"gpu": {"count": 2}}}
 _TARGETS: dict[str, Any] = {"ttft": {"p99": "500ms"}}
 
 
@@ -27,6 +28,14 @@ def sla(**targets: str) -> dict[str, Any]:
 
 def _draft(**fields: Any) -> dict[str, Any]:
     return {"engine": {"speculative": {"method": "Draft", "draftModelUri": _HF} | fields}}
+
+
+def _adapters(
+    *adapters: dict[str, str], room: int = 4, claim: str | None = None, served: str | None = None
+) -> dict[str, Any]:
+    lora = {"maxAdapters": room} | ({"claimName": claim} if claim else {})
+    model = {"uri": "builtin://x"} | ({"servedName": served} if served else {})
+    return {"adapters": list(adapters), "engine": {"lora": lora}, "model": model}
 
 
 def _tuning(**fields: Any) -> dict[str, Any]:
@@ -223,6 +232,60 @@ CASES = (
         "spec.engine.swapMemory",
         {"engine": {"swapMemory": 999_999}, "resources": {"memory": "1M"}},
         {"engine": {"swapMemory": 1_000_000}, "resources": {"memory": "1M"}},
+    ),
+    Case(
+        "adapters have room",
+        "spec.adapters",
+        _adapters({"name": "sql", "uri": "file:///a"}, room=1),
+        _adapters({"name": "sql", "uri": "file:///a"}, room=0),
+        "engine.lora.maxAdapters",
+    ),
+    Case(
+        "an adapter from the hub needs a revision",
+        "spec.adapters[0].revision",
+        _adapters({"name": "sql", "uri": _HF, "revision": "12fd25f7"}),
+        _adapters({"name": "sql", "uri": _HF}),
+        "a commit cannot",
+    ),
+    Case(
+        "the claim of adapters is mounted",
+        "spec.adapters",
+        _adapters({"name": "sql", "uri": "pvc://team/sql"}, claim="team"),
+        _adapters({"name": "sql", "uri": "pvc://team2/sql"}, claim="team"),
+        "must name the claim of engine.lora.claimName",
+    ),
+    Case(
+        "without a claim there is none",
+        "spec.adapters",
+        _adapters({"name": "sql", "uri": "file:///adapters/sql"}),
+        _adapters({"name": "sql", "uri": "pvc://team/sql"}),
+    ),
+    Case(
+        "an adapter is not the model",
+        "spec.adapters",
+        _adapters({"name": "chat-sql", "uri": "file:///a"}, served="chat"),
+        _adapters({"name": "chat", "uri": "file:///a"}, served="chat"),
+        "the name of the model itself",
+    ),
+    Case(
+        "an adapter is named once",
+        "spec.adapters[1]",
+        _adapters({"name": "sql", "uri": "file:///a"}, {"name": "law", "uri": "file:///a"}),
+        _adapters({"name": "sql", "uri": "file:///a"}, {"name": "sql", "uri": "file:///b"}),
+        "Duplicate value",
+    ),
+    Case(
+        "an adapter has a known scheme",
+        "spec.adapters[0].uri",
+        _adapters({"name": "sql", "uri": "file:///a"}),
+        _adapters({"name": "sql", "uri": "oci://registry/a"}),
+    ),
+    Case(
+        "ranks have no adapters",
+        "spec.engine.lora.maxAdapters",
+        {"engine": {"lora": {"maxAdapters": 0}, "tensorParallelSize": 2}} | _TWO_GPUS,
+        {"engine": {"lora": {"maxAdapters": 1}, "tensorParallelSize": 2}} | _TWO_GPUS,
+        "live on one rank",
     ),
     Case(
         "a scheduling is known",

@@ -158,7 +158,8 @@ class ScriptedEngine:
         self.instance = uuid.uuid4().hex
         self.submitted: list[wire.Submit] = []
         self.aborted: list[str] = []
-        self.adapters: list[str] = []
+        self.adapters: dict[str, str] = {}
+        """Path by name."""
         self.changes: list[wire.SetLimits] = []
         self.run_dir = run_dir
         self._tokenizer = byte_tokenizer()
@@ -233,8 +234,8 @@ class ScriptedEngine:
                 _send(socket, peer, self._load_adapter(message))
             case wire.UnloadAdapter(call=call, name=name):
                 error = None if name in self.adapters else f"There is no adapter {name!r}."
-                self.adapters = [adapter for adapter in self.adapters if adapter != name]
-                _send(socket, peer, wire.AdaptersState(call, self.adapters, error))
+                self.adapters.pop(name, None)
+                _send(socket, peer, self._adapters_state(call, error))
             case wire.SetLimits():
                 self.changes.append(message)
                 self._change(message)
@@ -243,16 +244,20 @@ class ScriptedEngine:
     def _load_adapter(self, message: wire.LoadAdapter) -> wire.AdaptersState:
         """Every path holds an adapter but those that say so."""
         if "missing" in message.path:
-            return wire.AdaptersState(message.call, self.adapters, f"{message.path} is missing.")
-        self.adapters.append(message.name)
-        return wire.AdaptersState(message.call, self.adapters)
+            return self._adapters_state(message.call, f"{message.path} is missing.")
+        self.adapters[message.name] = message.path
+        return self._adapters_state(message.call)
+
+    def _adapters_state(self, call: int, error: str | None = None) -> wire.AdaptersState:
+        return wire.AdaptersState(call, [*self.adapters], error, [*self.adapters.values()])
 
     def _greet(self, socket: zmq.Socket[bytes], peer: bytes) -> None:
         if not self.script.ready:
             _send(socket, peer, wire.Loading(stage="weights", fraction=0.5))
             return
         self._peers.add(peer)
-        _send(socket, peer, wire.Ready(self.instance, a_model(), self._state, self.adapters))
+        names, paths = [*self.adapters], [*self.adapters.values()]
+        _send(socket, peer, wire.Ready(self.instance, a_model(), self._state, names, paths))
 
     def _step(self, socket: zmq.Socket[bytes]) -> None:
         by_peer: dict[bytes, list[wire.Output]] = {}

@@ -57,7 +57,7 @@ def variables(rendered: list[dict[str, Any]], prefix: str) -> dict[str, str]:
         (
             environment.engine,
             "PACELINE_ENGINE_",
-            {"swapMemory": "1Gi", "scheduling": "Dynamic"},
+            {"swapMemory": "1Gi", "scheduling": "Dynamic", "lora": {"maxAdapters": 4}},
         ),
         (environment.sidecar, "PACELINE_SIDECAR_", {}),
     ],

@@ -85,7 +85,7 @@ def test_a_bad_body_names_its_field(
 
     assert refused.status_code == 400
     assert says in refused.json()["error"]["message"]
-    assert engine.adapters == []
+    assert engine.adapters == {}
 
 
 def test_only_the_admin_port_and_its_token_may_change_adapters(sidecar: Sidecar) -> None:

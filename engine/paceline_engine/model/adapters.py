@@ -20,6 +20,8 @@ class LoadedAdapter:
 
     slot: int
     salt: str
+    path: str
+    """As it was asked for."""
 
 
 class LoraAdapters:
@@ -68,15 +70,23 @@ class LoraAdapters:
         """See `Adapters`."""
         return list(self._adapters)
 
+    @property
+    def paths(self) -> list[str]:
+        """See `Adapters`."""
+        return [adapter.path for adapter in self._adapters.values()]
+
     def find(self, name: str) -> LoadedAdapter | None:
         """See `Adapters`."""
         return self._adapters.get(name)
 
-    def load(self, name: str, path: str, *, in_use: Collection[int]) -> None:
+    def load(
+        self, name: str, path: str, *, folder: Path, in_use: Collection[int], replaces: bool
+    ) -> None:
         """See `Adapters`."""
-        if name in self._adapters:
+        if name in self._adapters and not replaces:
             raise AdapterRefused(f"The adapter {name!r} is loaded already: unload it first.")
-        taken = {adapter.slot for adapter in self._adapters.values()} | set(in_use)
+        others = (adapter for other, adapter in self._adapters.items() if other != name)
+        taken = {adapter.slot for adapter in others} | set(in_use)
         free = [slot for slot in range(self._num_slots) if slot not in taken]
         if not free:
             raise AdapterRefused(
@@ -84,11 +94,11 @@ class LoraAdapters:
                 f"{', '.join(self._adapters) or 'requests of unloaded adapters'}: unload one, and "
                 "wait for its requests to end."
             )
-        pairs = read_peft_folder(Path(path))
+        pairs = read_peft_folder(folder)
         self._check(pairs)
         self._fill(free[0], pairs)
         self._num_loads += 1
-        self._adapters[name] = LoadedAdapter(free[0], f"lora {self._num_loads} {name}")
+        self._adapters[name] = LoadedAdapter(free[0], f"lora {self._num_loads} {name}", path)
 
     def unload(self, name: str) -> None:
         """See `Adapters`."""

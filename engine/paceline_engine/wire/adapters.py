@@ -12,6 +12,10 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag=True):
     call: int
     name: str
     path: str
+    """An absolute path, or `hf://ORG/NAME@REVISION`, which is downloaded beside the steps: where a
+    second call for the same name comes meanwhile, only that one is answered."""
+    replaces: bool = False
+    """Put it in the place of one that has the name; without it such a name is refused."""
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag=True):
@@ -27,3 +31,5 @@ class AdaptersState(msgspec.Struct, frozen=True, tag=True):
     call: int
     adapters: list[str]
     error: str | None = None
+    paths: list[str] = []
+    """Where each of `adapters` was loaded from."""

@@ -53,3 +53,5 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     limits: LimitsState
     adapters: list[str] = []
     """LoRA adapters that requests may name."""
+    adapter_paths: list[str] = []
+    """Where each of them was loaded from."""

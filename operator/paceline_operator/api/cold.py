@@ -92,6 +92,17 @@ class Speculative(Part):
     """Draft tokens per step and sequence."""
 
 
+class Lora(Part):
+    """Room for LoRA adapters, taken at start; which ones there are is `adapters`."""
+
+    max_adapters: Annotated[int, Field(ge=0, le=64)] = 0
+    """Adapters at a time; 0 takes no memory and none."""
+    max_rank: Annotated[int, Field(ge=1, le=512)] = 16
+    """Highest rank of an adapter."""
+    claim_name: Name | None = None
+    """A PersistentVolumeClaim that holds adapters; the engine reads it."""
+
+
 class Capacity(Part):
     """What is allocated at start; the live limits move below it."""
 
@@ -118,6 +129,11 @@ class Engine(Part):
             "blocks in host memory live on one rank: not with tensorParallelSize above 1",
             ".swapMemory",
         ),
+        Rule(
+            "self.tensorParallelSize == 1 || self.lora.maxAdapters == 0",
+            "adapters live on one rank: not with tensorParallelSize above 1",
+            ".lora.maxAdapters",
+        ),
     )
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
@@ -142,5 +158,6 @@ class Engine(Part):
     swap_memory: Quantity | None = None
     """Host memory for KV blocks of preempted requests, such as `8Gi`: they are copied there and
     back where that is cheaper than computing them again. Part of `resources.memory`."""
+    lora: Lora = Lora()
     speculative: Speculative = Speculative()
     capacity: Capacity = Capacity()

@@ -4,9 +4,10 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
+from paceline_operator.api.adapter import MAX_ADAPTERS, Adapter
 from paceline_operator.api.cold import Engine, Model
 from paceline_operator.api.hot import Admission, Lanes, Sla, Tuning
-from paceline_operator.api.part import Part, Rule
+from paceline_operator.api.part import Part, Rule, listed
 from paceline_operator.api.placement import (
     Api,
     Disruption,
@@ -66,6 +67,24 @@ class Spec(Part):
             "must be less than resources.memory: the weights and the engine need the rest",
             ".engine.swapMemory",
         ),
+        Rule(
+            "!has(self.adapters) || size(self.adapters) <= self.engine.lora.maxAdapters",
+            "must be no more than engine.lora.maxAdapters: their memory is taken at start",
+            ".adapters",
+        ),
+        Rule(
+            "!has(self.adapters) || self.adapters.all(adapter,"
+            " !adapter.uri.startsWith('pvc://') || (has(self.engine.lora.claimName) &&"
+            " adapter.uri.startsWith('pvc://' + self.engine.lora.claimName + '/')))",
+            "pvc:// must name the claim of engine.lora.claimName: it is mounted when a pod starts",
+            ".adapters",
+        ),
+        Rule(
+            "!has(self.adapters) || !has(self.model.servedName) ||"
+            " self.adapters.all(adapter, adapter.name != self.model.servedName)",
+            "no adapter may have the name of the model itself",
+            ".adapters",
+        ),
         _below_capacity("batchSize", "maxBatchSize"),
         _below_capacity("tokenBudget", "maxTokenBudget"),
     )
@@ -82,6 +101,14 @@ class Spec(Part):
     """How the operator moves the live limits. Hot."""
     admission: Admission = Admission()
     """What is refused at the door. Hot."""
+    adapters: (
+        Annotated[
+            list[Adapter],
+            Field(json_schema_extra=listed("map", max_items=MAX_ADAPTERS, keys=("name",))),
+        ]
+        | None
+    ) = None
+    """All LoRA adapters that every pod is to have. Hot: none of them restarts a pod."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     """Pods; the only field that an autoscaler writes, through /scale."""
     rollout: Rollout = Rollout()

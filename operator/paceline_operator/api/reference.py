@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from paceline_operator.api.schema import resource_schema
 
-_HOT: Final = {"sla", "lanes", "tuning", "admission"}
+_HOT: Final = {"sla", "lanes", "tuning", "admission", "adapters"}
 _LIVE: Final = {"replicas", "paused", "disruption", "network", "monitoring"}
 # Read by the Deployment, not by its pods.
 _OUTSIDE_THE_POD: Final = (
@@ -73,7 +73,7 @@ def _kind(node: dict[str, Any]) -> str:
 
 def _change(path: str) -> str:
     """Tell what a change of the field does."""
-    top = path.split(".", 1)[0]
+    top = path.split(".", 1)[0].removesuffix("[]")
     if top in _HOT:
         return "hot"
     if top in _LIVE or path in _OUTSIDE_THE_POD:
@@ -94,6 +94,8 @@ def _all_rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[st
         yield path, rule
     for name, node in schema.get("properties", {}).items():
         yield from _all_rules(node, f"{path}.{name}")
+    if "items" in schema:
+        yield from _all_rules(schema["items"], f"{path}[]")
 
 
 def main(pages: list[str]) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from paceline_operator.api.adapter import MAX_ADAPTERS
 from paceline_operator.api.part import Part, listed
 
 Line = Annotated[str, Field(max_length=1024)]
@@ -180,6 +181,18 @@ class TuningStatus(Part):
     experiment: ExperimentStatus | None = None
 
 
+class AdapterStatus(Part):
+    """How a LoRA adapter stands."""
+
+    name: Word
+    loaded_pods: int
+    """Pods that serve it."""
+    pods: int
+    """Pods that were asked."""
+    message: Line | None = None
+    """Why a pod refuses it, in the engine's words."""
+
+
 class EngineStatus(Part):
     """What really runs."""
 
@@ -209,3 +222,11 @@ class Status(Part):
     sla: SlaStatus | None = None
     tuning: TuningStatus | None = None
     engine: EngineStatus | None = None
+    adapters: (
+        Annotated[
+            list[AdapterStatus],
+            Field(json_schema_extra=listed("map", max_items=MAX_ADAPTERS, keys=("name",))),
+        ]
+        | None
+    ) = None
+    """One for each of `spec.adapters`."""

@@ -8,9 +8,17 @@ from paceline_operator.api import experiment as declared
 from paceline_operator.api.hot import BatchSizeRange, Sla, TokenBudgetRange
 from paceline_operator.api.inference_service import Spec
 from paceline_operator.api.units import milliseconds, seconds
-from paceline_operator.tuning.model import SLA, Admission, Experiment, Overrides, Range, TuningSpec
+from paceline_operator.tuning.model import (
+    SLA,
+    Adapter,
+    Admission,
+    Experiment,
+    Overrides,
+    Range,
+    TuningSpec,
+)
 
-_HOT: Final = {"sla", "lanes", "tuning", "admission"}
+_HOT: Final = {"sla", "lanes", "tuning", "admission", "adapters"}
 _COLD: Final = {"model", "engine", "rollout", "resources", "scheduling", "api", "pod_metadata"}
 # Read by the Deployment, not by its pods.
 _NOT_IN_THE_POD: Final = {"max_surge", "max_unavailable", "startup_seconds"}
@@ -37,6 +45,7 @@ def hot(spec: Spec) -> TuningSpec:
         rollout=spec.tuning.rollout,
         experiment=_experiment(spec.tuning.experiment),
         config_hash=config_hash(spec),
+        adapters=_adapters(spec),
     )
 
 
@@ -94,6 +103,13 @@ def _experiment(found: declared.Experiment | None) -> Experiment | None:
         min_s=seconds(found.min_duration),
         max_s=seconds(found.max_duration),
     )
+
+
+def _adapters(spec: Spec) -> tuple[Adapter, ...] | None:
+    """Give the whole list where the engine takes any: what is not in it is unloaded."""
+    if not spec.engine.lora.max_adapters:
+        return None
+    return tuple(Adapter(adapter.name, adapter.path) for adapter in spec.adapters or ())
 
 
 def _admission(spec: Spec) -> Admission:

@@ -34,6 +34,7 @@ def validate(manifest: dict[str, Any]) -> InferenceService:
             manifest["spec"] if _is_object(manifest.get("spec")) else {}, _spec(schema)
         ),
         *_schema_problems(manifest, schema),
+        *_twins(manifest, schema, ""),
     ]
     # A rule cannot read a field of the wrong type: as the API server, ask well-formed objects only.
     problems = problems or [*_broken_rules(manifest, schema, "")]
@@ -105,6 +106,21 @@ def _schema_problems(manifest: dict[str, Any], schema: Schema) -> Iterator[str]:
             yield f"{path}: Invalid value: {error.message}"
 
 
+def _twins(value: Any, schema: Schema, path: str) -> Iterator[str]:
+    """Find the entries of a list that have the keys of an earlier one."""
+    if isinstance(value, dict):
+        for name, inner in schema.get("properties", {}).items():
+            if name in value:
+                yield from _twins(value[name], inner, f"{path}.{name}")
+    elif isinstance(value, list) and (keys := schema.get("x-kubernetes-list-map-keys")):
+        seen = []
+        for index, item in enumerate(value):
+            named = {key: item.get(key) for key in keys} if _is_object(item) else item
+            if named in seen:
+                yield f"{path}[{index}]: Duplicate value: {named}".lstrip(".")
+            seen.append(named)
+
+
 def _broken_rules(value: Any, schema: Schema, path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         if not _compiled(rule["rule"]).execute(_context(value)):
@@ -117,6 +133,9 @@ def _broken_rules(value: Any, schema: Schema, path: str) -> Iterator[str]:
         for name, inner in schema.get("properties", {}).items():
             if name in value:
                 yield from _broken_rules(value[name], inner, f"{path}.{name}")
+    elif isinstance(value, list) and "items" in schema:
+        for index, item in enumerate(value):
+            yield from _broken_rules(item, schema["items"], f"{path}[{index}]")
 
 
 def _context(value: Any) -> cel.Context:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline_operator.api.inference_service import GROUP, PLURAL, InferenceService
-from paceline_operator.api.status import PodTuning
+from paceline_operator.api.status import AdapterStatus, PodTuning
 from paceline_operator.local.errors import LocalError
 
 _TIMEOUT_S = 30.0
@@ -48,6 +48,8 @@ def explain_status(resource: dict[str, Any], pod: str | None) -> str:
     """Conditions, each pod's limits with their reason, and the last changes."""
     service = InferenceService.read(resource)
     blocks = ["\n".join([f"{service.key} · {service.spec.model.uri}", *_conditions(service)])]
+    if adapters := service.status.adapters:
+        blocks.append("\n".join(["adapters", *map(_adapter, adapters)]))
     tuning = service.status.tuning
     pods = [item for item in (tuning and tuning.pods) or [] if pod in {None, item.name}]
     blocks += ["\n".join(_pod(item)) for item in pods]
@@ -67,6 +69,11 @@ def _conditions(service: InferenceService) -> Iterator[str]:
     for condition in service.status.conditions or []:
         state = f"{condition.type}={condition.status}"
         yield f"  {state:<26} {condition.reason}: {condition.message}"
+
+
+def _adapter(adapter: AdapterStatus) -> str:
+    why = f"; refused: {adapter.message}" if adapter.message else ""
+    return f"  {adapter.name}: on {adapter.loaded_pods} of {adapter.pods} pods{why}"
 
 
 def _pod(pod: PodTuning) -> Iterator[str]:

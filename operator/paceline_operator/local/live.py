@@ -87,11 +87,25 @@ class LiveService:
 
     def concluded(self, report: ServiceReport, decisions: Sequence[Decision]) -> None:
         """Keep a tick's conclusion, for the screen and for `explain`."""
+        self._tell_adapters(report)
         self.report = report
         mode = self.service.spec.tuning.mode
         self.decisions.extend(state.Explained.of(decision, mode) for decision in decisions)
         for tell in self.on_report:
             tell(report)
+
+    def _tell_adapters(self, report: ServiceReport) -> None:
+        """Note each adapter that was loaded or refused since the last tick."""
+        before = self.report.pods if self.report is not None else ()
+        told = {adapter for pod in before for adapter in pod.adapters}
+        for adapter in (adapter for pod in report.pods for adapter in pod.adapters):
+            if adapter in told or adapter.state == "loading":
+                continue
+            self.note(
+                f"adapter {adapter.name} is served"
+                if adapter.state == "loaded"
+                else f"adapter {adapter.name} was refused: {adapter.message}"
+            )
 
     def became(self, *, is_ready: bool, phase: str) -> None:
         """Follow `/health/ready`."""

@@ -11,7 +11,7 @@ from paceline_operator.api.tuning_spec import config_hash, template_hash
 from paceline_operator.api.validate import InvalidManifestError, validate
 from paceline_operator.local.errors import LocalError
 
-_HOT = ("sla", "lanes", "tuning", "admission", "paused")
+_HOT = ("sla", "lanes", "tuning", "admission", "adapters", "paused")
 _NEEDS_A_CLUSTER = ("oci://", "pvc://", "s3://")
 
 
@@ -41,12 +41,21 @@ def read(path: Path) -> InferenceService:
 def load(path: Path) -> InferenceService:
     """Read the one InferenceService of a YAML file, which this machine can serve."""
     service = read(path)
-    uri = service.spec.model.uri
-    if uri.startswith(_NEEDS_A_CLUSTER):
-        raise ManifestError(
-            f"{path}: spec.model.uri: {uri} needs a cluster;"
-            " on this machine use builtin://, file:// or hf://"
-        )
+    uris = {"model.uri": service.spec.model.uri}
+    if draft := service.spec.engine.speculative.draft_model_uri:
+        uris["engine.speculative.draftModelUri"] = draft
+    for field, uri in uris.items():
+        if uri.startswith(_NEEDS_A_CLUSTER):
+            raise ManifestError(
+                f"{path}: spec.{field}: {uri} needs a cluster;"
+                " on this machine use builtin://, file:// or hf://"
+            )
+    for index, adapter in enumerate(service.spec.adapters or ()):
+        if adapter.uri.startswith(_NEEDS_A_CLUSTER):
+            raise ManifestError(
+                f"{path}: spec.adapters[{index}].uri: {adapter.uri} needs a cluster;"
+                " on this machine use file:// or hf://"
+            )
     return service
 
 

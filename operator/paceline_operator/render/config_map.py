@@ -31,8 +31,12 @@ def runtime_config(spec: TuningSpec) -> dict[str, Any]:
         lanes["batch_sla"] = dataclasses.asdict(spec.batch_sla)
         if spec.mode == "Auto":
             lanes["batch_step_target_ms"] = starting_batch_target_ms(spec)
+    adapters: dict[str, Any] = {}
+    if spec.adapters is not None:
+        adapters["adapters"] = [dataclasses.asdict(adapter) for adapter in spec.adapters]
     return {
         **lanes,
+        **adapters,
         "max_batch_size": _start(spec.batch_size),
         "token_budget": _start(spec.token_budget),
         # Another mode leaves the pace to its user.

@@ -61,6 +61,9 @@ def _chosen(engine: Engine) -> dict[str, str | int | None]:
         found |= _RANKS_MEET
     if engine.scheduling != "Continuous":
         found["PACELINE_ENGINE_SCHEDULING"] = engine.scheduling.lower()
+    if engine.lora.max_adapters:
+        found["PACELINE_ENGINE_MAX_LORAS"] = engine.lora.max_adapters
+        found["PACELINE_ENGINE_MAX_LORA_RANK"] = engine.lora.max_rank
     if engine.swap_memory is not None:
         found["PACELINE_ENGINE_SWAP_BYTES"] = int(amount(engine.swap_memory))
     return found

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from paceline_operator.api.adapter import MOUNT as ADAPTERS
 from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.render.labels import Manifest, config_map_name, secret_name
 
@@ -49,6 +50,9 @@ def volumes(service: InferenceService) -> dict[str, Volume]:
     }
     if source := _model(service.spec.model.uri):
         found["model"] = Volume(source, _read_only(MODEL))
+    if claim := service.spec.engine.lora.claim_name:
+        source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        found["adapters"] = Volume(source, _read_only(ADAPTERS))
     if size := _shared_memory(service):
         found["dshm"] = Volume(
             {"emptyDir": {"medium": "Memory", "sizeLimit": size}},

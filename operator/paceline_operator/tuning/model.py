@@ -47,6 +47,15 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter that the engine is to have."""
+
+    name: str
+    path: str
+    """As the runtime API writes it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """How a pod's limits are chosen: what an experiment compares two of."""
 
@@ -106,6 +115,8 @@ class TuningSpec:
     experiment: Experiment | None = None
     is_candidate: bool = False
     """The pod tries a candidate policy: what it teaches is not for others."""
+    adapters: tuple[Adapter, ...] | None = None
+    """All of them; None leaves an engine that takes none alone."""
     config_hash: str = ""
     """Of the hot fields: a pod that reports it has acknowledged this configuration."""
 
@@ -228,6 +239,17 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class PodAdapter:
+    """How a LoRA adapter stands on one pod, as the pod tells."""
+
+    name: str
+    path: str
+    state: Literal["loaded", "loading", "refused"]
+    message: str = ""
+    """Why it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodReport:
     """One pod, as status and `paceline explain` show it."""
 
@@ -256,6 +278,7 @@ class PodReport:
     """Why telemetry or a change failed; empty when neither did."""
     outcome: Outcome | None = None
     """Of the last change, in the tick that learned it."""
+    adapters: tuple[PodAdapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

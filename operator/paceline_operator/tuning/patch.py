@@ -60,7 +60,11 @@ def _coefficients(remembered: Remembered) -> dict[str, object]:
 
 
 def _configuration(spec: TuningSpec) -> dict[str, object]:
+    adapters: dict[str, object] = {}
+    if spec.adapters is not None:
+        adapters["adapters"] = [asdict(adapter) for adapter in spec.adapters]
     return {
+        **adapters,
         "sla": asdict(spec.sla),
         "admission": asdict(spec.admission),
         "interactive_share": spec.interactive_share,

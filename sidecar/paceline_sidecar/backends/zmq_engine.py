@@ -193,8 +193,8 @@ class ZmqEngine:
                 self._show(replace(self._view, limits=message, heard_at=now))
                 self._answer(message)
             case wire.AdaptersState():
-                adapters = tuple(message.adapters)
-                self._show(replace(self._view, adapters=adapters, heard_at=now))
+                names, paths = tuple(message.adapters), tuple(message.paths)
+                self._show(replace(self._view, adapters=names, adapter_paths=paths, heard_at=now))
                 self._answer(message)
             case wire.Ready():
                 self._ready(message, now)
@@ -221,6 +221,7 @@ class ZmqEngine:
                 model=message.model,
                 limits=message.limits,
                 adapters=tuple(message.adapters),
+                adapter_paths=tuple(message.adapter_paths),
                 heard_at=now,
             )
         )

@@ -4,7 +4,7 @@ Bodies are those that vLLM takes. Whoever may load an adapter may have the engin
 of its container: that is for the admin port, and for those who hold its token.
 """
 
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -15,25 +15,23 @@ from paceline_engine.wire import AdaptersState, LoadAdapter, UnloadAdapter
 from paceline_sidecar.connection import read_body
 from paceline_sidecar.errors import InvalidRequest, Unauthorized
 from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.runtime_api import AdapterName, AdapterPath
 from paceline_sidecar.service import Service
 
 _MAX_BODY_BYTES = 64 * 1024
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-Path = Annotated[str, msgspec.Meta(min_length=1, max_length=4096, pattern="^/")]
-
 
 class LoadRequest(msgspec.Struct):
-    """An adapter in a folder of the engine's container, as PEFT saves it."""
+    """An adapter as PEFT saves it: a folder of the engine's container, or `hf://ORG/NAME@COMMIT`."""
 
-    lora_name: Name
-    lora_path: Path
+    lora_name: AdapterName
+    lora_path: AdapterPath
 
 
 class UnloadRequest(msgspec.Struct):
     """An adapter that was loaded."""
 
-    lora_name: Name
+    lora_name: AdapterName
 
 
 Asked = TypeVar("Asked", LoadRequest, UnloadRequest)

@@ -51,8 +51,15 @@ def test_other_objects_beside_the_service_are_passed_over(tmp_path: Path) -> Non
         ({"tuning": {"tokenBudget": {"initial": 4096}}}, ["tokenBudget", "capacity"]),
         ({"modle": {}}, ["spec.modle"]),
         ({"model": {"uri": "pvc://claim/model"}}, ["spec.model.uri", "needs a cluster"]),
+        (
+            {
+                "engine": {"lora": {"maxAdapters": 1, "claimName": "team"}},
+                "adapters": [{"name": "sql", "uri": "pvc://team/sql"}],
+            },
+            ["spec.adapters[0].uri", "needs a cluster", "file:// or hf://"],
+        ),
     ],
-    ids=["pattern", "rule", "cross-field rule", "unknown field", "cluster only"],
+    ids=["pattern", "rule", "cross-field rule", "unknown field", "cluster only", "adapter"],
 )
 def test_a_bad_field_is_named(tmp_path: Path, spec: dict[str, Any], words: list[str]) -> None:
     """The same sentence that the API server would give, with the file before it."""
@@ -124,6 +131,19 @@ def test_changes_are_told_hot_from_cold(
 
     assert difference.is_hot is is_hot
     assert difference.cold_fields == cold_fields
+
+
+def test_an_adapter_comes_without_a_restart(tmp_path: Path) -> None:
+    """Room for it was taken at start."""
+    engine = {"lora": {"maxAdapters": 2}}
+    served = spec_of(tmp_path, engine=engine)
+    wanted = spec_of(tmp_path, engine=engine, adapters=[{"name": "sql", "uri": "file:///a"}])
+
+    difference = compare(served, wanted)
+
+    assert difference.is_hot
+    assert difference.cold_fields == ()
+    assert with_hot_fields(served, wanted).adapters == wanted.adapters
 
 
 def test_hot_fields_are_taken_and_cold_ones_kept(tmp_path: Path) -> None:
