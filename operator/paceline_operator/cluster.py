@@ -16,6 +16,8 @@ from paceline_operator.render.labels import MANAGER, Manifest
 _TIMEOUT_S: Final = 30.0
 _NOT_FOUND: Final = 404
 _ERRORS: Final = 400
+_PAGE: Final = 500
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 # Every kind that the operator touches; tests/seams compares it with the chart's RBAC.
 RESOURCES: Final[dict[str, tuple[str, str]]] = {
@@ -37,6 +39,10 @@ class Cluster(Protocol):
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """Read one object; None where there is none."""
+        ...
+
+    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
+        """List objects as `namespace/name` and version; of all namespaces where it is empty."""
         ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
@@ -71,6 +77,23 @@ class KubernetesCluster:
             if problem.code == _NOT_FOUND:
                 return None
             raise
+
+    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
+        """List objects as `namespace/name` and version; of all namespaces where it is empty."""
+        found: dict[str, int] = {}
+        query = [("limit", str(_PAGE))]
+        while True:
+            page = await self._request(
+                "list", "GET", _path(kind, namespace), query=query, accept=_METADATA_ONLY
+            )
+            for item in page["items"]:
+                metadata = item["metadata"]
+                key = f"{metadata['namespace']}/{metadata['name']}"
+                found[key] = int(metadata["resourceVersion"])
+            rest = page["metadata"].get("continue")
+            if not rest:
+                return found
+            query = [("limit", str(_PAGE)), ("continue", rest)]
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply: own exactly the fields of the manifest."""
@@ -118,12 +141,13 @@ class KubernetesCluster:
         body: Manifest | None = None,
         query: list[tuple[str, str]] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Manifest:
         serialized = await self.api.param_serialize(
             method,
             path,
             query_params=query or [],
-            header_params={"Accept": "application/json", "Content-Type": content_type},
+            header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
         )
@@ -155,7 +179,8 @@ async def connect() -> ApiClient:
 def _path(kind: str, namespace: str, name: str = "") -> str:
     version, plural = RESOURCES[kind]
     root = "api" if version == "v1" else "apis"
-    path = f"/{root}/{version}/namespaces/{namespace}/{plural}"
+    where = f"/namespaces/{namespace}" if namespace else ""
+    path = f"/{root}/{version}{where}/{plural}"
     return f"{path}/{name}" if name else path
 
 

@@ -42,6 +42,9 @@ class Metrics:
         )
         self.services = self._gauge("services", "InferenceServices that are known.")
         self.is_leader = self._gauge("is_leader", "1 while this replica holds the Lease.")
+        self.api_silence = self._gauge(
+            "api_silence_seconds", "How long the API server has not answered the watch's probe."
+        )
         self.experiment_verdict = self._gauge(
             "experiment_verdict",
             "1 for the verdict that a service's experiment stands at.",

@@ -23,6 +23,7 @@ from paceline_operator.report import Reporter
 from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.tuning_loop import TuningLoop
+from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Operation:
     broken: str = ""
     """Which of our tasks ended by a bug; liveness shows it."""
     watched: Watched | None = None
+    probe: WatchProbe | None = None
     _api: ApiClient | None = None
     _pods: HttpPodClient | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -94,7 +96,9 @@ class Operation:
             rounds.reports,
             lambda: datetime.now(UTC),
         )
+        self.probe = probe = WatchProbe(cluster, settings.watch_namespaces, watched, time.monotonic)
         self._begin(leader.run(), "leader")
+        self._begin(probe.run(), "watch probe")
         for number in range(settings.workers):
             self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
 
@@ -121,6 +125,7 @@ class Operation:
         self.metrics.queue_oldest_age.set(self.queue.oldest_age_s())
         self.metrics.services.set(len([*self.watched.keys()]) if self.watched else 0)
         self.metrics.is_leader.set(self.is_leading)
+        self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
         self.metrics.show_experiments(self.rounds.reports if self.rounds else {})
 
     def _begin(self, work: Coroutine[None, None, None], name: str) -> None:

@@ -26,6 +26,8 @@ def create_app(operation: Operation) -> web.Application:
         if not operation.has_started:
             problem = operation.start_problem or "not started yet"
             return web.Response(status=503, text=f"{problem}\n")
+        if operation.probe is not None and (problem := operation.probe.problem()):
+            return web.Response(status=503, text=f"{problem}\n")
         return web.Response(text="leading\n" if operation.is_leading else "standing by\n")
 
     async def metrics(_: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 """Probes tell the truth about the start, the Lease and the tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from aiohttp import web
@@ -11,8 +11,10 @@ from paceline_engine.limits import Limits
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
+from paceline_operator.render.labels import Manifest
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.tuning.model import SLA, TuningSpec
+from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
@@ -21,6 +23,22 @@ from paceline_testing.plant import Plant, laptop
 from paceline_testing.trial import Trial
 
 Client = TestClient[web.Request, web.Application]
+
+
+class Nothing:
+    """`Watched`, of an empty cluster."""
+
+    def keys(self) -> Iterable[str]:
+        return ()
+
+    def service(self, key: str) -> Manifest | None:
+        raise AssertionError(key)
+
+    def children(self, key: str) -> Iterable[Manifest]:
+        raise AssertionError(key)
+
+    def pods(self, key: str) -> Iterable[Manifest]:
+        raise AssertionError(key)
 
 
 @pytest.fixture
@@ -67,6 +85,28 @@ async def test_a_standby_is_ready(client: Client, operation: Operation, clock: M
     await _lead(operation, clock)
 
     assert await _ask(client, "/readyz") == (200, "leading\n")
+
+
+async def test_a_watch_that_hears_nothing_is_not_ready(
+    client: Client, operation: Operation, clock: ManualClock
+) -> None:
+    """The process lives, leads perhaps, and knows nothing of what happens."""
+    cluster = FakeCluster()
+    operation.has_started = True
+    operation.probe = WatchProbe(cluster, (), Nothing(), clock)
+    await operation.probe.try_once()
+    assert (await _ask(client, "/readyz"))[0] == 200
+
+    cluster.is_reachable = False
+    clock.advance(300)
+    await operation.probe.try_once()
+
+    status, text = await _ask(client, "/readyz")
+    assert status == 503
+    assert text.startswith("the API server has not answered for 300 s: ")
+    assert (await _ask(client, "/healthz"))[0] == 200
+    _, metrics = await _ask(client, "/metrics")
+    assert "paceline_operator_api_silence_seconds 300.0" in metrics
 
 
 async def test_a_leader_whose_queue_is_stuck_is_not_alive(

@@ -27,6 +27,15 @@ class FakeCluster:
         assert found is None or found["metadata"]["namespace"] == namespace
         return deepcopy(found)
 
+    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
+        self._reach("list", kind)
+        found = [one["metadata"] for (of, _), one in self.objects.items() if of == kind]
+        return {
+            f"{metadata['namespace']}/{metadata['name']}": int(metadata["resourceVersion"])
+            for metadata in found
+            if namespace in {"", metadata["namespace"]}
+        }
+
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         kind, name = _key(manifest)
         self._reach("apply", name)
