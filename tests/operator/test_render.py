@@ -114,6 +114,49 @@ def test_gpus_that_share_a_model_get_shared_memory() -> None:
     assert "dshm" not in {volume["name"] for volume in _pod()["volumes"]}
 
 
+@pytest.mark.parametrize(
+    ("uri", "source"),
+    [
+        (
+            "pvc://weights/small",
+            {"persistentVolumeClaim": {"claimName": "weights", "readOnly": True}},
+        ),
+        (
+            "oci://reg/small:1",
+            {"image": {"reference": "reg/small:1", "pullPolicy": "IfNotPresent"}},
+        ),
+        ("hf://org/small", None),
+    ],
+    ids=["pvc", "oci", "hf"],
+)
+def test_a_draft_model_has_a_place_of_its_own(uri: str, source: Manifest | None) -> None:
+    """Beside the model's, whose claim may be the same."""
+    speculative = {"method": "Draft", "draftModelUri": uri, "draftModelRevision": "abc"}
+    spec: dict[str, Any] = {
+        "model": {"uri": "pvc://weights/large"},
+        "engine": {"speculative": speculative},
+    }
+    environment = _environment(_engine(**spec))
+    mounts = {mount["name"]: mount["mountPath"] for mount in _engine(**spec)["volumeMounts"]}
+
+    assert environment["PACELINE_ENGINE_SPECULATIVE"] == "draft"
+    assert environment["PACELINE_ENGINE_DRAFT_MODEL_URI"] == uri
+    assert environment["PACELINE_ENGINE_DRAFT_MODEL_REVISION"] == "abc"
+    assert environment["PACELINE_ENGINE_MODEL_MOUNT"] == mounts["model"]
+    if source is None:
+        assert "draft-model" not in mounts
+    else:
+        assert _volume("draft-model", **spec) == {"name": "draft-model"} | source
+        assert environment["PACELINE_ENGINE_DRAFT_MODEL_MOUNT"] == mounts["draft-model"]
+
+
+def test_fp8_is_rendered_in_the_engines_words() -> None:
+    environment = _environment(_engine(engine={"quantization": "FP8", "kvCacheDtype": "FP8"}))
+
+    assert environment["PACELINE_ENGINE_QUANTIZATION"] == "fp8"
+    assert environment["PACELINE_ENGINE_KV_CACHE_DTYPE"] == "fp8"
+
+
 def test_adapters_have_room_and_a_claim_but_are_not_in_the_pod() -> None:
     """Which ones there are is hot: it is in the runtime configuration, as paths of the engine."""
     lora = {"maxAdapters": 4, "maxRank": 32, "claimName": "team"}

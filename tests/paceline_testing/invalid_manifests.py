@@ -288,6 +288,19 @@ CASES = (
         "live on one rank",
     ),
     Case(
+        "ranks have no draft model",
+        "spec.engine.speculative.method",
+        {"engine": {"speculative": {"method": "NGram"}, "tensorParallelSize": 2}} | _TWO_GPUS,
+        {
+            "engine": {
+                "speculative": {"method": "Draft", "draftModelUri": "builtin://x"},
+                "tensorParallelSize": 2,
+            }
+        }
+        | _TWO_GPUS,
+        "runs on one rank",
+    ),
+    Case(
         "a scheduling is known",
         "spec.engine.scheduling",
         {"engine": {"scheduling": "Dynamic"}},

@@ -85,7 +85,7 @@ class Speculative(Part):
     method: Literal["None", "NGram", "Draft"] = "None"
     """NGram looks guesses up in the sequence itself, Draft asks a smaller model for them."""
     draft_model_uri: ModelUri | None = None
-    """A smaller model with the same tokenizer; of `pvc://` only on the claim of `model.uri`."""
+    """A smaller model with the same vocabulary, by a URI like that of `model.uri`."""
     draft_model_revision: Revision | None = None
     """The commit of an hf:// draft model."""
     max_tokens: Annotated[int, Field(ge=1, le=16)] = 4
@@ -133,6 +133,11 @@ class Engine(Part):
             "self.tensorParallelSize == 1 || self.lora.maxAdapters == 0",
             "adapters live on one rank: not with tensorParallelSize above 1",
             ".lora.maxAdapters",
+        ),
+        Rule(
+            "self.tensorParallelSize == 1 || self.speculative.method != 'Draft'",
+            "a draft model runs on one rank: not with tensorParallelSize above 1",
+            ".speculative.method",
         ),
     )
 

@@ -7,6 +7,9 @@ def unsupported(spec: Spec) -> str:
     """Name the first field that asks for too much; empty where all is supported."""
     asks = {
         "model.uri s3://": spec.model.uri.startswith("s3://"),
+        "engine.speculative.draftModelUri s3://": (
+            spec.engine.speculative.draft_model_uri or ""
+        ).startswith("s3://"),
         f"engine.quantization {spec.engine.quantization}": spec.engine.quantization == "FP8",
         f"engine.kvCacheDtype {spec.engine.kv_cache_dtype}": spec.engine.kv_cache_dtype != "Auto",
         "engine.speculative.method Draft": spec.engine.speculative.method == "Draft",

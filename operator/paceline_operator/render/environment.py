@@ -9,6 +9,7 @@ from paceline_operator.api.units import amount
 from paceline_operator.render.volumes import (
     API_KEYS,
     CACHE,
+    DRAFT_MODEL,
     MODEL,
     RUN,
     RUNTIME_CONFIG,
@@ -61,6 +62,12 @@ def _chosen(engine: Engine) -> dict[str, str | int | None]:
         found |= _RANKS_MEET
     if engine.scheduling != "Continuous":
         found["PACELINE_ENGINE_SCHEDULING"] = engine.scheduling.lower()
+    if engine.kv_cache_dtype != "Auto":
+        found["PACELINE_ENGINE_KV_CACHE_DTYPE"] = engine.kv_cache_dtype.lower()
+    if engine.speculative.method == "Draft":
+        found["PACELINE_ENGINE_DRAFT_MODEL_URI"] = engine.speculative.draft_model_uri
+        found["PACELINE_ENGINE_DRAFT_MODEL_REVISION"] = engine.speculative.draft_model_revision
+        found["PACELINE_ENGINE_DRAFT_MODEL_MOUNT"] = DRAFT_MODEL
     if engine.lora.max_adapters:
         found["PACELINE_ENGINE_MAX_LORAS"] = engine.lora.max_adapters
         found["PACELINE_ENGINE_MAX_LORA_RANK"] = engine.lora.max_rank

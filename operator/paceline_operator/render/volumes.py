@@ -10,6 +10,7 @@ from paceline_operator.render.labels import Manifest, config_map_name, secret_na
 RUN: Final = "/run/paceline"
 CACHE: Final = "/cache"
 MODEL: Final = "/model"
+DRAFT_MODEL: Final = "/draft-model"
 RUNTIME_CONFIG: Final = "/etc/paceline/runtime"
 RUNTIME_TOKEN: Final = "/etc/paceline/token"  # noqa: S105 - a folder
 API_KEYS: Final = "/etc/paceline/api-keys"
@@ -50,6 +51,8 @@ def volumes(service: InferenceService) -> dict[str, Volume]:
     }
     if source := _model(service.spec.model.uri):
         found["model"] = Volume(source, _read_only(MODEL))
+    if source := _model(service.spec.engine.speculative.draft_model_uri or ""):
+        found["draft-model"] = Volume(source, _read_only(DRAFT_MODEL))
     if claim := service.spec.engine.lora.claim_name:
         source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         found["adapters"] = Volume(source, _read_only(ADAPTERS))
