@@ -1,10 +1,16 @@
 """A bad manifest is refused offline with the sentence that the API server would use."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from paceline_operator.api.validate import InvalidManifestError, validate
+from paceline_operator.decide.support import unsupported
 from paceline_testing.invalid_manifests import CASES, Case, failing, passing
 from paceline_testing.services import a_manifest
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 each_rule = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
@@ -31,6 +37,12 @@ def test_a_name_must_do_for_a_service_and_a_label(name: str) -> None:
     """The children carry the name: a Service's is a DNS label, a label's value is short."""
     with pytest.raises(InvalidManifestError, match=r"metadata\.name must be"):
         validate(a_manifest(name))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_taken_and_supported(path: Path) -> None:
+    """They are copied: one that is refused would be the first thing a stranger sees."""
+    assert unsupported(validate(yaml.safe_load(path.read_text())).spec) == ""
 
 
 def test_another_kind_is_refused() -> None:
