@@ -9,6 +9,7 @@ import msgspec
 from paceline_engine.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.constraint import Constraint
 from paceline_engine.control import LimitsControl
+from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.intake import refusal
 from paceline_engine.kv_cache.swap import Swapper
@@ -56,6 +57,7 @@ class Engine:
         scheduling: Scheduling = "continuous",
         adapters: Adapters | None = None,
         draft_tokens: int = 0,
+        proposer: Proposer | None = None,
     ) -> None:
         """Guess up to `draft_tokens` tokens per step and sequence, where that pays."""
         self.control = LimitsControl(limits, capacity)
@@ -67,6 +69,7 @@ class Engine:
             prefix_caching=prefix_caching and scheduling == "continuous",
             swapper=swapper,
             draft_tokens=draft_tokens,
+            proposer=proposer,
         )
         self.pacer = pacer
         self.log = StepLog()
@@ -238,11 +241,13 @@ class Engine:
         sampled = self.scheduler.settle(plan.batch, tokens, run_ended)
         self._unsent += map(_output, sampled)
         ended = self._clock()
+        # Guesses have a price of their own: the step model is of the step that verifies them.
+        wall_ms = (ended - started) * 1e3 - plan.draft_ms
         record = StepRecord(
             seq=self.totals.steps,
             at=ended,
-            wall_ms=(ended - started) * 1e3,
-            host_ms=(ended - started - (run_ended - run_started)) * 1e3,
+            wall_ms=wall_ms,
+            host_ms=wall_ms - (run_ended - run_started) * 1e3,
             decode=work.decode,
             prefill=work.prefill,
             context=work.context,

@@ -14,6 +14,9 @@ from types import FrameType
 from typing import Protocol
 
 from paceline_engine.adapters import Adapters
+from paceline_engine.drafting.draft_model import DraftModel
+from paceline_engine.drafting.loaded import LoadedDraft
+from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.engine import Engine
 from paceline_engine.errors import EngineError, StepHung
 from paceline_engine.fetching import download
@@ -67,6 +70,11 @@ class LoadedModel(Protocol):
         """Host memory for the blocks of preempted requests, if there is any."""
         ...
 
+    @property
+    def draft(self) -> LoadedDraft | None:
+        """A second model that guesses for it, where the settings name one."""
+        ...
+
     def write_tokenizer(self, run_dir: Path) -> None:
         """Put the tokenizer's files where the sidecar reads them."""
         ...
@@ -117,7 +125,8 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             swapper=model.swapper,
             scheduling=settings.scheduling,
             adapters=model.adapters,
-            draft_tokens=settings.speculative_tokens if settings.speculative == "ngram" else 0,
+            draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
+            proposer=_proposer(model, make_pacer),
         )
         watch = StepWatch(
             _step_timeout_s(settings, model.info),
@@ -150,6 +159,16 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
         raise
     finally:
         link.close()
+
+
+def _proposer(model: LoadedModel, make_pacer: MakePacer) -> Proposer | None:
+    """What guesses, where it is not the sequence itself."""
+    if model.draft is None:
+        return None
+    pacer = make_pacer(model.draft.info, model.capacity)
+    proposer = DraftModel(model.draft.runner, pacer, model.capacity, time.monotonic)
+    proposer.warm_up()
+    return proposer
 
 
 def _grammars(settings: Settings, info: ModelInfo) -> Grammars:

@@ -73,8 +73,17 @@ class Settings(BaseSettings):
     """`static` and `dynamic` batches are padded and run until all of their requests have ended."""
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
-    speculative: Literal["none", "ngram"] = "none"
-    """Guesses of coming tokens that a step verifies, where the step model says that it pays."""
+    speculative: Literal["none", "ngram", "draft"] = "none"
+    """Guesses of coming tokens that a step verifies, where the step model says that it pays.
+
+    `ngram` looks them up in the sequence itself, `draft` asks a second model.
+    """
+    draft_model_uri: str | None = None
+    """A smaller model of the same vocabulary, by a URI as `model_uri`; for `draft` alone."""
+    draft_model_revision: str | None = None
+    """Commit, tag or branch of an `hf://` draft model."""
+    draft_model_mount: Path = Path("/draft-model")
+    """Where an `oci://` or `pvc://` volume of the draft model is mounted."""
     speculative_tokens: int = Field(default=4, ge=1, le=16)
     """Guessed tokens per step and sequence at most."""
 
@@ -101,6 +110,24 @@ class Settings(BaseSettings):
                     f"{name} must be 0 with a tensor_parallel_size above 1, "
                     f"got {getattr(self, name)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _a_draft_has_a_model(self) -> "Settings":
+        is_draft = self.speculative == "draft"
+        if is_draft and self.draft_model_uri is None:
+            raise ValueError("draft_model_uri must be set where speculative is draft, got none")
+        for name in ("draft_model_uri", "draft_model_revision"):
+            if not is_draft and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} is for speculative draft alone, got {getattr(self, name)!r} "
+                    f"with {self.speculative}"
+                )
+        if is_draft and self.tensor_parallel_size > 1:
+            raise ValueError(
+                "tensor_parallel_size must be 1 where speculative is draft, "
+                f"got {self.tensor_parallel_size}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -57,3 +57,39 @@ def test_a_wrong_setting_is_named_with_its_rule(
     assert rule in caught.value.message
     assert name.removeprefix("PACELINE_ENGINE_").lower() in caught.value.message.lower()
     assert value in caught.value.message
+
+
+URI = "PACELINE_ENGINE_DRAFT_MODEL_URI"
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"PACELINE_ENGINE_SPECULATIVE": "draft"}, "draft_model_uri must be set"),
+        ({URI: "file:///x"}, "draft_model_uri is for speculative draft alone, got 'file:///x'"),
+        (
+            {"PACELINE_ENGINE_SPECULATIVE": "ngram", "PACELINE_ENGINE_DRAFT_MODEL_REVISION": "r"},
+            "draft_model_revision is for speculative draft alone, got 'r' with ngram",
+        ),
+        (
+            {
+                "PACELINE_ENGINE_SPECULATIVE": "draft",
+                URI: "file:///x",
+                "PACELINE_ENGINE_TENSOR_PARALLEL_SIZE": "2",
+            },
+            "tensor_parallel_size must be 1 where speculative is draft, got 2",
+        ),
+    ],
+    ids=["no model", "not asked for", "revision", "ranks"],
+)
+def test_a_draft_model_is_named_where_it_drafts_and_only_there(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
+) -> None:
+    """A model that nobody asks would take memory for nothing."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(BadSettings) as caught:
+        read_settings()
+
+    assert message in caught.value.message

@@ -26,9 +26,11 @@ from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.scheduling.waiting import LANES
 from paceline_engine.wire import SetLimits, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
-from paceline_testing.fake_runner import FakeSwapper
+from paceline_testing.fake_runner import FakeSwapper, right_at
 
 SCHEDULINGS: tuple[Scheduling, ...] = ("continuous", "continuous", "dynamic", "static")
+GUESSING = ((0, None), (3, None), (3, 6), (7, 8), (5, 0))
+"""Guessed tokens at most, and how often of eight a draft model is right, if there is one."""
 MAX_PROMPT = 40
 MAX_OUTPUT = 24
 MAX_MODEL_LEN = 48
@@ -67,7 +69,7 @@ arrivals = st.builds(
     length=st.one_of(st.integers(1, 12), st.integers(1, MAX_PROMPT)),
     seed=st.integers(0, 3),
     max_tokens=st.sampled_from([1, 2, 5, 12, MAX_OUTPUT, MAX_OUTPUT]),
-    min_tokens=st.integers(0, 4),
+    min_tokens=st.sampled_from([0, 0, 0, 2, 4]),
     ignore_eos=st.sampled_from([True, True, False]),
     lane=st.sampled_from(LANES),
     salt=st.sampled_from(["", "", "tenant"]),
@@ -80,12 +82,13 @@ class MoodyPacer(NoPacer):
 
     def __init__(self) -> None:
         self.allowed = 1 << 30
+        self.token_ms = 1.0
 
     def token_total(self, shape: StepShape, limits: Limits) -> int:  # noqa: ARG002 - the port's shape
         return self.allowed
 
     def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        return 1.0 + decode + prefill
+        return 1.0 + self.token_ms * (decode + prefill)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -97,7 +100,8 @@ class EngineMachine(RuleBasedStateMachine):
         prefix_caching=st.booleans(),
         num_slots=st.sampled_from([0, 2, 9, 40]),
         scheduling=st.sampled_from(SCHEDULINGS),
-        draft_tokens=st.sampled_from([0, 0, 3]),
+        guessing=st.sampled_from(GUESSING),
+        token_ms=st.sampled_from([1.0, 0.01]),
     )
     def start(  # noqa: PLR0917 - hypothesis passes them by name
         self,
@@ -106,11 +110,14 @@ class EngineMachine(RuleBasedStateMachine):
         prefix_caching: bool,
         num_slots: int,
         scheduling: Scheduling,
-        draft_tokens: int,
+        guessing: tuple[int, int | None],
+        token_ms: float,
     ) -> None:
+        draft_tokens, right_of_eight = guessing
         # The smallest pool holds one longest request and not a block more.
         num_blocks = -(-MAX_MODEL_LEN // block_size) + spare_blocks
         self.pacer = MoodyPacer()
+        self.pacer.token_ms = token_ms
         self.under_test = EngineUnderTest(
             a_capacity(
                 max_batch_size=6,
@@ -126,6 +133,8 @@ class EngineMachine(RuleBasedStateMachine):
             swapper=lambda runner: FakeSwapper(runner, num_slots),
             scheduling=scheduling,
             draft_tokens=draft_tokens,
+            # Like the model's own runner it reads back all that it has computed of a request.
+            guess=None if right_of_eight is None else right_at(right_of_eight, 7),
         )
         self.is_paced = scheduling == "continuous"
         self.num_slots = num_slots

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine import Engine
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Lane, Limits
@@ -109,11 +110,22 @@ class EngineUnderTest:
         swapper: Callable[[FakeRunner], Swapper] | None = None,
         scheduling: Scheduling = "continuous",
         draft_tokens: int = 0,
+        guess: Callable[[list[int]], int] | None = None,
+        guess_pacer: Pacer | None = None,
     ) -> None:
+        """With `guess` drafts come of a second model, which chooses tokens by it."""
         self.capacity = capacity or a_capacity()
         self.info = info or a_model_info()
         self.clock = ManualClock()
         self.runner = FakeRunner(self.capacity, self.info.vocab_size)
+        self.guesser: FakeRunner | None = None
+        self.proposer: DraftModel | None = None
+        if guess is not None:
+            self.guesser = FakeRunner(self.capacity, self.info.vocab_size)
+            self.guesser.choose = guess  # type: ignore[method-assign, assignment] # by the test
+            self.proposer = DraftModel(
+                self.guesser, guess_pacer or NoPacer(), self.capacity, self.clock
+            )
         self.engine = Engine(
             self.runner,
             self.info,
@@ -125,6 +137,7 @@ class EngineUnderTest:
             scheduling=scheduling,
             swapper=None if swapper is None else swapper(self.runner),
             draft_tokens=draft_tokens,
+            proposer=self.proposer,
         )
         self.outputs: dict[str, list[Output]] = {}
         self.finished: list[str] = []

@@ -59,6 +59,10 @@ class FakeModel:
     def swapper(self) -> None:
         """No host memory."""
 
+    @property
+    def draft(self) -> None:
+        """No second model."""
+
     def write_tokenizer(self, run_dir: Path) -> None:
         """Write files that no test reads."""
         (run_dir / "tokenizer.json").write_text("{}")

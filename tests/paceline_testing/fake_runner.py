@@ -24,6 +24,16 @@ def continuation(prompt_ids: list[int], count: int, vocab_size: int) -> list[int
     return token_ids[len(prompt_ids) :]
 
 
+def right_at(of_eight: int, vocab_size: int) -> Callable[[list[int]], int]:
+    """A draft model that is right at so many of eight places."""
+
+    def guess(known: list[int]) -> int:
+        slips = len(known) % 8 >= of_eight
+        return (next_token(known, vocab_size) + slips) % vocab_size
+
+    return guess
+
+
 class FakeRunner:
     """Keeps tokens in block slots where a model keeps keys and values.
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from paceline_engine.limits import Lane
 
-_START = 0.5
 _TRIALS = 8.0
 """Guesses of the lane that one request's own are weighed against."""
 _MEMORY = 0.98
@@ -30,6 +29,8 @@ class Rate:
 class Acceptance:
     """Learns from every draft; a lane is a class of traffic of its own."""
 
+    start: float
+    """What is believed of a guess before any was tried."""
     lanes: dict[Lane, Rate] = field(default_factory=dict)
     requests: dict[str, Rate] = field(default_factory=dict)
 
@@ -66,5 +67,5 @@ class Acceptance:
     def _lane(self, lane: Lane) -> float:
         rate = self.lanes.get(lane)
         if rate is None:
-            return _START
-        return (rate.held + _TRIALS * _START) / (rate.tried + _TRIALS)
+            return self.start
+        return (rate.held + _TRIALS * self.start) / (rate.tried + _TRIALS)

@@ -1,5 +1,10 @@
 """Prompt lookup: what followed the newest tokens when they last occurred (Saxena, 2023)."""
 
+from collections.abc import Sequence
+
+from paceline_engine.drafting.proposer import Ask, Proposal
+from paceline_engine.request import Request
+
 _LENGTH = 3
 """Tokens that must agree: two agree by chance too often, four find less."""
 _WINDOW = 4096
@@ -38,3 +43,42 @@ class Lookup:
         for index in range(first, end):
             self._ends[tuple(token_ids[index - _LENGTH : index])] = index
         self._seen = max(end, _LENGTH)
+
+
+class Lookups:
+    """Implements the `Proposer` port: each request guesses from its own tokens, in no time."""
+
+    first_chance = 0.5
+
+    def __init__(self) -> None:
+        """Know no request yet."""
+        self._lookups: dict[str, Lookup] = {}
+
+    def reach(self, request: Request, most: int) -> int:
+        """See `Proposer`."""
+        lookup = self._lookups.setdefault(request.id, Lookup())
+        return len(lookup.propose(request.token_ids, most))
+
+    def pending(self, request: Request) -> int:  # noqa: ARG002 - the port's shape
+        """Nothing: what is known is indexed as it is asked for."""
+        return 0
+
+    def ms(self, asks: Sequence[Ask]) -> float:  # noqa: ARG002 - the port's shape
+        """No time to speak of."""
+        return 0.0
+
+    def ms_of_one(self, rows: int, context: int) -> float:  # noqa: ARG002 - the port's shape
+        """No time to speak of."""
+        return 0.0
+
+    def propose(self, asks: Sequence[Ask]) -> Proposal:
+        """See `Proposer`."""
+        found = {
+            ask.request.id: self._lookups[ask.request.id].propose(ask.request.token_ids, ask.count)
+            for ask in asks
+        }
+        return Proposal({id_: draft for id_, draft in found.items() if draft})
+
+    def forget(self, request: Request) -> None:
+        """See `Proposer`."""
+        self._lookups.pop(request.id, None)

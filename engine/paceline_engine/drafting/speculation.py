@@ -1,162 +1,204 @@
 """Speculation: which running requests get a draft, and how long, so that the step pays for it.
 
-With `d` decodes a step makes `d` tokens in `t(d)`. A guess that is right with chance `a` adds its
-tokens' chances, and costs what the step model says:
-
-    tokens = d + sum of a_i^j     over the guesses j = 1.. of each draft
-    time   = t(d, guesses as prefill beside it)
-
-A guess is worth it where its chance is above its share of that time; the whole draft, where
-tokens / time is above `d / t(d)`. Where the model has no price yet, every guess is tried.
+A guess is worth it where its chance is above its share of the step's time; the whole draft, where
+the step makes more tokens in its time than without (`price.py`). A proposer that has yet to take
+in much of a request does so over several steps, a part in each, once that is worth it: where the
+tokens to come save more than it costs. How many will come nobody knows; about as many as there
+were already is the guess that is never far from the best. What all of this may lose in the worst
+case is bounded (`purse.py`). Where the step model has no price yet, every guess is tried.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from paceline_engine.drafting.acceptance import Acceptance
-from paceline_engine.drafting.ngram import Lookup
+from paceline_engine.drafting.price import MARGIN, Price
+from paceline_engine.drafting.proposer import Ask, Proposal, Proposer
+from paceline_engine.drafting.purse import Purse
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.request import Request
 
-Draft = tuple[int, ...]
-
-_MARGIN = 1.05
-"""A draft that is predicted to win less than this may as well lose."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Guess:
-    request: Request
-    tokens: Draft
-    chance: float
-    """Of each token, given those before it."""
-
-    @property
-    def context(self) -> int:
-        """Keys that each of its tokens attends to."""
-        return self.request.num_computed
+_SOON = 16
+"""Known tokens that are taken in beside a draft; more are caught up with before it."""
+_CATCH_UP = 256
+"""Tokens of all requests that one step catches up with at most: it delays every decode."""
+_HALVINGS = 5
+"""How often less is tried where the whole is too long or too dear."""
 
 
 @dataclass(slots=True)
 class Speculation:
-    """Proposes drafts by lookup, and learns from what became of them."""
+    """Asks for drafts where they pay, and learns from what became of them."""
 
     max_tokens: int
     """Of one draft."""
     max_model_len: int
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    proposer: Proposer
+    acceptance: Acceptance = field(init=False)
+    purse: Purse = field(default_factory=Purse)
     num_drafted: int = 0
     """Guessed tokens that were computed, since start."""
     num_accepted: int = 0
     """Of these, those that were right."""
-    _lookups: dict[str, Lookup] = field(default_factory=dict)
+    _price: Price | None = None
+    """Of the step that is planned or runs."""
 
-    def drafts(
-        self, decoding: Sequence[Request], pacer: Pacer, *, context: int, room: int
-    ) -> dict[str, Draft]:
-        """Choose drafts by request for a step of nothing but `decoding`.
+    def __post_init__(self) -> None:
+        """Begin with what the proposer is believed to be worth."""
+        self.acceptance = Acceptance(self.proposer.first_chance)
+
+    def plan(
+        self,
+        decoding: Sequence[Request],
+        pacer: Pacer,
+        *,
+        context: int,
+        room: int,
+        allowed_ms: float = inf,
+    ) -> list[Ask]:
+        """Choose what to ask for a step of nothing but `decoding`; nothing where it does not pay.
 
         `context` is the sum of their contexts, `room` the tokens that the step may hold beside
-        one for each. Empty where drafts do not pay.
+        one for each, `allowed_ms` what it may take with a draft model's time.
         """
-        price = _Price(pacer, len(decoding), context)
-        if not price.is_open():
-            return {}
-        guesses = [guess for each in decoding if (guess := self._guess(each, room)) is not None]
-        if not guesses:
-            return {}
-        worth = price.least_chance(guesses)
-        kept = _fitting([_cut(guess, worth) for guess in guesses], room)
-        if not kept or not price.pays(kept):
-            self.acceptance.rest()
-            return {}
-        return {guess.request.id: guess.tokens for guess in kept}
+        price = self._price = Price(pacer, self.proposer, len(decoding), context)
+        asks = self._asks(decoding, price, room, allowed_ms)
+        if not asks:
+            self.purse.save_up(price.plain_ms)
+        return asks
+
+    def propose(self, asks: Sequence[Ask]) -> Proposal:
+        """Get the drafts that were planned, or shorter ones, and pay for them."""
+        proposal = self.proposer.propose(asks)
+        if self._price is not None and self._price.is_known:
+            drafts = proposal.drafts
+            made = [
+                replace(ask, count=len(drafts[ask.request.id]))
+                for ask in asks
+                if ask.request.id in drafts
+            ]
+            self.purse.spend(self._price.verify_ms(made) + proposal.ms)
+        return proposal
 
     def verified(self, request: Request, *, drafted: int, accepted: int) -> None:
         """Learn what became of a draft."""
         self.num_drafted += drafted
         self.num_accepted += accepted
         self.acceptance.learn(request.id, request.lane, held=accepted, drafted=drafted)
+        if self._price is not None:
+            self.purse.earn(accepted * self._price.token_ms)
 
     def forget(self, request: Request) -> None:
         """The request is gone."""
-        self._lookups.pop(request.id, None)
+        self.proposer.forget(request)
         self.acceptance.forget(request.id)
 
-    def _guess(self, request: Request, room: int) -> _Guess | None:
-        # What adjusts scores by the tokens before, or tells of them, is computed one by one.
-        left = request.sampling.max_tokens - request.num_output_tokens - 1
-        most = min(self.max_tokens, left, self.max_model_len - len(request.token_ids) - 1, room)
-        if most < 1 or not request.is_plain:
-            return None
-        lookup = self._lookups.setdefault(request.id, Lookup())
-        tokens = lookup.propose(request.token_ids, most)
-        if not tokens:
-            return None
-        return _Guess(request, tokens, self.acceptance.of(request.id, request.lane))
-
-
-class _Price:
-    """What guesses cost beside a step's decodes."""
-
-    def __init__(self, pacer: Pacer, decodes: int, context: int) -> None:
-        self._pacer = pacer
-        self._decodes = decodes
-        self._context = context
-        self._plain_ms = self._ms(0, 0)
-
-    def is_open(self) -> bool:
-        """Tell whether a certain guess for each decode would pay: if not, none is looked for."""
-        if self._plain_ms <= 0:
-            return True
-        extra_ms = self._ms(self._decodes, self._context) - self._plain_ms
-        return _MARGIN * extra_ms < self._plain_ms
-
-    def least_chance(self, guesses: Sequence[_Guess]) -> float:
-        """The chance that a guess needs: its time, in tokens of a step without any."""
-        if self._plain_ms <= 0:
-            return 0.0
-        extra_ms = self._with(guesses) - self._plain_ms
-        each_ms = extra_ms / sum(len(guess.tokens) for guess in guesses)
-        return max(0.0, _MARGIN * each_ms * self._decodes / self._plain_ms)
-
-    def pays(self, guesses: Sequence[_Guess]) -> bool:
-        """Tell whether the step makes more tokens in its time with these guesses."""
-        if self._plain_ms <= 0:
-            return True
-        tokens = self._decodes + sum(_expected(guess) for guess in guesses)
-        return tokens / self._with(guesses) > _MARGIN * self._decodes / self._plain_ms
-
-    def _with(self, guesses: Sequence[_Guess]) -> float:
-        tokens = sum(len(guess.tokens) for guess in guesses)
-        return self._ms(tokens, sum(len(guess.tokens) * guess.context for guess in guesses))
-
-    def _ms(self, tokens: int, attention: int) -> float:
-        return self._pacer.predict_ms(
-            decode=self._decodes, prefill=tokens, context=self._context, attention=attention
+    def _asks(
+        self, decoding: Sequence[Request], price: Price, room: int, allowed_ms: float
+    ) -> list[Ask]:
+        if not price.is_open():
+            return []
+        wanted = [ask for each in decoding if (ask := self._ask(each, room)) is not None]
+        if not wanted:
+            return []
+        # As if all were caught up with: what each costs from then on.
+        steady = [ask if ask.pending <= _SOON else replace(ask, pending=_SOON) for ask in wanted]
+        worth = price.least_chance(steady)
+        kept = _fitting([_cut(ask, worth) for ask in steady], room)
+        if not kept or not price.pays(kept):
+            self.acceptance.rest()
+            return []
+        pending = {ask.request.id: ask.pending for ask in wanted}
+        ready = [ask for ask in kept if pending[ask.request.id] <= _SOON]
+        late = [
+            replace(ask, pending=pending[ask.request.id], count=0)
+            for ask in kept
+            if pending[ask.request.id] > _SOON
+        ]
+        if late:
+            late = self._worth_it(late, price, price.saved_ms(kept))
+            ready = ready if ready and price.pays(ready) else []
+        return next(
+            (asks for asks in _less_and_less(ready, late) if self._may(asks, price, allowed_ms)), []
         )
 
+    def _ask(self, request: Request, room: int) -> Ask | None:
+        # What adjusts scores by the tokens before, or tells of them, is computed one by one.
+        most = min(self.max_tokens, self._left(request) - 1, room)
+        if most < 1 or not request.is_plain:
+            return None
+        count = self.proposer.reach(request, most)
+        if not count:
+            return None
+        chance = self.acceptance.of(request.id, request.lane)
+        return Ask(request, self.proposer.pending(request), count, chance)
 
-def _expected(guess: _Guess) -> float:
-    """Tokens that a draft adds on average."""
-    return sum(guess.chance**count for count in range(1, len(guess.tokens) + 1))
+    def _left(self, request: Request) -> int:
+        """Tokens that may still come."""
+        return min(
+            request.sampling.max_tokens - request.num_output_tokens,
+            self.max_model_len - len(request.token_ids),
+        )
+
+    def _worth_it(self, late: Sequence[Ask], price: Price, saved_ms: float) -> list[Ask]:
+        """Keep those whose tokens to come save more than it costs to catch up with them."""
+        if not price.is_known:
+            return list(late)
+        return [
+            ask
+            for ask in late
+            if saved_ms * min(self._left(ask.request), ask.request.num_output_tokens)
+            > MARGIN * self.proposer.ms([ask])
+        ]
+
+    def _may(self, asks: Sequence[Ask], price: Price, allowed_ms: float) -> bool:
+        """Tell whether the step may take so long, and lose so much if every guess is wrong."""
+        if not price.is_known:
+            return True
+        own_ms, verify_ms = self.proposer.ms(asks), price.verify_ms(asks)
+        # What takes no time of its own is within the step's tokens, and so within its target.
+        is_soon = own_ms <= 0 or price.plain_ms + verify_ms + own_ms <= allowed_ms
+        return is_soon and self.purse.covers(verify_ms + own_ms)
 
 
-def _cut(guess: _Guess, least_chance: float) -> _Guess:
+def _cut(ask: Ask, least_chance: float) -> Ask:
     """Keep the tokens that are likely enough."""
-    count, chance = 0, guess.chance
-    while count < len(guess.tokens) and chance > least_chance:
+    count, chance = 0, ask.chance
+    while count < ask.count and chance > least_chance:
         count += 1
-        chance *= guess.chance
-    return _Guess(guess.request, guess.tokens[:count], guess.chance)
+        chance *= ask.chance
+    return ask if count == ask.count else replace(ask, count=count)
 
 
-def _fitting(guesses: Sequence[_Guess], room: int) -> list[_Guess]:
+def _fitting(asks: Sequence[Ask], room: int) -> list[Ask]:
     """Keep the likeliest that fit into the step."""
     kept = []
-    for guess in sorted(guesses, key=lambda guess: -guess.chance):
-        tokens = guess.tokens[:room]
-        room -= len(tokens)
-        if tokens:
-            kept.append(_Guess(guess.request, tokens, guess.chance))
+    for ask in sorted(asks, key=lambda ask: -ask.chance):
+        count = min(ask.count, room)
+        room -= count
+        if count:
+            kept.append(ask if count == ask.count else replace(ask, count=count))
     return kept
+
+
+def _less_and_less(ready: Sequence[Ask], late: Sequence[Ask]) -> Iterator[list[Ask]]:
+    """Everything, then half of each draft and of what is caught up with, and so on."""
+    for halvings in range(_HALVINGS if ready or late else 0):
+        drafts = [
+            replace(ask, count=max(1, ask.count >> halvings)) if halvings else ask for ask in ready
+        ]
+        yield [*drafts, *_part(late, _CATCH_UP >> halvings)]
+        if drafts and late:
+            yield drafts
+
+
+def _part(late: Sequence[Ask], tokens: int) -> list[Ask]:
+    """As many tokens of those that came first as one step takes."""
+    taken = []
+    for ask in late:
+        pending = min(ask.pending, tokens)
+        tokens -= pending
+        if pending:
+            taken.append(replace(ask, pending=pending))
+    return taken

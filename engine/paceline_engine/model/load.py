@@ -13,12 +13,14 @@ from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
+from paceline_engine.drafting.loaded import LoadedDraft
 from paceline_engine.errors import BadSettings
 from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.draft import OpenedDraft, open_draft
 from paceline_engine.model.group import Group
 from paceline_engine.model.identity import cost_features, device_name
 from paceline_engine.model.layers.rotary import rotations
@@ -54,6 +56,8 @@ class LoadedModel:
     """Where the settings allow any."""
     group: Group = field(default_factory=Group)
     """The ranks that run it."""
+    draft: LoadedDraft | None = None
+    """A second model that guesses for it, where the settings name one."""
 
     def write_tokenizer(self, run_dir: Path) -> None:
         """Put the tokenizer's files where the sidecar reads them."""
@@ -63,16 +67,18 @@ class LoadedModel:
 def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     """Load what `settings` name, or raise the `EngineError` that says why it cannot be had."""
     progress("fetching", 0.0)
-    located = locate(settings.model_uri, settings.model_revision, _places(settings))
+    places = _places(settings)
+    located = locate(settings.model_uri, settings.model_revision, places)
     progress("reading", 0.0)
     checkpoint = open_checkpoint(located.path)
+    draft = open_draft(settings, places, checkpoint)
     shard_of(checkpoint.config, settings.tensor_parallel_size)  # refused before ranks are started
     _device(settings, rank=0)
     group = Group(0, settings.tensor_parallel_size)
     if group.size > 1:
         group.start(_follow, (settings, located.path))
     try:
-        return _load(settings, located, checkpoint, group, progress)
+        return _load(settings, located, checkpoint, group, progress, draft=draft)
     except BaseException:
         group.kill()
         raise
@@ -89,31 +95,52 @@ def _follow(group: Group, told: tuple[Settings, Path], rendezvous: Path) -> None
 
 
 def _load(
-    settings: Settings, located: Located, checkpoint: Checkpoint, group: Group, progress: Progress
+    settings: Settings,
+    located: Located,
+    checkpoint: Checkpoint,
+    group: Group,
+    progress: Progress,
+    *,
+    draft: OpenedDraft | None = None,
 ) -> LoadedModel:
     """Load one rank's part."""
     device = _device(settings, group.rank)
     dtype = _dtype(settings, device)
+    if draft is not None:
+        configs = [checkpoint.config, draft.checkpoint.config]
+        memory.require_both_fit(configs, dtype, settings.quantization, memory.measure(device))
     loras = settings.max_loras
     adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
     decoder = _decoder(
         checkpoint, settings, device, dtype, progress=progress, adapters=adapters, group=group
     )
+    guesser = _guesser(draft, settings, device, dtype, progress)
     config = decoder.config
-    step_bytes = memory.peak_step_bytes(config, settings.max_token_budget, dtype)
-    kv_bytes = memory.kv_bytes(settings, device, memory.measure(device), step_bytes)
-    capacity = memory.capacity(settings, config, dtype, device, group.least(kv_bytes))
-    kv = _kv(decoder, capacity)
-    runner = _runner(
-        decoder, kv, capacity, checkpoint.eos_token_ids, adapters=adapters, group=group
+    configs = [config] if guesser is None else [config, guesser.config]
+    step_bytes = max(
+        memory.peak_step_bytes(each, settings.max_token_budget, dtype) for each in configs
     )
+    kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
+    capacity = memory.capacity(settings, config, dtype, device, kv_bytes, beside=configs[1:])
+    kv = _kv(decoder, capacity)
+    # One for both: what draws with the same number draws the same token.
+    sampler = Sampler(checkpoint.eos_token_ids, salt=os.urandom(16))
+    runner = _runner(decoder, kv, capacity, sampler, adapters=adapters, group=group)
+    loaded_draft = None
+    if draft is not None and guesser is not None:
+        draft_info = _info(draft.located, draft.checkpoint, capacity, guesser, settings)
+        loaded_draft = LoadedDraft(
+            _runner(guesser, _kv(guesser, capacity), capacity, sampler), draft_info
+        )
     progress("warming up", 0.0)
     if group.rank == 0:
         warm_up(runner, capacity)
     progress("warming up", 1.0)
     info = _info(located, checkpoint, capacity, decoder, settings)
     swapper = _swapper(kv, settings, dtype, decoder)
-    return LoadedModel(runner, info, capacity, checkpoint.tokenizer, swapper, adapters, group)
+    return LoadedModel(
+        runner, info, capacity, checkpoint.tokenizer, swapper, adapters, group, loaded_draft
+    )
 
 
 def _places(settings: Settings) -> Places:
@@ -176,6 +203,20 @@ def _decoder(
         return decoder
 
 
+def _guesser(
+    draft: OpenedDraft | None,
+    settings: Settings,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+) -> Decoder | None:
+    if draft is None:
+        return None
+    return _decoder(
+        draft.checkpoint, settings, device, dtype, progress=progress, adapters=None, group=Group()
+    )
+
+
 def _kv(decoder: Decoder, capacity: Capacity) -> KvTensors:
     return allocate(
         decoder.config,
@@ -198,10 +239,10 @@ def _runner(
     decoder: Decoder,
     kv: KvTensors,
     capacity: Capacity,
-    eos_token_ids: tuple[int, ...],
+    sampler: Sampler,
     *,
-    adapters: LoraAdapters | None,
-    group: Group,
+    adapters: LoraAdapters | None = None,
+    group: Group | None = None,
 ) -> ModelRunner:
     config, device, dtype = decoder.config, decoder.embedding.device, decoder.embedding.dtype
     tables = rotations(config, capacity.max_model_len).to(device)
@@ -210,7 +251,6 @@ def _runner(
         attention = cpu_attention(config, decoder.ops, kv, tables, dtype)
     else:
         attention = KernelAttention(config, kv, tables)
-    sampler = Sampler(eos_token_ids, salt=os.urandom(16))
     return ModelRunner(
         decoder, attention, sampler, capacity.block_size, adapters=adapters, group=group
     )

@@ -1,5 +1,6 @@
 """How much memory there is, and how many KV blocks fit into what the weights leave."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,18 @@ def require_weights_fit(
         )
 
 
+def require_both_fit(
+    configs: Sequence[ModelConfig], dtype: torch.dtype, quantization: Quantization, memory: Memory
+) -> None:
+    """Refuse a draft model, the second, whose weights do not fit beside the model's."""
+    model_bytes, draft_bytes = (weight_bytes(each, dtype, quantization) for each in configs)
+    if model_bytes + draft_bytes > memory.free_bytes:
+        raise DoesNotFit(
+            f"The weights need {_gib(model_bytes)} and the draft model's {_gib(draft_bytes)}, "
+            f"but only {_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} are free."
+        )
+
+
 def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) -> int:
     """What the widest moment of a full step takes beside weights and cache: an estimate.
 
@@ -99,10 +112,19 @@ def kv_bytes(settings: Settings, device: torch.device, memory: Memory, step_byte
 
 
 def capacity(
-    settings: Settings, config: ModelConfig, dtype: torch.dtype, device: torch.device, kv: int
+    settings: Settings,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv: int,
+    *,
+    beside: Sequence[ModelConfig] = (),
 ) -> Capacity:
-    """Cut `kv` bytes into blocks, and the longest sequence to what they hold."""
-    per_token = config.kv_bytes_per_token(dtype.itemsize)
+    """Cut `kv` bytes into blocks, and the longest sequence to what they hold.
+
+    Models `beside` the first have every block once more.
+    """
+    per_token = sum(each.kv_bytes_per_token(dtype.itemsize) for each in (config, *beside))
     num_blocks = kv // (per_token * settings.block_size)
     held = num_blocks * settings.block_size
     asked = settings.max_model_len

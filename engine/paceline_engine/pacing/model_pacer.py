@@ -75,6 +75,11 @@ class ModelPacer:
                 return looked
         return totals.better(most, least)
 
+    def allowed_ms(self, shape: StepShape, limits: Limits) -> float:
+        """Predicted time that this step may take to keep its target; infinite without one."""
+        target_ms = self._step_target_ms(shape, limits)
+        return math.inf if target_ms is None else target_ms / self._residuals.q_r
+
     def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:
         """Predicted step time in milliseconds, without the safety factor q_r."""
         tokens = decode + prefill

@@ -1,6 +1,7 @@
 """Pacer (Protocol): what the scheduler asks before a step, and tells after it."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from paceline_engine.limits import Limits
@@ -30,6 +31,10 @@ class Pacer(Protocol):
         """Tokens (decode and prefill) this step may hold: within [decode, limits.token_budget]."""
         ...
 
+    def allowed_ms(self, shape: StepShape, limits: Limits) -> float:
+        """Predicted time that this step may take to keep its target; infinite without one."""
+        ...
+
     def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:
         """Predicted step time in milliseconds, without the safety factor q_r."""
         ...
@@ -53,6 +58,10 @@ class NoPacer:
     def token_total(self, shape: StepShape, limits: Limits) -> int:  # noqa: ARG002 - the port's shape
         """Allow the whole budget."""
         return limits.token_budget
+
+    def allowed_ms(self, shape: StepShape, limits: Limits) -> float:  # noqa: ARG002 - the port's shape
+        """Keep no target."""
+        return inf
 
     def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
         """Predict nothing."""

@@ -1,8 +1,9 @@
 """Drafts in a step: slices that carry them, and what is taken in of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from paceline_engine.drafting.proposer import Ask
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.pacing.pacer import Pacer
@@ -22,25 +23,32 @@ class Drafts:
     blocks: BlockLedger
     pacer: Pacer
 
-    def batch(self, decodes: Sequence[Slice], *, context: int, room: int) -> Batch:
-        """Put drafts behind decodes, as far as there are blocks for them.
+    def batch(
+        self, decodes: Sequence[Slice], *, context: int, room: int, allowed_ms: float
+    ) -> tuple[Batch, float]:
+        """Put drafts behind decodes, as far as there are blocks for them; the time they took, ms.
 
-        Nobody gives way to a guess: the block that each running request may need next stays free.
+        `allowed_ms` is what the step may take where guessing itself takes time.
         """
-        requests = [piece.request for piece in decodes]
-        drafts = self.speculation.drafts(requests, self.pacer, context=context, room=room)
+        asks = self.speculation.plan(
+            [piece.request for piece in decodes],
+            self.pacer,
+            context=context,
+            room=room,
+            allowed_ms=allowed_ms,
+        )
+        if not asks:
+            return Batch(tuple(decodes), num_decodes=len(decodes)), 0.0
+        proposal = self.speculation.propose([self._held(ask, len(decodes)) for ask in asks])
         plain, drafted = [], []
         for piece in decodes:
-            draft = drafts.get(piece.request.id, ())
-            if draft:
-                spare = len(decodes)
-                held = self.blocks.stretch(piece.request, len(draft) + 1, spare=spare)
-                draft = draft[: held - 1]
+            draft = proposal.drafts.get(piece.request.id, ())
             if draft:
                 drafted.append(_drafted(piece, draft))
             else:
                 plain.append(piece)
-        return Batch((*plain, *drafted), num_decodes=len(plain), num_drafted=len(drafted))
+        batch = Batch((*plain, *drafted), num_decodes=len(plain), num_drafted=len(drafted))
+        return batch, proposal.ms
 
     def take_in(
         self, piece: Slice, tokens: Sequence[int], reason_of: ReasonOf
@@ -59,6 +67,16 @@ class Drafts:
         request.num_computed = len(request.token_ids) - 1
         self.blocks.seal(request, piece.start)
         return reason
+
+    def _held(self, ask: Ask, spare: int) -> Ask:
+        """Hold blocks for the guesses, as many as are free.
+
+        Nobody gives way to a guess: the block that each running request may need next stays free.
+        """
+        if not ask.count:
+            return ask
+        held = self.blocks.stretch(ask.request, ask.count + 1, spare=spare)
+        return ask if held > ask.count else replace(ask, count=held - 1)
 
 
 def _drafted(piece: Slice, draft: tuple[int, ...]) -> Slice:

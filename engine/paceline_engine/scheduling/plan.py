@@ -19,3 +19,5 @@ class Plan:
     """Sum of the context lengths of the decodes, tokens."""
     copies: tuple[BlockCopy, ...] = ()
     """To and from host memory, before the step runs."""
+    draft_ms: float = 0.0
+    """Time that guesses have taken already."""

@@ -10,6 +10,8 @@ copied to host memory and back, or computed again, whichever is cheaper; its out
 
 from collections.abc import Collection, Iterator, Sequence
 
+from paceline_engine.drafting.ngram import Lookups
+from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.kv_cache.swap import Swapper
@@ -46,8 +48,9 @@ class Scheduler:
         prefix_caching: bool = True,
         swapper: Swapper | None = None,
         draft_tokens: int = 0,
+        proposer: Proposer | None = None,
     ) -> None:
-        """Guess up to `draft_tokens` tokens of each decode; 0 never guesses."""
+        """Guess up to `draft_tokens` tokens of each decode, 0 never; by lookup, if not told how."""
         self.blocks = BlockLedger(
             capacity.num_blocks,
             capacity.block_size,
@@ -72,7 +75,9 @@ class Scheduler:
             capacity, self.rows, self.waiting, self.blocks, displace=self._displace
         )
         self._slacks = Slacks()
-        self.speculation = Speculation(draft_tokens, capacity.max_model_len)
+        self.speculation = Speculation(
+            draft_tokens, capacity.max_model_len, Lookups() if proposer is None else proposer
+        )
         self._drafts = Drafts(self.speculation, self.blocks, pacer)
 
     @property
@@ -156,12 +161,17 @@ class Scheduler:
         if self.num_preemptions - preempted_before > preemptions:
             decodes = [piece for piece in decodes if piece.request.state is State.RUNNING]
             context = sum(piece.start for piece in decodes) + len(decodes)
-        if prefills or not self.speculation.max_tokens:
+        draft_ms = 0.0
+        if prefills or not (decodes and self.speculation.max_tokens):
             batch = Batch((*decodes, *prefills), num_decodes=len(decodes))
         else:
             room = total - len(decodes)
-            batch = self._drafts.batch(decodes, context=context, room=room)
-        return Plan(batch, total, preemptions, context, self.blocks.swap.take_copies())
+            allowed_ms = self._pacer.allowed_ms(shape, paced)
+            batch, draft_ms = self._drafts.batch(
+                decodes, context=context, room=room, allowed_ms=allowed_ms
+            )
+        copies = self.blocks.swap.take_copies()
+        return Plan(batch, total, preemptions, context, copies, draft_ms)
 
     def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
         """Take in a step that has run; the requests that got a token, some of them finished."""

@@ -15,6 +15,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     at: float
     """End of the step."""
     wall_ms: float
+    """Without the time that a draft model took before it."""
     host_ms: float
     """Of `wall_ms`: scheduling, preparation and settling on the host."""
     decode: int

@@ -2,12 +2,15 @@
 
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
+from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine import Engine
 from paceline_engine.limits import Limits
 from paceline_engine.model.load import LoadedModel, load_model
@@ -108,16 +111,26 @@ def test_prompts_come_before_guesses() -> None:
     assert [piece.request.id for piece in seen[0].slices] == ["a", "b"]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """A tiny Llama that attends weakly: mostly its newest token decides, so it soon repeats."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tiny = make_tiny_model(folder, "llama", seed=3)
+def make_weakly_attending(folder: Path, *, seed: int) -> None:
+    """A tiny Llama in which mostly the newest token decides, so it soon repeats."""
+    tiny = make_tiny_model(folder, "llama", seed=seed)
     with torch.no_grad():
         for name, parameter in tiny.named_parameters():
             if "o_proj" in name or "down_proj" in name:
                 parameter.mul_(0.02)
     tiny.save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Two such models by their seeds."""
+    made = {seed: tmp_path_factory.mktemp(f"tiny-{seed}") for seed in (3, 4)}
+    for seed, folder in made.items():
+        make_weakly_attending(folder, seed=seed)
+    return made
+
+
+def load(folder: Path, draft: Path | None = None) -> LoadedModel:
     settings = Settings(
         model_uri=f"file://{folder}",
         device="cpu",
@@ -126,6 +139,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
         max_batch_size=8,
         max_token_budget=256,
         kv_cache_bytes=4 << 20,
+        speculative="none" if draft is None else "draft",
+        draft_model_uri=None if draft is None else f"file://{draft}",
     )
     return load_model(settings, lambda _stage, _fraction: None)
 
@@ -133,14 +148,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 def answers(
     model: LoadedModel, submits: Sequence[Submit], draft_tokens: int
 ) -> tuple[dict[str, list[int]], Engine]:
+    clock = ManualClock()
+    proposer = None
+    if model.draft is not None:
+        proposer = DraftModel(model.draft.runner, NoPacer(), model.capacity, clock)
+        proposer.warm_up()
     engine = Engine(
         model.runner,
         model.info,
         model.capacity,
         NoPacer(),
         limits=Limits(8, 256),
-        clock=ManualClock(),
+        clock=clock,
         draft_tokens=draft_tokens,
+        proposer=proposer,
     )
     for submit in submits:
         engine.submit(submit)
@@ -154,9 +175,7 @@ def answers(
     return tokens, engine
 
 
-def test_a_real_model_answers_the_same_greedy_and_drawn(model: LoadedModel) -> None:
-    """Each place is drawn with the request's own number for it, guessed or not."""
-    torch.manual_seed(0)
+def greedy_and_drawn() -> list[Submit]:
     prompts = [[5, 6, 7, 8] * 6, [9, 10, 11] * 9, list(range(20, 50))]
     ways = [
         Sampling(max_tokens=60, temperature=0.0, ignore_eos=True),
@@ -164,14 +183,66 @@ def test_a_real_model_answers_the_same_greedy_and_drawn(model: LoadedModel) -> N
         Sampling(max_tokens=60, temperature=1.0, top_k=3, seed=8, ignore_eos=True),
         Sampling(max_tokens=40, temperature=0.0, ignore_eos=True, frequency_penalty=0.5),
     ]
-    submits = [
+    return [
         Submit(str(index), prompt, way)
         for index, (prompt, way) in enumerate(itertools.product(prompts, ways))
     ]
 
-    plain, _ = answers(model, submits, 0)
-    guessed, engine = answers(model, submits, 6)
+
+@pytest.mark.parametrize("draft_seed", [None, 4], ids=["lookup", "another model"])
+def test_a_real_model_answers_the_same_greedy_and_drawn(
+    folders: dict[int, Path], draft_seed: int | None
+) -> None:
+    """Each place is drawn with the request's own number for it, guessed or not."""
+    plain, _ = answers(load(folders[3]), greedy_and_drawn(), 0)
+    model = load(folders[3], None if draft_seed is None else folders[draft_seed])
+    guessed, engine = answers(model, greedy_and_drawn(), 6)
 
     assert guessed == plain
-    load = engine.load()
-    assert 0 < load.accepted_tokens < load.draft_tokens
+    told = engine.load()
+    assert 0 < told.accepted_tokens < told.draft_tokens
+
+
+def test_a_model_that_drafts_for_itself_is_always_right(folders: dict[int, Path]) -> None:
+    """Also where tokens are drawn: it draws them with the same numbers."""
+    plain, _ = answers(load(folders[3]), greedy_and_drawn(), 0)
+    guessed, engine = answers(load(folders[3], folders[3]), greedy_and_drawn(), 6)
+
+    assert guessed == plain
+    told = engine.load()
+    assert told.accepted_tokens == told.draft_tokens > 200
+
+
+PROMPTS = ("The capital of France is", "def add(a, b):")
+
+
+@pytest.mark.model
+def test_the_embedded_model_drafts_for_itself() -> None:
+    """Nothing but the number of steps tells."""
+    model = load_model(
+        Settings(
+            device="cpu",
+            threads=1,
+            kv_cache_bytes=1 << 26,
+            speculative="draft",
+            draft_model_uri="builtin://smollm2-135m-instruct",
+        ),
+        lambda _stage, _fraction: None,
+    )
+    tokenizer = Tokenizer.from_str(model.tokenizer.tokenizer_json)
+    ways = [
+        Sampling(max_tokens=9, temperature=0.0, ignore_eos=True),
+        Sampling(max_tokens=9, temperature=0.8, top_p=0.95, seed=5, ignore_eos=True),
+    ]
+    submits = [
+        Submit(f"{text} {way.temperature}", tokenizer.encode(text).ids, way)
+        for text, way in itertools.product(PROMPTS, ways)
+    ]
+
+    plain, slow = answers(model, submits, 0)
+    guessed, fast = answers(model, submits, 5)
+
+    assert guessed == plain
+    told = fast.load()
+    assert told.accepted_tokens > 0.9 * told.draft_tokens > 0
+    assert fast.totals.steps < slow.totals.steps / 2

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_engine.drafting.ngram import Lookups
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.drafting.verify import verify
 from paceline_engine.limits import Lane
@@ -48,14 +49,15 @@ def a_request(
 
 
 def a_speculation(max_tokens: int = 4) -> Speculation:
-    return Speculation(max_tokens=max_tokens, max_model_len=2048)
+    return Speculation(max_tokens=max_tokens, max_model_len=2048, proposer=Lookups())
 
 
 def drafts(
     speculation: Speculation, *requests: Request, pacer: NoPacer = IDLE_GPU, room: int = 1000
 ) -> dict[str, tuple[int, ...]]:
     context = sum(len(request.token_ids) for request in requests)
-    return speculation.drafts(requests, pacer, context=context, room=room)
+    asks = speculation.plan(requests, pacer, context=context, room=room)
+    return dict(speculation.propose(asks).drafts) if asks else {}
 
 
 def test_where_tokens_are_cheap_a_draft_is_tried() -> None:

@@ -1,0 +1,210 @@
+"""Guesses of a second, smaller model, which keeps its keys and values beside the first one's.
+
+Its cache has as many blocks of the same size, and a request's tokens lie in the same ones: nothing
+more is to be allocated, and nothing is copied when blocks are. It computes a request's tokens only
+when it is asked to, and then one guess after the other, of all requests together. A guess is
+chosen as the model's own tokens are, with the request's number for the place: two models that
+agree draw the same token. What is wrong in its cache costs guesses, and changes nobody's output.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from paceline_engine.drafting.follower import Follower, Followers
+from paceline_engine.drafting.proposer import Ask, Proposal
+from paceline_engine.errors import RequestError
+from paceline_engine.limits import Capacity
+from paceline_engine.pacing.pacer import Pacer
+from paceline_engine.request import Request
+from paceline_engine.runner import Runner
+from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.wire import Sampling, StepRecord
+
+_WARM_UP_PASSES = 3
+"""First passes pay for allocations and caches that no later pass pays for."""
+_ROUNDS = 7
+_ROUND_TOKENS = 32
+_ROUND_GUESSES = 4
+"""Of each: enough passes for a first fit of what one costs."""
+_PATIENCE = 0.9998
+"""What a step that is too dear for a draft leaves of the draft's price: it is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request in a call: what is computed of it first, and how much is guessed."""
+
+    follower: Follower
+    ask: Ask
+    start: int
+    count: int
+
+    @property
+    def draws(self) -> bool:
+        """All that is known is computed then, and a guess is wanted."""
+        return self.ask.count > 0 and self.count == self.follower.pending
+
+
+class DraftModel:
+    """Implements the `Proposer` port by a runner of its own, whose passes it times and prices."""
+
+    first_chance = 0.8
+
+    def __init__(
+        self, runner: Runner, pacer: Pacer, capacity: Capacity, clock: Callable[[], float]
+    ) -> None:
+        """`pacer` learns from the passes as an engine's does from its steps."""
+        self._runner = runner
+        self._pacer = pacer
+        self._capacity = capacity
+        self._clock = clock
+        self._followers = Followers(capacity.block_size)
+        self._num_passes = 0
+        self._patience = 1.0
+
+    def warm_up(self) -> None:
+        """Measure passes before the first request, in blocks that are free again after."""
+        capacity = self._capacity
+        room = min(capacity.max_model_len, capacity.num_blocks * capacity.block_size)
+        guesses = min(_ROUND_GUESSES, room - 1)
+        if guesses < 1:
+            return
+        length = min(_ROUND_TOKENS, capacity.max_token_budget, room - guesses)
+        num_blocks = -(-(length + guesses) // capacity.block_size)
+        for number in range(_ROUNDS):
+            request = Request(
+                id=f"warm-up {number}",
+                token_ids=[0] * length,
+                num_prompt_tokens=length,
+                sampling=Sampling(max_tokens=guesses, temperature=0.0),
+                row=0,
+                block_ids=list(range(num_blocks)),
+            )
+            self.propose([Ask(request, length, guesses, chance=1.0)])
+            self.forget(request)
+
+    def reach(self, request: Request, most: int) -> int:
+        """See `Proposer`: as many as wanted."""
+        return 0 if self._followers.of(request).is_broken else most
+
+    def pending(self, request: Request) -> int:
+        """See `Proposer`."""
+        return self._followers.of(request).pending
+
+    def ms(self, asks: Sequence[Ask]) -> float:
+        """See `Proposer`: one pass over what is pending, which guesses too, then one a guess."""
+        if not asks:
+            return 0.0
+        lengths = [(len(ask.request.token_ids), ask.pending) for ask in asks]
+        single = [length for length, pending in lengths if pending <= 1]
+        several = [(length, pending) for length, pending in lengths if pending > 1]
+        total = self._pacer.predict_ms(
+            decode=len(single),
+            prefill=sum(pending for _, pending in several),
+            context=sum(single),
+            attention=sum(int(pending * (length - pending / 2)) for length, pending in several),
+        )
+        mean_context = sum(length for length, _ in lengths) / len(lengths)
+        for place in range(1, max(ask.count for ask in asks)):
+            rows = sum(ask.count > place for ask in asks)
+            total += self._pass_ms(rows, int(rows * mean_context))
+        return total * self._patience
+
+    def ms_of_one(self, rows: int, context: int) -> float:
+        """See `Proposer`."""
+        self._patience *= _PATIENCE
+        return self._pass_ms(rows, context) * self._patience
+
+    def propose(self, asks: Sequence[Ask]) -> Proposal:
+        """See `Proposer`."""
+        started = self._clock()
+        self._patience = 1.0
+        turns = [self._turn(ask) for ask in asks]
+        # Slices of one token come first, as in every batch.
+        turns.sort(key=lambda turn: turn.count > 1)
+        for some in self._within_a_pass(turns):
+            self._compute(some, [(turn.start, turn.count, turn.draws) for turn in some])
+        place = 1
+        while drawing := [
+            turn for turn in turns if len(turn.follower.guesses) == place < turn.ask.count
+        ]:
+            self._compute(
+                drawing, [(len(turn.follower.own.token_ids) - 1, 1, True) for turn in drawing]
+            )
+            place += 1
+        drafts = {turn.ask.request.id: turn.follower.guesses for turn in turns}
+        ms = (self._clock() - started) * 1e3
+        return Proposal({id_: draft for id_, draft in drafts.items() if draft}, ms)
+
+    def forget(self, request: Request) -> None:
+        """See `Proposer`."""
+        self._followers.forget(request)
+
+    def _turn(self, ask: Ask) -> _Turn:
+        follower = self._followers.of(ask.request)
+        start = len(follower.own.token_ids) - follower.pending
+        return _Turn(follower, ask, start, min(ask.pending, follower.pending))
+
+    def _within_a_pass(self, turns: Sequence[_Turn]) -> Iterator[list[_Turn]]:
+        """Cut so that no pass has more tokens than a step may have."""
+        some: list[_Turn] = []
+        tokens = 0
+        for turn in turns:
+            if some and tokens + turn.count > self._capacity.max_token_budget:
+                yield some
+                some, tokens = [], 0
+            some.append(turn)
+            tokens += turn.count
+        if some:
+            yield some
+
+    def _compute(self, turns: Sequence[_Turn], parts: Sequence[tuple[int, int, bool]]) -> None:
+        """Run one pass; each turn's part is where it starts, its tokens, and whether it draws."""
+        slices = [
+            Slice(turn.follower.own, start, count, samples=draws, is_decode=count == 1)
+            for turn, (start, count, draws) in zip(turns, parts, strict=True)
+        ]
+        started = self._clock()
+        try:
+            tokens = self._runner.run(
+                Batch(tuple(slices), num_decodes=sum(piece.is_decode for piece in slices))
+            )
+        except RequestError as error:
+            for turn in turns:
+                turn.follower.is_broken |= turn.ask.request.id == error.request_id
+            return
+        self._learn(slices, started)
+        for turn, piece, token in zip(turns, slices, tokens, strict=True):
+            self._followers.computed(turn.follower, turn.ask.request, piece.start, piece.count)
+            if isinstance(token, int):
+                piece.request.token_ids.append(token)
+
+    def _learn(self, slices: Sequence[Slice], started: float) -> None:
+        ended = self._clock()
+        prompts = [piece for piece in slices if not piece.is_decode]
+        decodes = [piece for piece in slices if piece.is_decode]
+        record = StepRecord(
+            seq=self._num_passes,
+            at=ended,
+            wall_ms=(ended - started) * 1e3,
+            host_ms=0.0,
+            decode=len(decodes),
+            prefill=sum(piece.count for piece in prompts),
+            context=sum(piece.start + 1 for piece in decodes),
+            attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in prompts)),
+            running=len(slices),
+            waiting=0,
+            waiting_tokens=0,
+            kv_used=0,
+            preemptions=0,
+            epoch=0,
+            token_budget=self._capacity.max_token_budget,
+            paced_tokens=self._capacity.max_token_budget,
+            predicted_ms=0.0,
+            clean=self._num_passes >= _WARM_UP_PASSES,
+        )
+        self._num_passes += 1
+        self._pacer.observe(record)
+
+    def _pass_ms(self, rows: int, context: int) -> float:
+        return self._pacer.predict_ms(decode=rows, prefill=0, context=context, attention=0)
