@@ -1,8 +1,4 @@
-"""Attention on a CPU with the compiled ops: decodes read the blocks where they lie.
-
-Prompts go through torch's own attention, which multiplies matrices better than a simple loop; only
-their blocks are gathered.
-"""
+"""Attention on a CPU with the compiled ops, which read the blocks where they lie."""
 
 from dataclasses import dataclass
 
@@ -12,15 +8,16 @@ from torch import Tensor
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.layers.rotary import Rotations
-from paceline_engine.running.chunks import Prompt, attend_prompt, prompts_of
 from paceline_engine.running.inputs import StepInputs
-from paceline_kernels.cpu import LANES, MAX_HEADS, NativeOps
+from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 
 def serves(config: ModelConfig) -> bool:
-    """Tell whether the compiled decode attention has this shape of heads, and no more to do."""
-    has_shape = config.head_size % LANES == 0 and config.num_q_heads <= MAX_HEADS
-    return has_shape and config.attention_softcap is None
+    """Tell whether the compiled attention has this shape of heads, and no more to do."""
+    has_heads = config.num_q_heads <= MAX_HEADS
+    has_group = config.num_q_heads <= MAX_GROUP * config.num_kv_heads
+    has_size = config.head_size % LANES == 0
+    return has_heads and has_group and has_size and config.attention_softcap is None
 
 
 class NativeAttention:
@@ -35,18 +32,15 @@ class NativeAttention:
         self.tables = tables
 
     def plan(self, inputs: StepInputs) -> "NativeStep":
-        """Hand the arrays over, and cut the prompts as each window sees them."""
+        """Hand the arrays over."""
         return NativeStep(
             self,
             positions=torch.from_numpy(inputs.positions),
             slots=torch.from_numpy(inputs.slots),
             block_table=torch.from_numpy(inputs.block_table),
             context_lens=torch.from_numpy(inputs.context_lens),
+            cu_seqlens=torch.from_numpy(inputs.cu_seqlens),
             num_decodes=inputs.num_decodes,
-            prompts={
-                window: prompts_of(inputs, self.kv.block_size, window)
-                for window in set(self.config.windows)
-            },
         )
 
 
@@ -59,8 +53,8 @@ class NativeStep:
     slots: Tensor  # [T]
     block_table: Tensor  # [S, P]
     context_lens: Tensor  # [S]
+    cu_seqlens: Tensor  # [S + 1]
     num_decodes: int
-    prompts: dict[int | None, list[Prompt]]  # by window
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -94,8 +88,17 @@ class NativeStep:
                 scale=config.score_scale,
                 window=window,
             )
-        q = qkv[:, :q_size].unflatten(1, (config.num_q_heads, config.head_size))
-        for prompt in self.prompts[window]:
-            gathered = keys.index_select(0, prompt.blocks), values.index_select(0, prompt.blocks)
-            attend_prompt(config, prompt, q, gathered, out.view_as(q))
+        if self.num_decodes < len(self.context_lens):
+            native.paged_prompt_attention(
+                qkv=qkv,
+                num_q_heads=config.num_q_heads,
+                k_cache=keys,
+                v_cache=values,
+                block_table=self.block_table[self.num_decodes :],
+                cu_seqlens=self.cu_seqlens[self.num_decodes :],
+                context_lens=self.context_lens[self.num_decodes :],
+                out=out,
+                scale=config.score_scale,
+                window=window,
+            )
         return out

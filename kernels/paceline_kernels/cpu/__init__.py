@@ -5,13 +5,18 @@ import logging
 
 from paceline_kernels.cpu.compile import CompileError, compile_native
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
-from paceline_kernels.cpu.native import LANES, MAX_HEADS, NativeOps
+from paceline_kernels.cpu.matmul import Gate, Matmul, PackedWeight
+from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 __all__ = [
     "LANES",
+    "MAX_GROUP",
     "MAX_HEADS",
     "CompileError",
+    "Gate",
+    "Matmul",
     "NativeOps",
+    "PackedWeight",
     "compile_native",
     "native_ops",
     "prefer_huge_pages",

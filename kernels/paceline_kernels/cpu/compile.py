@@ -11,7 +11,7 @@ import tempfile
 from ctypes import CDLL
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 TIMEOUT_S = 60.0
 
 # No flag may let the compiler forget that a number can be NaN: the sampler has to see it.
@@ -35,7 +35,7 @@ def compile_native(compiler: str | None = None) -> CDLL:
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
             library = Path(folder, "native.so")
             subprocess.run(  # noqa: S603 - the operator's own compiler on our own source
-                [*command, *shlex.split(_FLAGS), "-o", str(library), str(SOURCE), "-lm"],
+                [*command, *shlex.split(_FLAGS), "-o", str(library), *map(str, SOURCES), "-lm"],
                 check=True,
                 capture_output=True,
                 text=True,

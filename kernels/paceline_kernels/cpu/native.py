@@ -1,14 +1,18 @@
 """The compiled ops as functions of tensors, with the checks that C does not make."""
 
 from ctypes import CDLL, c_float, c_int, c_int64, c_void_p
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from paceline_kernels.cpu.foreign import address, function, require, require_caches
+from paceline_kernels.cpu.matmul import Matmul
+
 LANES = 16
 """Head sizes are multiples of it."""
 MAX_HEADS = 256
+MAX_GROUP = 16
+"""Query heads that share a KV head: lanes that a tile of queries has on every machine."""
 
 _TENSOR, _SIZE = c_void_p, c_int64
 _EVERY_KEY = 1 << 62
@@ -18,16 +22,21 @@ class NativeOps:
     """Every tensor is contiguous, float32 unless said otherwise, and on the CPU."""
 
     def __init__(self, library: CDLL) -> None:
-        self._rms_norm = _function(library, "rms_norm", [_TENSOR] * 4 + [_SIZE] * 2 + [c_float])
-        self._gated_mul = _function(library, "gated_mul", [_TENSOR] * 2 + [_SIZE] * 2 + [c_int])
-        self._rope_and_store = _function(
+        self._rms_norm = function(library, "rms_norm", [_TENSOR] * 4 + [_SIZE] * 2 + [c_float])
+        self._gated_mul = function(library, "gated_mul", [_TENSOR] * 2 + [_SIZE] * 2 + [c_int])
+        self._rope_and_store = function(
             library,
             "rope_and_store_kv",
             [_TENSOR] * 6 + [c_float] + [_TENSOR] * 2 + [_SIZE] * 4,
         )
-        self._decode = _function(
-            library, "paged_decode_attention", [_TENSOR] * 6 + [c_float] + [_SIZE] * 8
+        self._decode = function(
+            library, "paged_decode_attention", [_TENSOR] * 6 + [c_float] + [_SIZE] * 8, c_int
         )
+        self._prompts = function(
+            library, "paged_prompt_attention", [_TENSOR] * 7 + [c_float] + [_SIZE] * 8, c_int
+        )
+        self.matmul = Matmul(library)
+        """Products with packed weights."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; `x` may be a view."""
@@ -37,17 +46,17 @@ class NativeOps:
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
         """`(rms_norm(x + residual), x + residual)`; the sum is written over `x`."""
-        _require("residual", residual, x.shape)
+        require("residual", residual, x.shape)
         return self._norm(x, residual, weight, eps), x
 
     def _norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
         size = x.shape[-1]
-        _require("x", x, x.shape)
-        _require("weight", weight, (size,))
+        require("x", x, x.shape)
+        require("weight", weight, (size,))
         out = torch.empty_like(x)
         self._rms_norm(
             x.data_ptr(),
-            _address(residual),
+            address(residual),
             weight.data_ptr(),
             out.data_ptr(),
             x.numel() // size,
@@ -67,7 +76,7 @@ class NativeOps:
 
     def _gated(self, x: Tensor, *, is_gelu: bool) -> Tensor:
         rows, width = x.shape
-        _require("x", x, (rows, width // 2 * 2))
+        require("x", x, (rows, width // 2 * 2))
         out = x.new_empty(rows, width // 2)
         threads = torch.get_num_threads()
         self._gated_mul(x.data_ptr(), out.data_ptr(), rows, width // 2, is_gelu, threads)
@@ -89,21 +98,21 @@ class NativeOps:
         tokens, width = qkv.shape
         _, _, num_kv_heads, head_size = k_cache.shape
         num_q_heads = width // head_size - 2 * num_kv_heads
-        _require("qkv", qkv, (tokens, (num_q_heads + 2 * num_kv_heads) * head_size))
-        _require("positions", positions, (tokens,), torch.int64)
-        _require("slots", slots, (tokens,), torch.int64)
-        _require("cos_sin", cos_sin, (len(cos_sin), head_size))
+        require("qkv", qkv, (tokens, (num_q_heads + 2 * num_kv_heads) * head_size))
+        require("positions", positions, (tokens,), torch.int64)
+        require("slots", slots, (tokens,), torch.int64)
+        require("cos_sin", cos_sin, (len(cos_sin), head_size))
         for norm in norms or ():
-            _require("a norm", norm, (head_size,))
-        _require_caches(k_cache, v_cache)
+            require("a norm", norm, (head_size,))
+        require_caches(k_cache, v_cache)
         q_norm, k_norm = norms or (None, None)
         self._rope_and_store(
             qkv.data_ptr(),
             positions.data_ptr(),
             slots.data_ptr(),
             cos_sin.data_ptr(),
-            _address(q_norm),
-            _address(k_norm),
+            address(q_norm),
+            address(k_norm),
             eps,
             k_cache.data_ptr(),
             v_cache.data_ptr(),
@@ -134,11 +143,11 @@ class NativeOps:
         """
         tokens, width = qkv.shape
         _, block_size, num_kv_heads, head_size = k_cache.shape
-        _require("qkv", qkv, (tokens, width))
-        _require_caches(k_cache, v_cache)
-        _require("out", out, (tokens, num_q_heads * head_size))
-        _require("block_table", block_table, block_table.shape, torch.int32)
-        _require("context_lens", context_lens, (len(block_table),), torch.int32)
+        require("qkv", qkv, (tokens, width))
+        require_caches(k_cache, v_cache)
+        require("out", out, (tokens, num_q_heads * head_size))
+        require("block_table", block_table, block_table.shape, torch.int32)
+        require("context_lens", context_lens, (len(block_table),), torch.int32)
         if rows > min(tokens, len(block_table)) or num_q_heads * head_size > width:
             raise ValueError(f"rows must be within the tokens and sequences, got {rows}")
         if head_size % LANES or num_q_heads % num_kv_heads or num_q_heads > MAX_HEADS:
@@ -164,27 +173,57 @@ class NativeOps:
         if failed:
             raise MemoryError("no memory for the scores of decode attention")
 
+    def paged_prompt_attention(
+        self,
+        *,
+        qkv: Tensor,  # [tokens, width]: each begins with its q, num_q_heads * head_size
+        num_q_heads: int,
+        k_cache: Tensor,  # [num_blocks, block_size, num_kv_heads, head_size]
+        v_cache: Tensor,  # as k_cache
+        block_table: Tensor,  # int32 [sequences, blocks]
+        cu_seqlens: Tensor,  # int32 [sequences + 1]: the tokens of s are [cu[s], cu[s + 1])
+        context_lens: Tensor,  # int32 [sequences]: keys that the last token of each sees
+        out: Tensor,  # [tokens, num_q_heads * head_size]
+        scale: float,
+        window: int | None,
+    ) -> None:
+        """Attend from every token of the sequences to itself and those before it, into `out`.
 
-def _function(library: CDLL, name: str, arguments: list[Any]) -> Any:
-    function = getattr(library, name)
-    function.argtypes = [*arguments, c_int]  # last comes the number of threads
-    function.restype = c_int if name == "paged_decode_attention" else None
-    return function
-
-
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _require(
-    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-) -> None:
-    """C believes what it is told: a wrong tensor would read or write foreign memory."""
-    if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous():
-        seen = f"{tuple(tensor.shape)} {tensor.dtype} with strides {tensor.stride()}"
-        raise ValueError(f"{name} must be contiguous {tuple(shape)} {dtype}, got {seen}")
-
-
-def _require_caches(k_cache: Tensor, v_cache: Tensor) -> None:
-    _require("k_cache", k_cache, k_cache.shape)
-    _require("v_cache", v_cache, k_cache.shape)
+        With a `window`, to the last so many keys. Rows of `out` of no sequence stay as they are.
+        """
+        tokens, width = qkv.shape
+        _, block_size, num_kv_heads, head_size = k_cache.shape
+        sequences = len(context_lens)
+        require("qkv", qkv, (tokens, width))
+        require_caches(k_cache, v_cache)
+        require("out", out, (tokens, num_q_heads * head_size))
+        require("block_table", block_table, (sequences, block_table.shape[1]), torch.int32)
+        require("cu_seqlens", cu_seqlens, (sequences + 1,), torch.int32)
+        require("context_lens", context_lens, (sequences,), torch.int32)
+        if num_q_heads * head_size > width:
+            raise ValueError(f"qkv must hold {num_q_heads} heads of {head_size}, got {width}")
+        if head_size % LANES or num_q_heads % num_kv_heads or num_q_heads > MAX_HEADS:
+            raise ValueError(f"cannot attend with {num_q_heads} heads of {head_size}")
+        if num_q_heads // num_kv_heads > MAX_GROUP:
+            raise ValueError(f"cannot attend with {num_q_heads // num_kv_heads} heads on one")
+        failed = self._prompts(
+            qkv.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            block_table.data_ptr(),
+            cu_seqlens.data_ptr(),
+            context_lens.data_ptr(),
+            out.data_ptr(),
+            scale,
+            window or _EVERY_KEY,
+            sequences,
+            width,
+            block_table.shape[1],
+            num_kv_heads,
+            num_q_heads // num_kv_heads,
+            head_size,
+            block_size,
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("no memory for the scores of prompt attention")

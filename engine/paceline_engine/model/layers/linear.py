@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline_kernels.cpu import Matmul, native_ops
+
 # Rows that oneDNN picks the block layout for. One chosen for a single row is up to 1.6 times
 # slower with more; from 16 on, the choice fits every number of rows.
 _PACKED_FOR_ROWS = 64
@@ -53,6 +55,19 @@ class PackedLinear:
         return y
 
 
+class NativeLinear:
+    """The weight in the panels of the compiled product."""
+
+    def __init__(self, matmul: Matmul, weight: Tensor, bias: Tensor | None = None) -> None:
+        self.weight = matmul.pack(weight)
+        self.bias = bias  # [out]
+        self._matmul = matmul
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        return self._matmul(x, self.weight, self.bias)
+
+
 class TransposedLinear:
     """The weight as [in, out], contiguous: for CPUs that oneDNN does not serve."""
 
@@ -70,6 +85,8 @@ def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """Lay `weight` [out, in] out for the device it is on. It is copied on a CPU."""
     if weight.device.type != "cpu":
         return PlainLinear(weight, bias)
+    if weight.dtype == torch.float32 and (native := native_ops()) is not None:
+        return NativeLinear(native.matmul, weight, bias)
     if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         return PackedLinear(weight, bias)
     return TransposedLinear(weight, bias)

@@ -1,0 +1,35 @@
+"""What the C functions are told: addresses of tensors that have been looked at."""
+
+from ctypes import CDLL, c_int
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def function(library: CDLL, name: str, arguments: list[Any], result: Any = None) -> Any:
+    """Type one of the functions whose last argument is the number of threads."""
+    found = getattr(library, name)
+    found.argtypes = [*arguments, c_int]
+    found.restype = result
+    return found
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Tell where the numbers are; a null pointer for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def require(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> None:
+    """C believes what it is told: a wrong tensor would read or write foreign memory."""
+    if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous():
+        seen = f"{tuple(tensor.shape)} {tensor.dtype} with strides {tensor.stride()}"
+        raise ValueError(f"{name} must be contiguous {tuple(shape)} {dtype}, got {seen}")
+
+
+def require_caches(k_cache: Tensor, v_cache: Tensor) -> None:
+    """Look at a layer's keys and values."""
+    require("k_cache", k_cache, k_cache.shape)
+    require("v_cache", v_cache, k_cache.shape)
