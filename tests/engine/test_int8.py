@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.model import memory
+from paceline_engine.model.layers.gated_linear import GatedLinear
 from paceline_engine.model.layers.int8_linear import (
     Int8Weight,
     KernelInt8Linear,
@@ -113,7 +114,8 @@ def test_weights_take_what_is_reported(tmp_path: Path) -> None:
     for layer in decoder.layers:
         held += [layer.attention_norm, layer.mlp_norm]
         held += [norm for norm in (layer.q_norm, layer.k_norm) if norm is not None]
-        for product in (layer.qkv, layer.out, layer.gate_up, layer.down):
+        assert isinstance(layer.gated, GatedLinear)
+        for product in (layer.qkv, layer.out, layer.gated.product, layer.down):
             assert isinstance(product, TiledInt8Linear)
             held += [product.weight.values, product.weight.scales]
     assert loaded["int8"].info.weight_bytes == sum(tensor.nbytes for tensor in held)

@@ -64,7 +64,7 @@ class Layer:
     out: Linear
     attention_post_norm: Tensor | None  # [hidden]
     mlp_norm: Tensor  # [hidden]
-    gate_up: Linear
+    gated: Linear  # [tokens, hidden] to [tokens, intermediate]: gate and up, multiplied
     down: Linear
     mlp_post_norm: Tensor | None  # [hidden]
 
@@ -85,7 +85,6 @@ class Decoder:
     def hidden(self, token_ids: Tensor, attention: Attention) -> Tensor:  # [tokens, hidden]
         """Run every layer over the step's tokens; the normed state that the head reads."""
         ops, eps = self.ops, self.config.norm_eps
-        gated = ops.silu_mul if self.config.activation == "silu" else ops.gelu_tanh_mul
         residual = self.embedding[token_ids]
         if self.embedding_scale != 1.0:
             residual *= self.embedding_scale
@@ -96,7 +95,7 @@ class Decoder:
             if layer.attention_post_norm is not None:
                 x = ops.rms_norm(x, layer.attention_post_norm, eps)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-            x = layer.down(gated(layer.gate_up(x)))
+            x = layer.down(layer.gated(x))
             if layer.mlp_post_norm is not None:
                 x = ops.rms_norm(x, layer.mlp_post_norm, eps)
             x, residual = ops.add_rms_norm(x, residual, norm_after, eps)

@@ -14,6 +14,7 @@ from paceline_engine.errors import CorruptModel
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder, Layer, Ops
 from paceline_engine.model.group import Group
+from paceline_engine.model.layers.gated_linear import GatedLinear, fused_gated_linear
 from paceline_engine.model.layers.int8_linear import int8_linear
 from paceline_engine.model.layers.linear import Linear, linear
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
@@ -31,7 +32,13 @@ class Build:
 
     lay_out: LayOut
     wrap: Wrap
+    gated: Callable[[Tensor], Tensor]
     group: Group
+
+    @property
+    def may_fuse_gates(self) -> bool:
+        """The gate follows its product at once, and the product is the plain one."""
+        return self.lay_out is linear and self.wrap is as_it_is
 
 
 def as_it_is(_prefix: str, _parts: dict[str, int], _num_inputs: int, product: Linear) -> Linear:
@@ -56,7 +63,9 @@ def build_decoder(
     Of several ranks each reads its part of the layers.
     """
     group = group or Group()
-    build = Build(int8_linear if quantization == "int8" else linear, wrap, group)
+    lay_out = int8_linear if quantization == "int8" else linear
+    gated = ops.silu_mul if config.activation == "silu" else ops.gelu_tanh_mul
+    build = Build(lay_out, wrap, gated, group)
     reader = _Reader(source, device, dtype, group)
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = reader.read("model.embed_tokens.weight", (vocab, hidden))
@@ -81,9 +90,16 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
     q_size, kv_size = config.num_q_heads * size, config.num_kv_heads * size
     qkv = {"self_attn.q_proj": q_size, "self_attn.k_proj": kv_size, "self_attn.v_proj": kv_size}
 
-    def product(parts: dict[str, int], num_inputs: int, bias: Tensor | None = None) -> Linear:
-        shapes = {f"{prefix}{name}.weight": (size, num_inputs) for name, size in parts.items()}
-        return build.wrap(prefix, parts, num_inputs, build.lay_out(reader.fused(shapes), bias))
+    def stacked(parts: dict[str, int]) -> Tensor:
+        return reader.fused({f"{prefix}{n}.weight": (size, hidden) for n, size in parts.items()})
+
+    def product(parts: dict[str, int], weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return build.wrap(prefix, parts, hidden, build.lay_out(weight, bias))
+
+    def gated(parts: dict[str, int]) -> Linear:
+        weight = stacked(parts)
+        fused = fused_gated_linear(weight, config.activation) if build.may_fuse_gates else None
+        return fused or GatedLinear(product(parts, weight), build.gated)
 
     def summed(name: str, num_inputs: int) -> Linear:
         weight = reader.read(f"{prefix}{name}.weight", (hidden, num_inputs), cut=1)
@@ -101,13 +117,13 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
         qkv_bias = reader.fused({f"{prefix}{name}.bias": (size,) for name, size in qkv.items()})
     return Layer(
         attention_norm=reader.norm(f"{prefix}input_layernorm.weight", hidden, config.norm_offset),
-        qkv=product(qkv, hidden, qkv_bias),
+        qkv=product(qkv, stacked(qkv), qkv_bias),
         q_norm=norm("self_attn.q_norm", size, present=config.qk_norm),
         k_norm=norm("self_attn.k_norm", size, present=config.qk_norm),
         out=summed("self_attn.o_proj", q_size),
         attention_post_norm=norm("post_attention_layernorm", hidden, present=config.post_norms),
         mlp_norm=reader.norm(f"{prefix}{before_mlp}.weight", hidden, config.norm_offset),
-        gate_up=product({"mlp.gate_proj": mlp, "mlp.up_proj": mlp}, hidden),
+        gated=gated({"mlp.gate_proj": mlp, "mlp.up_proj": mlp}),
         down=summed("mlp.down_proj", mlp),
         mlp_post_norm=norm("post_feedforward_layernorm", hidden, present=config.post_norms),
     )

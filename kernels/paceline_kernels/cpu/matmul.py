@@ -19,6 +19,11 @@ _GATED_LANES = 32
 """Gated outputs are a multiple of it: whole vectors of both halves."""
 
 
+def can_gate(outputs: int) -> bool:
+    """Tell whether a weight of so many outputs, both halves together, can be packed as gated."""
+    return outputs % _GATED_LANES == 0
+
+
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
     """A weight [outputs, inputs] in panels; only `Matmul` can read it."""
@@ -45,7 +50,7 @@ class Matmul:
         """
         outputs, inputs = weight.shape
         require("weight", weight, (outputs, inputs))
-        if is_gated and outputs % _GATED_LANES:
+        if is_gated and not can_gate(outputs):
             raise ValueError(f"gated outputs must be a multiple of {_GATED_LANES}, got {outputs}")
         width = self._panel_width
         panels = torch.empty(-(-outputs // width), inputs, width)

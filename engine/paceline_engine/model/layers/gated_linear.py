@@ -1,0 +1,43 @@
+"""The first half of an MLP: a gate and what it lets through, multiplied."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from paceline_engine.model.config import Activation
+from paceline_engine.model.layers.linear import Linear
+from paceline_kernels.cpu import Gate, Matmul, can_gate, native_ops
+
+
+class GatedLinear:
+    """Two steps: the product of both halves, then the gate."""
+
+    def __init__(self, product: Linear, gated: Callable[[Tensor], Tensor]) -> None:
+        self.product = product  # [rows, in] to [rows, 2 * out]
+        self._gated = gated
+
+    def __call__(self, x: Tensor) -> Tensor:  # [rows, in] -> [rows, out]
+        """See `Linear`."""
+        return self._gated(self.product(x))
+
+
+class NativeGatedLinear:
+    """One step: the compiled product gates its sums before it writes them."""
+
+    def __init__(self, matmul: Matmul, weight: Tensor, activation: Activation) -> None:
+        self.weight = matmul.pack(weight, is_gated=True)
+        self._matmul = matmul
+        self._gate: Gate = activation
+
+    def __call__(self, x: Tensor) -> Tensor:  # [rows, in] -> [rows, out]
+        """See `Linear`."""
+        return self._matmul.gated(x, self.weight, self._gate)
+
+
+def fused_gated_linear(weight: Tensor, activation: Activation) -> NativeGatedLinear | None:
+    """Lay out a weight [2 * out, in] for one step, where the compiled product takes it."""
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not can_gate(len(weight)):
+        return None
+    native = native_ops()
+    return None if native is None else NativeGatedLinear(native.matmul, weight, activation)
