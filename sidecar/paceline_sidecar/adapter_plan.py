@@ -12,6 +12,7 @@ _FIRST_RETRY_S: Final = 5.0
 _LONGEST_RETRY_S: Final = 300.0
 
 State = Literal["loaded", "loading", "refused"]
+STATES: Final[tuple[State, ...]] = ("loaded", "loading", "refused")
 Paths = Mapping[str, str]
 """Where each adapter comes from, by its name."""
 

@@ -9,8 +9,6 @@ import msgspec
 from msgspec import UnsetType
 
 from paceline_engine.wire import LimitsState, SetLimits
-from paceline_sidecar.adapter_keeper import AdapterKeeper
-from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.runtime_api import (
     ConfigPatch,
@@ -42,9 +40,8 @@ class _Held:
 class Control:
     """The only writer of the limits and of what the sidecar obeys."""
 
-    def __init__(self, service: Service, config_file: Path | None, adapters: AdapterKeeper) -> None:
+    def __init__(self, service: Service, config_file: Path | None) -> None:
         self._service = service
-        self._adapters = adapters
         self._config_file = config_file
         self._one_at_a_time = asyncio.Lock()
         self._patched = False
@@ -73,11 +70,7 @@ class Control:
     async def configure(self) -> None:
         """Bring a new engine to what is wanted, before it counts as ready."""
         await self._apply_file()
-        await self._adapters.fill()
-
-    def adapters(self) -> list[AdapterState]:
-        """How each wanted LoRA adapter stands."""
-        return self._adapters.states()
+        await self._service.adapters.fill()
 
     async def _apply_file(self) -> None:
         if self._config_file is None:
@@ -101,7 +94,7 @@ class Control:
     def _obey(self, patch: ConfigPatch) -> None:
         self._service.follow(merged(self._service.config, patch))
         if not isinstance(patch.adapters, UnsetType):
-            self._adapters.want({adapter.name: adapter.path for adapter in patch.adapters})
+            self._service.adapters.want({adapter.name: adapter.path for adapter in patch.adapters})
 
     async def _set(self, change: SetLimits) -> None:
         answer = await self._service.backend.set_limits(change)

@@ -11,7 +11,6 @@ from collections.abc import Generator
 import uvicorn
 from fastapi import FastAPI
 
-from paceline_sidecar.adapter_keeper import AdapterKeeper
 from paceline_sidecar.app import create_admin_app, create_public_app
 from paceline_sidecar.backends.zmq_engine import ZmqEngine
 from paceline_sidecar.control import Control
@@ -41,11 +40,10 @@ async def serve(
     """Serve until `stop` is set, drain, leave; `sockets` may already listen, public one first."""
     engine = ZmqEngine(settings.socket_path, heartbeat_s=settings.heartbeat_s)
     service = Service(engine, run_dir=settings.run_dir, served_name=settings.served_name)
-    adapters = AdapterKeeper(engine, own_name=lambda: service.name, clock=service.clock)
-    control = Control(service, settings.runtime_config_file, adapters)
+    control = Control(service, settings.runtime_config_file)
     service.configure = control.configure
     engine.listen(service)
-    engine.listen(adapters)
+    engine.listen(service.adapters)
     public = _server(create_public_app(service, settings), settings, tls=True)
     admin = _server(create_admin_app(service, control, settings), settings, tls=False)
     sockets = sockets or [
@@ -57,7 +55,7 @@ async def serve(
         connection = tasks.create_task(engine.run())
         tasks.create_task(public.serve([sockets[0]]))
         tasks.create_task(admin.serve([sockets[1]]))
-        keeper = tasks.create_task(adapters.run())
+        keeper = tasks.create_task(service.adapters.run())
         watcher = tasks.create_task(reload_certificate(public.config, settings))
         await stop.wait()
         await drain(service, drain_s=settings.drain_s)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline_engine.wire import ModelInfo, Telemetry
+from paceline_sidecar.adapter_keeper import AdapterKeeper
 from paceline_sidecar.admission.gate import Gate
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
@@ -59,6 +60,7 @@ class Service:
         self._served_name = served_name
         self.name = served_name or ""
         """`model` in requests; empty until the first engine says what it serves."""
+        self.adapters = AdapterKeeper(backend, own_name=lambda: self.name, clock=clock)
         self._serving: Serving | None = None
         self._preparing: asyncio.Task[None] | None = None
 

@@ -111,6 +111,9 @@ def test_a_refusal_is_told_and_keeps_nothing_else_away(
     assert "the name of the model itself" in told["scripted"]["message"]
     assert engine.adapters == {"good": "/b"}
     assert sidecar.ready()
+    metrics = sidecar.public.get("/metrics").text
+    for state, count in {"loaded": 1, "loading": 0, "refused": 2}.items():
+        assert f'paceline_adapters{{model_name="scripted",state="{state}"}} {count}.0' in metrics
 
 
 def test_without_a_list_what_was_loaded_by_hand_stays(

@@ -79,7 +79,7 @@ def telemetry_answer(service: Service, control: Control, since: int) -> Telemetr
         steps=[step_of(step.seq, step.record) for step in steps],
         requests=[request_of(request.seq, request.record) for request in requests],
         sketches=[sketch_of(part) for lane in ledger.lanes.values() for part in lane.gaps.slices()],
-        adapters=control.adapters(),
+        adapters=service.adapters.states(),
     )
 
 

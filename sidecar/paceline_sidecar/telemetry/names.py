@@ -108,6 +108,7 @@ MODEL_SAMPLES = _gauge("step_model_samples", "Steps that the model has learned f
 ENGINE_UP = _gauge("engine_up", "1 while the engine is ready and sends heartbeats.")
 ENGINE_STARTS = _counter("engine_starts", "Engines that got ready since the sidecar started.")
 TELEMETRY_AGE = _gauge("telemetry_age_seconds", "Since the engine's last message.")
+ADAPTERS = _gauge("adapters", "LoRA adapters that were asked for, by how they stand.", "state")
 READY = _gauge("ready", "1 while the sidecar takes requests.")
 DRAINING = _gauge("draining", "1 after SIGTERM.")
 BUILD_INFO = _gauge("build_info", "Always 1; the label says which build this is.", "version")

@@ -1,11 +1,13 @@
 """The `paceline_*` family: what the engine's and the sidecar's state says at a scrape."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric as Family
 
 from paceline_engine.limits import Lane
 from paceline_sidecar import __version__
+from paceline_sidecar.adapter_plan import STATES
 from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.telemetry import names
 from paceline_sidecar.telemetry.families import histograms, values
@@ -141,6 +143,8 @@ def _processes(seen: Snapshot) -> Iterator[Family]:
     yield values(names.ENGINE_STARTS, [((name,), seen.ledger.engine_starts)])
     age_s = seen.now - view.heard_at if view.heard_at else None
     yield values(names.TELEMETRY_AGE, [((name,), age_s)])
+    standing = Counter(adapter.state for adapter in seen.adapters)
+    yield values(names.ADAPTERS, (((name, state), standing[state]) for state in STATES))
     yield values(names.READY, [((name,), float(seen.ready))])
     yield values(names.DRAINING, [((name,), float(seen.draining))])
     yield values(names.BUILD_INFO, [((name, __version__), 1)])

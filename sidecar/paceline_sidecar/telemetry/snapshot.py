@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paceline_engine.wire import EngineLoad, LimitsState, StepModelInfo
+from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.admission.gate import Queue
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.hot_config import Sla
@@ -24,6 +25,7 @@ class Snapshot:
     batch_sla: Sla | None
     queue: Queue
     in_flight: int
+    adapters: list[AdapterState]
     ready: bool
     draining: bool
     now: float
@@ -43,6 +45,7 @@ def snapshot(service: Service) -> Snapshot:
         batch_sla=service.config.batch_sla,
         queue=service.gate.queue,
         in_flight=len(service.exchanges),
+        adapters=service.adapters.states(),
         ready=not service.missing(),
         draining=service.draining,
         now=service.clock(),

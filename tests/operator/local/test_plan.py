@@ -51,6 +51,19 @@ def run(manifest: Path, trace: Path, *more: str) -> Result:
     return CliRunner().invoke(main, ("plan", "-f", str(manifest), "--traffic", str(trace), *more))
 
 
+def test_several_ranks_are_not_guessed_at(manifest: Path, trace: Path) -> None:
+    """What they lose by adding up their parts was measured nowhere."""
+    document = yaml.safe_load(manifest.read_text())
+    document["spec"]["engine"] = {"tensorParallelSize": 2}
+    document["spec"]["resources"] = {"gpu": {"count": 2}}
+    manifest.write_text(yaml.safe_dump(document))
+
+    result = run(manifest, trace, "--gpu", "h100", *SIZE)
+
+    assert result.exit_code == 1
+    assert "spec.engine.tensorParallelSize: 2" in result.output
+
+
 def test_the_table_says_replicas_limits_and_the_arithmetic_of_memory(
     manifest: Path, trace: Path
 ) -> None:
