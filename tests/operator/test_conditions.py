@@ -254,8 +254,8 @@ def test_a_refused_write_is_a_condition() -> None:
         ({"engine": {"quantization": "FP8"}}, "engine.quantization FP8"),
         ({"engine": {"kvCacheDtype": "FP8"}}, "engine.kvCacheDtype FP8"),
         (
-            {"engine": {"speculative": {"method": "Draft", "draftModelUri": "builtin://a"}}},
-            "engine.speculative.method Draft",
+            {"engine": {"speculative": {"method": "Draft", "draftModelUri": "s3://bucket/a"}}},
+            "engine.speculative.draftModelUri s3://",
         ),
         ({"monitoring": {"podMonitor": True}}, "monitoring.podMonitor"),
     ],

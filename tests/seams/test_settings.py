@@ -59,9 +59,20 @@ def variables(rendered: list[dict[str, Any]], prefix: str) -> dict[str, str]:
             "PACELINE_ENGINE_",
             {"swapMemory": "1Gi", "scheduling": "Dynamic", "lora": {"maxAdapters": 4}},
         ),
+        (
+            environment.engine,
+            "PACELINE_ENGINE_",
+            {
+                "speculative": {
+                    "method": "Draft",
+                    "draftModelUri": "hf://org/small",
+                    "draftModelRevision": "abc",
+                }
+            },
+        ),
         (environment.sidecar, "PACELINE_SIDECAR_", {}),
     ],
-    ids=["engine", "ranks", "alone", "sidecar"],
+    ids=["engine", "ranks", "alone", "draft", "sidecar"],
 )
 def test_the_pod_s_variables_are_settings_that_parse(
     render: Any, prefix: str, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch

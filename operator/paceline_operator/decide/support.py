@@ -12,7 +12,6 @@ def unsupported(spec: Spec) -> str:
         ).startswith("s3://"),
         f"engine.quantization {spec.engine.quantization}": spec.engine.quantization == "FP8",
         f"engine.kvCacheDtype {spec.engine.kv_cache_dtype}": spec.engine.kv_cache_dtype != "Auto",
-        "engine.speculative.method Draft": spec.engine.speculative.method == "Draft",
         "monitoring.podMonitor": spec.monitoring.pod_monitor,
         "monitoring.rules": spec.monitoring.rules,
     }
