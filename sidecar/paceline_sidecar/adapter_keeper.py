@@ -8,19 +8,23 @@ from paceline_sidecar.adapter_plan import AdapterState, Paths, Refusal, due_at, 
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
 
-_AGAIN_AFTER_LOSS_S = 1.0
-
 
 class AdapterKeeper:
     """Level-triggered: each look compares what is wanted with what the engine says it has."""
 
     def __init__(
-        self, backend: Backend, *, own_name: Callable[[], str], clock: Callable[[], float]
+        self,
+        backend: Backend,
+        *,
+        own_name: Callable[[], str],
+        clock: Callable[[], float],
+        again_after_s: float = 1.0,
     ) -> None:
         """`own_name` gives the name of the model itself, which no adapter may take."""
         self._backend = backend
         self._own_name = own_name
         self._clock = clock
+        self._again_after_s = again_after_s
         self._wanted: Paths | None = None
         """None: nobody has said, so what was loaded by hand is left alone."""
         self._refusals: dict[str, Refusal] = {}
@@ -43,13 +47,15 @@ class AdapterKeeper:
         while not await self._settle():
             if self._backend.view.phase != "ready":
                 raise Unavailable("engine_lost", "The engine went away while it loaded adapters.")
+            # Where the engine has just died the loop must get round to hearing of it.
+            await asyncio.sleep(self._again_after_s)
 
     async def run(self) -> None:
         """Follow every change of what is wanted, and try again what was refused, for ever."""
         while True:
             self._news.clear()
             is_settled = self._backend.view.phase != "ready" or await self._settle()
-            timeout_s = self._until_due_s() if is_settled else _AGAIN_AFTER_LOSS_S
+            timeout_s = self._until_due_s() if is_settled else self._again_after_s
             try:
                 await asyncio.wait_for(self._news.wait(), timeout_s)
             except TimeoutError:

@@ -1,5 +1,6 @@
 """The engine is kept at the adapters that are wanted, whatever happens to it."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.wire import LoadAdapter, UnloadAdapter
+from paceline_engine.wire import (
+    AdaptersState,
+    LimitsState,
+    LoadAdapter,
+    SetLimits,
+    Submit,
+    UnloadAdapter,
+)
+from paceline_sidecar.adapter_keeper import AdapterKeeper
 from paceline_sidecar.adapter_plan import Refusal, due_at, next_change, states
+from paceline_sidecar.backend import Deliver, EngineView
+from paceline_sidecar.errors import Unavailable
+from paceline_testing.clock import ManualClock
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.scripted_engine import ScriptedEngine
 from paceline_testing.waiting import wait_until
@@ -70,6 +82,40 @@ def test_another_path_is_tried_at_once() -> None:
     assert next_change({"sql": "/right"}, {}, refusals, now=100.0) is not None
     assert [found.state for found in states({"sql": "/right"}, {}, refusals)] == ["loading"]
     assert due_at({"sql": "/right"}, {}, refusals) is None
+
+
+class Dying:
+    """A backend whose engine takes no calls any more, which is heard of a moment later."""
+
+    def __init__(self) -> None:
+        self.view = EngineView(phase="ready", instance="one")
+        self.asked = 0
+
+    def submit(self, message: Submit, deliver: Deliver) -> None:
+        raise AssertionError(message, deliver)
+
+    def abort(self, ids: list[str]) -> None:
+        raise AssertionError(ids)
+
+    async def set_limits(self, change: SetLimits) -> LimitsState:
+        raise AssertionError(change)
+
+    async def change_adapters(self, change: LoadAdapter | UnloadAdapter) -> AdaptersState:
+        self.asked += 1
+        assert self.asked < 100, "the loop never got round to hearing of the end"
+        raise Unavailable("engine_lost", f"{change.name}: the engine takes no messages.")
+
+
+async def test_an_engine_that_dies_meanwhile_is_given_up() -> None:
+    """And not asked for ever in a loop that lets nothing else happen."""
+    backend = Dying()
+    keeper = AdapterKeeper(backend, own_name=str, clock=ManualClock(), again_after_s=0.0)
+    keeper.want({"sql": "/a"})
+    filling = asyncio.create_task(keeper.fill())
+    asyncio.get_running_loop().call_soon(setattr, backend, "view", EngineView())
+
+    with pytest.raises(Unavailable):
+        await filling
 
 
 # --- the whole sidecar, in front of a scripted engine ---------------------------------------------
