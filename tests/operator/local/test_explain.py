@@ -8,6 +8,7 @@ from paceline_operator.local.explain import explain
 from paceline_operator.local.state import Explained, LocalState
 from paceline_operator.tuning.model import SLA, Compared, Outcome
 from paceline_testing.reports import a_report, an_explained
+from paceline_testing.services import a_live_service
 
 
 def a_state(*decisions: Explained) -> LocalState:
@@ -108,6 +109,18 @@ def test_a_service_in_a_cluster_is_explained_from_its_status() -> None:
     assert "batch 16, tokens 128" in text
     assert "32/2048 → 16/128: ITL binds" in text
     assert "chat-2" not in text
+
+
+def test_adapters_are_told_with_their_refusals() -> None:
+    """How many pods serve each, and why others do not."""
+    manifest = a_live_service(
+        engine={"lora": {"maxAdapters": 2}}, adapters=[{"name": "sql", "uri": "file:///a"}]
+    )
+    refused = {"name": "sql", "loadedPods": 1, "pods": 2, "message": "The adapter's rank is 64."}
+
+    text = explain_status(manifest | {"status": {"adapters": [refused]}}, None)
+
+    assert "sql: on 1 of 2 pods; refused: The adapter's rank is 64." in text
 
 
 def test_what_became_of_a_change_is_told() -> None:
