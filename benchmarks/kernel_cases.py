@@ -16,8 +16,8 @@ from paceline_kernels.norm import kernel as norm
 from paceline_kernels.norm import reference_add_rms_norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
 from paceline_kernels.prefill_attention import reference_paged_prefill_attention
-from paceline_kernels.quantized import kernel as int8_linear
-from paceline_kernels.quantized import reference_int8_linear
+from paceline_kernels.quantized import kernel as quantized_kernel
+from paceline_kernels.quantized import reference_quantized_linear
 from paceline_kernels.rotary import kernel as rotary
 from paceline_kernels.rotary import reference_rope_and_store_kv
 
@@ -155,10 +155,10 @@ def int8_case(layer: Layer, num_tokens: int) -> Case:
     scales = torch.rand(model.hidden, device=layer.device) / 127
     return Case(
         model.name,
-        "int8_linear",
+        "quantized_linear",
         f"{num_tokens} tokens",
-        lambda: int8_linear.int8_linear(x, weight, scales),
-        lambda: reference_int8_linear(x.double(), weight, scales.double()),
+        lambda: quantized_kernel.quantized_linear(x, weight, scales),
+        lambda: reference_quantized_linear(x.double(), weight, scales.double()),
         num_bytes=x.nbytes + weight.nbytes + num_tokens * model.hidden * x.element_size(),
         num_flops=2 * num_tokens * model.hidden * model.features,
     )

@@ -12,7 +12,8 @@ from paceline_engine.scheduling.schedulings import Scheduling
 _PREFIX = "PACELINE_ENGINE_"
 
 
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "fp8"]
+KvCacheDtype = Literal["auto", "fp8"]
 
 
 class Settings(BaseSettings):
@@ -45,7 +46,9 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     quantization: Quantization = "none"
-    """Weights of the layers' products: as `dtype`, or in INT8 with a scale for each output."""
+    """Weights of the layers' products: as `dtype`, or a byte each and a scale for each output."""
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """Keys and values: as `dtype`, or in FP8 with an exponent for each head of a token."""
     threads: int = Field(default=0, ge=0)
     """Torch threads on a CPU; 0 is every core."""
 

@@ -7,7 +7,7 @@ from paceline_kernels.activation import gelu_tanh_mul, silu_mul
 from paceline_kernels.decode_attention import paged_decode_attention
 from paceline_kernels.norm import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
-from paceline_kernels.quantized import int8_linear
+from paceline_kernels.quantized import quantized_linear
 from paceline_kernels.rotary import rope_and_store_kv
 
 __version__ = "0.1.0"
@@ -15,9 +15,9 @@ __version__ = "0.1.0"
 __all__ = [
     "add_rms_norm",
     "gelu_tanh_mul",
-    "int8_linear",
     "paged_decode_attention",
     "paged_prefill_attention",
+    "quantized_linear",
     "rms_norm",
     "rope_and_store_kv",
     "silu_mul",

@@ -5,7 +5,11 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
+from paceline_kernels.fp8 import CODES, EXPONENTS
+
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+Exponents = tuple[Tensor, Tensor] | None
+"""Of keys and of values in FP8, each [blocks, block_size, num_kv_heads]; None: no FP8."""
 
 
 def expect(
@@ -34,17 +38,20 @@ def expect(
     raise ValueError(f"{name} must be {wanted}, got {seen}")
 
 
-def expect_caches(k_cache: Tensor, v_cache: Tensor, *, like: Tensor) -> None:
+def expect_caches(
+    k_cache: Tensor, v_cache: Tensor, exponents: Exponents = None, *, like: Tensor
+) -> None:
     """Raise ValueError unless both caches are [blocks, block_size, num_kv_heads, head_size].
 
     Each block must be contiguous; blocks may lie apart, in both caches alike, as they do in one
-    tensor of [blocks, 2, ...].
+    tensor of [blocks, 2, ...]. With exponents, the caches hold codes of FP8.
     """
     if k_cache.ndim != 4:  # noqa: PLR2004 - the four sizes that the docstring names
         raise ValueError(
             "k_cache must be [blocks, block_size, num_kv_heads, head_size], "
             f"got {_dims(k_cache.shape)}"
         )
+    dtypes = (like.dtype,) if exponents is None else (CODES,)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.shape != k_cache.shape:
             raise ValueError(
@@ -55,7 +62,9 @@ def expect_caches(k_cache: Tensor, v_cache: Tensor, *, like: Tensor) -> None:
                 f"{name} must have block stride {k_cache.stride(0)} as k_cache, "
                 f"got {cache.stride(0)}"
             )
-        expect(f"{name}[0]", cache[0], shape=k_cache.shape[1:], dtypes=(like.dtype,), like=like)
+        expect(f"{name}[0]", cache[0], shape=k_cache.shape[1:], dtypes=dtypes, like=like)
+    for name, each in zip(("k_exponents", "v_exponents"), exponents or (), strict=False):
+        expect(name, each, shape=k_cache.shape[:3], dtypes=(EXPONENTS,), like=like)
     max_head_size = 256
     if k_cache.shape[-1] > max_head_size:
         raise ValueError(f"head_size must be at most {max_head_size}, got {k_cache.shape[-1]}")

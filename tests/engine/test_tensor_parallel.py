@@ -13,7 +13,7 @@ from paceline_engine.limits import Limits
 from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.settings import Settings
+from paceline_engine.settings import KvCacheDtype, Settings
 from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_model import Family, make_tiny_model
@@ -29,18 +29,20 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _settings(folder: Path, *, ranks: int) -> Settings:
+def _settings(folder: Path, *, ranks: int, kv_cache_dtype: KvCacheDtype = "auto") -> Settings:
     return Settings(
         model_uri=f"file://{folder}",
         device="cpu",
         threads=1,
         kv_cache_bytes=1 << 20,
         tensor_parallel_size=ranks,
+        kv_cache_dtype=kv_cache_dtype,
     )
 
 
-def _load(folder: Path, *, ranks: int) -> LoadedModel:
-    return load_model(_settings(folder, ranks=ranks), lambda _stage, _fraction: None)
+def _load(folder: Path, *, ranks: int, kv_cache_dtype: KvCacheDtype = "auto") -> LoadedModel:
+    settings = _settings(folder, ranks=ranks, kv_cache_dtype=kv_cache_dtype)
+    return load_model(settings, lambda _stage, _fraction: None)
 
 
 @pytest.fixture
@@ -80,6 +82,19 @@ def test_two_ranks_say_what_one_says(folder: Path, both: LoadedModel) -> None:
     assert both.capacity.num_blocks // 2 == alone.capacity.num_blocks
     assert both.info.num_parameters == alone.info.num_parameters
     assert "tensor_parallel_size=2" in both.info.features
+
+
+def test_two_ranks_store_the_codes_that_one_stores(tmp_path: Path) -> None:
+    """An exponent belongs to one head, and a head to one rank."""
+    make_tiny_model(tmp_path, "qwen2", head_dim=16)
+    alone = _load(tmp_path, ranks=1, kv_cache_dtype="fp8")
+    both = _load(tmp_path, ranks=2, kv_cache_dtype="fp8")
+
+    try:
+        assert _answers(both) == _answers(alone)
+        assert both.capacity.num_blocks // 2 == alone.capacity.num_blocks
+    finally:
+        both.group.close()
 
 
 def test_a_rank_that_dies_ends_the_engine(both: LoadedModel) -> None:

@@ -28,10 +28,12 @@ from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
+from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
+from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
-from paceline_kernels.quantized.kernel import int8_linear
+from paceline_kernels.quantized.kernel import quantized_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -52,6 +54,8 @@ class Shape:
     is_gemma: bool = False
     """Norms with float32 weights, GELU, a window and a soft cap."""
     dtype: torch.dtype = torch.bfloat16
+    has_fp8: bool = False
+    """Of keys and values."""
 
 
 SHAPES = (
@@ -61,6 +65,12 @@ SHAPES = (
     Shape("head-96", 3072, 8192, 32, 32, 96),
     Shape("head-256", 2560, 10240, 8, 4, 256),
     Shape("gemma-3-4b", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True),
+    Shape("smollm2-fp8", 576, 1536, 9, 3, 64, has_fp8=True),
+    Shape("llama-fp8", 4096, 14336, 32, 8, 128, has_fp8=True),
+    Shape("qwen3-fp8", 1024, 3072, 16, 8, 128, has_qk_norm=True, has_fp8=True),
+    Shape("head-96-fp8", 3072, 8192, 32, 32, 96, has_fp8=True),
+    Shape("gemma-fp8", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True, has_fp8=True),
+    Shape("llama-f16-fp8", 4096, 14336, 32, 8, 128, dtype=torch.float16, has_fp8=True),
 )
 
 
@@ -145,7 +155,8 @@ def launch_all(shape: Shape, *, rows: int = 3, max_blocks: int = 256) -> None:
     rms_norm(x, weight, 1e-5)
     add_rms_norm(x, x, weight, 1e-5)
     weight8 = torch.zeros(shape.hidden, shape.features, dtype=torch.int8)
-    int8_linear(floats(rows, shape.features), weight8, torch.zeros(shape.hidden))
+    weight8 = weight8.to(CODES) if shape.has_fp8 else weight8
+    quantized_linear(floats(rows, shape.features), weight8, torch.zeros(shape.hidden))
     gate_mul = gelu_tanh_mul if shape.is_gemma else silu_mul
     gate_mul(floats(rows, 2 * shape.features))
 
@@ -153,6 +164,11 @@ def launch_all(shape: Shape, *, rows: int = 3, max_blocks: int = 256) -> None:
     k_cache, v_cache = floats(
         2, num_blocks, block_size, shape.num_kv_heads, shape.head_size
     ).unbind()
+    exponents: Exponents = None
+    if shape.has_fp8:
+        k_cache, v_cache = k_cache.to(CODES), v_cache.to(CODES)
+        bytes_ = torch.zeros(2, num_blocks, block_size, shape.num_kv_heads, dtype=EXPONENTS)
+        exponents = bytes_[0], bytes_[1]
     q = rope_and_store_kv(
         floats(rows, num_heads * shape.head_size),
         ints(rows, dtype=torch.int64),
@@ -164,12 +180,15 @@ def launch_all(shape: Shape, *, rows: int = 3, max_blocks: int = 256) -> None:
         num_kv_heads=shape.num_kv_heads,
         q_norm=head_norm,
         k_norm=head_norm,
+        exponents=exponents,
     )
     table = ints(rows, max_blocks)
     lens, starts = ints(rows), ints(rows + 1)
     window, softcap = (1024, 50.0) if shape.is_gemma else (None, None)
-    paged_decode_attention(q, k_cache, v_cache, table, lens, 0.125, window, softcap)
-    paged_prefill_attention(q, k_cache, v_cache, table, starts, lens, 0.125, window, softcap)
+    paged_decode_attention(q, k_cache, v_cache, table, lens, 0.125, window, softcap, exponents)
+    paged_prefill_attention(
+        q, k_cache, v_cache, table, starts, lens, 0.125, window, softcap, exponents
+    )
 
 
 def count_variants(shape: Shape) -> dict[str, int]:

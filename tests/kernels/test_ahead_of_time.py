@@ -9,10 +9,11 @@ import pytest
 
 COMPILER = Path(__file__).with_name("aot.py")
 HEAD_SIZES = ("smollm2-135m", "llama-3.1-8b", "qwen3-0.6b", "head-96", "head-256", "gemma-3-4b")
+FP8 = ("smollm2-fp8", "llama-fp8", "qwen3-fp8", "head-96-fp8", "gemma-fp8", "llama-f16-fp8")
 KERNELS = {
     "_rms_norm_kernel",
     "_gate_mul_kernel",
-    "_int8_linear_kernel",
+    "_quantized_linear_kernel",
     "_rope_and_store_kv_kernel",
     "_attend_split_kernel",
     "_join_splits_kernel",
@@ -47,7 +48,7 @@ def test_every_kernel_compiles_for_every_shape(compiled: Compiled) -> None:
     """From the embedded model to heads of 256, with and without the norm of each head."""
     seen = {(one["shape"], one["kernel"]) for one in compiled}
 
-    assert seen == {(shape, kernel) for shape in HEAD_SIZES for kernel in KERNELS}
+    assert seen == {(shape, kernel) for shape in HEAD_SIZES + FP8 for kernel in KERNELS}
 
 
 def test_nothing_spills(compiled: Compiled) -> None:
@@ -85,10 +86,10 @@ def test_decode_runs_on_tensor_cores(compiled: Compiled) -> None:
             assert "mma" in one["instructions"], one
 
 
-def test_products_with_int8_weights_run_on_tensor_cores(compiled: Compiled) -> None:
+def test_products_with_weights_of_a_byte_run_on_tensor_cores(compiled: Compiled) -> None:
     """A few rows fill the 16 of mma, as in decode."""
     for one in compiled:
-        if one["kernel"] == "_int8_linear_kernel":
+        if one["kernel"] == "_quantized_linear_kernel":
             assert {"mma", "wgmma"} & {*one["instructions"]}, one
 
 
@@ -104,7 +105,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
     assert report["variants"] == {
         "_rms_norm_kernel": 2,  # with a residual and without
         "_gate_mul_kernel": 1,
-        "_int8_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
+        "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_rope_and_store_kv_kernel": 1,
         "_attend_split_kernel": 3,  # 8, 16 and 32 parts of the context
         "_join_splits_kernel": 3,

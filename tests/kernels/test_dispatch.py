@@ -21,13 +21,13 @@ from paceline_kernels.decode_attention import kernel as decode_kernel
 from paceline_kernels.dispatch import by_device, launcher
 from paceline_kernels.norm import kernel as norm_kernel
 from paceline_kernels.prefill_attention import kernel as prefill_kernel
-from paceline_kernels.quantized import kernel as int8_kernel
+from paceline_kernels.quantized import kernel as quantized_kernel
 from paceline_kernels.rotary import kernel as rotary_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
     "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
-    "int8_linear": (quantized.reference_int8_linear, int8_kernel.int8_linear),
+    "quantized_linear": (quantized.reference_quantized_linear, quantized_kernel.quantized_linear),
     "paged_decode_attention": (
         decode_attention.reference_paged_decode_attention,
         decode_kernel.paged_decode_attention,

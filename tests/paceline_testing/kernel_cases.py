@@ -7,6 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline_kernels.checks import Exponents
+from paceline_kernels.fp8 import dequantize_heads, quantize_heads
+
 FLOAT64 = torch.float64
 
 # The interpreter computes bfloat16 wrongly and does not say so: only a GPU can test it.
@@ -56,10 +59,23 @@ class PagedKV:
     v_cache: Tensor
     block_table: Tensor
     context_lens: Tensor
+    exponents: Exponents = None
+    """Where the caches hold codes of FP8."""
 
     def double(self) -> "PagedKV":
         """Give the same KV to a reference in float64."""
-        return replace(self, k_cache=self.k_cache.double(), v_cache=self.v_cache.double())
+        if self.exponents is None:
+            return replace(self, k_cache=self.k_cache.double(), v_cache=self.v_cache.double())
+        k, v = (
+            dequantize_heads(codes, exponents, FLOAT64)
+            for codes, exponents in zip(self.caches, self.exponents, strict=True)
+        )
+        return replace(self, k_cache=k, v_cache=v, exponents=None)
+
+    def fp8(self) -> "PagedKV":
+        """The same in FP8: NaN is NaN still."""
+        (k, k_exponents), (v, v_exponents) = (quantize_heads(cache) for cache in self.caches)
+        return replace(self, k_cache=k, v_cache=v, exponents=(k_exponents, v_exponents))
 
     @property
     def caches(self) -> tuple[Tensor, Tensor]:

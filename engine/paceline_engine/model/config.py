@@ -114,9 +114,11 @@ class ModelConfig:
         ends = self.vocab_size * self.hidden_size * (1 if self.tied_head else 2)
         return self.num_layers * layer + ends + self.hidden_size
 
-    def kv_bytes_per_token(self, bytes_per_value: int) -> int:
+    def kv_bytes_per_token(self, bytes_per_value: int, bytes_per_head: int = 0) -> int:
         """Memory that the keys and values of one token take in all layers.
 
-        Layers with a window keep all keys too: one block table serves every layer.
+        `bytes_per_head`: what is kept of a head beside its values. Layers with a window keep all
+        keys too: one block table serves every layer.
         """
-        return 2 * self.num_layers * self.num_kv_heads * self.head_size * bytes_per_value
+        head = self.head_size * bytes_per_value + bytes_per_head
+        return 2 * self.num_layers * self.num_kv_heads * head

@@ -22,6 +22,8 @@ def cost_features(device: torch.device, settings: Settings, *, compiled: bool) -
     features = [f"block_size={settings.block_size}"]
     if settings.quantization != "none":
         features.append(f"quantization={settings.quantization}")
+    if settings.kv_cache_dtype != "auto":
+        features.append(f"kv_cache_dtype={settings.kv_cache_dtype}")
     if settings.tensor_parallel_size > 1:
         features.append(f"tensor_parallel_size={settings.tensor_parallel_size}")
     if device.type == "cpu":

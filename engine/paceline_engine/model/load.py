@@ -38,6 +38,8 @@ from paceline_engine.settings import Settings
 from paceline_engine.wire import ModelInfo
 from paceline_kernels.cpu import NativeOps
 
+_FP8_CAPABILITY = (8, 9)
+
 Progress = Callable[[str, float], None]
 """Told the stage and its fraction, 0 to 1."""
 
@@ -122,7 +124,8 @@ def _load(
     )
     kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
     capacity = memory.capacity(settings, config, dtype, device, kv_bytes, beside=configs[1:])
-    kv = _kv(decoder, capacity)
+    stored = memory.kv_dtype(settings, dtype)
+    kv = _kv(decoder, capacity, stored)
     # One for both: what draws with the same number draws the same token.
     sampler = Sampler(checkpoint.eos_token_ids, salt=os.urandom(16))
     runner = _runner(decoder, kv, capacity, sampler, adapters=adapters, group=group)
@@ -130,14 +133,14 @@ def _load(
     if draft is not None and guesser is not None:
         draft_info = _info(draft.located, draft.checkpoint, capacity, guesser, settings)
         loaded_draft = LoadedDraft(
-            _runner(guesser, _kv(guesser, capacity), capacity, sampler), draft_info
+            _runner(guesser, _kv(guesser, capacity, stored), capacity, sampler), draft_info
         )
     progress("warming up", 0.0)
     if group.rank == 0:
         warm_up(runner, capacity)
     progress("warming up", 1.0)
     info = _info(located, checkpoint, capacity, decoder, settings)
-    swapper = _swapper(kv, settings, dtype, decoder)
+    swapper = _swapper(kv, settings)
     return LoadedModel(
         runner, info, capacity, checkpoint.tokenizer, swapper, adapters, group, loaded_draft
     )
@@ -161,9 +164,23 @@ def _device(settings: Settings, rank: int) -> torch.device:
             )
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
+        require_fp8(settings, torch.cuda.get_device_capability(device))
         return device
     torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) // size))
     return torch.device("cpu")
+
+
+def require_fp8(settings: Settings, capability: tuple[int, int]) -> None:
+    """Refuse FP8 on a GPU whose instructions do not know it; `capability`: major and minor."""
+    if capability >= _FP8_CAPABILITY:
+        return
+    for name in ("kv_cache_dtype", "quantization"):
+        if getattr(settings, name) == "fp8":
+            raise BadSettings(
+                f"PACELINE_ENGINE_{name.upper()} is fp8, which needs a GPU of compute capability "
+                f"{_FP8_CAPABILITY[0]}.{_FP8_CAPABILITY[1]} or newer, got "
+                f"{capability[0]}.{capability[1]}."
+            )
 
 
 def _dtype(settings: Settings, device: torch.device) -> torch.dtype:
@@ -217,21 +234,18 @@ def _guesser(
     )
 
 
-def _kv(decoder: Decoder, capacity: Capacity) -> KvTensors:
+def _kv(decoder: Decoder, capacity: Capacity, dtype: torch.dtype) -> KvTensors:
     return allocate(
         decoder.config,
         capacity.num_blocks,
         capacity.block_size,
         device=decoder.embedding.device,
-        dtype=decoder.embedding.dtype,
+        dtype=dtype,
     )
 
 
-def _swapper(
-    kv: KvTensors, settings: Settings, dtype: torch.dtype, decoder: Decoder
-) -> HostBlocks | None:
-    block_bytes = decoder.config.kv_bytes_per_token(dtype.itemsize) * settings.block_size
-    num_slots = settings.swap_bytes // block_bytes
+def _swapper(kv: KvTensors, settings: Settings) -> HostBlocks | None:
+    num_slots = settings.swap_bytes // sum(tensor[0].nbytes for tensor in kv.all)
     return HostBlocks(kv, num_slots) if num_slots else None
 
 
@@ -275,7 +289,7 @@ def _info(
         max_model_len=capacity.max_model_len,
         bos_token_id=checkpoint.bos_token_id,
         eos_token_ids=list(checkpoint.eos_token_ids),
-        kv_bytes_per_token=config.kv_bytes_per_token(dtype.itemsize),
+        kv_bytes_per_token=memory.kv_bytes_per_token(config, memory.kv_dtype(settings, dtype)),
         weight_bytes=memory.weight_bytes(config, dtype, settings.quantization),
         engine_version=__version__,
         features=cost_features(device, settings, compiled=isinstance(decoder.ops, NativeOps)),

@@ -10,6 +10,7 @@ from paceline_engine.errors import DoesNotFit
 from paceline_engine.limits import Capacity
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.settings import Quantization, Settings
+from paceline_kernels.fp8 import CODES, EXPONENTS
 
 # Unless a setting says otherwise; a laptop has to do other things too.
 _CPU_KV_BYTES = 1 << 30
@@ -49,7 +50,7 @@ def _within_container(host: Memory, cgroup: Path) -> Memory:
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: Quantization) -> int:
-    """What the weights take: with INT8, a byte for each in a layer's products, and their scales.
+    """What the weights take: quantised, a byte for each in a layer's products, and their scales.
 
     Embedding, head, norms and biases keep their type.
     """
@@ -83,6 +84,17 @@ def require_both_fit(
             f"The weights need {_gib(model_bytes)} and the draft model's {_gib(draft_bytes)}, "
             f"but only {_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} are free."
         )
+
+
+def kv_dtype(settings: Settings, dtype: torch.dtype) -> torch.dtype:
+    """What keys and values are stored as, of a model that computes in `dtype`."""
+    return CODES if settings.kv_cache_dtype == "fp8" else dtype
+
+
+def kv_bytes_per_token(config: ModelConfig, stored: torch.dtype) -> int:
+    """Memory that one token takes in all layers, its exponents included where it is FP8."""
+    per_head = EXPONENTS.itemsize if stored == CODES else 0
+    return config.kv_bytes_per_token(stored.itemsize, per_head)
 
 
 def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) -> int:
@@ -124,7 +136,8 @@ def capacity(
 
     Models `beside` the first have every block once more.
     """
-    per_token = sum(each.kv_bytes_per_token(dtype.itemsize) for each in (config, *beside))
+    stored = kv_dtype(settings, dtype)
+    per_token = sum(kv_bytes_per_token(each, stored) for each in (config, *beside))
     num_blocks = kv // (per_token * settings.block_size)
     held = num_blocks * settings.block_size
     asked = settings.max_model_len

@@ -5,6 +5,7 @@ One layer is built at a time, so the peak is the decoder and one layer of the fi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder, Layer, Ops
 from paceline_engine.model.group import Group
 from paceline_engine.model.layers.gated_linear import GatedLinear, fused_gated_linear
-from paceline_engine.model.layers.int8_linear import int8_linear
 from paceline_engine.model.layers.linear import Linear, linear
+from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
 from paceline_engine.settings import Quantization
 
@@ -63,7 +64,7 @@ def build_decoder(
     Of several ranks each reads its part of the layers.
     """
     group = group or Group()
-    lay_out = int8_linear if quantization == "int8" else linear
+    lay_out = linear if quantization == "none" else partial(quantized_linear, to=quantization)
     gated = ops.silu_mul if config.activation == "silu" else ops.gelu_tanh_mul
     build = Build(lay_out, wrap, gated, group)
     reader = _Reader(source, device, dtype, group)

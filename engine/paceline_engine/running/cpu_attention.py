@@ -74,6 +74,8 @@ class CpuAttention:
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Copy blocks of a layer side by side, into buffers that the next gather overwrites."""
+        if self.kv.key_exponents:
+            return self.kv.gathered(layer, blocks, self._rotations.everywhere.dtype)
         out = []
         for which, cache in enumerate((self.kv.keys[layer], self.kv.values[layer])):
             shape = (blocks.numel(), *cache.shape[1:])
@@ -104,8 +106,7 @@ class CpuStep:
         if q_norm is not None and k_norm is not None:
             qk = self._head_norms(qk, q_norm, k_norm)
         q, k = _rotate(qk, view).split([config.num_q_heads, config.num_kv_heads], dim=1)
-        kv.keys[layer].flatten(0, 1).index_copy_(0, self.slots, k)
-        kv.values[layer].flatten(0, 1).index_copy_(0, self.slots, v)
+        kv.store(layer, self.slots, k, v)
 
         out = torch.empty_like(q)
         for group in view.groups:

@@ -26,7 +26,10 @@ class HostBlocks:
     ) -> None:
         self.num_slots = num_slots
         self._device = kv.keys[0].device
-        self._layers = (*kv.keys, *kv.values)  # each [num_blocks, block_size, heads, head_size]
+        # Each [num_blocks, block_size, heads, ...]; what is stored is copied, whatever it means.
+        self._layers = tuple(
+            layer.view(torch.uint8) if layer.itemsize == 1 else layer for layer in kv.all
+        )
         self._clock = clock
         is_gpu = self._device.type == "cuda"
         self._host = tuple(

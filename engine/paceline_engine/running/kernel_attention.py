@@ -57,6 +57,7 @@ class KernelStep:
         config = self.backend.config
         window = config.windows[layer]
         keys, values = self.backend.kv.keys[layer], self.backend.kv.values[layer]
+        exponents = self.backend.kv.exponents(layer)
         q = rope_and_store_kv(
             qkv,
             self.positions,
@@ -69,6 +70,7 @@ class KernelStep:
             q_norm=q_norm,
             k_norm=k_norm,
             eps=config.norm_eps,
+            exponents=exponents,
         )
         split, scale, softcap = self.num_decodes, config.score_scale, config.attention_softcap
         parts = []
@@ -83,6 +85,7 @@ class KernelStep:
                     scale,
                     window,
                     softcap,
+                    exponents,
                 )
             )
         if split < len(q):
@@ -97,6 +100,7 @@ class KernelStep:
                     scale,
                     window,
                     softcap,
+                    exponents,
                 )
             )
         return torch.cat(parts).flatten(1)

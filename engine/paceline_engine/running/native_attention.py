@@ -8,7 +8,7 @@ from torch import Tensor
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.layers.rotary import Rotations
-from paceline_engine.running.inputs import StepInputs
+from paceline_engine.running.inputs import Int32s, StepInputs
 from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 
@@ -33,6 +33,10 @@ class NativeAttention:
 
     def plan(self, inputs: StepInputs) -> "NativeStep":
         """Hand the arrays over."""
+        prompts = torch.from_numpy(inputs.block_table[inputs.num_decodes :])
+        widened = None
+        if self.kv.key_exponents:
+            widened = _widened(prompts, inputs.context_lens[inputs.num_decodes :], self.kv)
         return NativeStep(
             self,
             positions=torch.from_numpy(inputs.positions),
@@ -41,7 +45,26 @@ class NativeAttention:
             context_lens=torch.from_numpy(inputs.context_lens),
             cu_seqlens=torch.from_numpy(inputs.cu_seqlens),
             num_decodes=inputs.num_decodes,
+            prompt_table=prompts if widened is None else widened.table,
+            widened=widened,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Widened:
+    """Blocks that prompts read, side by side as floats: their product knows no codes of FP8."""
+
+    blocks: Tensor  # [N]: where each lies in the cache
+    table: Tensor  # int32 [S, P]: which of them each sequence holds
+
+
+def _widened(table: Tensor, context_lens: Int32s, kv: KvTensors) -> _Widened:
+    counts = torch.from_numpy(-(-context_lens // kv.block_size))
+    held = torch.arange(table.shape[1]) < counts[:, None]
+    blocks = table[held]
+    places = torch.zeros_like(table)
+    places[held] = torch.arange(len(blocks), dtype=torch.int32)
+    return _Widened(blocks, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,9 @@ class NativeStep:
     context_lens: Tensor  # [S]
     cu_seqlens: Tensor  # [S + 1]
     num_decodes: int
+    prompt_table: Tensor  # [S - num_decodes, P]
+    widened: _Widened | None
+    """Of a cache in FP8."""
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -62,6 +88,7 @@ class NativeStep:
         """See `paceline_engine.model.decoder.Attention`; q is rotated in place."""
         config, kv, native = self.backend.config, self.backend.kv, self.backend.native
         keys, values, window = kv.keys[layer], kv.values[layer], config.windows[layer]
+        exponents = kv.exponents(layer)
         norms = None if q_norm is None or k_norm is None else (q_norm, k_norm)
         native.rope_and_store_kv(
             qkv=qkv,
@@ -72,6 +99,7 @@ class NativeStep:
             eps=config.norm_eps,
             k_cache=keys,
             v_cache=values,
+            exponents=exponents,
         )
         q_size = config.num_q_heads * config.head_size
         out = qkv.new_empty(len(qkv), q_size)
@@ -81,6 +109,7 @@ class NativeStep:
                 num_q_heads=config.num_q_heads,
                 k_cache=keys,
                 v_cache=values,
+                exponents=exponents,
                 block_table=self.block_table,
                 context_lens=self.context_lens,
                 rows=self.num_decodes,
@@ -89,12 +118,14 @@ class NativeStep:
                 window=window,
             )
         if self.num_decodes < len(self.context_lens):
+            if self.widened is not None:
+                keys, values = kv.gathered(layer, self.widened.blocks, qkv.dtype)
             native.paged_prompt_attention(
                 qkv=qkv,
                 num_q_heads=config.num_q_heads,
                 k_cache=keys,
                 v_cache=values,
-                block_table=self.block_table[self.num_decodes :],
+                block_table=self.prompt_table,
                 cu_seqlens=self.cu_seqlens[self.num_decodes :],
                 context_lens=self.context_lens[self.num_decodes :],
                 out=out,

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "fp8.h"
 #include "vectors.h"
 
 #define MAX_HEADS 256
@@ -85,25 +86,34 @@ static inline void norm_and_turn(const float *from, float *to, const float *cos_
 /* Norm and rotate q in place; norm and rotate k, and store it and v in their slots of the cache.
  *
  * Shapes: qkv [tokens, (q_heads + 2 * kv_heads) * head], positions and slots [tokens],
- * cos_sin [max_len, head] (cosines, then sines), caches [slots, kv_heads, head], norms [head] or
- * null. */
+ * cos_sin [max_len, head] (cosines, then sines), caches [slots, kv_heads, head], float32, or codes
+ * of FP8 where there are exponents [slots, kv_heads]; norms [head] or null. */
 void rope_and_store_kv(float *qkv, const int64_t *positions, const int64_t *slots,
                        const float *cos_sin, const float *q_norm, const float *k_norm, float eps,
-                       float *k_cache, float *v_cache, int64_t tokens, int64_t q_heads,
-                       int64_t kv_heads, int64_t head, int threads)
+                       void *k_cache, void *v_cache, uint8_t *k_exponents, uint8_t *v_exponents,
+                       int64_t tokens, int64_t q_heads, int64_t kv_heads, int64_t head, int threads)
 {
     int64_t width = (q_heads + 2 * kv_heads) * head;
 #pragma omp parallel for schedule(static) TEAM(tokens * width)
     for (int64_t token = 0; token < tokens; token++) {
         float *q = qkv + token * width;
-        const float *k = q + q_heads * head, *v = k + kv_heads * head;
+        float *k = q + q_heads * head, *v = k + kv_heads * head;
         const float *angles = cos_sin + positions[token] * head;
-        float *k_slot = k_cache + slots[token] * kv_heads * head;
+        int64_t slot = slots[token] * kv_heads;
+        float *to = k_exponents ? k : (float *)k_cache + slot * head;
         for (int64_t h = 0; h < q_heads; h++)
             norm_and_turn(q + h * head, q + h * head, angles, q_norm, eps, head / 2);
         for (int64_t h = 0; h < kv_heads; h++)
-            norm_and_turn(k + h * head, k_slot + h * head, angles, k_norm, eps, head / 2);
-        memcpy(v_cache + slots[token] * kv_heads * head, v, kv_heads * head * sizeof(float));
+            norm_and_turn(k + h * head, to + h * head, angles, k_norm, eps, head / 2);
+        if (!k_exponents) {
+            memcpy((float *)v_cache + slot * head, v, kv_heads * head * sizeof(float));
+            continue;
+        }
+        for (int64_t h = 0; h < kv_heads; h++) {
+            int64_t at = slot + h;
+            k_exponents[at] = pack(k + h * head, (uint8_t *)k_cache + at * head, head);
+            v_exponents[at] = pack(v + h * head, (uint8_t *)v_cache + at * head, head);
+        }
     }
 }
 
@@ -130,29 +140,65 @@ static inline float weigh(float *row, int64_t unseen, int64_t keys)
 
 /* Ask the L2 cache for what is read a block later: blocks lie anywhere, so no prefetcher guesses
  * them, and L1 has too few misses in flight for it. */
-static inline void prefetch(const float *from, int64_t size)
+static inline void prefetch(const char *from, int64_t bytes)
 {
-    for (int64_t i = 0; i < size; i += LANES)
+    for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(from + i, 0, 2);
+}
+
+/* Keys or values from one KV head on: float32, or codes of FP8 where there are exponents. */
+struct cache {
+    const char *heads; /* [blocks, block_size, kv_heads, head] */
+    const uint8_t *exponents; /* [blocks, block_size, kv_heads], or null */
+    int64_t block_size, kv_heads, head;
+};
+
+static inline struct cache cache_of(const void *heads, const uint8_t *exponents, int64_t first,
+                                    int64_t block_size, int64_t kv_heads, int64_t head)
+{
+    int64_t width = exponents ? 1 : sizeof(float);
+    return (struct cache){(const char *)heads + first * head * width,
+                          exponents ? exponents + first : NULL, block_size, kv_heads, head};
+}
+
+/* The heads of a block's first `count` tokens as float32, where they lie or in `tile`
+ * [count, share, head]; those of the block read next are asked for. */
+static inline const float *block_of(const struct cache *from, int32_t block, int32_t next,
+                                    int64_t count, int64_t share, float *tile)
+{
+    int64_t stride = from->kv_heads * from->head, width = from->exponents ? 1 : sizeof(float);
+    const char *heads = from->heads + block * from->block_size * stride * width;
+    const char *soon = from->heads + next * from->block_size * stride * width;
+    for (int64_t i = 0; i < count; i++)
+        prefetch(soon + i * stride * width, share * from->head * width);
+    if (!from->exponents)
+        return (const float *)heads;
+    const uint8_t *exponents = from->exponents + block * from->block_size * from->kv_heads;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t h = 0; h < share; h++)
+            unpack((const uint8_t *)heads + i * stride + h * from->head,
+                   exponents[i * from->kv_heads + h], tile + (i * share + h) * from->head,
+                   from->head);
+    return tile;
 }
 
 /* One row: q [kv_heads, group, head] over `keys` keys in `blocks`, of the KV heads given.
  *
  * First all scores, then the weights, then the weighted sum of the values: K and V are each read
- * once, front to back. `scores` holds [kv_heads, group, keys]. `group` and `head` are constants
+ * once, front to back. `scores` holds [kv_heads, group, keys], `tile` a block of FP8. `group` and `head` are constants
  * where this is inlined for the common sizes. */
 static inline __attribute__((always_inline)) void
-attend(const float *q, const float *k_cache, const float *v_cache, const int32_t *blocks,
-       int64_t unseen, int64_t keys, float *scores, float *out, float scale, int64_t kv_heads,
-       int64_t group, int64_t block_size, int64_t stride, int64_t head)
+attend(const float *q, const struct cache *k_cache, const struct cache *v_cache,
+       const int32_t *blocks, int64_t unseen, int64_t keys, float *scores, float *tile, float *out,
+       float scale, int64_t kv_heads, int64_t group, int64_t head)
 {
-    int64_t block_numbers = block_size * stride;
+    int64_t block_size = k_cache->block_size;
+    int64_t stride = (k_cache->exponents ? kv_heads : k_cache->kv_heads) * head;
     for (int64_t start = 0; start < keys; start += block_size, blocks++) {
         int64_t count = keys - start < block_size ? keys - start : block_size;
-        const float *k = k_cache + blocks[0] * block_numbers;
-        const float *soon = k_cache + blocks[start + block_size < keys] * block_numbers;
-        for (int64_t i = 0; i < count; i++, k += stride, soon += stride) {
-            prefetch(soon, kv_heads * head);
+        int32_t next = blocks[start + block_size < keys];
+        const float *k = block_of(k_cache, blocks[0], next, count, kv_heads, tile);
+        for (int64_t i = 0; i < count; i++, k += stride) {
             for (int64_t h = 0; h < kv_heads; h++)
                 for (int64_t g = h * group; g < (h + 1) * group; g++) {
                     vec lanes = {0};
@@ -170,10 +216,8 @@ attend(const float *q, const float *k_cache, const float *v_cache, const int32_t
         inverse[g] = weigh(scores + g * keys, unseen, keys);
     for (int64_t start = 0; start < keys; start += block_size, blocks++) {
         int64_t count = keys - start < block_size ? keys - start : block_size;
-        const float *v = v_cache + blocks[0] * block_numbers;
-        const float *soon = v_cache + blocks[start + block_size < keys] * block_numbers;
-        for (int64_t i = 0; i < count; i++)
-            prefetch(soon + i * stride, kv_heads * head);
+        int32_t next = blocks[start + block_size < keys];
+        const float *v = block_of(v_cache, blocks[0], next, count, kv_heads, tile);
         for (int64_t h = 0; h < kv_heads; h++)
             for (int64_t g = h * group; g < (h + 1) * group; g++)
                 for (int64_t d = 0; d < head; d += LANES) {
@@ -191,11 +235,13 @@ attend(const float *q, const float *k_cache, const float *v_cache, const int32_t
 /* Attention of one query a row over the blocks that the row holds.
  *
  * Shapes: q [rows, ...] with `q_stride` numbers from row to row, of which the first are
- * [kv_heads, group, head]; caches [blocks, block_size, kv_heads, head]; block_table
- * [rows, table_stride]; lengths [rows], each at least 1, of which the last `window` keys are seen;
- * out [rows, kv_heads, group, head]. `head` is a multiple of LANES, kv_heads * group at most
+ * [kv_heads, group, head]; caches [blocks, block_size, kv_heads, head], float32, or codes of FP8
+ * where there are exponents [blocks, block_size, kv_heads]; block_table [rows, table_stride];
+ * lengths [rows], each at least 1, of which the last `window` keys are seen; out
+ * [rows, kv_heads, group, head]. `head` is a multiple of LANES, kv_heads * group at most
  * MAX_HEADS. Returns 0, or 1 without memory. */
-int paged_decode_attention(const float *q, const float *k_cache, const float *v_cache,
+int paged_decode_attention(const float *q, const void *k_cache, const void *v_cache,
+                           const uint8_t *k_exponents, const uint8_t *v_exponents,
                            const int32_t *block_table, const int32_t *lengths, float *out,
                            float scale, int64_t window, int64_t rows, int64_t q_stride,
                            int64_t table_stride, int64_t kv_heads, int64_t group, int64_t head,
@@ -207,7 +253,9 @@ int paged_decode_attention(const float *q, const float *k_cache, const float *v_
     /* Whole rows read memory in order; with few of them, threads share a row by its heads. */
     int64_t parts = rows >= 2 * threads ? 1 : kv_heads;
     int64_t share = kv_heads / parts;
-    size_t per_thread = (size_t)(share * group * longest + LANES) * sizeof(float);
+    int64_t tile_numbers = k_exponents ? block_size * share * head : 0;
+    size_t per_thread =
+        (size_t)(share * group * longest + LANES + tile_numbers) * sizeof(float);
     char *memory = malloc(per_thread * (size_t)threads);
     if (!memory)
         return 1;
@@ -224,15 +272,16 @@ int paged_decode_attention(const float *q, const float *k_cache, const float *v_
             int64_t first = kv_head * group * head;
             int64_t unseen = lengths[row] > window ? lengths[row] - window : 0;
             int64_t skipped = unseen / block_size;
-            int64_t keys = lengths[row] - skipped * block_size, stride = kv_heads * head;
+            int64_t keys = lengths[row] - skipped * block_size;
             unseen -= skipped * block_size;
             const float *queries = q + row * q_stride + first;
-            const float *k = k_cache + kv_head * head, *v = v_cache + kv_head * head;
+            struct cache k = cache_of(k_cache, k_exponents, kv_head, block_size, kv_heads, head);
+            struct cache v = cache_of(v_cache, v_exponents, kv_head, block_size, kv_heads, head);
             const int32_t *blocks = block_table + row * table_stride + skipped;
             float *to = out + row * kv_heads * group * head + first;
 #define ATTEND(GROUP, HEAD)                                                                        \
-    attend(queries, k, v, blocks, unseen, keys, scores, to, scale, share, GROUP, block_size,       \
-           stride, HEAD)
+    attend(queries, &k, &v, blocks, unseen, keys, scores + tile_numbers, scores, to, scale, share, \
+           GROUP, HEAD)
             if (head == 64 && group == 3)
                 ATTEND(3, 64);
             else if (head == 64)

@@ -5,7 +5,8 @@ from ctypes import CDLL, c_float, c_int, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from paceline_kernels.cpu.foreign import address, function, require, require_caches
+from paceline_kernels.checks import Exponents
+from paceline_kernels.cpu.foreign import address, addresses, function, require, require_caches
 from paceline_kernels.cpu.matmul import Matmul
 
 LANES = 16
@@ -27,10 +28,10 @@ class NativeOps:
         self._rope_and_store = function(
             library,
             "rope_and_store_kv",
-            [_TENSOR] * 6 + [c_float] + [_TENSOR] * 2 + [_SIZE] * 4,
+            [_TENSOR] * 6 + [c_float] + [_TENSOR] * 4 + [_SIZE] * 4,
         )
         self._decode = function(
-            library, "paged_decode_attention", [_TENSOR] * 6 + [c_float] + [_SIZE] * 8, c_int
+            library, "paged_decode_attention", [_TENSOR] * 8 + [c_float] + [_SIZE] * 8, c_int
         )
         self._prompts = function(
             library, "paged_prompt_attention", [_TENSOR] * 7 + [c_float] + [_SIZE] * 8, c_int
@@ -93,6 +94,7 @@ class NativeOps:
         eps: float,
         k_cache: Tensor,  # [num_blocks, block_size, num_kv_heads, head_size]
         v_cache: Tensor,  # as k_cache
+        exponents: Exponents = None,  # of codes in FP8
     ) -> None:
         """Norm and rotate q in place; norm and rotate k, store it and v in their slots."""
         tokens, width = qkv.shape
@@ -104,7 +106,7 @@ class NativeOps:
         require("cos_sin", cos_sin, (len(cos_sin), head_size))
         for norm in norms or ():
             require("a norm", norm, (head_size,))
-        require_caches(k_cache, v_cache)
+        require_caches(k_cache, v_cache, exponents)
         q_norm, k_norm = norms or (None, None)
         self._rope_and_store(
             qkv.data_ptr(),
@@ -116,6 +118,7 @@ class NativeOps:
             eps,
             k_cache.data_ptr(),
             v_cache.data_ptr(),
+            *addresses(exponents),
             tokens,
             num_q_heads,
             num_kv_heads,
@@ -130,6 +133,7 @@ class NativeOps:
         num_q_heads: int,
         k_cache: Tensor,  # [num_blocks, block_size, num_kv_heads, head_size]
         v_cache: Tensor,  # as k_cache
+        exponents: Exponents = None,  # of codes in FP8
         block_table: Tensor,  # int32 [sequences, blocks]
         context_lens: Tensor,  # int32 [sequences]
         rows: int,
@@ -144,7 +148,7 @@ class NativeOps:
         tokens, width = qkv.shape
         _, block_size, num_kv_heads, head_size = k_cache.shape
         require("qkv", qkv, (tokens, width))
-        require_caches(k_cache, v_cache)
+        require_caches(k_cache, v_cache, exponents)
         require("out", out, (tokens, num_q_heads * head_size))
         require("block_table", block_table, block_table.shape, torch.int32)
         require("context_lens", context_lens, (len(block_table),), torch.int32)
@@ -156,6 +160,7 @@ class NativeOps:
             qkv.data_ptr(),
             k_cache.data_ptr(),
             v_cache.data_ptr(),
+            *addresses(exponents),
             block_table.data_ptr(),
             context_lens.data_ptr(),
             out.data_ptr(),

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline_kernels.checks import FLOATS, expect, expect_caches
+from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
 from paceline_kernels.paged_kv.kernel import attend
 
 MAX_GROUP = 16
@@ -44,6 +44,8 @@ def _attend_split_kernel(
     q_ptr,
     k_cache_ptr,
     v_cache_ptr,
+    k_exponents_ptr,  # None: no FP8
+    v_exponents_ptr,
     table_ptr,
     lens_ptr,
     partial_ptr,  # [rows, num_q_heads, SPLITS, HEAD_SIZE] float32
@@ -86,6 +88,8 @@ def _attend_split_kernel(
         tl.full([TILE_Q], end - 1, dtype=tl.int32),
         k_cache_ptr,
         v_cache_ptr,
+        k_exponents_ptr,
+        v_exponents_ptr,
         table_ptr + row * table_stride,
         start,
         end,
@@ -156,9 +160,10 @@ def paged_decode_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    exponents: Exponents = None,
 ) -> Tensor:
     """Launch over every row, KV head and part of the context, then over every head."""
-    expect_caches(k_cache, v_cache, like=q)
+    expect_caches(k_cache, v_cache, exponents, like=q)
     _, block_size, num_kv_heads, head_size = k_cache.shape
     expect("q", q, shape=("rows", "num_q_heads", head_size), dtypes=FLOATS, like=q)
     rows, num_q_heads, _ = q.shape
@@ -186,6 +191,7 @@ def paged_decode_attention(
         q,
         k_cache,
         v_cache,
+        *(exponents or (None, None)),
         block_table,
         context_lens,
         partial,

@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+from paceline_kernels.checks import Exponents
+from paceline_kernels.paged_kv.gathered import gathered
+
 
 def paged_decode_attention(
     q: Tensor,  # [rows, num_q_heads, head_size]
@@ -13,11 +16,12 @@ def paged_decode_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    exponents: Exponents = None,
 ) -> Tensor:  # [rows, num_q_heads, head_size]
     """Attend from each row's one query to its whole context; a padding row gives zeros.
 
     `window`: only to the last so many tokens, the query's own included. `softcap`: scores are
-    kept within it, cap * tanh(score / cap).
+    kept within it, cap * tanh(score / cap). `exponents`: the caches hold FP8.
     """
     _, block_size, num_kv_heads, head_size = k_cache.shape
     out = torch.zeros_like(q)
@@ -25,8 +29,10 @@ def paged_decode_attention(
         if length == 0:
             continue
         blocks = block_table[row, : -(-length // block_size)]
-        k = k_cache.index_select(0, blocks).flatten(0, 1)[:length]  # [length, kv heads, size]
-        v = v_cache.index_select(0, blocks).flatten(0, 1)[:length]
+        k, v = (  # [length, kv heads, size]
+            cache.flatten(0, 1)[:length]
+            for cache in gathered(k_cache, v_cache, blocks, exponents, dtype=q.dtype)
+        )
         if window is not None:
             k, v = k[-window:], v[-window:]
         # The query heads that share a KV head are a group, and stand where a sequence would.

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from paceline_kernels.fp8.kernel import scale_of
+
 
 @triton.jit
 def attend(
@@ -10,6 +12,8 @@ def attend(
     position,  # [TILE_Q]: the last token that each row of q may see, `start` or later
     k_cache_ptr,
     v_cache_ptr,
+    k_exponents_ptr,  # None: no FP8
+    v_exponents_ptr,
     table_ptr,  # of this sequence
     start,
     end,
@@ -48,7 +52,14 @@ def attend(
         k = tl.load(k_cache_ptr + at, mask=loaded, other=0.0)
         v = tl.load(v_cache_ptr + at, mask=loaded, other=0.0)
 
+        if k_exponents_ptr is not None:
+            k, v = k.to(q.dtype), v.to(q.dtype)
+            head_at = block * (BLOCK_SIZE * NUM_KV_HEADS) + slot
+            k_scale = scale_of(tl.load(k_exponents_ptr + head_at, mask=inside, other=127))
+            v_scale = scale_of(tl.load(v_exponents_ptr + head_at, mask=inside, other=127))
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
+        if k_exponents_ptr is not None:
+            scores *= k_scale[None, :]
         if SOFTCAP > 0:
             # tanh(x) = 2 * sigmoid(2 * x) - 1
             tanh = 2.0 * tl.sigmoid(2.0 / SOFTCAP_LOG2 * scores) - 1.0
@@ -64,6 +75,11 @@ def attend(
         shrink = tl.exp2(peak - new_peak)
         weights = tl.exp2(scores - new_peak[:, None])
         total = total * shrink + tl.sum(weights, axis=1)
+        if k_exponents_ptr is not None:
+            if q.dtype == tl.float16:  # whose weights would fall below its least number
+                v = (v.to(tl.float32) * v_scale[:, None]).to(tl.float16)
+            else:
+                weights *= v_scale[None, :]
         out = tl.dot(weights.to(v.dtype), v, out * shrink[:, None], input_precision="ieee")
         peak = new_peak
 

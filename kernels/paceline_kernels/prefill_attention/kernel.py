@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline_kernels.checks import FLOATS, expect, expect_caches
+from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
 from paceline_kernels.paged_kv.kernel import attend
 
 MAX_GROUP = 16
@@ -38,6 +38,8 @@ def _prefill_kernel(
     q_ptr,
     k_cache_ptr,
     v_cache_ptr,
+    k_exponents_ptr,  # None: no FP8
+    v_exponents_ptr,
     table_ptr,
     cu_seqlens_ptr,
     lens_ptr,
@@ -93,6 +95,8 @@ def _prefill_kernel(
         position,
         k_cache_ptr,
         v_cache_ptr,
+        k_exponents_ptr,
+        v_exponents_ptr,
         table_ptr + seq.to(tl.int64) * table_stride,
         start,
         tl.minimum(length, length - chunk_len + first_token + TOKENS),
@@ -121,9 +125,10 @@ def paged_prefill_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    exponents: Exponents = None,
 ) -> Tensor:
     """Launch over every tile of tokens and every KV head."""
-    expect_caches(k_cache, v_cache, like=q)
+    expect_caches(k_cache, v_cache, exponents, like=q)
     _, block_size, num_kv_heads, head_size = k_cache.shape
     expect("q", q, shape=("tokens", "num_q_heads", head_size), dtypes=FLOATS, like=q)
     num_tokens, num_q_heads, _ = q.shape
@@ -139,12 +144,15 @@ def paged_prefill_attention(
         )
 
     out = torch.zeros_like(q)  # no program owns the tokens past the last chunk
-    tile = tile_of(head_size=head_size, element_bytes=q.element_size())
+    tile = tile_of(
+        head_size=head_size, element_bytes=q.element_size(), is_fp8=exponents is not None
+    )
     num_programs = num_tokens // (tile.rows // group) + num_seqs
     _prefill_kernel[num_programs, num_kv_heads](
         q,
         k_cache,
         v_cache,
+        *(exponents or (None, None)),
         block_table,
         cu_seqlens,
         context_lens,
@@ -170,10 +178,11 @@ def paged_prefill_attention(
     return out
 
 
-def tile_of(*, head_size: int, element_bytes: int) -> Tile:
+def tile_of(*, head_size: int, element_bytes: int, is_fp8: bool = False) -> Tile:
     """Choose a tile whose sums stay in registers."""
     if element_bytes > 2:
         return Tile(rows=32, tokens=32, num_warps=4, num_stages=2)
     if head_size > 128:
-        return Tile(rows=64, tokens=32, num_warps=8, num_stages=2)
+        # What becomes of FP8 stays in registers too: with 32 tokens they spill.
+        return Tile(rows=64, tokens=16 if is_fp8 else 32, num_warps=8, num_stages=2)
     return Tile(rows=128, tokens=64, num_warps=8, num_stages=2)

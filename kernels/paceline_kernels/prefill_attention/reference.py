@@ -5,6 +5,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from paceline_kernels.checks import Exponents
+from paceline_kernels.paged_kv.gathered import gathered
+
 
 def paged_prefill_attention(
     q: Tensor,  # [tokens, num_q_heads, head_size]: the chunks, one after the other
@@ -16,11 +19,12 @@ def paged_prefill_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    exponents: Exponents = None,
 ) -> Tensor:  # [tokens, num_q_heads, head_size]
     """Attend from each token to itself and all before it; tokens past the last chunk give zeros.
 
     `window`: only to the last so many tokens, itself included. `softcap`: scores are kept within
-    it, cap * tanh(score / cap).
+    it, cap * tanh(score / cap). `exponents`: the caches hold FP8.
     """
     block_size = k_cache.shape[1]
     out = torch.zeros_like(q)
@@ -29,8 +33,10 @@ def paged_prefill_attention(
         if start == end:
             continue
         blocks = block_table[row, : -(-length // block_size)]
-        k = k_cache.index_select(0, blocks).flatten(0, 1)[:length]  # [length, kv heads, size]
-        v = v_cache.index_select(0, blocks).flatten(0, 1)[:length]
+        k, v = (  # [length, kv heads, size]
+            cache.flatten(0, 1)[:length]
+            for cache in gathered(k_cache, v_cache, blocks, exponents, dtype=q.dtype)
+        )
         # Token i of the chunk stands at position length - (end - start) + i.
         visible = torch.ones(end - start, length, dtype=torch.bool, device=q.device)
         visible = visible.tril(diagonal=length - (end - start))

@@ -1,8 +1,8 @@
-"""A matrix product with a weight in INT8."""
+"""A matrix product with a weight in INT8 or FP8."""
 
 from paceline_kernels.dispatch import by_device
-from paceline_kernels.quantized.reference import int8_linear as reference_int8_linear
+from paceline_kernels.quantized.reference import quantized_linear as reference_quantized_linear
 
-int8_linear = by_device(reference_int8_linear)
+quantized_linear = by_device(reference_quantized_linear)
 
-__all__ = ["int8_linear", "reference_int8_linear"]
+__all__ = ["quantized_linear", "reference_quantized_linear"]

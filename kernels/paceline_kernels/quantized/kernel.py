@@ -1,4 +1,4 @@
-"""A matrix product with a weight in INT8 in Triton, and its launcher."""
+"""A matrix product with a weight in INT8 or FP8 in Triton, and its launcher."""
 
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.fp8 import CODES
 
 
 class Tile(NamedTuple):
@@ -24,7 +25,7 @@ _TILES = (Tile(16, 64, 128, 4), Tile(64, 128, 64, 4), Tile(128, 128, 64, 8))
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _int8_linear_kernel(
+def _quantized_linear_kernel(
     x_ptr,
     weight_ptr,
     scales_ptr,
@@ -39,8 +40,8 @@ def _int8_linear_kernel(
 ):
     """Compute a tile of x (weight * scales).
 
-    Whole numbers up to 127 are exact in every float type, so the scale of an output can wait
-    until its sum is complete.
+    Whole numbers up to 127, and all codes of E4M3, are exact in every float type, so the scale of
+    an output can wait until its sum is complete.
     """
     # The row tiles of one weight tile follow one another: it is still in the L2 cache.
     row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
@@ -57,7 +58,7 @@ def _int8_linear_kernel(
         inside = start + inputs < NUM_IN
         x = tl.load(x_ptr + x_at + start, mask=is_row[:, None] & inside[None, :], other=0.0)
         weight = tl.load(
-            weight_ptr + weight_at + start, mask=is_output[:, None] & inside[None, :], other=0
+            weight_ptr + weight_at + start, mask=is_output[:, None] & inside[None, :], other=0.0
         )
         total = tl.dot(x, tl.trans(weight.to(dtype)), total, input_precision="ieee")
 
@@ -68,18 +69,20 @@ def _int8_linear_kernel(
     tl.store(out_ptr + out_at, total.to(dtype), mask=is_row[:, None] & is_output[None, :])
 
 
-def int8_linear(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = None) -> Tensor:
+def quantized_linear(
+    x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """Launch over every tile of rows and of outputs."""
     expect("x", x, shape=("rows", "in"), dtypes=FLOATS, like=x)
     rows, num_in = x.shape
-    expect("weight", weight, shape=("out", num_in), dtypes=(torch.int8,), like=x)
+    expect("weight", weight, shape=("out", num_in), dtypes=(torch.int8, CODES), like=x)
     num_out = len(weight)
     expect("scales", scales, shape=(num_out,), dtypes=(torch.float32,), like=x)
     if bias is not None:
         expect("bias", bias, shape=(num_out,), dtypes=(x.dtype,), like=x)
     out = torch.empty((rows, num_out), dtype=x.dtype, device=x.device)
     tile = tile_of(rows=rows, element_bytes=x.element_size())
-    _int8_linear_kernel[triton.cdiv(rows, tile.rows), triton.cdiv(num_out, tile.outputs)](
+    _quantized_linear_kernel[triton.cdiv(rows, tile.rows), triton.cdiv(num_out, tile.outputs)](
         x,
         weight,
         scales,

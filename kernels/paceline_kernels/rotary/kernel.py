@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline_kernels.checks import FLOATS, expect, expect_caches
+from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
+from paceline_kernels.fp8.kernel import encode, exponent_of, inverse_scale_of
 
 HEADS_PER_PROGRAM = 16
 
@@ -20,8 +21,10 @@ def _rope_and_store_kv_kernel(
     q_norm_ptr,  # None: no QK norm
     k_norm_ptr,
     q_ptr,
-    k_cache_ptr,
+    k_cache_ptr,  # FP8: its codes as bytes
     v_cache_ptr,
+    k_exponents_ptr,  # None: no FP8
+    v_exponents_ptr,
     block_stride,
     eps,
     NUM_Q_HEADS: tl.constexpr,
@@ -76,16 +79,28 @@ def _rope_and_store_kv_kernel(
     tl.store(q_ptr + q_at, turned_first, mask=is_q & in_head)
     tl.store(q_ptr + q_at + half, turned_second, mask=is_q & in_head)
 
+    stored_first, stored_second = turned_first, turned_second
+    if k_exponents_ptr is not None:
+        wide_first, wide_second = turned_first.to(tl.float32), turned_second.to(tl.float32)
+        exponent = exponent_of(wide_first, wide_second)[:, None]
+        inverse = inverse_scale_of(exponent)
+        stored_first, stored_second = encode(wide_first * inverse), encode(wide_second * inverse)
+
     slot = tl.load(slots_ptr + token)
     if slot >= 0:
         in_block = (slot % BLOCK_SIZE) * NUM_KV_HEADS * HEAD_SIZE
         slot_at = slot // BLOCK_SIZE * block_stride + in_block
+        if k_exponents_ptr is not None:
+            first_head = slot * NUM_KV_HEADS - NUM_Q_HEADS
+            exponents = exponent.to(tl.uint8)
+            tl.store(k_exponents_ptr + first_head + head, exponents, mask=is_k)
+            tl.store(v_exponents_ptr + first_head - NUM_KV_HEADS + head, exponents, mask=is_v)
         k_at = slot_at + (head - NUM_Q_HEADS) * HEAD_SIZE + pair
-        tl.store(k_cache_ptr + k_at, turned_first, mask=is_k & in_head)
-        tl.store(k_cache_ptr + k_at + half, turned_second, mask=is_k & in_head)
+        tl.store(k_cache_ptr + k_at, stored_first, mask=is_k & in_head)
+        tl.store(k_cache_ptr + k_at + half, stored_second, mask=is_k & in_head)
         v_at = slot_at + (head - NUM_Q_HEADS - NUM_KV_HEADS) * HEAD_SIZE + pair
-        tl.store(v_cache_ptr + v_at, turned_first, mask=is_v & in_head)
-        tl.store(v_cache_ptr + v_at + half, turned_second, mask=is_v & in_head)
+        tl.store(v_cache_ptr + v_at, stored_first, mask=is_v & in_head)
+        tl.store(v_cache_ptr + v_at + half, stored_second, mask=is_v & in_head)
 
 
 def rope_and_store_kv(
@@ -101,9 +116,10 @@ def rope_and_store_kv(
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
+    exponents: Exponents = None,
 ) -> Tensor:
     """Launch over every token and every group of heads; writes the caches, returns q."""
-    expect_caches(k_cache, v_cache, like=qkv)
+    expect_caches(k_cache, v_cache, exponents, like=qkv)
     num_tokens = len(qkv)
     _, block_size, cached_heads, head_size = k_cache.shape
     if cached_heads != num_kv_heads:
@@ -122,6 +138,8 @@ def rope_and_store_kv(
         raise ValueError(f"k_norm must be {q_norm.dtype} as q_norm, got {k_norm.dtype}")
 
     q = torch.empty((num_tokens, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
+    if exponents is not None:
+        k_cache, v_cache = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
     _rope_and_store_kv_kernel[num_tokens, triton.cdiv(num_heads, HEADS_PER_PROGRAM)](
         qkv,
         positions,
@@ -132,6 +150,7 @@ def rope_and_store_kv(
         q,
         k_cache,
         v_cache,
+        *(exponents or (None, None)),
         k_cache.stride(0),
         eps,
         NUM_Q_HEADS=num_q_heads,

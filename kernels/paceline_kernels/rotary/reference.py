@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from paceline_kernels.checks import Exponents
+from paceline_kernels.fp8 import quantize_heads
 from paceline_kernels.norm.reference import rms_norm
 
 
@@ -19,10 +21,12 @@ def rope_and_store_kv(
     q_norm: Tensor | None = None,  # [head_size]
     k_norm: Tensor | None = None,  # [head_size]
     eps: float = 1e-6,
+    exponents: Exponents = None,
 ) -> Tensor:  # [tokens, num_q_heads, head_size]
     """Rotate q and k to their positions, write k and v to their slots, return q.
 
-    `q_norm` and `k_norm`, where given, are an RMSNorm of each head before its rotation.
+    `q_norm` and `k_norm`, where given, are an RMSNorm of each head before its rotation. With
+    `exponents`, which are written too, the caches hold FP8: see `paceline_kernels.fp8`.
     """
     head_size = k_cache.shape[-1]
     heads = qkv.view(-1, num_q_heads + 2 * num_kv_heads, head_size)
@@ -31,8 +35,9 @@ def rope_and_store_kv(
     k = k if k_norm is None else rms_norm(k, k_norm, eps)
 
     angles = cos_sin[positions].unsqueeze(1)
-    _store(_rotate(k, angles), slots, k_cache)
-    _store(v, slots, v_cache)
+    k_exponents, v_exponents = exponents or (None, None)
+    _store(_rotate(k, angles), slots, k_cache, k_exponents)
+    _store(v, slots, v_cache, v_exponents)
     return _rotate(q, angles)
 
 
@@ -45,9 +50,12 @@ def _rotate(x: Tensor, angles: Tensor) -> Tensor:  # [tokens, heads, size], [tok
     return turned.to(x.dtype)
 
 
-def _store(rows: Tensor, slots: Tensor, cache: Tensor) -> None:
+def _store(rows: Tensor, slots: Tensor, cache: Tensor, exponents: Tensor | None) -> None:
     """Write each row with a slot to it."""
     stored = slots >= 0
     block_size = cache.shape[1]
     blocks, offsets = slots[stored] // block_size, slots[stored] % block_size
-    cache[blocks, offsets] = rows[stored].to(cache.dtype)
+    if exponents is None:
+        cache[blocks, offsets] = rows[stored].to(cache.dtype)
+    else:
+        cache[blocks, offsets], exponents[blocks, offsets] = quantize_heads(rows[stored])
