@@ -6,14 +6,13 @@
 
 #include "vectors.h"
 
-#ifdef __AVX512F__ /* 32 registers of 16: 14 rows of two, two of the weight, one of x */
-#define WIDE 2
+#ifdef __AVX512F__ /* 32 registers: 28 sums, two of the weight, one of x */
 #define TILE_ROWS 14
-#else /* 16 registers of 8: 6 rows of one vec; more registers are not missed */
-#define WIDE 1
+#else /* 16 registers: 12 sums */
 #define TILE_ROWS 6
 #endif
-#define PANEL (WIDE * LANES)
+#define WIDE 2
+#define PANEL (WIDE * REGISTER_LANES)
 /* Rows that are worked on together: half of a core's L2, so that a panel finds them there. */
 #define BLOCK_BYTES (384 << 10)
 /* Panels ahead that memory is asked for: the next one is the other thread's. */
@@ -24,17 +23,17 @@
 enum epilogue { PLAIN, GATED_BY_SILU, GATED_BY_GELU };
 
 typedef struct {
-    vec sums[WIDE];
+    reg sums[WIDE];
 } sums;
 
 typedef void tile(const float *x, int64_t inputs, const float *panel, const float *ahead,
-                  sums *out);
+                  float *out);
 
 /* Sums of ROWS rows of x with one panel. Five pointers reach 14 rows: row r is the r / 3rd
  * pointer and r % 3 strides on, which one instruction can add. */
 #define TILE(ROWS)                                                                                 \
     static void tile_##ROWS(const float *x, int64_t inputs, const float *panel,                    \
-                            const float *ahead, sums *out)                                         \
+                            const float *ahead, float *out)                                        \
     {                                                                                              \
         enum { POINTERS = (ROWS + 2) / 3 };                                                        \
         sums rows[ROWS];                                                                           \
@@ -42,14 +41,14 @@ typedef void tile(const float *x, int64_t inputs, const float *panel, const floa
         const int64_t stride = inputs * (int64_t)sizeof(float);                                    \
         const float *end = panel + inputs * PANEL;                                                 \
         _Pragma("GCC unroll 14") for (int r = 0; r < ROWS; r++)                                    \
-            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) rows[r].sums[c] = (vec){0};     \
+            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) rows[r].sums[c] = (reg){0};     \
         _Pragma("GCC unroll 5") for (int p = 0; p < POINTERS; p++)                                 \
             at[p] = (const char *)(x + 3 * p * inputs);                                            \
         for (; panel < end; panel += PANEL, ahead += PANEL) {                                      \
-            vec weight[WIDE];                                                                      \
+            reg weight[WIDE];                                                                      \
             _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) {                               \
-                weight[c] = load(panel + c * LANES);                                               \
-                __builtin_prefetch(ahead + c * LANES, 0, 2);                                       \
+                weight[c] = load_reg(panel + c * REGISTER_LANES);                                  \
+                __builtin_prefetch(ahead + c * REGISTER_LANES, 0, 2);                              \
             }                                                                                      \
             _Pragma("GCC unroll 14") for (int r = 0; r < ROWS; r++) {                              \
                 const float input = *(const float *)(at[r / 3] + r % 3 * stride);                  \
@@ -94,8 +93,8 @@ int64_t panel_width(void)
 }
 
 /* Lay a weight [outputs, inputs] out as [panels, inputs, PANEL], the last panel filled with zeros.
- * Where `is_gated`, outputs are a gate and, half of them on, what it lets through: each panel, or
- * pair of panels of one vec, then holds LANES of the one and the same LANES of the other. */
+ * Where `is_gated`, outputs are gates and, half of them on, what these let through: then a panel
+ * holds some gates and behind them what they let through. */
 void pack_weight(const float *weight, float *packed, int64_t outputs, int64_t inputs, int is_gated,
                  int threads)
 {
@@ -103,12 +102,11 @@ void pack_weight(const float *weight, float *packed, int64_t outputs, int64_t in
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t p = 0; p < panels; p++)
         for (int64_t lane = 0; lane < PANEL; lane++) {
-            int64_t output = p * PANEL + lane, pair = output / (2 * LANES);
-            int64_t half = output / LANES % 2 * (outputs / 2);
-            int64_t row = is_gated ? half + pair * LANES + output % LANES : output;
+            int64_t output = p * PANEL + lane;
+            int64_t gated = lane / (PANEL / 2) * (outputs / 2) + p * (PANEL / 2) + lane % (PANEL / 2);
+            const float *row = weight + (is_gated ? gated : output) * inputs;
             for (int64_t i = 0; i < inputs; i++)
-                packed[(p * inputs + i) * PANEL + lane] =
-                    output < outputs ? weight[row * inputs + i] : 0.0f;
+                packed[(p * inputs + i) * PANEL + lane] = output < outputs ? row[i] : 0.0f;
         }
 }
 
@@ -120,68 +118,60 @@ static inline float gated(float gate, float value, enum epilogue how)
     return gate / (1.0f + exp_of(-z)) * value;
 }
 
-/* Write a panel's sums, of which `width` are outputs. */
-static inline void write_plain(const sums *from, int64_t rows, const float *bias, float *out,
+/* Write the sums of a panel, of which `width` are outputs. */
+static inline void write_plain(const float *from, int64_t rows, const float *bias, float *out,
                                int64_t stride, int64_t width)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        float numbers[PANEL];
-        memcpy(numbers, from + r, sizeof numbers);
-        if (bias)
-            for (int64_t i = 0; i < width; i++)
-                numbers[i] += bias[i];
-        if (width == PANEL)
-            memcpy(out + r * stride, numbers, sizeof numbers);
-        else
-            memcpy(out + r * stride, numbers, (size_t)width * sizeof(float));
-    }
+    for (int64_t r = 0; r < rows; r++, from += PANEL, out += stride)
+        for (int64_t i = 0; i < width; i++)
+            out[i] = bias ? from[i] + bias[i] : from[i];
 }
 
-static inline void write_gated(const sums *gates, const sums *values, int64_t column, int64_t rows,
-                               float *out, int64_t stride, enum epilogue how)
+static inline void write_gated(const float *from, int64_t rows, float *out, int64_t stride,
+                               enum epilogue how)
 {
-    for (int64_t r = 0; r < rows; r++) {
-        float gate[LANES], value[LANES];
-        memcpy(gate, &gates[r].sums[0], sizeof gate);
-        memcpy(value, &values[r].sums[column], sizeof value);
-        for (int64_t i = 0; i < LANES; i++)
-            out[r * stride + i] = gated(gate[i], value[i], how);
-    }
+    for (int64_t r = 0; r < rows; r++, from += PANEL, out += stride)
+        for (int64_t i = 0; i < PANEL / 2; i++)
+            out[i] = gated(from[i], from[PANEL / 2 + i], how);
 }
 
-/* Rows [from, to) of x with panels [first, first + count): one, or the two of a gated pair. */
-static void run_tile(const float *x, const float *packed, const float *bias, float *out,
-                     int64_t from, int64_t to, int64_t first, int64_t count, int64_t panels,
-                     int64_t outputs, int64_t inputs, enum epilogue how, int asks_ahead)
+typedef struct {
+    const float *x, *packed, *bias;
+    float *out;
+    int64_t outputs, inputs, panels;
+    enum epilogue how;
+} product;
+
+/* Rows [from, to) with one panel. */
+static void run_tile(const product *of, int64_t from, int64_t to, int64_t panel, int asks_ahead)
 {
-    sums found[2][TILE_ROWS];
-    const float *panel = packed + first * inputs * PANEL;
-    for (int64_t p = 0; p < count; p++, panel += inputs * PANEL) {
-        int64_t soon = first + p + AHEAD * count;
-        const float *ahead = asks_ahead && soon < panels ? packed + soon * inputs * PANEL : panel;
-        TILES[to - from](x + from * inputs, inputs, panel, ahead, found[p]);
+    float sums[TILE_ROWS * PANEL];
+    int64_t size = of->inputs * PANEL, column = panel * PANEL;
+    const float *weight = of->packed + panel * size;
+    const float *ahead = asks_ahead && panel + AHEAD < of->panels ? weight + AHEAD * size : weight;
+    TILES[to - from](of->x + from * of->inputs, of->inputs, weight, ahead, sums);
+    if (of->how != PLAIN) {
+        int64_t stride = of->outputs / 2;
+        write_gated(sums, to - from, of->out + from * stride + column / 2, stride, of->how);
+        return;
     }
-    int64_t column = first * PANEL, left = outputs - column;
-    if (how == PLAIN)
-        write_plain(found[0], to - from, bias ? bias + column : 0, out + from * outputs + column,
-                    outputs, left < PANEL ? left : PANEL);
-    else
-        write_gated(found[0], found[count - 1], WIDE - 1, to - from,
-                    out + from * (outputs / 2) + column / 2, outputs / 2, how);
+    int64_t left = of->outputs - column, width = left < PANEL ? left : PANEL;
+    const float *bias = of->bias ? of->bias + column : NULL;
+    write_plain(sums, to - from, bias, of->out + from * of->outputs + column, of->outputs, width);
 }
 
 /* out = x W^T + bias, or f(gate) * value of its two halves.
  *
  * Shapes: x [rows, inputs], packed as pack_weight leaves it, bias [outputs] or null (and null
  * where it is gated), out [rows, outputs], or [rows, outputs / 2] where it is gated: then
- * outputs / 2 is a multiple of LANES. */
+ * outputs is a multiple of PANEL. */
 void matmul(const float *x, const float *packed, const float *bias, float *out, int64_t rows,
             int64_t outputs, int64_t inputs, int how, int threads)
 {
-    int64_t panels = (outputs + PANEL - 1) / PANEL;
-    int64_t count = how != PLAIN && WIDE == 1 ? 2 : 1;
+    const product of = {x, packed, bias, out, outputs, inputs, (outputs + PANEL - 1) / PANEL, how};
     int64_t most = BLOCK_BYTES / (int64_t)sizeof(float) / inputs;
-    int64_t blocks = most < TILE_ROWS ? (rows + TILE_ROWS - 1) / TILE_ROWS : (rows + most - 1) / most;
+    most = most < TILE_ROWS ? TILE_ROWS : most;
+    int64_t blocks = (rows + most - 1) / most;
     int is_worth_a_team = rows * outputs * inputs >= WORTH_A_TEAM_OF_PRODUCTS;
 #pragma omp parallel num_threads(is_worth_a_team ? threads : 1)
     for (int64_t block = 0; block < blocks; block++) {
@@ -189,10 +179,9 @@ void matmul(const float *x, const float *packed, const float *bias, float *out, 
         int64_t tiles = (size + TILE_ROWS - 1) / TILE_ROWS;
         /* Whoever is free takes the next panel: a core that is taken away delays one panel only. */
 #pragma omp for schedule(dynamic) nowait
-        for (int64_t p = 0; p < panels; p += count)
+        for (int64_t panel = 0; panel < of.panels; panel++)
             for (int64_t t = 0; t < tiles; t++)
-                run_tile(x, packed, bias, out, first + size * t / tiles,
-                         first + size * (t + 1) / tiles, p, count, panels, outputs, inputs, how,
+                run_tile(&of, first + size * t / tiles, first + size * (t + 1) / tiles, panel,
                          block == 0 && t == 0);
     }
 }

@@ -9,15 +9,14 @@
 
 #include "vectors.h"
 
-#ifdef __AVX512F__ /* 8 keys with two vecs of lines, 6 lines with four of a value */
-#define WIDE 2
-#define VALUE_WIDE 4
-#else
-#define WIDE 1
-#define VALUE_WIDE 1
-#endif
-#define LINES (WIDE * LANES)
+#ifdef __AVX512F__ /* 32 registers: 8 keys with two of lines, 6 lines with four of a value */
 #define KEYS 8
+#define VALUE_WIDE 4
+#else /* 16 registers: 4 keys with two of lines, 6 lines with two of a value */
+#define KEYS 4
+#define VALUE_WIDE 2
+#endif
+#define LINES 32
 #define VALUE_LINES 6
 
 typedef struct {
@@ -33,46 +32,57 @@ static inline const float *token_of(const keys_at *keys, int64_t token)
     return keys->cache + (block * keys->block_size + token % keys->block_size) * keys->stride;
 }
 
-/* scores[i] = q . key first + i for KEYS keys; q is [head, LINES], scores [keys, LINES]. */
+/* scores[i] = q . the key at[i], for KEYS keys and two registers of lines; q is [head, LINES],
+ * scores [KEYS, LINES], both from the first of these lines on. */
 static inline void score(const float *const *at, const float *q, int64_t head, float *scores)
 {
-    vec sums[KEYS][WIDE];
-    _Pragma("GCC unroll 8") for (int i = 0; i < KEYS; i++)
-        _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) sums[i][c] = (vec){0};
-    for (int64_t d = 0; d < head; d++, q += LINES)
-        _Pragma("GCC unroll 8") for (int i = 0; i < KEYS; i++)
-            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++)
-                sums[i][c] += at[i][d] * load(q + c * LANES);
-    memcpy(scores, sums, sizeof sums);
+    reg left[KEYS], right[KEYS];
+    _Pragma("GCC unroll 8") for (int i = 0; i < KEYS; i++) left[i] = right[i] = (reg){0};
+    for (int64_t d = 0; d < head; d++, q += LINES) {
+        reg a = load_reg(q), b = load_reg(q + REGISTER_LANES);
+        _Pragma("GCC unroll 8") for (int i = 0; i < KEYS; i++) {
+            left[i] += at[i][d] * a;
+            right[i] += at[i][d] * b;
+        }
+    }
+    for (int i = 0; i < KEYS; i++) {
+        store_reg(scores + i * LINES, left[i]);
+        store_reg(scores + i * LINES + REGISTER_LANES, right[i]);
+    }
 }
 
-/* Write the weighted sum of the values for VALUE_LINES lines and `wide` vecs of the head. */
+/* The weighted sums of the values for VALUE_LINES lines and WIDTH registers of the head. */
 #define VALUE_TILE(WIDTH)                                                                          \
     static void add_values_##WIDTH(const keys_at *values, const float *weights, int64_t first,     \
-                                   int64_t end, vec out[VALUE_LINES][WIDTH])                       \
+                                   int64_t end, reg out[VALUE_LINES][VALUE_WIDE])                  \
     {                                                                                              \
-        vec sums[VALUE_LINES][WIDTH];                                                              \
+        reg sums[VALUE_LINES][WIDTH];                                                              \
         _Pragma("GCC unroll 6") for (int l = 0; l < VALUE_LINES; l++)                              \
-            _Pragma("GCC unroll 4") for (int c = 0; c < WIDTH; c++) sums[l][c] = (vec){0};         \
+            _Pragma("GCC unroll 4") for (int c = 0; c < WIDTH; c++) sums[l][c] = (reg){0};         \
         for (int64_t token = first; token < end;) {                                                \
             int64_t left = values->block_size - token % values->block_size;                        \
             int64_t until = token + left < end ? token + left : end;                               \
             const float *value = token_of(values, token);                                          \
             for (; token < until; token++, value += values->stride, weights += LINES) {            \
-                vec lanes[WIDTH];                                                                  \
+                reg lanes[WIDTH];                                                                  \
                 _Pragma("GCC unroll 4") for (int c = 0; c < WIDTH; c++)                            \
-                    lanes[c] = load(value + c * LANES);                                            \
+                    lanes[c] = load_reg(value + c * REGISTER_LANES);                               \
                 _Pragma("GCC unroll 6") for (int l = 0; l < VALUE_LINES; l++)                      \
                     _Pragma("GCC unroll 4") for (int c = 0; c < WIDTH; c++)                        \
                         sums[l][c] += weights[l] * lanes[c];                                       \
             }                                                                                      \
         }                                                                                          \
-        memcpy(out, sums, sizeof sums);                                                            \
+        for (int l = 0; l < VALUE_LINES; l++)                                                      \
+            memcpy(out[l], sums[l], sizeof sums[l]);                                               \
     }
 
 VALUE_TILE(1)
-#if VALUE_WIDE > 1
+#if VALUE_WIDE == 4
 VALUE_TILE(4)
+#define add_values_wide add_values_4
+#else
+VALUE_TILE(2)
+#define add_values_wide add_values_2
 #endif
 
 /* Turn scores [keys, LINES] into weights, not yet divided by their sums; inverse[line] is 1 / sum.
@@ -139,24 +149,17 @@ static void write_values(const tile *tile, const float *weights, int64_t first, 
 {
     int64_t lines = tile->tokens * tile->group;
     for (int64_t line = 0; line < lines; line += VALUE_LINES)
-        for (int64_t d = 0, width; d < tile->head; d += width * LANES) {
-            vec sums[VALUE_LINES][VALUE_WIDE];
+        for (int64_t d = 0, width; d < tile->head; d += width * REGISTER_LANES) {
+            reg sums[VALUE_LINES][VALUE_WIDE];
             keys_at values = tile->values;
             values.cache += d;
-            width = tile->head - d >= VALUE_WIDE * LANES ? VALUE_WIDE : 1;
-            vec narrow[VALUE_LINES][1];
-            if (width == 1)
-                add_values_1(&values, weights + line, first, end, narrow);
-#if VALUE_WIDE > 1
-            else
-                add_values_4(&values, weights + line, first, end, sums);
-#endif
+            width = tile->head - d >= VALUE_WIDE * REGISTER_LANES ? VALUE_WIDE : 1;
+            (width == 1 ? add_values_1 : add_values_wide)(&values, weights + line, first, end, sums);
             for (int64_t l = line; l < lines && l < line + VALUE_LINES; l++) {
                 float *to = tile->out + l / tile->group * tile->out_stride +
                             l % tile->group * tile->head + d;
                 for (int64_t c = 0; c < width; c++)
-                    store(to + c * LANES,
-                          (width == 1 ? narrow[l - line][0] : sums[l - line][c]) * inverse[l]);
+                    store_reg(to + c * REGISTER_LANES, sums[l - line][c] * inverse[l]);
             }
         }
 }
@@ -172,7 +175,8 @@ static void attend(const tile *tile, float *memory)
         const float *at[KEYS];
         for (int64_t i = 0; i < KEYS; i++) /* the last keys may be fewer: one of them again */
             at[i] = token_of(&tile->keys, key + i < end ? key + i : end - 1);
-        score(at, q, tile->head, scores + (key - first) * LINES);
+        for (int64_t line = 0; line < LINES; line += 2 * REGISTER_LANES)
+            score(at, q + line, tile->head, scores + (key - first) * LINES + line);
     }
     int64_t seen_from[LINES], seen_to[LINES];
     for (int64_t line = 0; line < LINES; line++) {

@@ -15,9 +15,30 @@
 /* Compilers cut it into what the machine has: one register of AVX512, two of AVX2, four of NEON. */
 typedef float vec __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
+/* What one register of the machine holds: for loops that have to keep their sums in registers. */
+#ifdef __AVX512F__
+#define REGISTER_LANES 16
+#elif defined(__AVX__)
+#define REGISTER_LANES 8
+#else
+#define REGISTER_LANES 4
+#endif
+typedef float reg
+    __attribute__((vector_size(REGISTER_LANES * sizeof(float)), aligned(4), may_alias));
+
+static inline reg load_reg(const float *from)
+{
+    return *(const reg *)from;
+}
+
 static inline vec load(const float *from)
 {
     return *(const vec *)from;
+}
+
+static inline void store_reg(float *to, reg lanes)
+{
+    *(reg *)to = lanes;
 }
 
 static inline void store(float *to, vec lanes)

@@ -1,11 +1,7 @@
 """A matrix product with its weight laid out for the device, once, at load.
 
-Measured on 2 cores (AVX512), float32, 576 x 3072, best of 20, milliseconds:
-
-    rows                            1      4      16     64     256
-    `F.linear`, weight [out, in]    0.13   0.35   0.58   1.36   6.04
-    `x @ w`, weight [in, out]       0.11   0.41   0.62   1.41   5.69
-    oneDNN, weight in its blocks    0.07   0.09   0.28   1.00   4.25
+On a CPU it is the compiled one (paceline_kernels/cpu/matmul.c), where there is a compiler and the
+weights are float32; oneDNN's or torch's elsewhere.
 """
 
 from typing import Protocol
