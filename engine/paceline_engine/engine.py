@@ -1,6 +1,5 @@
-"""The engine: step() is schedule, run, settle, record. One thread owns it."""
+"""The engine: requests and limits in, outputs out, a step at a time. One thread owns it."""
 
-import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -10,17 +9,16 @@ from paceline_engine.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.constraint import Constraint
 from paceline_engine.control import LimitsControl
 from paceline_engine.drafting.proposer import Proposer
-from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.intake import refusal
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
+from paceline_engine.outputs import refused
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.request import Request
-from paceline_engine.runner import Runner
-from paceline_engine.scheduling.plan import Plan
+from paceline_engine.runner import Launcher, Runner
 from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
-from paceline_engine.scheduling.watchdog import AdmissionWatchdog
-from paceline_engine.stats import StepLog, Totals, load_of, queue_of, work_of
+from paceline_engine.stats import load_of
+from paceline_engine.stepping import Steps
 from paceline_engine.wire import (
     AdaptersState,
     EngineLoad,
@@ -29,15 +27,9 @@ from paceline_engine.wire import (
     ModelInfo,
     Output,
     SetLimits,
-    StepRecord,
     Submit,
     UnloadAdapter,
 )
-
-_log = logging.getLogger(__name__)
-
-_WARM_UP_STEPS = 3
-"""First steps pay for allocations and caches that no later step pays for."""
 
 
 class Engine:
@@ -58,8 +50,12 @@ class Engine:
         adapters: Adapters | None = None,
         draft_tokens: int = 0,
         proposer: Proposer | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
-        """Guess up to `draft_tokens` tokens per step and sequence, where that pays."""
+        """Guess up to `draft_tokens` tokens per step and sequence, where that pays.
+
+        With a launcher a step is chosen while the one before runs.
+        """
         self.control = LimitsControl(limits, capacity)
         self.scheduler = SCHEDULERS[scheduling](
             capacity,
@@ -72,11 +68,11 @@ class Engine:
             proposer=proposer,
         )
         self.pacer = pacer
-        self.log = StepLog()
-        self.totals = Totals()
-        self.watchdog = AdmissionWatchdog()
-        self._runner = runner
-        self._swapper = swapper
+        self._steps = Steps(
+            self.scheduler, pacer, runner, launcher=launcher, swapper=swapper, clock=clock
+        )
+        self.log = self._steps.log
+        self.totals = self._steps.totals
         self._adapters = adapters
         self._info = info
         self._capacity = capacity
@@ -88,7 +84,8 @@ class Engine:
     def is_idle(self) -> bool:
         """Nothing runs, nothing waits, nothing is left to be told."""
         scheduler = self.scheduler
-        return not (scheduler.num_running or scheduler.num_waiting or self._unsent)
+        is_empty = not (scheduler.num_running or scheduler.num_waiting)
+        return is_empty and not self._unsent and not self._steps.is_in_flight
 
     @property
     def is_gathering(self) -> bool:
@@ -115,8 +112,7 @@ class Engine:
 
     def refuse(self, request_id: str, reason: str) -> None:
         """Answer a request that can never run."""
-        refusal = Output(request_id, [], finish="error", error=reason, is_invalid=True)
-        self._unsent.append(refusal)
+        self._unsent.append(refused(request_id, reason))
 
     def change_adapters(
         self, change: LoadAdapter | UnloadAdapter, folder: Path | None = None
@@ -171,7 +167,7 @@ class Engine:
         state = self.control.change(
             wanted,
             now=self._clock(),
-            next_step=self.totals.steps,
+            next_step=self._steps.next_seq,
             decodes=len(self.scheduler.decoding),
         )
         seed = wanted.coefficients
@@ -183,7 +179,7 @@ class Engine:
         """Give up limits whose lease has run out; the new state, if it has."""
         return self.control.expire(
             now=self._clock(),
-            next_step=self.totals.steps,
+            next_step=self._steps.next_seq,
             decodes=len(self.scheduler.decoding),
         )
 
@@ -192,25 +188,22 @@ class Engine:
         return self.control.state(call=0, decodes=len(self.scheduler.decoding))
 
     def step(self) -> list[Output]:
-        """Run one step, if there is anything to run; what it gives to each request."""
+        """Run one step, if there is anything to run; what the step that ended gave each request."""
         started = self._clock()
-        limits = self.control.limits
         self._refuse_late(started)
-        plan = self.scheduler.schedule(limits, started)
-        if plan.batch.slices:
-            self._run(plan, limits, started)
-        elif self.scheduler.num_waiting and not self.scheduler.may_wait:
-            waiting = self.scheduler.num_waiting
-            raise RuntimeError(f"{waiting} requests wait, none runs and none was admitted")
-        outputs, self._unsent = self._unsent, []
-        return outputs
+        unsent, self._unsent = self._unsent, []
+        return unsent + self._steps.step(self.control.limits, started)
+
+    def settle(self) -> None:
+        """Wait for the step in flight, if there is one; the next step gives its outputs."""
+        self._unsent += self._steps.settle()
 
     def load(self, *, gc_pause_ms: float = 0.0) -> EngineLoad:
         """Describe the engine now."""
         return load_of(
             self.scheduler,
             self.totals,
-            stuck_admissions=self.watchdog.num_spells,
+            stuck_admissions=self._steps.watchdog.num_spells,
             now=self._clock(),
             gc_pause_ms=gc_pause_ms,
         )
@@ -219,72 +212,6 @@ class Engine:
         for request in self.scheduler.deadlines.pop_passed(now):
             self.scheduler.finish(request, "error")
             self._unsent.append(Output(request.id, [], finish="error", error="deadline"))
-
-    def _run(self, plan: Plan, limits: Limits, started: float) -> None:
-        work = work_of(plan.batch, plan.context)
-        predicted_ms = self.pacer.predict_ms(
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
-        )
-        run_started = self._clock()
-        if plan.copies and self._swapper is not None:
-            self._swapper.run(plan.copies)
-        try:
-            tokens = self._runner.run(plan.batch)
-        except RequestError as error:
-            self._fail(error)
-            return
-        run_ended = self._clock()
-
-        sampled = self.scheduler.settle(plan.batch, tokens, run_ended)
-        self._unsent += map(_output, sampled)
-        ended = self._clock()
-        # Guesses have a price of their own: the step model is of the step that verifies them.
-        wall_ms = (ended - started) * 1e3 - plan.draft_ms
-        record = StepRecord(
-            seq=self.totals.steps,
-            at=ended,
-            wall_ms=wall_ms,
-            host_ms=wall_ms - (run_ended - run_started) * 1e3,
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
-            running=self.scheduler.num_running,
-            waiting=self.scheduler.num_waiting,
-            waiting_tokens=self.scheduler.num_waiting_tokens,
-            kv_used=self.scheduler.blocks.pool.num_used,
-            preemptions=plan.preemptions,
-            epoch=limits.epoch,
-            token_budget=limits.token_budget,
-            paced_tokens=plan.token_total,
-            predicted_ms=predicted_ms,
-            clean=self.totals.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
-        )
-        self.totals.count(plan.batch, sampled)
-        self.pacer.observe(record)
-        self.log.append(record)
-        self._watch_admission(plan, limits, ended)
-
-    def _watch_admission(self, plan: Plan, limits: Limits, now: float) -> None:
-        if not (self.scheduler.num_waiting and self.scheduler.admits_any_time):
-            self.watchdog.rest()
-            return
-        queue = queue_of(self.scheduler, plan.batch, limits.max_batch_size)
-        if self.watchdog.see(queue, now):
-            _log.warning("admission is stuck: %s, %s", queue, limits)
-
-    def _fail(self, error: RequestError) -> None:
-        """End the request that broke a step. Nothing was settled, so the others just run again."""
-        request = self.scheduler.get(error.request_id)
-        if request is None:
-            raise error  # a runner that names nobody has broken for all
-        self.scheduler.finish(request, "error")
-        is_invalid = isinstance(error, BadConstraint)
-        failure = Output(request.id, [], finish="error", error=error.message, is_invalid=is_invalid)
-        self._unsent.append(failure)
 
 
 def _request(
@@ -304,24 +231,4 @@ def _request(
         adapter_slot=None if adapter is None else adapter.slot,
         number=number,
         constraint=constraint,
-    )
-
-
-def _output(request: Request) -> Output:
-    newest = request.token_ids[-request.num_newest :]
-    is_first = request.num_output_tokens == request.num_newest
-    if request.is_plain and not is_first:  # nearly every output of every step
-        return Output(request.id, newest, request.finish)
-    likelihoods = [] if request.likelihood is None else [request.likelihood]
-    if not is_first:
-        return Output(request.id, newest, request.finish, likelihoods=likelihoods)
-    return Output(
-        request.id,
-        newest,
-        request.finish,
-        cached_tokens=request.num_cached,
-        scheduled_at=request.scheduled_at,
-        likelihoods=likelihoods,
-        prompt_likelihoods=request.prompt_likelihoods,
-        embedding=request.embedding,
     )

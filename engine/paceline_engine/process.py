@@ -25,7 +25,7 @@ from paceline_engine.ipc import Link, Stop
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.runner import Runner
+from paceline_engine.runner import Launcher, Runner
 from paceline_engine.settings import Settings
 from paceline_engine.step_watch import STDERR, StepWatch
 from paceline_engine.wire import Failed, Loading, ModelInfo
@@ -73,6 +73,11 @@ class LoadedModel(Protocol):
     @property
     def draft(self) -> LoadedDraft | None:
         """A second model that guesses for it, where the settings name one."""
+        ...
+
+    @property
+    def launcher(self) -> Launcher | None:
+        """What lets steps overlap, where they can."""
         ...
 
     def write_tokenizer(self, run_dir: Path) -> None:
@@ -127,6 +132,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             adapters=model.adapters,
             draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
             proposer=_proposer(model, make_pacer),
+            launcher=model.launcher if _overlaps(settings, model.info) else None,
         )
         watch = StepWatch(
             _step_timeout_s(settings, model.info),
@@ -177,6 +183,12 @@ def _grammars(settings: Settings, info: ModelInfo) -> Grammars:
         vocab_size=info.vocab_size,
         eos_token_ids=info.eos_token_ids,
     )
+
+
+def _overlaps(settings: Settings, info: ModelInfo) -> bool:
+    if settings.overlap != "auto":
+        return settings.overlap == "on"
+    return info.device != "cpu" and settings.can_overlap
 
 
 def _step_timeout_s(settings: Settings, info: ModelInfo) -> float:

@@ -37,7 +37,9 @@ class Request:
 
     state: State = State.WAITING
     num_computed: int = 0
-    """Tokens whose keys and values lie in the cache: `token_ids[:num_computed]`."""
+    """Tokens whose keys and values lie in the cache, or will once the steps in flight have run."""
+    num_in_flight: int = 0
+    """Tokens that steps in flight will give it: not known yet, and not in `token_ids`."""
     num_cached: int = 0
     """Of these, prompt tokens taken from the prefix cache."""
     row: int | None = None

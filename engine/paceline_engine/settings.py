@@ -90,6 +90,13 @@ class Settings(BaseSettings):
     speculative_tokens: int = Field(default=4, ge=1, le=16)
     """Guessed tokens per step and sequence at most."""
 
+    overlap: Literal["auto", "on", "off"] = "auto"
+    """Choose a step while the one before runs: hides the host's time behind a GPU's.
+
+    `auto` does so beside a GPU. On a CPU both share the cores, and a request that arrives would
+    only wait for one long step more.
+    """
+
     initial_batch_size: int | None = Field(default=None, ge=1)
     """Limit until the first change; the capacity by default."""
     initial_token_budget: int | None = Field(default=None, ge=1)
@@ -113,6 +120,21 @@ class Settings(BaseSettings):
                     f"{name} must be 0 with a tensor_parallel_size above 1, "
                     f"got {getattr(self, name)}"
                 )
+        return self
+
+    @property
+    def can_overlap(self) -> bool:
+        """Whether a step can be chosen before the one before has given its tokens."""
+        plain = self.scheduling == "continuous" and self.speculative == "none"
+        return plain and self.tensor_parallel_size == 1
+
+    @model_validator(mode="after")
+    def _only_what_can_overlap_does(self) -> "Settings":
+        if self.overlap == "on" and not self.can_overlap:
+            raise ValueError(
+                "overlap must be off or auto unless scheduling is continuous, speculative is none "
+                f"and tensor_parallel_size is 1, got {self.overlap}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -27,6 +27,9 @@ class Totals:
     batch_output_tokens: int = 0
     """Of them, the batch lane's."""
 
+    overlap_fallbacks: int = 0
+    """Steps that were chosen only when the one before was settled, though steps overlap."""
+
     def count(self, batch: Batch, sampled: list[Request]) -> None:
         """Add a step that has run."""
         prompts = batch.slices[batch.num_decodes + batch.num_drafted :]
@@ -138,6 +141,7 @@ def load_of(
         prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
         output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
         stuck_admissions=stuck_admissions,
+        overlap_fallbacks=totals.overlap_fallbacks,
     )
 
 

@@ -41,6 +41,8 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         ("PACELINE_ENGINE_DEVICE", "tpu", "'auto', 'cpu' or 'cuda'"),
         ("PACELINE_ENGINE_BLOCK_SIZE", "many", "valid integer"),
         ("PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION", "1.5", "less than or equal to 1"),
+        ("PACELINE_ENGINE_OVERLAP", "yes", "'auto', 'on' or 'off'"),
+        ("PACELINE_ENGINE_STEP_TIMEOUT_S", "-1", "greater than or equal to 0"),
         ("PACELINE_ENGINE_MAX_TOKEN_BUDGET", "8", "at least max_batch_size (256)"),
     ],
 )
@@ -93,3 +95,24 @@ def test_a_draft_model_is_named_where_it_drafts_and_only_there(
         read_settings()
 
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PACELINE_ENGINE_SCHEDULING", "static"),
+        ("PACELINE_ENGINE_SPECULATIVE", "ngram"),
+        ("PACELINE_ENGINE_TENSOR_PARALLEL_SIZE", "2"),
+    ],
+)
+def test_what_needs_the_tokens_of_each_step_cannot_overlap(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Left to itself the engine does not; insisted on, it is refused."""
+    monkeypatch.setenv(name, value)
+    assert not read_settings().can_overlap
+
+    monkeypatch.setenv("PACELINE_ENGINE_OVERLAP", "on")
+
+    with pytest.raises(BadSettings, match="overlap must be off or auto unless"):
+        read_settings()

@@ -81,12 +81,20 @@ def _reference(model: Any, prompt_ids: list[int]) -> Case:
     return Case(prompt_ids, out.sequences[0, len(prompt_ids) :].tolist())
 
 
-def _engine(loaded: LoadedModel, limits: Limits, *, num_blocks: int | None = None) -> Engine:
+def _engine(
+    loaded: LoadedModel, limits: Limits, *, num_blocks: int | None = None, overlap: bool = False
+) -> Engine:
     capacity = loaded.capacity
     if num_blocks is not None:
         capacity = replace(capacity, num_blocks=num_blocks)
     return Engine(
-        loaded.runner, loaded.info, capacity, NoPacer(), limits=limits, clock=ManualClock()
+        loaded.runner,
+        loaded.info,
+        capacity,
+        NoPacer(),
+        limits=limits,
+        clock=ManualClock(),
+        launcher=loaded.launcher if overlap else None,
     )
 
 
@@ -120,6 +128,16 @@ def test_alone(loaded: LoadedModel, cases: list[Case]) -> None:
     engine = _engine(loaded, Limits(max_batch_size=1, token_budget=8192))
 
     assert [_answers(engine, [case])[0].token_ids for case in cases] == _expected(cases)
+
+
+def test_overlapping_steps_change_no_token(loaded: LoadedModel, cases: list[Case]) -> None:
+    """Each decode begins with a token that the host has not seen yet."""
+    engine = _engine(loaded, Limits(4, 40), overlap=True)
+
+    answers = _answers(engine, cases[:6])
+
+    assert _tokens(answers) == [case.output_ids for case in cases[:6]]
+    assert engine.load().overlap_fallbacks == 0
 
 
 def test_batched(loaded: LoadedModel, cases: list[Case]) -> None:

@@ -177,9 +177,12 @@ def test_hello_is_answered_while_the_model_loads(start: Callable[..., EngineProc
     assert 0.0 <= loading.fraction <= 1.0
 
 
-def test_a_request_is_answered_token_by_token(engine: EngineProcess) -> None:
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_a_request_is_answered_token_by_token(
+    start: Callable[..., EngineProcess], overlap: str
+) -> None:
     """Each step gives one token; the last one says why it is the last."""
-    client = engine.ready_client()
+    client = start(PACELINE_ENGINE_OVERLAP=overlap).ready_client()
     prompt = [5, 6, 7]
 
     client.send(a_submit("a", prompt))

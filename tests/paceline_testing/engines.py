@@ -10,7 +10,7 @@ from paceline_engine.pacing.pacer import NoPacer, Pacer
 from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.wire import ModelInfo, Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
-from paceline_testing.fake_runner import FakeRunner, next_token
+from paceline_testing.fake_runner import FakeLauncher, FakeRunner, next_token
 
 
 def a_capacity(
@@ -112,6 +112,7 @@ class EngineUnderTest:
         draft_tokens: int = 0,
         guess: Callable[[list[int]], int] | None = None,
         guess_pacer: Pacer | None = None,
+        overlap: bool = False,
     ) -> None:
         """With `guess` drafts come of a second model, which chooses tokens by it."""
         self.capacity = capacity or a_capacity()
@@ -126,6 +127,7 @@ class EngineUnderTest:
             self.proposer = DraftModel(
                 self.guesser, guess_pacer or NoPacer(), self.capacity, self.clock
             )
+        self.swapper = None if swapper is None else swapper(self.runner)
         self.engine = Engine(
             self.runner,
             self.info,
@@ -135,9 +137,10 @@ class EngineUnderTest:
             clock=self.clock,
             prefix_caching=prefix_caching,
             scheduling=scheduling,
-            swapper=None if swapper is None else swapper(self.runner),
+            swapper=self.swapper,
             draft_tokens=draft_tokens,
             proposer=self.proposer,
+            launcher=FakeLauncher(self.runner, self.capacity.max_batch_size) if overlap else None,
         )
         self.outputs: dict[str, list[Output]] = {}
         self.finished: list[str] = []

@@ -22,7 +22,7 @@ from paceline_engine.process import serve
 from paceline_engine.scheduling.batch import Batch
 from paceline_engine.settings import Settings, read_settings
 from paceline_engine.wire import ModelInfo
-from paceline_testing.fake_runner import FakeRunner
+from paceline_testing.fake_runner import FakeLauncher, FakeRunner
 
 FAKE_MODEL = ModelInfo(
     name="fake",
@@ -50,6 +50,10 @@ class FakeModel:
     info: ModelInfo = FAKE_MODEL
     capacity: Capacity = FAKE_CAPACITY
     runner: FakeRunner = field(default_factory=lambda: FakeRunner(FAKE_CAPACITY))
+
+    @property
+    def launcher(self) -> FakeLauncher:
+        return FakeLauncher(self.runner, self.capacity.max_batch_size)
 
     @property
     def adapters(self) -> None:

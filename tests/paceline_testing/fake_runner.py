@@ -1,6 +1,7 @@
 """A model without weights: its next token depends on the whole sequence, read from its blocks."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from paceline_engine.drafting.verify import verify
@@ -55,6 +56,11 @@ class FakeRunner:
             self._write(piece)
         return [self._sample(piece) if piece.samples else None for piece in batch.slices]
 
+    @property
+    def block_size(self) -> int:
+        """Slots of one block."""
+        return self._capacity.block_size
+
     def block(self, block_id: int) -> slice:
         """Where a block's slots are."""
         size = self._capacity.block_size
@@ -93,6 +99,102 @@ class FakeRunner:
         assert max((row for row in rows if row is not None), default=0) < (
             self._capacity.max_batch_size
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A slice as it was when its step was launched."""
+
+    row: int
+    token_ids: list[int]
+    """As far as the host knew them."""
+    start: int
+    end: int
+    block_ids: list[int]
+    samples: bool
+
+
+class FakeLauncher:
+    """Runs steps as late as a `Launcher` may: when their tokens are asked for, in their order.
+
+    Till then it keeps of a request only what a launch copies to a device, and the token that the
+    step before samples only by row, as a device does.
+    """
+
+    def __init__(self, runner: FakeRunner, num_rows: int) -> None:
+        self._runner = runner
+        self._latest: list[int | None] = [None] * num_rows
+        self._queue: list[FakeFlight] = []
+
+    def launch(self, batch: Batch) -> "FakeFlight":
+        """Note what the step needs."""
+        if batch.num_drafted or batch.num_padding:
+            return self._run_now(batch)
+        self._runner.before_run(batch)
+        self._runner._check_rows(batch)
+        flight = FakeFlight(self, [_row(piece) for piece in batch.slices])
+        self._queue.append(flight)
+        return flight
+
+    def _run_now(self, batch: Batch) -> "FakeFlight":
+        """Nothing is on its way beside drafts and padding."""
+        assert not self._queue
+        return FakeFlight(self, [], self._runner.run(batch))
+
+    def run_until(self, last: "FakeFlight") -> list[Next]:
+        """Run what was launched, in order; what a step that nobody asked for gives is lost."""
+        while True:
+            flight = self._queue.pop(0)
+            tokens = [self._run(row) for row in flight.rows]
+            if flight is last:
+                return tokens
+
+    def _run(self, row: _Row) -> Next:
+        runner, size = self._runner, self._runner.block_size
+        token_ids = row.token_ids
+        if row.end > len(token_ids):
+            latest = self._latest[row.row]
+            assert latest is not None, "nobody has sampled for this row"
+            token_ids = [*token_ids, latest]
+        places = [
+            row.block_ids[position // size] * size + position % size for position in range(row.end)
+        ]
+        for position in range(row.start, row.end):
+            runner.slots[places[position]] = token_ids[position]
+        if not row.samples:
+            return None
+        read = [runner.slots[place] for place in places]
+        assert read == token_ids[: row.end], f"row {row.row} lost its context"
+        self._latest[row.row] = token = runner.choose(token_ids[: row.end])
+        return token
+
+
+@dataclass(eq=False, slots=True)
+class FakeFlight:
+    """One step of a `FakeLauncher`."""
+
+    launcher: FakeLauncher
+    rows: list[_Row]
+    done: list[Next] | None = None
+
+    def tokens(self) -> list[Next]:
+        """Run it, after those before it."""
+        return self.done if self.done is not None else self.launcher.run_until(self)
+
+
+def _row(piece: Slice) -> _Row:
+    request = piece.request
+    assert request.row is not None
+    end = piece.start + piece.count
+    assert end <= len(request.token_ids) + 1, "the token before the last is not known either"
+    return _Row(
+        request.row,
+        list(request.token_ids),
+        piece.start,
+        end,
+        list(request.block_ids),
+        piece.samples,
+    )
 
 
 class FakeSwapper:

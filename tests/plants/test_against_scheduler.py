@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import NoPacer, StepShape
 from paceline_engine.request import Request
+from paceline_engine.scheduling import in_flight
 from paceline_engine.scheduling.scheduler import Scheduler
 from paceline_engine.wire import Sampling
 from paceline_testing.simulated import PLAIN, a_list
@@ -77,6 +78,7 @@ def scheduled(
         prefills = plan.batch.slices[plan.batch.num_decodes :]
         attention = sum(int(p.count * (p.start + p.count / 2)) for p in prefills)
         tokens: list[Any] = [0 if piece.samples else None for piece in plan.batch.slices]
+        in_flight.advance(plan.batch, scheduler.rows)
         scheduler.settle(plan.batch, tokens, end)
         steps.append(
             {

@@ -40,7 +40,11 @@ class BlockLedger:
 
     def most_needed(self, request: Request) -> int:
         """Blocks of every known token, if none of them can be shared."""
-        return -(-len(request.token_ids) // self._block_size)
+        return self.most_for(len(request.token_ids))
+
+    def most_for(self, num_tokens: int) -> int:
+        """Blocks of so many tokens in a row."""
+        return -(-num_tokens // self._block_size)
 
     def held_alone(self, request: Request) -> int:
         """Count the blocks that would be free without the request."""
@@ -63,14 +67,17 @@ class BlockLedger:
             request.block_ids += self.pool.allocate(more)
         return min(tokens, len(request.block_ids) * size - request.num_computed)
 
-    def seal(self, request: Request, start: int) -> None:
-        """Let the blocks that were filled from token `start` on be found by later prompts."""
+    def seal(self, request: Request, start: int, end: int | None = None) -> None:
+        """Let the blocks that were filled by tokens [start, end) be found by later prompts.
+
+        Without `end`, by all that is computed.
+        """
         size = self._block_size
-        first, end = start // size, request.num_computed // size
-        if first == end or not self._prefix_caching:
+        first, last = start // size, (request.num_computed if end is None else end) // size
+        if first == last or not self._prefix_caching:
             return
         self._extend_hashes(request)
-        for index in range(first, end):
+        for index in range(first, last):
             self.pool.seal(request.block_ids[index], request.block_hashes[index])
 
     def save(self, request: Request) -> bool:
@@ -88,7 +95,7 @@ class BlockLedger:
         """Let go of everything the request holds."""
         self.pool.free(request.block_ids)
         request.block_ids = []
-        request.num_computed = 0
+        request.num_computed = request.num_in_flight = 0
 
     def _shared(self, request: Request) -> list[int]:
         if not self._prefix_caching:

@@ -53,6 +53,11 @@ class SwapSpace:
         """Slots that hold nothing."""
         return len(self._free)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Somebody's blocks lie there."""
+        return self.num_free < self.num_slots
+
     def save(self, request: Request, block_size: int) -> None:
         """Copy out what the request has computed. The caller has checked `num_free`."""
         num_blocks = -(-request.num_computed // block_size)

@@ -30,6 +30,7 @@ from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_backend import cpu_attention
 from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.ops import ops_for
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.warm_up import warm_up
@@ -60,6 +61,13 @@ class LoadedModel:
     """The ranks that run it."""
     draft: LoadedDraft | None = None
     """A second model that guesses for it, where the settings name one."""
+
+    @property
+    def launcher(self) -> ModelLauncher | None:
+        """What lets steps overlap; ranks above 0 would need tokens that only rank 0 has."""
+        if self.group.size > 1:
+            return None
+        return ModelLauncher(self.runner, self.capacity.max_batch_size)
 
     def write_tokenizer(self, run_dir: Path) -> None:
         """Put the tokenizer's files where the sidecar reads them."""

@@ -12,6 +12,8 @@ from paceline_engine.scheduling.batch import Batch, Slice
 Int32s: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
+_ON_ITS_WAY = 0
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
@@ -70,7 +72,8 @@ def prepare(batch: Batch, block_size: int, vocab_size: int) -> StepInputs:
 
 
 def _known(piece: Slice) -> list[int]:
-    return piece.request.token_ids[piece.start : piece.start + piece.count]
+    # A decode whose token is on its way: the launcher puts it in, on the device.
+    return piece.request.token_ids[piece.start : piece.start + piece.count] or [_ON_ITS_WAY]
 
 
 def _with_draft(piece: Slice) -> list[int]:

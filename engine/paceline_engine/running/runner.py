@@ -1,19 +1,22 @@
 """One step on the device: prepare, attend and multiply, sample. Implements the `Runner` port."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
 import torch
+from torch import Tensor
 
 from paceline_engine.drafting.verify import verify
 from paceline_engine.errors import RequestError
 from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
+from paceline_engine.request import Request
 from paceline_engine.runner import Next
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.inputs import StepInputs, prepare
+from paceline_engine.running.to_device import to_device
 from paceline_engine.sampling.masks import MaskMaker
 from paceline_engine.sampling.pooling import pool_prompts
 from paceline_engine.sampling.prompt import score_prompts
@@ -40,59 +43,73 @@ class ModelRunner:
         self._block_size = block_size
         self._adapters = adapters
         self._group = group or Group()
-        self._device = decoder.embedding.device
+        self.device = decoder.embedding.device
         self._mask_maker = MaskMaker()
 
     def run(self, batch: Batch) -> list[Next]:
         """Compute every slice and write its KV; what follows each slice that samples."""
-        inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
-        if self._adapters is not None:
-            self._adapters.choose(batch)
-        tokens = iter(self._next_tokens(batch, inputs))
+        inputs = self.prepare(batch)
+        sampled = self.sampled(batch, inputs, self._token_ids(inputs)).tolist()
+        require_tokens(inputs.sampled, sampled)
+        tokens = iter(sampled)
         if batch.num_drafted:
             return [_verified(piece, tokens) for piece in batch.slices]
         return [next(tokens) if piece.samples else None for piece in batch.slices]
 
+    def prepare(self, batch: Batch) -> StepInputs:
+        """Lay a batch out as arrays, and choose the adapters of its rows."""
+        inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
+        if self._adapters is not None:
+            self._adapters.choose(batch)
+        return inputs
+
     @torch.inference_mode()
-    def _next_tokens(self, batch: Batch, inputs: StepInputs) -> list[int]:
-        """Aligned with `inputs.sampled`."""
+    def sampled(self, batch: Batch, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [R]
+        """Compute a step whose tokens lie on the device; what it samples, left there.
+
+        Aligned with `inputs.sampled`; `NOT_A_TOKEN` where the model's output is not a number.
+        """
         vocab_size = self._decoder.config.vocab_size
         masks = self._mask_maker.begin(inputs.sampled, vocab_size)
-        hidden = self._hidden(inputs)
+        hidden = self._hidden(inputs, token_ids)
         score_prompts(batch, hidden, self._decoder.logits)
         pool_prompts(batch, hidden)
         if not inputs.sampled:
-            return []
+            return token_ids.new_empty(0)
         logits = self._sampled_logits(hidden, inputs)
-        tokens = self._sampler.sample(logits, inputs.sampled, masks, ahead=inputs.ahead)
-        for request, token in zip(inputs.sampled, tokens, strict=True):
-            if token == NOT_A_TOKEN:
-                raise RequestError(request.id, "the model's output is not a number")
-        return tokens
+        return self._sampler.choose(logits, inputs.sampled, masks, ahead=inputs.ahead)
 
     @torch.inference_mode()
-    def logits(self, inputs: StepInputs) -> torch.Tensor:  # [R, vocab]
+    def logits(self, inputs: StepInputs) -> Tensor:  # [R, vocab]
         """Run the decoder; the scores of the tokens that sample."""
-        return self._sampled_logits(self._hidden(inputs), inputs)
+        return self._sampled_logits(self._hidden(inputs, self._token_ids(inputs)), inputs)
 
     @torch.inference_mode()
     def follow(self) -> None:
         """Run every step that rank 0 tells of, until it tells of no more."""
         while isinstance(inputs := self._group.hear(), StepInputs):
-            self._run_decoder(inputs)
+            self._run_decoder(inputs, self._token_ids(inputs))
 
-    def _hidden(self, inputs: StepInputs) -> torch.Tensor:  # [T, hidden]
+    def _token_ids(self, inputs: StepInputs) -> Tensor:  # [T]
+        return to_device(inputs.token_ids, self.device)
+
+    def _hidden(self, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [T, hidden]
         if self._group.size > 1:
             self._group.tell(replace(inputs, sampled=()))
-        return self._run_decoder(inputs)
+        return self._run_decoder(inputs, token_ids)
 
-    def _run_decoder(self, inputs: StepInputs) -> torch.Tensor:  # [T, hidden]
-        token_ids = torch.from_numpy(inputs.token_ids).to(self._device)
+    def _run_decoder(self, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [T, hidden]
         return self._decoder.hidden(token_ids, self._attention.plan(inputs))
 
-    def _sampled_logits(self, hidden: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
-        sample_rows = torch.from_numpy(inputs.sample_rows).to(self._device)
-        return self._decoder.logits(hidden[sample_rows])
+    def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]
+        return self._decoder.logits(hidden[to_device(inputs.sample_rows, self.device)])
+
+
+def require_tokens(sampled: Sequence[Request], tokens: Sequence[int]) -> None:
+    """Raise the `RequestError` of a row whose scores are not numbers."""
+    for request, token in zip(sampled, tokens, strict=True):
+        if token == NOT_A_TOKEN:
+            raise RequestError(request.id, "the model's output is not a number")
 
 
 def _verified(piece: Slice, tokens: Iterator[int]) -> Next:

@@ -43,11 +43,24 @@ class Sampler:
         *,
         ahead: Sequence[int] = (),
     ) -> list[int]:
+        """As `choose`, on the host."""
+        tokens: list[int] = self.choose(logits, requests, masks, ahead=ahead).tolist()
+        return tokens
+
+    def choose(
+        self,
+        logits: Tensor,
+        requests: Sequence[Request],
+        masks: PendingMasks | None = None,
+        *,
+        ahead: Sequence[int] = (),
+    ) -> Tensor:  # [rows]
         """Pick a token per row of `logits` [rows, vocab], which may be overwritten.
 
-        `masks` are of the rows whose requests have a constraint. `ahead` are the guessed tokens
-        between a request's last known one and the row, 0 where empty; a row behind guesses is of
-        a plain request. Sets `likelihood` of the requests that ask for it.
+        `masks` are of the rows whose requests have a constraint. `ahead` are the tokens between a
+        request's last known one and the row (guessed, or on their way), 0 where empty; such a row
+        is of a plain request. Sets `likelihood` of the requests that ask for it. Waits for the
+        device only for those that are not plain, or have top-k or top-p.
         """
         asking = [(row, each) for row, each in enumerate(requests) if not each.is_plain]
         if not asking:
@@ -60,12 +73,12 @@ class Sampler:
             masks.apply(logits)
         tokens = self._choose(logits, requests, ahead)
         if untouched is not None:
-            _tell(untouched, told, tokens)
+            _tell(untouched, told, tokens.tolist())
         return tokens
 
     def _choose(
         self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
-    ) -> list[int]:
+    ) -> Tensor:  # [rows]
         best, tokens = logits.max(dim=-1)
         tokens = torch.where(best.isfinite(), tokens, NOT_A_TOKEN)
         drawn = [
@@ -74,23 +87,22 @@ class Sampler:
             if request.sampling.temperature >= _GREEDY_BELOW
         ]
         if drawn:
-            rows = torch.tensor(drawn, device=logits.device)
+            rows = _put(drawn, logits.device)
             picked = self._draw(
                 logits[rows].float(),
                 [requests[row] for row in drawn],
                 [ahead[row] for row in drawn] if ahead else [0] * len(drawn),
             )
             tokens[rows] = torch.where(tokens[rows] == NOT_A_TOKEN, NOT_A_TOKEN, picked)
-        result: list[int] = tokens.tolist()
-        return result
+        return tokens
 
     def _draw(
         self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
     ) -> Tensor:  # [rows]
         device = logits.device
 
-        def column(values: list[float]) -> Tensor:  # [rows, 1]
-            return torch.tensor(values, dtype=torch.float64, device=device).unsqueeze(1)
+        def column(values: Sequence[float]) -> Tensor:  # [rows, 1]
+            return _put(values, device, torch.float64).unsqueeze(1)
 
         draws = column(
             [
@@ -101,18 +113,28 @@ class Sampler:
         logits = logits / column([each.sampling.temperature for each in requests]).float()
         if any(each.sampling.min_p > 0 for each in requests):
             _drop_unlikely(logits, column([each.sampling.min_p for each in requests]).float())
-        top_k = column([each.sampling.top_k or logits.shape[-1] for each in requests])
-        top_p = column([each.sampling.top_p for each in requests])
-
+        top_k = [each.sampling.top_k or logits.shape[-1] for each in requests]
+        top_p = [each.sampling.top_p for each in requests]
+        # Sorted out on the host: what is looked at on the device is waited for.
+        is_cut = [k < logits.shape[-1] or p < 1 for k, p in zip(top_k, top_p, strict=True)]
+        if not any(is_cut):
+            return _among_all(logits, draws)
+        cut = _put([row for row, is_it in enumerate(is_cut) if is_it], device)
+        whole = _put([row for row, is_it in enumerate(is_cut) if not is_it], device)
         tokens = torch.empty(len(requests), dtype=torch.int64, device=device)
-        is_cut = ((top_k < logits.shape[-1]) | (top_p < 1)).squeeze(1)
-        if not is_cut.all():
-            tokens[~is_cut] = _among_all(logits[~is_cut], draws[~is_cut])
-        if is_cut.any():
-            tokens[is_cut] = _among_best(
-                logits[is_cut], top_k[is_cut], top_p[is_cut], draws[is_cut]
-            )
+        if len(whole):
+            tokens[whole] = _among_all(logits[whole], draws[whole])
+        limits_k, limits_p = column(top_k), column(top_p)
+        tokens[cut] = _among_best(logits[cut], limits_k[cut], limits_p[cut], draws[cut])
         return tokens
+
+
+def _put(
+    values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:  # [values]
+    """To the device, without waiting for it."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _tell(untouched: Tensor, told: Asking, tokens: Sequence[int]) -> None:

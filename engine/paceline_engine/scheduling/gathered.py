@@ -77,10 +77,9 @@ class StaticScheduler(Scheduler):
         return slices
 
     def _decodes(self, limits: Limits) -> list[Slice]:
-        self._extend_decodes()
         running = [
             Slice(request, request.num_computed, 1, samples=True, is_decode=True)
-            for request in self.decoding.values()
+            for request in self._extend_decodes()
         ]
         if not running:
             return []

@@ -1,9 +1,19 @@
 """What a step may take, given whose decodes are in it. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from paceline_engine.limits import Limits
 from paceline_engine.pacing.slack import LONGEST_STEP
+from paceline_engine.request import Request
+
+
+def for_decodes(limits: Limits, decodes: Iterable[Request]) -> Limits:
+    """The limits that pace a step of these decodes."""
+    if limits.batch_step_target_ms is None:
+        return limits
+    lanes = {request.lane for request in decodes}
+    return for_lanes(limits, has_interactive="interactive" in lanes, has_batch="batch" in lanes)
 
 
 def for_lanes(limits: Limits, *, has_interactive: bool, has_batch: bool) -> Limits:

@@ -39,6 +39,10 @@ class Rows:
         """Note that a prompt is done."""
         self.decoding[request.id] = self.prefilling.pop(request.id)
 
+    def resume_prefill(self, request: Request) -> None:
+        """Note that nothing came of the step that would have completed a prompt."""
+        self.prefilling[request.id] = self.decoding.pop(request.id)
+
     def leave(self, request: Request) -> None:
         """Take the row back. The caller has seen to the blocks, and says what becomes of it."""
         assert request.row is not None  # noqa: S101 - every running request holds one

@@ -19,7 +19,7 @@ from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import Pacer, StepShape
 from paceline_engine.request import Request, State
 from paceline_engine.runner import Next
-from paceline_engine.scheduling import budget, lane_target, policy
+from paceline_engine.scheduling import budget, in_flight, lane_target, policy
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.scheduling.deadlines import Deadlines
 from paceline_engine.scheduling.drafted import Drafts
@@ -136,18 +136,34 @@ class Scheduler:
         del self._requests[request.id]
         self.speculation.forget(request)
 
+    def must_settle(self, limits: Limits) -> bool:
+        """Tell whether the next step can be chosen only when the one in flight is settled.
+
+        It needs the tokens, or may move blocks: those of a request in flight are written to.
+        """
+        return (
+            not self.admits_any_time
+            or self.speculation.max_tokens > 0
+            or self.blocks.swap.is_in_use
+            or in_flight.must_wait_for_tokens(self.rows)
+            or in_flight.may_displace(self.rows, self.waiting["interactive"], self.blocks, limits)
+            or in_flight.may_preempt(self.rows, self.blocks)
+        )
+
     def schedule(self, limits: Limits, now: float) -> Plan:
-        """Choose the next step. Empty only if no request is left."""
+        """Choose the next step. Empty only if no request is left beside those in flight.
+
+        With a step in flight the caller has asked `must_settle` first.
+        """
         preempted_before = self.num_preemptions
-        self._extend_decodes()
         decodes = [
             Slice(request, request.num_computed, 1, samples=True, is_decode=True)
-            for request in self.decoding.values()
+            for request in self._extend_decodes()
         ]
         context = sum(piece.start for piece in decodes) + len(decodes)
         preemptions = self.num_preemptions - preempted_before
 
-        paced = self._paced(limits)
+        paced = lane_target.for_decodes(limits, self.decoding.values())
         shape = self._shape(len(decodes), context, paced, now)
         total = budget.step_tokens(
             self._pacer.token_total(shape, paced),
@@ -161,10 +177,8 @@ class Scheduler:
         if self.num_preemptions - preempted_before > preemptions:
             decodes = [piece for piece in decodes if piece.request.state is State.RUNNING]
             context = sum(piece.start for piece in decodes) + len(decodes)
-        draft_ms = 0.0
-        if prefills or not (decodes and self.speculation.max_tokens):
-            batch = Batch((*decodes, *prefills), num_decodes=len(decodes))
-        else:
+        batch, draft_ms = Batch((*decodes, *prefills), num_decodes=len(decodes)), 0.0
+        if decodes and not prefills and self.speculation.max_tokens:
             room = total - len(decodes)
             allowed_ms = self._pacer.allowed_ms(shape, paced)
             batch, draft_ms = self._drafts.batch(
@@ -174,19 +188,22 @@ class Scheduler:
         return Plan(batch, total, preemptions, context, copies, draft_ms)
 
     def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
-        """Take in a step that has run; the requests that got a token, some of them finished."""
+        """Take in the step launched first; the requests that got a token, some of them finished."""
         self._slacks.advance()
         sampled = []
         for piece, token in zip(batch.slices, tokens, strict=True):
-            if piece.is_padding:
-                continue
             request = piece.request
+            # Who ended while the step was on its way gets nothing of it.
+            if piece.is_padding or request.state is not State.RUNNING:
+                continue
+            if token is not None:
+                request.num_in_flight -= 1
             if isinstance(token, tuple):
                 self._settle_draft(piece, token)
                 sampled.append(request)
                 continue
-            request.num_computed += piece.count
-            self.blocks.seal(request, piece.start)
+            # No further: of what later steps in flight compute, the tokens are not known.
+            self.blocks.seal(request, piece.start, piece.start + piece.count)
             if token is None:
                 continue
             request.token_ids.append(token)
@@ -207,10 +224,7 @@ class Scheduler:
             max_model_len=self._capacity.max_model_len,
         )
 
-    # --- decode --------------------------------------------------------------------------------
-
     def _begin_decode(self, request: Request, now: float) -> None:
-        self.rows.begin_decode(request)
         # Whoever was preempted keeps the clock of its first token, as its client does.
         request.first_token_at = now if request.first_token_at is None else request.first_token_at
         self._slacks.follow(request, request.first_token_at)
@@ -224,17 +238,37 @@ class Scheduler:
         self._slacks.leave(request)
         self._slacks.follow(request, request.first_token_at or 0.0)
 
-    def _extend_decodes(self) -> None:
-        """Give a block to each decode whose blocks are full; preempt where none is free."""
-        full = [request for request in self.decoding.values() if self.blocks.is_full(request)]
+    def _extend_decodes(self) -> list[Request]:
+        """Give a block to each decode whose blocks are full; preempt where none is free.
+
+        Which decodes there are: not those that end with the token in flight.
+        """
+        longest = self._capacity.max_model_len
+        going_on = [
+            request
+            for request in self.decoding.values()
+            if not request.num_in_flight or in_flight.wants_more(request, longest)
+        ]
+        full = [request for request in going_on if self.blocks.is_full(request)]
         for request in full:
             while request.state is State.RUNNING and self.blocks.pool.num_free == 0:
                 self._preempt(policy.victim(self.running()))
             if request.state is State.RUNNING:
                 self.blocks.extend(request)
+        if not full:
+            return going_on
+        return [request for request in going_on if request.state is State.RUNNING]
 
     def _preempt(self, request: Request) -> None:
-        if self._is_swap_cheaper(request) and self.blocks.save(request):
+        assert not request.num_in_flight  # noqa: S101 - `must_settle` saw to it
+        recompute_ms = policy.recompute_ms(self._pacer, request.num_computed)
+        # Compared with the copies out and back.
+        if (
+            self._swapper is not None
+            and recompute_ms is not None
+            and 2 * self._swapper.ms(self.blocks.num_computed_blocks(request)) < recompute_ms
+            and self.blocks.save(request)
+        ):
             self.num_swapped += 1
         self._leave_row(request)
         request.state = State.WAITING
@@ -246,30 +280,10 @@ class Scheduler:
         self.num_displaced += 1
         self._preempt(request)
 
-    def _is_swap_cheaper(self, request: Request) -> bool:
-        """Compare the copies out and back with computing the same tokens again."""
-        if self._swapper is None:
-            return False
-        num_tokens = request.num_computed
-        recompute_ms = policy.recompute_ms(self._pacer, num_tokens)
-        copy_ms = 2 * self._swapper.ms(self.blocks.num_computed_blocks(request))
-        return recompute_ms is not None and copy_ms < recompute_ms
-
     def _leave_row(self, request: Request) -> None:
         self.blocks.give_up(request)
         self.rows.leave(request)
         self._slacks.leave(request)
-
-    # --- pace ----------------------------------------------------------------------------------
-
-    def _paced(self, limits: Limits) -> Limits:
-        """What this step may take, given whose decodes are in it."""
-        if limits.batch_step_target_ms is None:
-            return limits
-        lanes = {request.lane for request in self.decoding.values()}
-        return lane_target.for_lanes(
-            limits, has_interactive="interactive" in lanes, has_batch="batch" in lanes
-        )
 
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         first = next(iter(self.prefilling.values()), None)

@@ -15,9 +15,18 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     at: float
     """End of the step."""
     wall_ms: float
-    """Without the time that a draft model took before it."""
+    """From when it began to be chosen, or from the end of the step before where steps overlap.
+
+    So the walls of steps that follow one another never overlap, and are what a token costs: where
+    the device is the slower of the two its time, else the host's. Without the time that a draft
+    model took before it.
+    """
     host_ms: float
-    """Of `wall_ms`: scheduling, preparation and settling on the host."""
+    """Of `wall_ms`: scheduling, preparation and settling on the host.
+
+    Where steps overlap, all that was not waiting for the device, whichever step it was done for,
+    the launch of the next included: hidden behind the device while it is less than `wall_ms`.
+    """
     decode: int
     """d: decode sequences in the step."""
     prefill: int
@@ -112,6 +121,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """`output_tokens`, by lane."""
     stuck_admissions: int = 0
     """Spells in which requests waited though a row and blocks were free, since start."""
+    overlap_fallbacks: int = 0
+    """Steps that had to wait for the tokens of the one before though steps overlap, since start."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, tag=True):

@@ -88,6 +88,9 @@ SWAPPED = _counter("swapped_requests", "Preempted sequences whose KV went to hos
 STUCK_ADMISSIONS = _counter(
     "stuck_admissions", "Spells in which requests waited though a row and blocks were free."
 )
+OVERLAP_FALLBACKS = _counter(
+    "overlap_fallbacks", "Steps that waited for the tokens of the one before, though steps overlap."
+)
 PADDING_TOKENS = _counter(
     "padding_tokens", "Tokens computed only to fill static and dynamic batches up."
 )

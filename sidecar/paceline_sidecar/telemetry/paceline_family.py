@@ -119,6 +119,7 @@ def _counters(seen: Snapshot) -> Iterator[Family]:
     yield values(names.DISPLACED, [((seen.name,), load.displaced)])
     yield values(names.SWAPPED, [((seen.name,), load.swapped)])
     yield values(names.STUCK_ADMISSIONS, [((seen.name,), load.stuck_admissions)])
+    yield values(names.OVERLAP_FALLBACKS, [((seen.name,), load.overlap_fallbacks)])
     yield values(names.PADDING_TOKENS, [((seen.name,), load.padding_tokens)])
     yield values(names.LANE_PROMPT_TOKENS, _by_lane(seen.name, load.prompt_tokens_by_lane))
     yield values(names.LANE_OUTPUT_TOKENS, _by_lane(seen.name, load.output_tokens_by_lane))
