@@ -251,15 +251,13 @@ def test_a_refused_write_is_a_condition() -> None:
     ("spec", "field"),
     [
         ({"model": {"uri": "s3://bucket/model"}}, "s3://"),
-        ({"engine": {"quantization": "FP8"}}, "engine.quantization FP8"),
-        ({"engine": {"kvCacheDtype": "FP8"}}, "engine.kvCacheDtype FP8"),
         (
             {"engine": {"speculative": {"method": "Draft", "draftModelUri": "s3://bucket/a"}}},
             "engine.speculative.draftModelUri s3://",
         ),
         ({"monitoring": {"podMonitor": True}}, "monitoring.podMonitor"),
     ],
-    ids=["s3", "weights", "cache", "speculative", "monitor"],
+    ids=["s3", "draft on s3", "monitor"],
 )
 def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None:
     """Before anything is written."""

@@ -146,6 +146,8 @@ class Engine(Part):
     dtype: Literal["Auto", "Float16", "BFloat16", "Float32"] = "Auto"
     """Auto: as the weights were saved on a GPU, Float32 on a CPU."""
     quantization: Literal["None", "FP8", "INT8"] = "None"
+    """Of the layers' weights, with a scale for each output; embedding and head stay as they are.
+    FP8 needs a GPU of compute capability 8.9 or newer."""
     max_model_len: Annotated[int, Field(ge=16, le=10_485_760)] | None = None
     """Longest prompt and answer together, in tokens; the model's own when absent."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=8)] = 1
@@ -154,6 +156,8 @@ class Engine(Part):
     kv_cache_memory_fraction: Fraction = "0.90"
     """Share of the GPU's memory that weights and KV cache may take."""
     kv_cache_dtype: Literal["Auto", "FP8"] = "Auto"
+    """FP8 holds nearly twice the tokens of 16 bits. A GPU must be of compute capability 8.9 or
+    newer."""
     prefix_caching: bool = True
     """Share the KV blocks of equal prompt beginnings; Continuous scheduling only."""
     scheduling: Literal["Continuous", "Dynamic", "Static"] = "Continuous"

@@ -10,8 +10,6 @@ def unsupported(spec: Spec) -> str:
         "engine.speculative.draftModelUri s3://": (
             spec.engine.speculative.draft_model_uri or ""
         ).startswith("s3://"),
-        f"engine.quantization {spec.engine.quantization}": spec.engine.quantization == "FP8",
-        f"engine.kvCacheDtype {spec.engine.kv_cache_dtype}": spec.engine.kv_cache_dtype != "Auto",
         "monitoring.podMonitor": spec.monitoring.pod_monitor,
         "monitoring.rules": spec.monitoring.rules,
     }
