@@ -10,12 +10,12 @@ from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.model import memory
 from paceline_engine.model.families import from_hugging_face
 from paceline_engine.pacing import prior as engine_prior
-from paceline_engine.settings import Settings
+from paceline_engine.settings import KvCacheDtype, Quantization, Settings
 from paceline_engine.wire import ModelInfo
 from paceline_operator.local import model_files
 from paceline_operator.planning.device import CPU, GPUS, Device, find_gpu, prior
 from paceline_operator.planning.kv_memory import BLOCK_TOKENS, CPU_KV_BYTES, CPU_MAX_MODEL_LEN
-from paceline_operator.planning.model_size import ModelSize, from_config
+from paceline_operator.planning.model_size import Precision, from_config
 
 QWEN3 = {
     "model_type": "qwen3",
@@ -56,13 +56,16 @@ def a_gpu(name: str) -> Device:
     [CPU, a_gpu("Unheard Of 9000"), *GPUS.values(), a_gpu("NVIDIA H100 80GB HBM3")],
     ids=lambda device: device.name,
 )
-def test_both_start_from_the_same_step_times(device: Device) -> None:
+@pytest.mark.parametrize("has_fp8_kv", [False, True], ids=["", "fp8 kv"])
+def test_both_start_from_the_same_step_times(device: Device, *, has_fp8_kv: bool) -> None:
     """The operator may not import the engine, so the table of devices stands twice."""
-    size = from_config(QWEN3, 4 if device.is_cpu else 2)
+    precision = Precision(4 if device.is_cpu else 2, has_fp8_kv=has_fp8_kv)
+    size = from_config(QWEN3, precision)
+    features = ["kv_cache_dtype=fp8"] if has_fp8_kv else []
     dtype = "float32" if device.is_cpu else "bfloat16"
     info = ModelInfo(
         "m", "qwen3", "", dtype, device.name, size.num_parameters, 1, 4096, 1, [2],
-        size.kv_bytes_per_token, size.weight_bytes,
+        size.kv_bytes_per_token, size.weight_bytes, features=features,
     )  # fmt: skip
 
     planned, real = prior(device, size), engine_prior.prior_for(info)
@@ -84,12 +87,34 @@ def test_both_know_the_same_gpus() -> None:
 )
 def test_both_read_the_same_sizes(config: dict[str, object]) -> None:
     """Parameters, KV bytes and the memory of a step, for each family."""
-    size, real = from_config(config, 2), from_hugging_face(config)
+    size, real = from_config(config, Precision(2)), from_hugging_face(config)
 
     assert size.num_parameters == real.num_parameters
     assert size.kv_bytes_per_token == real.kv_bytes_per_token(2)
     assert size.step_bytes_per_token == memory.peak_step_bytes(real, 1, torch.bfloat16)
     assert size.max_len == real.max_len
+
+
+@pytest.mark.parametrize(
+    "config",
+    [QWEN3, QWEN2, LLAMA, MISTRAL, GEMMA2, GEMMA3],
+    ids=["qwen3", "qwen2", "llama", "mistral", "gemma2", "gemma3"],
+)
+@pytest.mark.parametrize("quantization", ["none", "int8", "fp8"])
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
+def test_both_count_what_is_kept_in_a_byte(
+    config: dict[str, object], quantization: Quantization, kv_cache_dtype: KvCacheDtype
+) -> None:
+    """Weights with their scales, keys and values with their exponents."""
+    named = "" if quantization == "none" else quantization.upper()
+    precision = Precision(2, quantization=named, has_fp8_kv=kv_cache_dtype == "fp8")
+    settings = Settings(kv_cache_dtype=kv_cache_dtype)
+    stored = memory.kv_dtype(settings, torch.bfloat16)
+
+    size, real = from_config(config, precision), from_hugging_face(config)
+
+    assert size.weight_bytes == memory.weight_bytes(real, torch.bfloat16, quantization)
+    assert size.kv_bytes_per_token == memory.kv_bytes_per_token(real, stored)
 
 
 def test_the_cache_is_cut_as_the_engine_cuts_it() -> None:
@@ -108,7 +133,9 @@ def test_both_know_the_same_built_in_models() -> None:
 def test_both_read_the_same_of_a_gguf_file(tmp_path: Path) -> None:
     """The header alone says all that the whole file does."""
     name = "builtin://smollm2-135m-instruct"
-    size: ModelSize = model_files.model_size(name, revision=None, bytes_per_value=4, cache=tmp_path)
+    size: ModelSize = model_files.model_size(
+        name, revision=None, precision=Precision(4), cache=tmp_path
+    )
     real = open_checkpoint(model_files._path(name, None, tmp_path)).config
 
     assert size.num_parameters == real.num_parameters

@@ -117,9 +117,11 @@ def _gpu_prior(info: ModelInfo) -> Prior:
 def _attention_ms(info: ModelInfo, gflops: float) -> float:
     """Milliseconds per 1e6 attention pairs; keys and values hold hidden * layers elements."""
     # With grouped queries the queries are about three times as wide as the keys.
-    width_times_layers = 3 * info.kv_bytes_per_token / (2 * _element_bytes(info.dtype))
+    width_times_layers = 3 * info.kv_bytes_per_token / (2 * _kv_value_bytes(info))
     return 4 * width_times_layers * 1e6 / (gflops * 1e6)
 
 
-def _element_bytes(dtype: str) -> int:
-    return 4 if dtype.endswith("32") else 2
+def _kv_value_bytes(info: ModelInfo) -> int:
+    if "kv_cache_dtype=fp8" in info.features:
+        return 1
+    return 4 if info.dtype.endswith("32") else 2

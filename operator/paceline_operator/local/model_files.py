@@ -10,6 +10,7 @@ from paceline_operator.local.gguf_header import GgufError, read_header
 from paceline_operator.planning.model_size import (
     ModelSize,
     ModelSizeError,
+    Precision,
     from_config,
     from_gguf,
 )
@@ -23,11 +24,11 @@ class ModelFileError(LocalError):
     """The model's size cannot be read here; the message says what to do instead."""
 
 
-def model_size(uri: str, *, revision: str | None, bytes_per_value: int, cache: Path) -> ModelSize:
+def model_size(uri: str, *, revision: str | None, precision: Precision, cache: Path) -> ModelSize:
     """Read the size of the model at `uri`, which must lie on this machine."""
     path = _path(uri, revision, cache)
     try:
-        return _size(uri, path, bytes_per_value)
+        return _size(uri, path, precision)
     except (ModelSizeError, GgufError, OSError, ValueError) as problem:
         raise ModelFileError(f"spec.model.uri: {uri}: {path}: {problem}; or {_FLAGS}") from problem
 
@@ -56,15 +57,15 @@ def _builtin(name: str) -> Path | None:
     return Path(spec.submodule_search_locations[0]) / file
 
 
-def _size(uri: str, path: Path, bytes_per_value: int) -> ModelSize:
+def _size(uri: str, path: Path, precision: Precision) -> ModelSize:
     if path.is_dir():
         if (path / "config.json").is_file():
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-            return from_config(config, bytes_per_value)
+            return from_config(config, precision)
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
             raise ModelSizeError(f"{uri} holds neither a config.json nor exactly one *.gguf")
         path = files[0]
     header = read_header(path)
     has_head = "output.weight" in header.tensor_names
-    return from_gguf(header.metadata, has_head=has_head, bytes_per_value=bytes_per_value)
+    return from_gguf(header.metadata, has_head=has_head, precision=precision)

@@ -13,7 +13,7 @@ from paceline_operator.local.recalled import recall
 from paceline_operator.local.settings import cache_dir
 from paceline_operator.planning.device import CPU, GPUS, REMEMBERED_FACTOR, Device, find_gpu, prior
 from paceline_operator.planning.kv_memory import KvMemory
-from paceline_operator.planning.model_size import ModelSize
+from paceline_operator.planning.model_size import ModelSize, Precision
 from paceline_operator.planning.outlook import ServicePlan
 from paceline_operator.planning.service_plan import Inputs, plan
 from paceline_operator.traffic.traces import Trace, TraceError, read_trace
@@ -99,21 +99,27 @@ def choose_device(service: InferenceService, question: Question) -> Device:
 
 
 def _size(service: InferenceService, question: Question, device: Device) -> ModelSize:
-    bytes_per_value = _bytes_per_value(service, device)
+    engine = service.spec.engine
+    precision = Precision(
+        _bytes_per_value(service, device),
+        quantization="" if engine.quantization == "None" else engine.quantization,
+        has_fp8_kv=engine.kv_cache_dtype == "FP8",
+    )
     if question.params is not None and question.kv_bytes is not None:
+        # Which of them are products is not said, so all count as such.
+        bytes_per_value = 1 if precision.quantization else precision.bytes_per_value
         return ModelSize(
             num_parameters=question.params,
             weight_bytes=question.params * bytes_per_value,
             kv_bytes_per_token=question.kv_bytes,
-            bytes_per_value=bytes_per_value,
+            precision=precision,
             kv_arithmetic="--kv-bytes",
+            weight_arithmetic=f"{question.params:,} parameters x {bytes_per_value} B",
         )
     if question.params is not None or question.kv_bytes is not None:
         raise PlanError("--params and --kv-bytes go together: one says nothing without the other")
     model = service.spec.model
-    return model_size(
-        model.uri, revision=model.revision, bytes_per_value=bytes_per_value, cache=cache_dir()
-    )
+    return model_size(model.uri, revision=model.revision, precision=precision, cache=cache_dir())
 
 
 def _bytes_per_value(service: InferenceService, device: Device) -> int:

@@ -137,5 +137,5 @@ def _gpu(device: Device, size: ModelSize) -> tuple[float, ...]:
 
 def _attention_ms(size: ModelSize, gflops: float) -> float:
     """Milliseconds per 1e6 attention pairs; queries are about three times as wide as keys."""
-    width_times_layers = 3 * size.kv_bytes_per_token / (2 * size.bytes_per_value)
+    width_times_layers = 3 * size.kv_bytes_per_token / (2 * size.precision.kv_value_bytes)
     return 4 * width_times_layers * 1e6 / (gflops * 1e6)

@@ -82,7 +82,7 @@ class KvMemory:
         size = self.size
         weights = Line(
             "weights",
-            f"{size.num_parameters:,} parameters x {size.bytes_per_value} B",
+            size.weight_arithmetic,
             _gib(size.weight_bytes),
         )
         per_token = Line("KV of one token", size.kv_arithmetic, f"{size.kv_bytes_per_token:,} B")

@@ -29,6 +29,23 @@ class ModelSizeError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Precision:
+    """How the engine keeps a model's numbers."""
+
+    bytes_per_value: int
+    """Of what it computes with: weights, keys and values are kept so unless said otherwise."""
+    quantization: str = ""
+    """INT8 or FP8: a byte for each weight of the layers' products, a float32 for each output."""
+    has_fp8_kv: bool = False
+    """Keys and values take a byte each, and one for each head of a token."""
+
+    @property
+    def kv_value_bytes(self) -> int:
+        """Of one key or value."""
+        return 1 if self.has_fp8_kv else self.bytes_per_value
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSize:
     """A model in memory."""
 
@@ -36,16 +53,18 @@ class ModelSize:
     weight_bytes: int
     kv_bytes_per_token: int
     """Keys and values of one token in all layers."""
-    bytes_per_value: int
+    precision: Precision
     step_bytes_per_token: int | None = None
     """What one token of a step takes at its widest moment, in the MLP; None where unknown."""
     max_len: int | None = None
     """Longest sequence, in tokens; None where unknown."""
     kv_arithmetic: str = ""
     """How the KV bytes come about, for a person."""
+    weight_arithmetic: str = ""
+    """How the weights' bytes do."""
 
 
-def from_config(config: Mapping[str, Any], bytes_per_value: int) -> ModelSize:
+def from_config(config: Mapping[str, Any], precision: Precision) -> ModelSize:
     """Read the contents of a `config.json`. Raises ModelSizeError."""
     family = config.get("model_type")
     if isinstance(config.get("text_config"), Mapping):  # Gemma 3 for text and images
@@ -67,20 +86,37 @@ def from_config(config: Mapping[str, Any], bytes_per_value: int) -> ModelSize:
     ends = _count(config, "vocab_size") * hidden
     ends *= 1 if config.get("tie_word_embeddings", False) else 2
     parameters = layers * layer + ends + hidden
+    products = layers * hidden * (qkv + heads * head_size + 3 * intermediate)
+    outputs = layers * (qkv + 2 * hidden + 2 * intermediate)
+    weight_bytes, weight_arithmetic = _weights(parameters, products, outputs, precision)
+    head = f"{head_size} x {precision.bytes_per_value} B"
+    if precision.has_fp8_kv:
+        head = f"({head_size} + 1) B"
+    head_bytes = head_size * precision.kv_value_bytes + precision.has_fp8_kv
     return ModelSize(
         num_parameters=parameters,
-        weight_bytes=parameters * bytes_per_value,
-        kv_bytes_per_token=2 * layers * kv_heads * head_size * bytes_per_value,
-        bytes_per_value=bytes_per_value,
-        step_bytes_per_token=3 * (hidden + intermediate) * bytes_per_value,
+        weight_bytes=weight_bytes,
+        kv_bytes_per_token=2 * layers * kv_heads * head_bytes,
+        precision=precision,
+        step_bytes_per_token=3 * (hidden + intermediate) * precision.bytes_per_value,
         max_len=_count(config, "max_position_embeddings"),
-        kv_arithmetic=(
-            f"2 (K, V) x {layers} layers x {kv_heads} KV heads x {head_size} x {bytes_per_value} B"
-        ),
+        kv_arithmetic=f"2 (K, V) x {layers} layers x {kv_heads} KV heads x {head}",
+        weight_arithmetic=weight_arithmetic,
     )
 
 
-def from_gguf(metadata: Mapping[str, Any], *, has_head: bool, bytes_per_value: int) -> ModelSize:
+def _weights(parameters: int, products: int, outputs: int, precision: Precision) -> tuple[int, str]:
+    """Tell their bytes, and how they come about; embedding and head are never quantised."""
+    bytes_per_value = precision.bytes_per_value
+    if not precision.quantization:
+        return parameters * bytes_per_value, f"{parameters:,} parameters x {bytes_per_value} B"
+    rest = parameters - products
+    scales = f"{products:,} in {precision.quantization} + {outputs:,} scales x 4 B"
+    words = f"{scales} + {rest:,} x {bytes_per_value} B"
+    return products + 4 * outputs + rest * bytes_per_value, words
+
+
+def from_gguf(metadata: Mapping[str, Any], *, has_head: bool, precision: Precision) -> ModelSize:
     """Read a GGUF file's metadata; `has_head`: it holds an output head of its own."""
     family = metadata.get("general.architecture")
     if not isinstance(family, str):
@@ -101,7 +137,7 @@ def from_gguf(metadata: Mapping[str, Any], *, has_head: bool, bytes_per_value: i
         "max_position_embeddings": get("context_length"),
         "tie_word_embeddings": not has_head,
     }
-    return from_config(config, bytes_per_value)
+    return from_config(config, precision)
 
 
 def _count(config: Mapping[str, Any], field: str) -> int:

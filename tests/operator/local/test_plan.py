@@ -24,9 +24,9 @@ def manifest(tmp_path: Path) -> Path:
     return write_manifest(tmp_path, {"itl": {"p99": "50ms"}, "ttft": {"p99": "1s"}})
 
 
-def write_manifest(folder: Path, sla: object) -> Path:
+def write_manifest(folder: Path, sla: object, **engine: str) -> Path:
     path = folder / "service.yaml"
-    spec = {"model": {"uri": "hf://org/name", "revision": "abc"}, "sla": sla}
+    spec = {"model": {"uri": "hf://org/name", "revision": "abc"}, "sla": sla, "engine": engine}
     document = {
         "apiVersion": "serving.paceline.dev/v1alpha1",
         "kind": "InferenceService",
@@ -74,6 +74,15 @@ def test_the_table_says_replicas_limits_and_the_arithmetic_of_memory(
     assert "1 replica" in result.output
     for words in ("capacity of a pod", "max batch size", "token budget", "79.00 GiB x 0.9"):
         assert words in result.output
+
+
+def test_weights_of_a_byte_leave_more_to_the_cache(tmp_path: Path, trace: Path) -> None:
+    """8 billion of them, 7.45 GiB instead of 14.90."""
+    manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, quantization="INT8")
+
+    document = json.loads(run(manifest, trace, "--gpu", "h100", *SIZE, "--format", "json").output)
+
+    assert document["memory"]["weight_bytes"] == 8 * 10**9
 
 
 def test_a_target_that_no_replica_helps_ends_with_3(tmp_path: Path, trace: Path) -> None:

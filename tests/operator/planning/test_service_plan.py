@@ -7,13 +7,13 @@ import pytest
 
 from paceline_operator.planning.device import GPUS, Device, prior
 from paceline_operator.planning.kv_memory import KvMemory, occupancy_line
-from paceline_operator.planning.model_size import ModelSize
+from paceline_operator.planning.model_size import ModelSize, Precision
 from paceline_operator.planning.outlook import Outlook, ServicePlan
 from paceline_operator.planning.service_plan import Inputs, plan
 from paceline_operator.traffic.traces import TracedRequest
 from paceline_operator.tuning.model import SLA, TuningSpec
 
-EIGHT_B = ModelSize(8 * 10**9, 16 * 10**9, 131_072, 2, max_len=8192)
+EIGHT_B = ModelSize(8 * 10**9, 16 * 10**9, 131_072, Precision(2), max_len=8192)
 H100 = GPUS["h100"]
 
 
