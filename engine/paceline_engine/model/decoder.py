@@ -82,8 +82,16 @@ class Decoder:
     embedding_scale: float = 1.0
     """As the model's type rounds it."""
 
-    def hidden(self, token_ids: Tensor, attention: Attention) -> Tensor:  # [tokens, hidden]
-        """Run every layer over the step's tokens; the normed state that the head reads."""
+    def hidden(
+        self,
+        token_ids: Tensor,  # [tokens]
+        attention: Attention,
+        kept_rows: Tensor | None = None,  # [kept]: all where None
+    ) -> Tensor:  # [kept, hidden]
+        """Run every layer over the step's tokens; the normed states that the head reads.
+
+        Of a token whose state nobody reads, the last layer computes no more than keys and values.
+        """
         ops, eps = self.ops, self.config.norm_eps
         residual = self.embedding[token_ids]
         if self.embedding_scale != 1.0:
@@ -91,7 +99,10 @@ class Decoder:
         x = ops.rms_norm(residual, self.layers[0].attention_norm, eps)
         norms_after = [layer.attention_norm for layer in self.layers[1:]] + [self.norm]
         for index, (layer, norm_after) in enumerate(zip(self.layers, norms_after, strict=True)):
-            x = layer.out(attention.attend(index, layer.qkv(x), layer.q_norm, layer.k_norm))
+            attended = attention.attend(index, layer.qkv(x), layer.q_norm, layer.k_norm)
+            if kept_rows is not None and index == len(self.layers) - 1:
+                attended, residual = attended[kept_rows], residual[kept_rows]
+            x = layer.out(attended)
             if layer.attention_post_norm is not None:
                 x = ops.rms_norm(x, layer.attention_post_norm, eps)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)

@@ -29,6 +29,14 @@ class StepInputs:
     sample_rows: Int64s  # [R]: tokens whose logits are wanted
     sampled: tuple[Request, ...]  # [R]: whose they are
     ahead: tuple[int, ...] = ()  # [R]: guessed tokens before each, all 0 where empty
+    keeps_every_state: bool = False
+    """More of a prompt is asked for than the token that follows it, or adapters take part."""
+
+    @property
+    def kept_rows(self) -> Int64s | None:
+        """Tokens whose final state is read; None for all."""
+        is_all = self.keeps_every_state or len(self.sample_rows) == len(self.token_ids)
+        return None if is_all else self.sample_rows
 
 
 def prepare(batch: Batch, block_size: int, vocab_size: int) -> StepInputs:
@@ -68,7 +76,13 @@ def prepare(batch: Batch, block_size: int, vocab_size: int) -> StepInputs:
         sample_rows=rows,
         sampled=sampled,
         ahead=ahead,
+        keeps_every_state=any(map(_keeps_every_state, slices[batch.num_decodes :])),
     )
+
+
+def _keeps_every_state(piece: Slice) -> bool:
+    sampling = piece.request.sampling
+    return sampling.prompt_logprobs is not None or sampling.pooling is not None
 
 
 def _known(piece: Slice) -> list[int]:

@@ -59,8 +59,9 @@ class ModelRunner:
     def prepare(self, batch: Batch) -> StepInputs:
         """Lay a batch out as arrays, and choose the adapters of its rows."""
         inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
-        if self._adapters is not None:
-            self._adapters.choose(batch)
+        # An adapter is chosen for every token of the step.
+        if self._adapters is not None and self._adapters.choose(batch):
+            return replace(inputs, keeps_every_state=True)
         return inputs
 
     @torch.inference_mode()
@@ -93,16 +94,22 @@ class ModelRunner:
     def _token_ids(self, inputs: StepInputs) -> Tensor:  # [T]
         return to_device(inputs.token_ids, self.device)
 
-    def _hidden(self, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [T, hidden]
+    def _hidden(self, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [kept, hidden]
         if self._group.size > 1:
             self._group.tell(replace(inputs, sampled=()))
         return self._run_decoder(inputs, token_ids)
 
-    def _run_decoder(self, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [T, hidden]
-        return self._decoder.hidden(token_ids, self._attention.plan(inputs))
+    def _run_decoder(
+        self, inputs: StepInputs, token_ids: Tensor
+    ) -> Tensor:  # [T] -> [kept, hidden]
+        kept = inputs.kept_rows
+        rows = None if kept is None else to_device(kept, self.device)
+        return self._decoder.hidden(token_ids, self._attention.plan(inputs), rows)
 
     def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]
-        return self._decoder.logits(hidden[to_device(inputs.sample_rows, self.device)])
+        if inputs.keeps_every_state:
+            hidden = hidden[to_device(inputs.sample_rows, self.device)]
+        return self._decoder.logits(hidden)
 
 
 def require_tokens(sampled: Sequence[Request], tokens: Sequence[int]) -> None:
