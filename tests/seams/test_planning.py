@@ -133,9 +133,7 @@ def test_both_know_the_same_built_in_models() -> None:
 def test_both_read_the_same_of_a_gguf_file(tmp_path: Path) -> None:
     """The header alone says all that the whole file does."""
     name = "builtin://smollm2-135m-instruct"
-    size: ModelSize = model_files.model_size(
-        name, revision=None, precision=Precision(4), cache=tmp_path
-    )
+    size = model_files.model_size(name, revision=None, precision=Precision(4), cache=tmp_path)
     real = open_checkpoint(model_files._path(name, None, tmp_path)).config
 
     assert size.num_parameters == real.num_parameters

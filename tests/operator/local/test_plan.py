@@ -26,7 +26,8 @@ def manifest(tmp_path: Path) -> Path:
 
 def write_manifest(folder: Path, sla: object, **engine: str) -> Path:
     path = folder / "service.yaml"
-    spec = {"model": {"uri": "hf://org/name", "revision": "abc"}, "sla": sla, "engine": engine}
+    spec = {"model": {"uri": "hf://org/name", "revision": "abc"}, "sla": sla}
+    spec |= {"engine": engine} if engine else {}
     document = {
         "apiVersion": "serving.paceline.dev/v1alpha1",
         "kind": "InferenceService",
