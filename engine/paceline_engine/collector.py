@@ -10,6 +10,8 @@ import time
 from typing import Any
 
 _NEVER = 1 << 30
+_YOUNG = 20_000
+"""New objects before the young are looked at: a step of 1,024 rows makes thousands for itself."""
 
 
 class QuietCollector:
@@ -23,7 +25,7 @@ class QuietCollector:
         """Total of all pauses since start, the idle ones left out."""
         gc.collect()
         gc.freeze()
-        gc.set_threshold(self._thresholds[0], self._thresholds[1], _NEVER)
+        gc.set_threshold(max(self._thresholds[0], _YOUNG), self._thresholds[1], _NEVER)
         gc.callbacks.append(self._measure)
 
     def worked(self) -> None:

@@ -8,6 +8,7 @@ Bins are w tokens wide and end where a full tile does: 128 on a GPU, 4 on a CPU.
 from collections import deque
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline_engine.pacing.echo import Echo
 
@@ -191,10 +192,22 @@ class Residuals:
         self._pending = 0
         if len(self._ratios) < _REFRESH_STEPS:
             return
-        ratios = np.array(self._ratios)
+        ratios = np.fromiter(self._ratios, dtype=np.float64, count=len(self._ratios))
         self.mape = float(np.mean(np.abs(ratios - 1.0)))
         floor = _YOUNG_Q_R if self._steps < _YOUNG_STEPS else 1.0
-        self.q_r = max(float(np.quantile(ratios, _QUANTILE)), floor)
+        self.q_r = max(_quantile(ratios, _QUANTILE), floor)
+
+
+def _quantile(values: npt.NDArray[np.float64], share: float) -> float:
+    """`np.quantile`, to the last bit, at a third of its time: steps wait for it."""
+    place = share * (len(values) - 1)
+    below = int(place)
+    above = min(below + 1, len(values) - 1)
+    parted = np.partition(values, (below, above))
+    low, high, part = float(parted[below]), float(parted[above]), place - below
+    # As NumPy interpolates: from the nearer end.
+    step = high - low
+    return low + step * part if part < 0.5 else high - step * (1 - part)  # noqa: PLR2004
 
 
 def _spread(ratios: list[float]) -> float:

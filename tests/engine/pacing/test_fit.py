@@ -3,8 +3,10 @@
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from paceline_engine.pacing.fit import fit
+from paceline_engine.pacing.fit import _ratios, fit
 from paceline_engine.pacing.prior import Prior
 from paceline_engine.pacing.step_model import StepModel
 from paceline_engine.pacing.store import Sample, SampleStore
@@ -98,3 +100,33 @@ def test_a_fit_held_by_its_bounds_is_refused() -> None:
     result = fit(steps(TRUTH, 300, noise=0.03), [], a_prior(off_by=0.01))
 
     assert "at their bounds" in result.refusal
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Sample,
+            st.integers(1, 5000),
+            st.integers(0, 10**6),
+            st.integers(0, 10**8),
+            st.floats(0.01, 1e4),
+        ),
+        min_size=1,
+        max_size=9,
+    ),
+    st.tuples(*[st.floats(0.001, 10.0)] * 5),
+)
+def test_columns_round_as_the_step_model_does(
+    samples: list[Sample], theta: tuple[float, float, float, float, float]
+) -> None:
+    """A fit judges its line by what the pacer will predict with it, to the last bit."""
+    model = StepModel(theta, knee=256)
+
+    one_by_one = [
+        sample.wall_ms
+        / model.ms(tokens=sample.tokens, context=sample.context, attention=sample.attention)
+        for sample in samples
+    ]
+
+    assert _ratios(samples, model).tolist() == one_by_one
