@@ -5,6 +5,10 @@ each has a step model of its own, fitted from its own steps in a run that is not
 are medians of the pairs.
 
     python benchmarks/speculation.py --repeats 5
+    python benchmarks/speculation.py --method draft --draft-layers 4
+
+No smaller model of this vocabulary can be had offline, so the draft model is made of the model's
+own first layers (`truncated_model.py`): all of them, and it is the model itself.
 """
 
 import argparse
@@ -17,12 +21,18 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.checkpoint.hub import Hub
+from paceline_engine.checkpoint.uri import Places, locate
+from paceline_engine.drafting.draft_model import DraftModel
+from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.engine import Engine
 from paceline_engine.limits import Limits
 from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.settings import Settings
 from paceline_engine.wire import Sampling, Submit
+from truncated_model import write_first_layers
 
 RESULTS = Path(__file__).parent / "results" / "cpu"
 REPETITIVE = (
@@ -48,6 +58,28 @@ class Outcome:
     accepted: int
 
 
+def model_for(method: str, draft_layers: int) -> LoadedModel:
+    """Load the model, and the draft model made of its first layers where one is asked for."""
+    if method == "ngram":
+        return load_model(Settings(device="cpu"), lambda _stage, _fraction: None)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(device="cpu", speculative="draft", draft_model_uri=f"file://{folder}")
+        places = Places(None, settings.model_mount, Hub(settings.cache_dir, None))
+        path = locate(settings.model_uri, None, places).path
+        write_first_layers(open_checkpoint(path), draft_layers, Path(folder))
+        return load_model(settings, lambda _stage, _fraction: None)
+
+
+def proposer_of(model: LoadedModel) -> Proposer | None:
+    """What guesses, as the engine's process makes it."""
+    if model.draft is None:
+        return None
+    pacer = make_pacer(model.draft.info, model.capacity)
+    proposer = DraftModel(model.draft.runner, pacer, model.capacity, time.perf_counter)
+    proposer.warm_up()
+    return proposer
+
+
 def engine_of(model: LoadedModel, draft_tokens: int) -> Engine:
     """A new engine over the model's memory; engines of one model run one after the other."""
     limits = Limits(max_batch_size=max(LOADS), token_budget=model.capacity.max_token_budget)
@@ -60,6 +92,7 @@ def engine_of(model: LoadedModel, draft_tokens: int) -> Engine:
         clock=time.perf_counter,
         prefix_caching=False,
         draft_tokens=draft_tokens,
+        proposer=proposer_of(model) if draft_tokens else None,
     )
 
 
@@ -95,6 +128,8 @@ def prompts_of(text: str, count: int, tokenizer: Tokenizer) -> list[list[int]]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--method", choices=("ngram", "draft"), default="ngram")
+    parser.add_argument("--draft-layers", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--draft-tokens", type=int, default=8)
     parser.add_argument("--output-tokens", type=int, default=64)
@@ -106,7 +141,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure every text at every load, print the table and write it down."""
     arguments = _arguments()
-    model = load_model(Settings(device="cpu"), lambda _stage, _fraction: None)
+    model = model_for(arguments.method, arguments.draft_layers)
     with tempfile.TemporaryDirectory() as folder:
         model.write_tokenizer(Path(folder))
         tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
@@ -130,13 +165,21 @@ def main() -> None:
     table = _table(rows)
     print(table)
     arguments.results.mkdir(parents=True, exist_ok=True)
-    (arguments.results / "speculation.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (arguments.results / "speculation.md").write_text(
+    is_lookup = arguments.method == "ngram"
+    name = "speculation" if is_lookup else "speculation-draft"
+    guesser = (
+        "by prompt lookup"
+        if is_lookup
+        else f"by the model's own first {arguments.draft_layers} layers, untrained after the cut"
+    )
+    (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
         f"SmolLM2-135M-Instruct, float32, greedy, {arguments.output_tokens} output tokens,"
-        f" drafts of {arguments.draft_tokens} tokens at most by prompt lookup; medians of"
+        f" drafts of {arguments.draft_tokens} tokens at most {guesser}; medians of"
         f" {arguments.repeats} interleaved pairs.\n\n{table}\n\n"
-        "Made by `python benchmarks/speculation.py`.\n"
+        "Made by `python benchmarks/speculation.py"
+        f"{'' if is_lookup else f' --method draft --draft-layers {arguments.draft_layers}'}`.\n"
     )
 
 
