@@ -173,6 +173,7 @@ class Steps:
             paced_tokens=plan.token_total,
             predicted_ms=step.predicted_ms,
             clean=self.totals.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
+            draft_ms=plan.draft_ms,
         )
         self._ended = ended
         self.totals.count(plan.batch, sampled)

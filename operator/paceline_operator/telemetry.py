@@ -124,6 +124,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     host_ms: float = 0.0
     kv_used: int = 0
     """Blocks."""
+    draft_ms: float = 0.0
+    """Of a draft model, before the step and beside `wall_ms`."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):

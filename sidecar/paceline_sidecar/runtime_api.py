@@ -215,6 +215,7 @@ class Step(msgspec.Struct, frozen=True):
     paced_tokens: int
     predicted_ms: float
     clean: bool
+    draft_ms: float
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -18,8 +18,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """From when it began to be chosen, or from the end of the step before where steps overlap.
 
     So the walls of steps that follow one another never overlap, and are what a token costs: where
-    the device is the slower of the two its time, else the host's. Without the time that a draft
-    model took before it.
+    the device is the slower of the two its time, else the host's. Without `draft_ms`.
     """
     host_ms: float
     """Of `wall_ms`: scheduling, preparation and settling on the host.
@@ -52,6 +51,8 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """The step model's prediction before the step, q_r left out; 0 without a model."""
     clean: bool
     """False for steps the model must not learn from (warm-up, preemption)."""
+    draft_ms: float = 0.0
+    """Time that a draft model took before the step, which has a step model of its own."""
 
 
 class StepModelInfo(msgspec.Struct, frozen=True):

@@ -78,7 +78,7 @@ def engine_time(evidence: Evidence) -> EngineTime:
         of_decodes += piece * step.decode
         # After a step that left nobody running the engine waited for work, not for its host.
         if previous is not None and previous.running:
-            gap_ms = max(0.0, (step.at - previous.at) * 1e3 - step.wall_ms)
+            gap_ms = max(0.0, (step.at - previous.at) * 1e3 - step.wall_ms - step.draft_ms)
             between += gap_ms
             between_decodes += gap_ms * step.decode
         previous = step

@@ -76,7 +76,7 @@ def _per_token(served: Sequence[RequestRecord], time: EngineTime) -> Span:
     parts = time.of_decodes
     again_ms = parts.prefill * time.recomputed_share
     shares = (
-        ("decode", parts.fixed + parts.decode + parts.kv),
+        ("decode", parts.fixed + parts.decode + parts.kv + parts.draft),
         ("prompts of others", parts.prefill - again_ms),
         ("recompute after pre-emption", again_ms),
         ("host", parts.host + time.between_decodes_ms),

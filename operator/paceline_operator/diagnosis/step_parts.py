@@ -7,7 +7,7 @@ from paceline_operator.telemetry import ModelFit, Step
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """Milliseconds; they add up to the step's wall time."""
+    """Milliseconds; they add up to the step's wall time, and a draft model's before it."""
 
     host: float = 0.0
     """Scheduling, inputs, settling: outside the device."""
@@ -19,11 +19,13 @@ class StepParts:
     """Keys and values of the decodes' contexts, read from memory."""
     prefill: float = 0.0
     """Arithmetic and attention of prompt tokens."""
+    draft: float = 0.0
+    """Guesses of a draft model."""
 
     @property
     def total(self) -> float:
-        """The wall time."""
-        return self.host + self.fixed + self.decode + self.kv + self.prefill
+        """The wall time, guesses included."""
+        return self.host + self.fixed + self.decode + self.kv + self.prefill + self.draft
 
     def __add__(self, other: "StepParts") -> "StepParts":
         """Both together."""
@@ -54,5 +56,5 @@ def split(step: Step, model: ModelFit) -> StepParts:
     )
     device = step.wall_ms - host
     if said.total <= 0:
-        return StepParts(host=host, fixed=device)
-    return said * (device / said.total) + StepParts(host=host)
+        return StepParts(host=host, fixed=device, draft=step.draft_ms)
+    return said * (device / said.total) + StepParts(host=host, draft=step.draft_ms)

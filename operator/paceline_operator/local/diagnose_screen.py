@@ -111,6 +111,7 @@ def _engine(time: EngineTime) -> Table:
         ("decode arithmetic", time.parts.decode),
         ("KV of the contexts", time.parts.kv),
         ("prompts", time.parts.prefill),
+        *([("guesses of the draft model", time.parts.draft)] if time.parts.draft else []),
         ("host, in and between steps", time.host_ms),
         ("idle", time.idle_ms),
     )

@@ -146,6 +146,15 @@ def test_time_between_steps_counts_as_host_only_while_requests_run() -> None:
     assert waiting.time.idle_ms == pytest.approx(24_000, rel=0.01)
 
 
+def test_a_draft_model_s_time_is_its_own_and_not_the_host_s() -> None:
+    """It runs between two steps, and is part of what a token waits for."""
+    found = diagnosis(steps=steps(wall_ms=30.0, every_s=0.05, draft_ms=15.0))
+
+    assert found.time.parts.draft == pytest.approx(18_000)
+    assert found.time.between_ms == pytest.approx(6_000, rel=0.01)
+    assert found.time.bound != "Host"
+
+
 def test_more_load_than_fits_asks_for_replicas_with_their_number() -> None:
     """Ten requests a second where some two fit."""
     many = tuple(
