@@ -86,7 +86,7 @@ class KubernetesCluster:
             page = await self._request(
                 "list", "GET", _path(kind, namespace), query=query, accept=_METADATA_ONLY
             )
-            for item in page["items"]:
+            for item in page["items"] or ():  # no objects are null, not an empty list
                 metadata = item["metadata"]
                 key = f"{metadata['namespace']}/{metadata['name']}"
                 found[key] = int(metadata["resourceVersion"])

@@ -256,11 +256,11 @@ def test_paused_freezes_the_children(home: Home) -> None:
 
 def test_what_cannot_be_done_yet_is_said(home: Home) -> None:
     """A field that would be ignored silently is worse than a refusal."""
-    home.serve("greedy", engine={"quantization": "FP8"})
+    home.serve("greedy", monitoring={"podMonitor": True})
 
     ready = home.condition("greedy", "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "Unsupported")
-    assert "engine.quantization FP8" in ready["message"]
+    assert "monitoring.podMonitor" in ready["message"]
     assert home.condition("greedy", "Stalled")["status"] == "True"
     assert home.children("greedy") == {}
 
