@@ -24,6 +24,7 @@ from paceline_engine.grammar import Grammars
 from paceline_engine.ipc import Link, Stop
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
+from paceline_engine.loading_log import LoadingLog
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner import Launcher, Runner
 from paceline_engine.settings import Settings
@@ -117,7 +118,13 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
     _write_state(settings.run_dir, instance, "loading")
     link = Link(settings.run_dir, time.monotonic)
     try:
-        model = load_model(settings, lambda stage, done: link.greet(Loading(stage, done)))
+        log = LoadingLog()
+
+        def tell(stage: str, done: float) -> None:
+            link.greet(Loading(stage, done))
+            log(stage, done)
+
+        model = load_model(settings, tell)
         model.write_tokenizer(settings.run_dir)
         engine = Engine(
             model.runner,

@@ -168,9 +168,9 @@ PROMPTS: list[str] = json.loads((Path(__file__).parent / "data/parity_prompts.js
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("to", "bound"), [("int8", 0.01), ("fp8", 0.08)])
+@pytest.mark.parametrize(("to", "bound"), [("int8", 0.01), ("fp8", 0.04)])
 def test_the_embedded_model_hardly_changes_its_mind(to: Quantization, bound: float) -> None:
-    """Measured: 0.005 nats apart in the mean in INT8, with 0.41 of the bytes."""
+    """Measured: 0.005 nats apart in the mean in INT8, 0.026 in FP8, with 0.41 of the bytes."""
     exact, near = (
         load_model(
             Settings(device="cpu", threads=1, quantization=quantization, kv_cache_bytes=1 << 26),

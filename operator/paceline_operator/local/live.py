@@ -16,6 +16,7 @@ from paceline_operator.api.tuning_spec import hot
 from paceline_operator.local import state
 from paceline_operator.local.child import Exit
 from paceline_operator.local.errors import LocalError
+from paceline_operator.local.loading import loading_stage
 from paceline_operator.local.manifest import ManifestError, compare, load, with_hot_fields
 from paceline_operator.local.screen import View, clock_time
 from paceline_operator.local.settings import Place
@@ -46,6 +47,8 @@ class LiveService:
         self.events: deque[str] = deque(maxlen=_KEPT_EVENTS)
         self.decisions: deque[state.Explained] = deque(maxlen=_KEPT_DECISIONS)
         self.on_event: list[Callable[[str], None]] = []
+        self.on_loading: list[Callable[[str], None]] = []
+        """Told each stage of loading, and each tenth of it."""
         self.on_report: list[Callable[[ServiceReport], None]] = []
         self.started_at = time.time()
         self._failed_starts = 0
@@ -109,7 +112,11 @@ class LiveService:
 
     def became(self, *, is_ready: bool, phase: str) -> None:
         """Follow `/health/ready`."""
+        before, now = loading_stage(self.phase), loading_stage(phase)
         self.phase = phase
+        if now is not None and now.tenth != (before and before.tenth):
+            for tell in self.on_loading:
+                tell(f"{now.name} {now.fraction:.0%}")
         if is_ready and not self.ready.is_set():
             self._failed_starts = 0
             self.ready.set()

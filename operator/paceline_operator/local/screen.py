@@ -6,9 +6,11 @@ from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from paceline_operator.local.loading import LoadingStage, loading_stage
 from paceline_operator.tuning.model import (
     SLA,
     Change,
@@ -53,6 +55,8 @@ def screen(view: View) -> RenderableType:
     parts: list[RenderableType] = []
     if view.banner:
         parts += [Text(view.banner, style="bold"), Text()]
+    if (loading := loading_stage(view.state)) is not None:
+        parts += [_progress(loading), Text()]
     parts += [_targets(view), Text(), _limits(view)]
     change = view.pod.last_change if view.pod else None
     if change:
@@ -63,7 +67,7 @@ def screen(view: View) -> RenderableType:
         Group(*parts),
         title=f"[b]paceline[/b] · {view.name} · {view.model}",
         title_align="left",
-        subtitle=f"{view.url}/v1 · {view.state}",
+        subtitle=f"{view.url}/v1 · {'loading the model' if loading else view.state}",
         subtitle_align="right",
         border_style="dim",
         width=100,
@@ -112,6 +116,12 @@ def _rows(sla: SLA, observed: Observed) -> list[tuple[str, float | None, float |
         ("TPOT", sla.tpot_p99_ms, observed.tpot_p99_ms),
         ("ITL", sla.itl_p99_ms, observed.itl_p99_ms),
     ]
+
+
+def _progress(loading: LoadingStage) -> Progress:
+    shown = Progress(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    shown.add_task(loading.name, total=100, completed=round(100 * loading.fraction))
+    return shown
 
 
 def _targets(view: View) -> Table:

@@ -16,6 +16,7 @@ from paceline_operator.api.tuning_spec import hot
 from paceline_operator.local import state
 from paceline_operator.local.child import Program, kept_running, python_module
 from paceline_operator.local.live import LiveService, StartError, write_runtime_config
+from paceline_operator.local.loading import missing_words
 from paceline_operator.local.manifest import load
 from paceline_operator.local.settings import (
     Place,
@@ -126,7 +127,9 @@ async def follow_health(live: LiveService) -> None:
                     live.became(is_ready=False, phase="the sidecar does not answer")
             else:
                 is_ready = response.status_code == httpx.codes.OK
-                live.became(is_ready=is_ready, phase="serving" if is_ready else _missing(response))
+                live.became(
+                    is_ready=is_ready, phase="serving" if is_ready else missing_words(response.text)
+                )
             await asyncio.sleep(_POLL_S)
 
 
@@ -165,10 +168,6 @@ def free_ports(port: int | None) -> tuple[int, int]:
             ) from problem
         admin.bind(("127.0.0.1", 0))
         return public.getsockname()[1], admin.getsockname()[1]
-
-
-def _missing(response: httpx.Response) -> str:
-    return f"not ready: {response.text[:120]}"
 
 
 def _text(path: Path) -> str:

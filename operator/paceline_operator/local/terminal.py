@@ -34,6 +34,7 @@ def shown(
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     live.on_event.append(lambda text: say(f"{live.name}: {text}"))
+    live.on_loading.append(lambda text: say(f"{live.name}: {text}"))
     live.on_report.append(lambda _: say(line(current())))
     say(f"{live.name}: {live.phase} {live.service.spec.model.uri}")
     yield

@@ -199,7 +199,7 @@ class ZmqEngine:
             case wire.Ready():
                 self._ready(message, now)
             case wire.Loading():
-                detail = f"the engine is loading: {message.stage} {message.fraction:.0%}"
+                detail = loading_words(message)
                 self._show(EngineView(phase="loading", detail=detail, heard_at=now))
             case wire.Failed():
                 detail = f"{message.reason}: {message.message}"
@@ -270,3 +270,8 @@ class ZmqEngine:
 async def _disconnected(monitor: zmq.asyncio.Socket) -> None:
     """Return when the peer of the monitored socket is gone."""
     await recv_monitor_message(monitor)
+
+
+def loading_words(message: wire.Loading) -> str:
+    """What `/health/ready` says is missing; `paceline up` draws its bar from it."""
+    return f"the engine is loading: {message.stage} {message.fraction:.0%}"

@@ -9,15 +9,19 @@ from paceline_testing.reports import a_pod_report, a_report
 from paceline_testing.services import a_service
 
 
+def a_live_service(tmp_path: Path) -> LiveService:
+    return LiveService(
+        tmp_path / "service.yaml", a_service(), Place(tmp_path, "127.0.0.1", 1, 2), "token"
+    )
+
+
 def _report(*adapters: PodAdapter) -> ServiceReport:
     return a_report(pods=(a_pod_report(adapters=adapters),))
 
 
 def test_an_adapter_is_noted_when_it_comes_and_when_it_is_refused(tmp_path: Path) -> None:
     """Not in every tick, and not while it is on its way."""
-    live = LiveService(
-        tmp_path / "service.yaml", a_service(), Place(tmp_path, "127.0.0.1", 1, 2), "token"
-    )
+    live = a_live_service(tmp_path)
     notes: list[str] = []
     live.on_event.append(notes.append)
     sql = PodAdapter("sql", "/a", "loaded")
@@ -28,3 +32,18 @@ def test_an_adapter_is_noted_when_it_comes_and_when_it_is_refused(tmp_path: Path
     live.concluded(_report(sql, PodAdapter("law", "/b", "refused", "its rank is 64.")), ())
 
     assert notes == ["adapter sql is served", "adapter law was refused: its rank is 64."]
+
+
+def test_loading_is_told_by_the_tenth(tmp_path: Path) -> None:
+    """A log that nobody draws a bar in gets a line for each, and no more."""
+    live = a_live_service(tmp_path)
+    told: list[str] = []
+    live.on_loading.append(told.append)
+
+    for percent in (0, 3, 9, 10, 12, 57):
+        live.became(
+            is_ready=False, phase=f"not ready: the engine is loading: loading weights {percent}%"
+        )
+    live.became(is_ready=True, phase="serving")
+
+    assert told == ["loading weights 0%", "loading weights 10%", "loading weights 57%"]

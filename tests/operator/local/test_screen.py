@@ -87,3 +87,14 @@ def test_a_log_gets_one_line_for_a_tick() -> None:
 def test_a_change_names_only_what_moved() -> None:
     """Batch stayed."""
     assert change_line(a_change()).endswith("  tokens 2048 → 160: ITL binds")
+
+
+def test_a_loading_engine_is_a_bar() -> None:
+    """Of the stage, and as long as it takes."""
+    table = drawn(a_view(None, state="not ready: the engine is loading: loading weights 43%"))
+
+    assert "loading weights" in table
+    assert "43%" in table
+    assert "━" in table
+    assert "loading the model" in table
+    assert "43%" not in drawn(a_view(None, state="serving"))
