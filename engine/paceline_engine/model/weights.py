@@ -1,6 +1,10 @@
 """From a checkpoint's tensors to a decoder: checked, fused, laid out for the device.
 
-One layer is built at a time, so the peak is the decoder and one layer of the file.
+One layer is built at a time, so the peak is the decoder and one layer of the file. Measured on a
+CPU, memory that no file backs: SmolLM2 from GGUF, 513 MiB of weights, 37 MiB at its peak above what
+stays; 961 MiB of safetensors in bfloat16 as 1,922 MiB of float32, 19 MiB; as 483 MiB of FP8, 141,
+the float32 of one gate and up while it is quantised. The mapped file counts beside it in a
+process's resident memory, but the kernel takes its pages back when it needs them.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +23,7 @@ from paceline_engine.model.layers.gated_linear import GatedLinear, fused_gated_l
 from paceline_engine.model.layers.linear import Linear, linear
 from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
+from paceline_engine.model.staging import Staging
 from paceline_engine.settings import Quantization
 
 LayOut = Callable[[Tensor, Tensor | None], Linear]
@@ -140,12 +145,15 @@ class _Reader:
         self._device = device
         self._dtype = dtype
         self._group = group
+        self._staging = Staging(device) if device.type == "cuda" else None
 
     def read(self, name: str, shape: tuple[int, ...], *, cut: int | None = None) -> Tensor:
         """One tensor of the checkpoint, or the rank's part along the dimension `cut`."""
         tensor = self._checked(name, shape)
         if cut is not None and self._group.size > 1:
             tensor = part_of(tensor, self._group, cut).contiguous()
+        if self._staging is not None:
+            tensor = self._staging.put(tensor)
         return tensor.to(device=self._device, dtype=self._dtype)
 
     def norm(self, name: str, size: int, offset: float) -> Tensor:
