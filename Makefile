@@ -72,3 +72,8 @@ sim-to-real: install ## Measure the simulator against the real engine; writes do
 gpu: install ## On a CUDA machine: kernel correctness, then kernel timing beside the limits measured.
 	$(PY) -m pytest tests/kernels -m gpu
 	$(PY) benchmarks/kernels.py --json benchmarks/results/gpu-kernels.json
+
+.PHONY: gpu-compile
+gpu-compile: install ## Without a GPU: registers, spills, occupancy and bytes of every kernel.
+	PYTHONPATH=tests $(PY) tests/kernels/aot.py
+	PYTHONPATH=benchmarks $(PY) benchmarks/kernel_work.py

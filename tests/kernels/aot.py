@@ -1,4 +1,4 @@
-"""Compiles every kernel for Hopper, without a GPU: `python tests/kernels/aot.py` prints the table.
+"""Compiles every kernel for three generations of GPUs, without one: `make gpu-compile`.
 
 The launchers themselves are called, on small CPU tensors, under a driver that names its target
 and launches nothing. So what is compiled is what the engine would launch: dtypes, constants,
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,8 +35,8 @@ from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
+from paceline_testing.gpus import GPUS, WARP, Gpu, occupancy, programs_per_multiprocessor
 
-HOPPER = GPUTarget("cuda", 90, 32)
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -72,10 +72,17 @@ SHAPES = (
     Shape("gemma-fp8", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True, has_fp8=True),
     Shape("llama-f16-fp8", 4096, 14336, 32, 8, 128, dtype=torch.float16, has_fp8=True),
 )
+# Every shape where it is fastest to serve; elsewhere what takes most registers and memory.
+SHAPES_OF = {
+    "sm_80": ("llama-3.1-8b", "gemma-3-4b"),  # FP8 begins at 8.9
+    "sm_90": tuple(shape.name for shape in SHAPES),
+    "sm_100": ("llama-3.1-8b", "llama-fp8"),
+}
 
 
 # What a fast kernel is recognised by, and how PTX spells it.
 INSTRUCTIONS = {
+    "tcgen05": "tcgen05.mma",  # Blackwell's tensor cores, from memory of their own
     "wgmma": "wgmma.mma_async",  # Hopper's tensor cores, a warp group at a time
     "mma": "mma.sync",  # the tensor cores, a warp at a time
     "copy16": "cp.async.cg",  # 16 bytes from global to shared memory, behind the arithmetic
@@ -87,6 +94,7 @@ INSTRUCTIONS = {
 class Compiled:
     """What the compiler made of one kernel."""
 
+    gpu: str
     shape: str
     kernel: str
     num_warps: int
@@ -95,32 +103,41 @@ class Compiled:
     spilled_bytes: int
     """Per thread, in local memory."""
     shared_bytes: int
+    tensor_columns: int
+    programs: int
+    """At a time on one multiprocessor."""
+    occupancy: float
+    """Share of a multiprocessor's warp slots, predicted from the above."""
     instructions: tuple[str, ...]
     """Those of INSTRUCTIONS that the kernel has."""
 
 
-class HopperDriver:
+class Driver:
     """As much of Triton's driver as compiling asks for."""
 
+    def __init__(self, gpu: Gpu) -> None:
+        self._capability = gpu.capability
+        self._target = GPUTarget("cuda", gpu.capability, WARP)
+
     def get_current_device(self) -> int:
-        return 0
+        return self._capability  # of each device, triton remembers the target
 
     def get_current_stream(self, _device: int) -> int:
         return 0
 
     def get_current_target(self) -> GPUTarget:
-        return HOPPER
+        return self._target
 
 
-def compile_all(shapes: Iterable[Shape] = SHAPES, **options: int) -> list[Compiled]:
-    """Every kernel for every shape."""
-    driver: Any = HopperDriver()
+def compile_all(gpu: Gpu, names: Collection[str], **options: int) -> list[Compiled]:
+    """Every kernel for the shapes of these names."""
+    driver: Any = Driver(gpu)
     triton.runtime.driver.set_active(driver)
     seen: list[Compiled] = []
-    for shape in shapes:
+    for shape in (shape for shape in SHAPES if shape.name in names):
         with launching_nothing(**options) as compiled:
             launch_all(shape)
-        seen += [inspect_cubin(shape, kernel) for kernel in compiled]
+        seen += [inspect_cubin(gpu, shape, kernel) for kernel in compiled]
     return seen
 
 
@@ -199,7 +216,7 @@ def count_variants(shape: Shape) -> dict[str, int]:
     return dict(Counter(name for name, _ in {(one.name, one.hash) for one in compiled}))
 
 
-def inspect_cubin(shape: Shape, kernel: CompiledKernel) -> Compiled:
+def inspect_cubin(gpu: Gpu, shape: Shape, kernel: CompiledKernel) -> Compiled:
     """Read registers and spills from the machine code, instructions from the assembly."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
@@ -207,24 +224,40 @@ def inspect_cubin(shape: Shape, kernel: CompiledKernel) -> Compiled:
         command = [str(CUOBJDUMP), "--dump-resource-usage", file.name]
         usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     figures = {name: int(figure) for name, figure in re.findall(r"\b(REG|STACK):(\d+)", usage)}
-    ptx = kernel.asm["ptx"]
+    ptx, num_warps = kernel.asm["ptx"], kernel.metadata.num_warps
+    tensor_columns = int(getattr(kernel.metadata, "tmem_size", 0) or 0)
+    programs = programs_per_multiprocessor(
+        gpu,
+        num_warps=num_warps,
+        registers=figures["REG"],
+        shared_bytes=kernel.metadata.shared,
+        tensor_columns=tensor_columns,
+    )
     return Compiled(
+        gpu=gpu.name,
         shape=shape.name,
         kernel=kernel.name,
-        num_warps=kernel.metadata.num_warps,
+        num_warps=num_warps,
         registers=figures["REG"],
         spilled_bytes=figures["STACK"],
         shared_bytes=kernel.metadata.shared,
+        tensor_columns=tensor_columns,
+        programs=programs,
+        occupancy=occupancy(gpu, num_warps=num_warps, programs=programs),
         instructions=tuple(name for name, spelt in INSTRUCTIONS.items() if spelt in ptx),
     )
 
 
 def table_of(compiled: Iterable[Compiled]) -> str:
     """One line a kernel."""
-    heading = f"{'shape':14} {'kernel':28} warps regs spill shared  instructions"
+    heading = (
+        f"{'gpu':6} {'shape':14} {'kernel':26} warps regs spill shared tensor programs occupied  "
+        "instructions"
+    )
     lines = (
-        f"{one.shape:14} {one.kernel:28} {one.num_warps:5} {one.registers:4} "
-        f"{one.spilled_bytes:5} {one.shared_bytes:6}  {' '.join(one.instructions)}"
+        f"{one.gpu:6} {one.shape:14} {one.kernel:26} {one.num_warps:5} {one.registers:4} "
+        f"{one.spilled_bytes:5} {one.shared_bytes:6} {one.tensor_columns:6} {one.programs:8} "
+        f"{one.occupancy:8.1%}  {' '.join(one.instructions)}"
         for one in compiled
     )
     return "\n".join((heading, *lines))
@@ -232,11 +265,11 @@ def table_of(compiled: Iterable[Compiled]) -> str:
 
 def main() -> None:
     """Print a table, or with --json more than a table can say."""
-    everything = compile_all()
+    everything = [one for name, gpu in GPUS.items() for one in compile_all(gpu, SHAPES_OF[name])]
     if sys.argv[1:] != ["--json"]:
         sys.stdout.write(table_of(everything) + "\n")
         return
-    starved = compile_all(SHAPES[:1], maxnreg=64)
+    starved = compile_all(GPUS["sm_90"], [SHAPES[0].name], maxnreg=64)
     report = {
         "compiled": everything,
         "starved": starved,
