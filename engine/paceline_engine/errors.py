@@ -7,6 +7,7 @@
     ├── RevisionNotFound    the model is there, the revision is not
     ├── CorruptModel        a file is not what its name or its header says
     ├── UnsupportedModel    an architecture or a tensor type that the engine does not have
+    ├── UnsupportedDevice   a GPU that is too old, or that its driver does not show
     ├── DoesNotFit          the weights or the KV cache are larger than the memory
     └── StepHung            the device does not answer any more
     RequestError            one request cannot go on; every other one does
@@ -57,6 +58,10 @@ class CorruptModel(_NamedError):
 
 class UnsupportedModel(_NamedError):
     """An architecture or a tensor type that the engine does not have."""
+
+
+class UnsupportedDevice(_NamedError):
+    """A GPU that is too old, or that its driver does not show."""
 
 
 class DoesNotFit(_NamedError):

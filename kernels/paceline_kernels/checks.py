@@ -7,6 +7,11 @@ from torch import Tensor
 
 from paceline_kernels.fp8 import CODES, EXPONENTS
 
+MIN_CAPABILITY = (8, 0)
+"""Compute capability that the kernels need: the first with bfloat16 and copies behind the maths."""
+MAX_HEAD_SIZE = 256
+MAX_GROUP = 16
+"""Query heads that share a KV head: the rows of a tile of decode."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 Exponents = tuple[Tensor, Tensor] | None
 """Of keys and of values in FP8, each [blocks, block_size, num_kv_heads]; None: no FP8."""
@@ -65,9 +70,8 @@ def expect_caches(
         expect(f"{name}[0]", cache[0], shape=k_cache.shape[1:], dtypes=dtypes, like=like)
     for name, each in zip(("k_exponents", "v_exponents"), exponents or (), strict=False):
         expect(name, each, shape=k_cache.shape[:3], dtypes=(EXPONENTS,), like=like)
-    max_head_size = 256
-    if k_cache.shape[-1] > max_head_size:
-        raise ValueError(f"head_size must be at most {max_head_size}, got {k_cache.shape[-1]}")
+    if k_cache.shape[-1] > MAX_HEAD_SIZE:
+        raise ValueError(f"head_size must be at most {MAX_HEAD_SIZE}, got {k_cache.shape[-1]}")
 
 
 def _dims(sizes: Sequence[int | str]) -> str:

@@ -8,9 +8,8 @@ import torch
 from tokenizers import Tokenizer
 
 from paceline_engine.engine import Engine
-from paceline_engine.errors import BadSettings
 from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model, require_fp8
+from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.request import Request
 from paceline_engine.running.cpu_attention import CpuAttention
@@ -156,19 +155,6 @@ def test_engines_of_different_caches_share_no_step_model(tmp_path: Path) -> None
 
     assert "kv_cache_dtype=fp8" in _load(tmp_path, "fp8").info.features
     assert not any("kv_cache" in f for f in _load(tmp_path, "auto").info.features)
-
-
-def test_a_gpu_that_does_not_know_fp8_is_refused() -> None:
-    """Before the weights are read; Triton would fail at its first launch."""
-    fp8 = Settings(kv_cache_dtype="fp8")
-
-    require_fp8(fp8, (9, 0))
-    require_fp8(fp8, (8, 9))
-    require_fp8(Settings(), (8, 0))
-    with pytest.raises(BadSettings, match="QUANTIZATION is fp8"):
-        require_fp8(Settings(quantization="fp8"), (8, 6))
-    with pytest.raises(BadSettings, match=r"KV_CACHE_DTYPE is fp8, .* 8\.9 or newer, got 8\.0"):
-        require_fp8(fp8, (8, 0))
 
 
 @pytest.mark.model

@@ -365,6 +365,29 @@ def test_a_defect_in_a_step_ends_the_engine(start: Callable[..., EngineProcess])
     assert engine.process.wait(DEADLINE_S) == 1
 
 
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_an_illegal_memory_access_ends_the_engine(
+    start: Callable[..., EngineProcess], overlap: str
+) -> None:
+    """After it no result of the device is true: not one token more leaves."""
+    engine = start(FAKE_ENGINE_FAULT="memory", PACELINE_ENGINE_OVERLAP=overlap)
+    client = engine.ready_client()
+    prompt = [5, 6, 7]
+
+    client.send(a_submit("a", prompt, max_tokens=8))
+    failed = client.hear(lambda message: isinstance(message, Failed))
+    assert engine.process.wait(DEADLINE_S) == 1
+
+    assert isinstance(failed, Failed)
+    assert failed.reason == "EngineCrashed"
+    assert "AcceleratorError: CUDA error: an illegal memory access" in failed.message
+    assert json.loads((engine.run_dir / "engine.json").read_text())["state"] == "failed"
+    given = [one for heard in client.heard if isinstance(heard, Outputs) for one in heard.outputs]
+    wanted = continuation(prompt, 8, FAKE_MODEL.vocab_size)
+    assert tokens_of(given) == wanted[: 2 if overlap == "off" else 1]
+    assert not any(output.finish for output in given)
+
+
 def test_a_step_that_hangs_ends_the_engine(start: Callable[..., EngineProcess]) -> None:
     """Heartbeats go on beside it: nothing else would ever tell that nobody is answered."""
     engine = start(FAKE_ENGINE_FAULT="hang", PACELINE_ENGINE_STEP_TIMEOUT_S="0.5")

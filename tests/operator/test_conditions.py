@@ -139,6 +139,7 @@ def test_a_running_engine_that_is_not_ready_loads(uri: str, reason: str) -> None
         ("CorruptModel", True),
         ("DoesNotFit", True),
         ("UnsupportedModel", True),
+        ("UnsupportedDevice", True),
         ("RevisionNotFound", True),
         ("BadSettings", True),
         ("DownloadFailed", False),

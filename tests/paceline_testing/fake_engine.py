@@ -3,7 +3,7 @@
 `python -m paceline_testing.fake_engine` takes the settings of `python -m paceline_engine`.
 `FAKE_ENGINE_FAULT` makes it fail:
 `load` (the model is not found), `step` (a defect in the first step), `wait` (loading never ends),
-`hang` (the first step never ends).
+`hang` (the first step never ends), `memory` (the third step reads wild memory, on a GPU).
 """
 
 import json
@@ -86,6 +86,8 @@ def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) 
         model.runner.before_run = _break
     if fault == "hang":
         model.runner.before_run = _hang
+    if fault == "memory":
+        model.runner.before_run = _IllegalAccess()
     return model
 
 
@@ -95,6 +97,20 @@ def _break(_batch: Batch) -> None:
 
 def _hang(_batch: Batch) -> None:
     threading.Event().wait()
+
+
+@dataclass(slots=True)
+class _IllegalAccess:
+    """Raises what torch raises at the first call after a kernel read or wrote wild memory."""
+
+    steps: int = 0
+
+    def __call__(self, _batch: Batch) -> None:
+        import torch  # noqa: PLC0415 - no other fake needs it
+
+        self.steps += 1
+        if self.steps == 3:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
 if __name__ == "__main__":

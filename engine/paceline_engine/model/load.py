@@ -14,12 +14,14 @@ from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.drafting.loaded import LoadedDraft
-from paceline_engine.errors import BadSettings
+from paceline_engine.errors import DoesNotFit
 from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.adapters import LoraAdapters
+from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.device import choose_device, look, require_kernels_cover
 from paceline_engine.model.draft import OpenedDraft, open_draft
 from paceline_engine.model.group import Group
 from paceline_engine.model.identity import cost_features, device_name
@@ -38,8 +40,6 @@ from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_engine.wire import ModelInfo
 from paceline_kernels.cpu import NativeOps
-
-_FP8_CAPABILITY = (8, 9)
 
 Progress = Callable[[str, float], None]
 """Told the stage and its fraction, 0 to 1."""
@@ -83,12 +83,19 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     checkpoint = open_checkpoint(located.path)
     draft = open_draft(settings, places, checkpoint)
     shard_of(checkpoint.config, settings.tensor_parallel_size)  # refused before ranks are started
-    _device(settings, rank=0)
+    _device(settings, checkpoint.config, rank=0)
     group = Group(0, settings.tensor_parallel_size)
     if group.size > 1:
         group.start(_follow, (settings, located.path))
     try:
         return _load(settings, located, checkpoint, group, progress, draft=draft)
+    except torch.OutOfMemoryError as error:
+        group.kill()
+        raise DoesNotFit(
+            "The GPU ran out of memory while the model was loaded: lower "
+            f"PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION ({settings.kv_cache_memory_fraction:g}) or "
+            f"PACELINE_ENGINE_MAX_TOKEN_BUDGET ({settings.max_token_budget})."
+        ) from error
     except BaseException:
         group.kill()
         raise
@@ -114,7 +121,7 @@ def _load(
     draft: OpenedDraft | None = None,
 ) -> LoadedModel:
     """Load one rank's part."""
-    device = _device(settings, group.rank)
+    device = _device(settings, checkpoint.config, group.rank)
     dtype = _dtype(settings, device)
     if draft is not None:
         configs = [checkpoint.config, draft.checkpoint.config]
@@ -159,36 +166,15 @@ def _places(settings: Settings) -> Places:
     return Places(settings.models_dir, settings.model_mount, hub)
 
 
-def _device(settings: Settings, rank: int) -> torch.device:
-    has_gpu = torch.cuda.is_available()
-    if settings.device == "cuda" and not has_gpu:
-        raise BadSettings("PACELINE_ENGINE_DEVICE is cuda, but torch finds no CUDA device.")
-    size = settings.tensor_parallel_size
-    if settings.device == "cuda" or (settings.device == "auto" and has_gpu):
-        if size > torch.cuda.device_count():
-            raise BadSettings(
-                f"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE is {size}, but torch finds "
-                f"{torch.cuda.device_count()} CUDA devices."
-            )
-        device = torch.device("cuda", rank)
+def _device(settings: Settings, config: ModelConfig, rank: int) -> torch.device:
+    device = choose_device(settings, look(), rank)
+    require_kernels_cover(config, device)
+    if device.type == "cuda":
         torch.cuda.set_device(device)
-        require_fp8(settings, torch.cuda.get_device_capability(device))
         return device
-    torch.set_num_threads(settings.threads or max(1, len(os.sched_getaffinity(0)) // size))
-    return torch.device("cpu")
-
-
-def require_fp8(settings: Settings, capability: tuple[int, int]) -> None:
-    """Refuse FP8 on a GPU whose instructions do not know it; `capability`: major and minor."""
-    if capability >= _FP8_CAPABILITY:
-        return
-    for name in ("kv_cache_dtype", "quantization"):
-        if getattr(settings, name) == "fp8":
-            raise BadSettings(
-                f"PACELINE_ENGINE_{name.upper()} is fp8, which needs a GPU of compute capability "
-                f"{_FP8_CAPABILITY[0]}.{_FP8_CAPABILITY[1]} or newer, got "
-                f"{capability[0]}.{capability[1]}."
-            )
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(settings.threads or max(1, cores // settings.tensor_parallel_size))
+    return device
 
 
 def _dtype(settings: Settings, device: torch.device) -> torch.dtype:

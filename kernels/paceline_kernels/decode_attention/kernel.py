@@ -12,10 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
+from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
 from paceline_kernels.paged_kv.kernel import attend
 
-MAX_GROUP = 16
 MAX_SPLITS = 32
 MIN_SPLITS = 8  # a long context among short ones is the tail of the step: never left in one piece
 WANTED_PROGRAMS = 1024

@@ -13,10 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
+from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
 from paceline_kernels.paged_kv.kernel import attend
 
-MAX_GROUP = 16
 MIN_SEQS = 256  # one compiled variant for every usual batch: nothing compiles while serving
 
 

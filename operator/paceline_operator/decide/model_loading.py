@@ -16,6 +16,7 @@ LASTING: Final = frozenset(
         "RevisionNotFound",
         "CorruptModel",
         "UnsupportedModel",
+        "UnsupportedDevice",
         "DoesNotFit",
         "CacheFull",
         "BadSettings",
