@@ -138,12 +138,24 @@ static inline float weigh(float *row, int64_t unseen, int64_t keys)
     return 1.0f / sum;
 }
 
-/* Ask the L2 cache for what is read a block later: blocks lie anywhere, so no prefetcher guesses
- * them, and L1 has too few misses in flight for it. */
-static inline void prefetch(const char *from, int64_t bytes)
+/* What is read a block later, and is asked for meanwhile: blocks lie anywhere, so no prefetcher
+ * guesses them. It goes to L2, a few lines at a time, for L1 has few misses in flight and waits
+ * where it is asked for more. */
+struct ahead {
+    const char *token;
+    int64_t line, lines, stride, tokens;
+};
+
+static inline void ask(struct ahead *ahead, int64_t count)
 {
-    for (int64_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(from + i, 0, 2);
+    for (; count > 0 && ahead->tokens > 0; count--) {
+        __builtin_prefetch(ahead->token + ahead->line * 64, 0, 2);
+        if (++ahead->line == ahead->lines) {
+            ahead->line = 0;
+            ahead->token += ahead->stride;
+            ahead->tokens--;
+        }
+    }
 }
 
 /* Keys or values from one KV head on: float32, or codes of FP8 where there are exponents. */
@@ -161,16 +173,21 @@ static inline struct cache cache_of(const void *heads, const uint8_t *exponents,
                           exponents ? exponents + first : NULL, block_size, kv_heads, head};
 }
 
+static inline struct ahead ahead_of(const struct cache *from, int32_t block, int64_t share)
+{
+    int64_t width = from->exponents ? 1 : sizeof(float);
+    int64_t stride = from->kv_heads * from->head * width;
+    return (struct ahead){from->heads + block * from->block_size * stride, 0,
+                          (share * from->head * width + 63) / 64, stride, from->block_size};
+}
+
 /* The heads of a block's first `count` tokens as float32, where they lie or in `tile`
- * [count, share, head]; those of the block read next are asked for. */
-static inline const float *block_of(const struct cache *from, int32_t block, int32_t next,
-                                    int64_t count, int64_t share, float *tile)
+ * [count, share, head]. */
+static inline const float *block_of(const struct cache *from, int32_t block, int64_t count,
+                                    int64_t share, float *tile)
 {
     int64_t stride = from->kv_heads * from->head, width = from->exponents ? 1 : sizeof(float);
     const char *heads = from->heads + block * from->block_size * stride * width;
-    const char *soon = from->heads + next * from->block_size * stride * width;
-    for (int64_t i = 0; i < count; i++)
-        prefetch(soon + i * stride * width, share * from->head * width);
     if (!from->exponents)
         return (const float *)heads;
     const uint8_t *exponents = from->exponents + block * from->block_size * from->kv_heads;
@@ -185,20 +202,24 @@ static inline const float *block_of(const struct cache *from, int32_t block, int
 /* One row: q [kv_heads, group, head] over `keys` keys in `blocks`, of the KV heads given.
  *
  * First all scores, then the weights, then the weighted sum of the values: K and V are each read
- * once, front to back. `scores` holds [kv_heads, group, keys], `tile` a block of FP8. `group` and `head` are constants
- * where this is inlined for the common sizes. */
+ * once, front to back. `scores` holds [kv_heads, group, keys], `tile` a block of FP8. `group` and
+ * `head` are constants where this is inlined for the common sizes. */
 static inline __attribute__((always_inline)) void
 attend(const float *q, const struct cache *k_cache, const struct cache *v_cache,
        const int32_t *blocks, int64_t unseen, int64_t keys, float *scores, float *tile, float *out,
        float scale, int64_t kv_heads, int64_t group, int64_t head)
 {
     int64_t block_size = k_cache->block_size;
+    int32_t first = blocks[0];
     int64_t stride = (k_cache->exponents ? kv_heads : k_cache->kv_heads) * head;
     for (int64_t start = 0; start < keys; start += block_size, blocks++) {
         int64_t count = keys - start < block_size ? keys - start : block_size;
-        int32_t next = blocks[start + block_size < keys];
-        const float *k = block_of(k_cache, blocks[0], next, count, kv_heads, tile);
+        int is_last = start + block_size >= keys;
+        struct ahead ahead = is_last ? ahead_of(v_cache, first, kv_heads)
+                                     : ahead_of(k_cache, blocks[1], kv_heads);
+        const float *k = block_of(k_cache, blocks[0], count, kv_heads, tile);
         for (int64_t i = 0; i < count; i++, k += stride) {
+            ask(&ahead, ahead.lines);
             for (int64_t h = 0; h < kv_heads; h++)
                 for (int64_t g = h * group; g < (h + 1) * group; g++) {
                     vec lanes = {0};
@@ -216,16 +237,19 @@ attend(const float *q, const struct cache *k_cache, const struct cache *v_cache,
         inverse[g] = weigh(scores + g * keys, unseen, keys);
     for (int64_t start = 0; start < keys; start += block_size, blocks++) {
         int64_t count = keys - start < block_size ? keys - start : block_size;
-        int32_t next = blocks[start + block_size < keys];
-        const float *v = block_of(v_cache, blocks[0], next, count, kv_heads, tile);
+        struct ahead ahead = ahead_of(v_cache, blocks[start + block_size < keys], kv_heads);
+        int64_t pace = ahead.lines * block_size / (kv_heads * group) + 1;
+        const float *v = block_of(v_cache, blocks[0], count, kv_heads, tile);
         for (int64_t h = 0; h < kv_heads; h++)
-            for (int64_t g = h * group; g < (h + 1) * group; g++)
+            for (int64_t g = h * group; g < (h + 1) * group; g++) {
+                ask(&ahead, pace);
                 for (int64_t d = 0; d < head; d += LANES) {
                     vec lanes = load(out + g * head + d);
                     for (int64_t i = 0; i < count; i++)
                         lanes += scores[g * keys + start + i] * load(v + i * stride + h * head + d);
                     store(out + g * head + d, lanes);
                 }
+            }
     }
     for (int64_t g = 0; g < kv_heads * group; g++)
         for (int64_t d = 0; d < head; d += LANES)
