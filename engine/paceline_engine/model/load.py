@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from paceline_engine import __version__
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
@@ -15,31 +14,23 @@ from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.drafting.loaded import LoadedDraft
 from paceline_engine.errors import DoesNotFit
-from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.adapters import LoraAdapters
+from paceline_engine.model.assembly import Assembly
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.device import choose_device, look, require_kernels_cover
 from paceline_engine.model.draft import OpenedDraft, open_draft
 from paceline_engine.model.group import Group
-from paceline_engine.model.identity import cost_features, device_name
-from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.sharding import shard_of
-from paceline_engine.model.weights import as_it_is, build_decoder
-from paceline_engine.running.attention import AttentionBackend
-from paceline_engine.running.cpu_backend import cpu_attention
 from paceline_engine.running.host_blocks import HostBlocks
-from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.launcher import ModelLauncher
-from paceline_engine.running.ops import ops_for
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.warm_up import warm_up
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_engine.wire import ModelInfo
-from paceline_kernels.cpu import NativeOps
 
 Progress = Callable[[str, float], None]
 """Told the stage and its fraction, 0 to 1."""
@@ -122,43 +113,55 @@ def _load(
 ) -> LoadedModel:
     """Load one rank's part."""
     device = _device(settings, checkpoint.config, group.rank)
-    dtype = _dtype(settings, device)
+    parts = Assembly(settings, device, _dtype(settings, device))
     if draft is not None:
         configs = [checkpoint.config, draft.checkpoint.config]
-        memory.require_both_fit(configs, dtype, settings.quantization, memory.measure(device))
+        memory.require_both_fit(configs, parts.dtype, settings.quantization, memory.measure(device))
     loras = settings.max_loras
     adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
-    decoder = _decoder(
-        checkpoint, settings, device, dtype, progress=progress, adapters=adapters, group=group
-    )
-    guesser = _guesser(draft, settings, device, dtype, progress)
-    config = decoder.config
-    configs = [config] if guesser is None else [config, guesser.config]
-    step_bytes = max(
-        memory.peak_step_bytes(each, settings.max_token_budget, dtype) for each in configs
-    )
-    kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
-    capacity = memory.capacity(settings, config, dtype, device, kv_bytes, beside=configs[1:])
-    stored = memory.kv_dtype(settings, dtype)
-    kv = _kv(decoder, capacity, stored)
+
+    def weights_read(fraction: float) -> None:
+        progress("loading weights", fraction)
+
+    decoder = parts.decoder(checkpoint, weights_read, adapters=adapters, group=group)
+    guesser = None if draft is None else parts.decoder(draft.checkpoint, weights_read)
+    capacity = _capacity(parts, decoder, guesser, group)
+    kv = parts.kv(decoder, capacity)
     # One for both: what draws with the same number draws the same token.
     sampler = Sampler(checkpoint.eos_token_ids, salt=os.urandom(16))
-    runner = _runner(decoder, kv, capacity, sampler, adapters=adapters, group=group)
+    runner = parts.runner(decoder, kv, capacity, sampler, adapters=adapters, group=group)
     loaded_draft = None
     if draft is not None and guesser is not None:
-        draft_info = _info(draft.located, draft.checkpoint, capacity, guesser, settings)
         loaded_draft = LoadedDraft(
-            _runner(guesser, _kv(guesser, capacity, stored), capacity, sampler), draft_info
+            parts.runner(guesser, parts.kv(guesser, capacity), capacity, sampler),
+            parts.info(draft.located, draft.checkpoint, capacity, guesser),
         )
     progress("warming up", 0.0)
     if group.rank == 0:
         warm_up(runner, capacity)
     progress("warming up", 1.0)
-    info = _info(located, checkpoint, capacity, decoder, settings)
-    swapper = _swapper(kv, settings)
     return LoadedModel(
-        runner, info, capacity, checkpoint.tokenizer, swapper, adapters, group, loaded_draft
+        runner,
+        parts.info(located, checkpoint, capacity, decoder),
+        capacity,
+        checkpoint.tokenizer,
+        parts.swapper(kv),
+        adapters,
+        group,
+        loaded_draft,
     )
+
+
+def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group: Group) -> Capacity:
+    """What the memory that is left holds, of both models' caches."""
+    settings, dtype, device = parts.settings, parts.dtype, parts.device
+    beside = [] if guesser is None else [guesser.config]
+    step_bytes = max(
+        memory.peak_step_bytes(config, settings.max_token_budget, dtype)
+        for config in [decoder.config, *beside]
+    )
+    kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
+    return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
 
 
 def _places(settings: Settings) -> Places:
@@ -182,109 +185,3 @@ def _dtype(settings: Settings, device: torch.device) -> torch.dtype:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     dtype: torch.dtype = getattr(torch, settings.dtype)
     return dtype
-
-
-def _decoder(
-    checkpoint: Checkpoint,
-    settings: Settings,
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    progress: Progress,
-    adapters: LoraAdapters | None,
-    group: Group,
-) -> Decoder:
-    config, quantization = checkpoint.config, settings.quantization
-    shard = shard_of(config, group.size)
-    memory.require_weights_fit(shard, dtype, quantization, memory.measure(device))
-    with torch.inference_mode():
-        decoder = build_decoder(
-            config,
-            checkpoint.tensors,
-            ops_for(device, dtype),
-            device=device,
-            dtype=dtype,
-            quantization=quantization,
-            progress=lambda fraction: progress("loading weights", fraction),
-            wrap=as_it_is if adapters is None else adapters.wrap,
-            group=group,
-        )
-        if adapters is not None:
-            adapters.place(decoder.embedding)
-        return decoder
-
-
-def _guesser(
-    draft: OpenedDraft | None,
-    settings: Settings,
-    device: torch.device,
-    dtype: torch.dtype,
-    progress: Progress,
-) -> Decoder | None:
-    if draft is None:
-        return None
-    return _decoder(
-        draft.checkpoint, settings, device, dtype, progress=progress, adapters=None, group=Group()
-    )
-
-
-def _kv(decoder: Decoder, capacity: Capacity, dtype: torch.dtype) -> KvTensors:
-    return allocate(
-        decoder.config,
-        capacity.num_blocks,
-        capacity.block_size,
-        device=decoder.embedding.device,
-        dtype=dtype,
-    )
-
-
-def _swapper(kv: KvTensors, settings: Settings) -> HostBlocks | None:
-    num_slots = settings.swap_bytes // sum(tensor[0].nbytes for tensor in kv.all)
-    return HostBlocks(kv, num_slots) if num_slots else None
-
-
-def _runner(
-    decoder: Decoder,
-    kv: KvTensors,
-    capacity: Capacity,
-    sampler: Sampler,
-    *,
-    adapters: LoraAdapters | None = None,
-    group: Group | None = None,
-) -> ModelRunner:
-    config, device, dtype = decoder.config, decoder.embedding.device, decoder.embedding.dtype
-    tables = rotations(config, capacity.max_model_len).to(device)
-    attention: AttentionBackend
-    if device.type == "cpu":
-        attention = cpu_attention(config, decoder.ops, kv, tables, dtype)
-    else:
-        attention = KernelAttention(config, kv, tables)
-    return ModelRunner(
-        decoder, attention, sampler, capacity.block_size, adapters=adapters, group=group
-    )
-
-
-def _info(
-    located: Located,
-    checkpoint: Checkpoint,
-    capacity: Capacity,
-    decoder: Decoder,
-    settings: Settings,
-) -> ModelInfo:
-    config, device, dtype = checkpoint.config, decoder.embedding.device, decoder.embedding.dtype
-    return ModelInfo(
-        name=located.name,
-        family=config.family,
-        revision=located.revision,
-        dtype=str(dtype).removeprefix("torch."),
-        device=device_name(device),
-        num_parameters=config.num_parameters,
-        vocab_size=config.vocab_size,
-        max_model_len=capacity.max_model_len,
-        bos_token_id=checkpoint.bos_token_id,
-        eos_token_ids=list(checkpoint.eos_token_ids),
-        kv_bytes_per_token=memory.kv_bytes_per_token(config, memory.kv_dtype(settings, dtype)),
-        weight_bytes=memory.weight_bytes(config, dtype, settings.quantization),
-        engine_version=__version__,
-        features=cost_features(device, settings, compiled=isinstance(decoder.ops, NativeOps)),
-    )

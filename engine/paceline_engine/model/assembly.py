@@ -1,0 +1,128 @@
+"""The parts of a model on one device: decoder, KV memory, runner, and what is told of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from paceline_engine import __version__
+from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.uri import Located
+from paceline_engine.kv_cache.tensors import KvTensors, allocate
+from paceline_engine.limits import Capacity
+from paceline_engine.model import memory
+from paceline_engine.model.adapters import LoraAdapters
+from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.group import Group
+from paceline_engine.model.identity import cost_features, device_name
+from paceline_engine.model.layers.rotary import rotations
+from paceline_engine.model.sharding import shard_of
+from paceline_engine.model.weights import as_it_is, build_decoder
+from paceline_engine.running.attention import AttentionBackend
+from paceline_engine.running.cpu_backend import cpu_attention
+from paceline_engine.running.host_blocks import HostBlocks
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.ops import ops_for
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.settings import Settings
+from paceline_engine.wire import ModelInfo
+from paceline_kernels.cpu import NativeOps
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Makes each part as the settings ask for it, on one device and in one type."""
+
+    settings: Settings
+    device: torch.device
+    dtype: torch.dtype
+
+    def decoder(
+        self,
+        checkpoint: Checkpoint,
+        progress: Callable[[float], None],
+        *,
+        adapters: LoraAdapters | None = None,
+        group: Group | None = None,
+    ) -> Decoder:
+        """Read the weights; raises `DoesNotFit` before the first of them is read."""
+        group, quantization = group or Group(), self.settings.quantization
+        shard = shard_of(checkpoint.config, group.size)
+        memory.require_weights_fit(shard, self.dtype, quantization, memory.measure(self.device))
+        with torch.inference_mode():
+            decoder = build_decoder(
+                checkpoint.config,
+                checkpoint.tensors,
+                ops_for(self.device, self.dtype),
+                device=self.device,
+                dtype=self.dtype,
+                quantization=quantization,
+                progress=progress,
+                wrap=as_it_is if adapters is None else adapters.wrap,
+                group=group,
+            )
+            if adapters is not None:
+                adapters.place(decoder.embedding)
+            return decoder
+
+    def kv(self, decoder: Decoder, capacity: Capacity) -> KvTensors:
+        """Take the memory of the cache."""
+        return allocate(
+            decoder.config,
+            capacity.num_blocks,
+            capacity.block_size,
+            device=self.device,
+            dtype=memory.kv_dtype(self.settings, self.dtype),
+        )
+
+    def swapper(self, kv: KvTensors) -> HostBlocks | None:
+        """Take the host memory for preempted requests, where the settings give any."""
+        num_slots = self.settings.swap_bytes // sum(tensor[0].nbytes for tensor in kv.all)
+        return HostBlocks(kv, num_slots) if num_slots else None
+
+    def runner(
+        self,
+        decoder: Decoder,
+        kv: KvTensors,
+        capacity: Capacity,
+        sampler: Sampler,
+        *,
+        adapters: LoraAdapters | None = None,
+        group: Group | None = None,
+    ) -> ModelRunner:
+        """Put together what computes the steps."""
+        config = decoder.config
+        tables = rotations(config, capacity.max_model_len).to(self.device)
+        attention: AttentionBackend
+        if self.device.type == "cpu":
+            attention = cpu_attention(config, decoder.ops, kv, tables, self.dtype)
+        else:
+            attention = KernelAttention(config, kv, tables)
+        return ModelRunner(
+            decoder, attention, sampler, capacity.block_size, adapters=adapters, group=group
+        )
+
+    def info(
+        self, located: Located, checkpoint: Checkpoint, capacity: Capacity, decoder: Decoder
+    ) -> ModelInfo:
+        """Tell what the sidecar must know of the model."""
+        settings, config = self.settings, checkpoint.config
+        stored = memory.kv_dtype(settings, self.dtype)
+        is_compiled = isinstance(decoder.ops, NativeOps)
+        return ModelInfo(
+            name=located.name,
+            family=config.family,
+            revision=located.revision,
+            dtype=str(self.dtype).removeprefix("torch."),
+            device=device_name(self.device),
+            num_parameters=config.num_parameters,
+            vocab_size=config.vocab_size,
+            max_model_len=capacity.max_model_len,
+            bos_token_id=checkpoint.bos_token_id,
+            eos_token_ids=list(checkpoint.eos_token_ids),
+            kv_bytes_per_token=memory.kv_bytes_per_token(config, stored),
+            weight_bytes=memory.weight_bytes(config, self.dtype, settings.quantization),
+            engine_version=__version__,
+            features=cost_features(self.device, settings, compiled=is_compiled),
+        )
