@@ -69,9 +69,8 @@ sim-to-real: install ## Measure the simulator against the real engine; writes do
 	PYTHONPATH=benchmarks $(PY) -m sim_to_real
 
 .PHONY: gpu
-gpu: install ## On a CUDA machine: kernel correctness, then kernel timing beside the limits measured.
-	$(PY) -m pytest tests/kernels -m gpu
-	$(PY) benchmarks/kernels.py --json benchmarks/results/gpu-kernels.json
+gpu: install ## On a CUDA machine: all that is claimed of one, beside what is wanted; DRY=1 without, PART=kernels.
+	PYTHONPATH=benchmarks:tests $(PY) -m gpu_suite $(if $(PART),--part $(PART)) $(if $(DRY),--dry)
 
 .PHONY: gpu-compile
 gpu-compile: install ## Without a GPU: registers, spills, occupancy and bytes of every kernel.

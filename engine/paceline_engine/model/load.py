@@ -79,7 +79,7 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     if group.size > 1:
         group.start(_follow, (settings, located.path))
     try:
-        return _load(settings, located, checkpoint, group, progress, draft=draft)
+        return load_checkpoint(settings, located, checkpoint, group, progress, draft=draft)
     except torch.OutOfMemoryError as error:
         group.kill()
         raise DoesNotFit(
@@ -97,12 +97,14 @@ def _follow(group: Group, told: tuple[Settings, Path], rendezvous: Path) -> None
     settings, path = told
     group.join(rendezvous)
     located = Located(path.name, path, revision="")
-    loaded = _load(settings, located, open_checkpoint(path), group, lambda _stage, _done: None)
+    loaded = load_checkpoint(
+        settings, located, open_checkpoint(path), group, lambda _stage, _done: None
+    )
     loaded.runner.follow()
     group.leave()
 
 
-def _load(
+def load_checkpoint(
     settings: Settings,
     located: Located,
     checkpoint: Checkpoint,
@@ -111,7 +113,7 @@ def _load(
     *,
     draft: OpenedDraft | None = None,
 ) -> LoadedModel:
-    """Load one rank's part."""
+    """Load one rank's part of an opened model. Raises as `load_model`."""
     device = _device(settings, checkpoint.config, group.rank)
     parts = Assembly(settings, device, _dtype(settings, device))
     if draft is not None:

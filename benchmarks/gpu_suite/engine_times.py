@@ -1,0 +1,127 @@
+"""Our engine in this process, random weights in true shapes: steps, single stream, throughput."""
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from gpu_suite import names, shapes
+from gpu_suite.gaps import Span, between_steps, gaps
+from gpu_suite.machine import Machine
+from gpu_suite.record import Figure
+from gpu_suite.requests import Asked, answers, engine_of, prompt, submit, uniform
+from paceline_engine.engine import Engine
+from paceline_engine.model.load import LoadedModel
+
+THROUGHPUT_MODELS = ("qwen3-0.6b", "llama-3.1-8b")
+_WARM_STEPS = 8
+
+
+def measure(machine: Machine) -> Iterator[Figure]:
+    """One model after the other, the smallest first; each is freed before the next."""
+    for model in names.MODELS:
+        loaded = shapes.load(model, machine)
+        yield from _steps(machine, loaded, model)
+        if model in THROUGHPUT_MODELS:
+            yield _throughput(machine, loaded, model)
+        del loaded
+        machine.tidy()
+
+
+def _steps(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Figure]:
+    rows, context, steps = (3, 20, 4) if machine.is_dry else (64, 1024, 64)
+    engine = decoding(loaded, rows, context, steps)
+    yield _time_figure(names.step(model), timed(machine, engine, steps))
+    engine = decoding(loaded, rows, context, steps)
+    num_profiled = min(steps, 24)
+    spans = profiled(machine, engine, num_profiled)
+    if spans:  # without a profiler nothing is known, which is not an idle time of 0
+        yield Figure(
+            names.idle(model),
+            between_steps(spans, num_profiled),
+            "us",
+            f"at most, under the profiler; {sum(gaps(spans)) / num_profiled:.1f} us in all of a "
+            "step's pauses",
+        )
+    engine = decoding(loaded, 1, 20 if machine.is_dry else 128, 2 * steps)
+    yield _time_figure(names.single(model), timed(machine, engine, 2 * steps))
+
+
+def decoding(loaded: LoadedModel, rows: int, context: int, steps: int) -> Engine:
+    """Give an engine in which so many requests have begun, and none ends for so many steps."""
+    engine, source = engine_of(loaded), random.Random(1)
+    num_output = min(4 * (steps + _WARM_STEPS) + rows, loaded.capacity.max_model_len - context)
+    for number in range(rows):
+        asked = Asked(prompt(source, context, loaded.info.vocab_size), num_output)
+        submit(engine, number, asked, temperature=0.0)
+    while len(engine.scheduler.decoding) < rows:
+        engine.step()
+    for _ in range(_WARM_STEPS):
+        engine.step()
+    return engine
+
+
+def timed(machine: Machine, engine: Engine, steps: int) -> list[float]:
+    """Milliseconds of each step: from one settled step to the next."""
+    machine.wait()
+    marks = [time.perf_counter()]
+    for _ in range(steps):
+        engine.step()
+        marks.append(time.perf_counter())
+    _end(engine)
+    return [1e3 * (after - before) for before, after in pairwise(marks)]
+
+
+def profiled(machine: Machine, engine: Engine, steps: int) -> list[Span]:
+    """When the device was busy, in microseconds; in a dry run, when torch was."""
+    activity = torch.profiler.ProfilerActivity
+    activities = [activity.CPU] if machine.is_dry else [activity.CUDA]
+    machine.wait()
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(steps):
+            engine.step()
+        machine.wait()
+    _end(engine)
+    events: Any = profile.events()
+    wanted = "CPU" if machine.is_dry else "CUDA"
+    return [
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type.name == wanted and not getattr(event, "is_user_annotation", False)
+    ]
+
+
+def _end(engine: Engine) -> None:
+    engine.settle()
+    engine.abort_all()
+    while not engine.is_idle:
+        engine.step()
+
+
+def _throughput(machine: Machine, loaded: LoadedModel, model: str) -> Figure:
+    asked = uniform(machine, loaded.info.vocab_size)
+    warm = engine_of(loaded)  # what compiles does so here
+    for number, one in enumerate(asked[:64]):
+        submit(warm, number, Asked(one.prompt, min(one.num_output, 8)))
+    answers(warm)
+    engine = engine_of(loaded)
+    machine.wait()
+    started = time.perf_counter()
+    for number, one in enumerate(asked):
+        submit(engine, number, one)
+    given = answers(engine)
+    elapsed_s = time.perf_counter() - started
+    num_tokens = sum(map(len, given.values()))
+    if num_tokens != sum(one.num_output for one in asked):
+        raise RuntimeError(f"{model} gave {num_tokens} tokens, not those that were asked for")
+    note = f"{num_tokens:,} tokens in {elapsed_s:.1f} s"
+    return Figure(names.throughput(model), num_tokens / elapsed_s, "tok/s", note)
+
+
+def _time_figure(name: str, times_ms: list[float]) -> Figure:
+    slow = quantiles(times_ms, n=10)[-1]
+    return Figure(name, median(times_ms), "ms", f"median; 90 % within {slow:.2f} ms")

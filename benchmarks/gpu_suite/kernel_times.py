@@ -1,0 +1,136 @@
+"""Every kernel checked against float64, then timed beside what this device reaches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import torch
+
+import kernel_cases as cases
+from gpu_suite import names
+from gpu_suite.machine import Machine
+from gpu_suite.record import Figure
+from kernels import ERROR_LIMITS, relative_error, tensors_of
+
+MODELS = {
+    "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128),
+    "qwen2.5-0.5b": cases.Model("qwen2.5-0.5b", 896, 4864, 14, 2, 64),
+}
+DRY_MODEL = cases.Model("dry", 48, 80, 4, 2, 16)
+# So many that the bytes are several times those of an L2 cache, which is faster than memory.
+POINTWISE_TOKENS = 16384
+POINTWISE_CASES = {
+    "add_rms_norm": cases.norm_case,
+    "silu_mul": cases.activation_case,
+    "gelu_tanh_mul": cases.gelu_case,
+    "rope_and_store_kv": cases.rotary_case,
+}
+CONTEXTS = {"1 x 32k": (1, 32768), "16 x 8k": (16, 8192), "64 x 1k": (64, 1024)}
+CONTEXTS["256 x 1k"] = (256, 1024)
+PROMPTS = {"2k": 2048, "8k": 8192}
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What the device reaches, measured in this run."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+
+def measure(machine: Machine) -> Iterator[Figure]:
+    """Give ceilings first, then each kernel; last how many disagree, which are not timed."""
+    ceiling = _ceiling(machine)
+    yield Figure("copy bandwidth", ceiling.bytes_per_s / 1e9, "GB/s")
+    yield Figure("matrix product", ceiling.flops_per_s / 1e12, "TFLOP/s")
+    wrong: list[str] = []
+    unchecked: list[str] = []
+    for model, sizes in MODELS.items():
+        layer = cases.Layer(DRY_MODEL if machine.is_dry else sizes, machine.dtype, machine.device)
+        for name, make, of_copy in chain(
+            _pointwise(model, machine), _decodes(model, machine), _prefills(model, machine)
+        ):
+            machine.tidy()
+            case = make(layer)
+            try:
+                error = _error(case)
+            except torch.OutOfMemoryError:  # float64 takes tens of gigabytes at the largest sizes
+                unchecked.append(name)
+                continue
+            if not error <= ERROR_LIMITS[machine.dtype]:
+                wrong.append(name)
+                continue
+            yield _figure(name, case, machine.seconds_of(case.run), ceiling, of_copy=of_copy)
+    yield Figure(names.WRONG, len(wrong), "wrong", "; ".join(wrong))
+    note = "; ".join(unchecked)
+    yield Figure("kernels not timed: their check did not fit", len(unchecked), "cases", note)
+
+
+def _error(case: cases.Case) -> float:
+    return max(map(relative_error, tensors_of(case.run()), tensors_of(case.reference())))
+
+
+Named = tuple[str, Callable[[cases.Layer], cases.Case], bool]
+"""A figure's name, its case, and whether it is a share of the bandwidth."""
+
+
+def _pointwise(model: str, machine: Machine) -> Iterator[Named]:
+    num_tokens = 3 if machine.is_dry else POINTWISE_TOKENS
+    for kernel, case in POINTWISE_CASES.items():
+        yield names.pointwise(kernel, model), partial(case, num_tokens=num_tokens), True
+
+
+def _decodes(model: str, machine: Machine) -> Iterator[Named]:
+    for label, (rows, context) in CONTEXTS.items():
+        for contexts, suffix in ((even(rows, context), ""), (skewed(rows, context), " skewed")):
+            if contexts == even(rows, context) and suffix:
+                continue  # one row alone has nothing to be skewed against
+            sizes = (20, 3) if machine.is_dry else contexts
+            name = names.decode(label + suffix, model)
+            yield name, partial(cases.decode_case, contexts=sizes), True
+
+
+def _prefills(model: str, machine: Machine) -> Iterator[Named]:
+    for label, length in PROMPTS.items():
+        tokens = 20 if machine.is_dry else length
+        chunks = ((tokens, tokens),)
+        name = names.prefill(label, model)
+        yield name, partial(cases.prefill_case, chunks=chunks), False
+
+
+def even(rows: int, context: int) -> tuple[int, ...]:
+    """All rows alike."""
+    return (context,) * rows
+
+
+def skewed(rows: int, context: int) -> tuple[int, ...]:
+    """As many tokens, half of them in one row."""
+    if rows == 1:
+        return even(rows, context)
+    total = rows * context
+    rest: Sequence[int] = even(rows - 1, (total - total // 2) // (rows - 1))
+    return (total // 2, *rest)
+
+
+def _figure(
+    name: str, case: cases.Case, time_s: float, ceiling: Ceiling, *, of_copy: bool
+) -> Figure:
+    note = f"{time_s * 1e6:,.1f} us"
+    if of_copy:
+        share = case.num_bytes / time_s / ceiling.bytes_per_s
+        return Figure(name, share, "share", f"of copy bandwidth, {note}")
+    rate = case.num_flops / time_s
+    share_text = f"{rate / ceiling.flops_per_s:.1%} of the matrix product, {note}"
+    return Figure(name, rate / 1e12, "TFLOP/s", share_text)
+
+
+def _ceiling(machine: Machine) -> Ceiling:
+    """Copy a gigabyte, and multiply large matrices: what everything else is compared with."""
+    num_bytes, side = (1 << 16, 64) if machine.is_dry else (1 << 30, 8192)
+    source = torch.zeros(num_bytes, dtype=torch.uint8, device=machine.device)
+    target = torch.empty_like(source)
+    matrix = torch.randn(side, side, dtype=machine.dtype, device=machine.device)
+    copy_s = machine.seconds_of(lambda: target.copy_(source))
+    product_s = machine.seconds_of(lambda: matrix @ matrix)
+    return Ceiling(2 * num_bytes / copy_s, 2 * side**3 / product_s)

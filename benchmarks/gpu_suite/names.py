@@ -1,0 +1,59 @@
+"""How the figures are called that a target speaks of: one place for who measures and who judges."""
+
+MODELS = ("qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b", "qwen3-4b", "llama-3.1-8b")
+KERNEL_MODEL = "llama-3.1-8b"
+"""Whose kernels the targets are for."""
+DECODE_LABELS = (
+    "1 x 32k",
+    "16 x 8k",
+    "64 x 1k",
+    "256 x 1k",
+    "16 x 8k skewed",
+    "64 x 1k skewed",
+    "256 x 1k skewed",
+)
+POINTWISE = ("add_rms_norm", "silu_mul", "rope_and_store_kv")
+
+WRONG = "kernels that disagree with float64"
+FAILED = "failed tests of the kernels"
+PARITY = "tokens that differ from transformers"
+LOST = "tokens lost while limits change"
+LEAKED = "blocks leaked while limits change"
+
+
+def decode(label: str, model: str = KERNEL_MODEL) -> str:
+    """Name a share of copy bandwidth; rows and context."""
+    return f"decode attention, {model}, {label}"
+
+
+def pointwise(kernel: str, model: str = KERNEL_MODEL) -> str:
+    """Name a share of copy bandwidth."""
+    return f"{kernel}, {model}"
+
+
+def prefill(label: str, model: str = KERNEL_MODEL) -> str:
+    """Name a rate; tokens of one prompt."""
+    return f"prefill attention, {model}, {label}"
+
+
+PREFILL_8K = prefill("8k")
+
+
+def step(model: str) -> str:
+    """Name a step's time."""
+    return f"step at batch 64, context 1k, {model}"
+
+
+def idle(model: str) -> str:
+    """Name the time in which nothing runs."""
+    return f"GPU idle between decode steps, {model}"
+
+
+def single(model: str) -> str:
+    """Name the time of one token of one request."""
+    return f"single stream, per token, {model}"
+
+
+def throughput(model: str, engine: str = "paceline") -> str:
+    """Name a rate over the whole benchmark."""
+    return f"256 requests of 100-1024 tokens in and out, {model}, {engine}"

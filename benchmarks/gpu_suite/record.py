@@ -1,0 +1,67 @@
+"""What a run found, and how several runs become one record. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number, under a name that says of what."""
+
+    name: str
+    value: float
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one part of the suite found, and on what."""
+
+    name: str
+    machine: Mapping[str, str]
+    seconds: float
+    figures: tuple[Figure, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why it is not whole: empty where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The newest of each part."""
+
+    parts: Mapping[str, Part] = field(default_factory=dict)
+
+    def value(self, name: str) -> float | None:
+        """Find a figure in whatever part; None where nobody measured it."""
+        for part in self.parts.values():
+            for figure in part.figures:
+                if figure.name == name:
+                    return figure.value
+        return None
+
+
+def merged(record: Record, parts: Iterable[Part]) -> Record:
+    """Put parts in the place of those of the same name; what was not run again stays."""
+    return Record({**record.parts, **{part.name: part for part in parts}})
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """Give the record as JSON holds it."""
+    return {"parts": [asdict(part) for part in record.parts.values()]}
+
+
+def from_json(found: Mapping[str, Any]) -> Record:
+    """Read what `to_json` gave."""
+    parts = (
+        Part(
+            name=part["name"],
+            machine=part["machine"],
+            seconds=part["seconds"],
+            figures=tuple(Figure(**figure) for figure in part["figures"]),
+            problems=tuple(part["problems"]),
+        )
+        for part in found["parts"]
+    )
+    return merged(Record(), parts)

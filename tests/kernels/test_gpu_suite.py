@@ -1,0 +1,261 @@
+"""What `make gpu` makes of what it measured: statistics, targets, table, merging of parts."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_suite import names
+from gpu_suite.__main__ import run_part
+from gpu_suite.correctness import counted
+from gpu_suite.gaps import between_steps, gaps
+from gpu_suite.kernel_times import even, skewed
+from gpu_suite.machine import Machine
+from gpu_suite.page import DRY, page_of, shown
+from gpu_suite.record import Figure, Part, Record, from_json, merged, to_json
+from gpu_suite.shapes import CONFIGS, RandomTensors
+from gpu_suite.targets import TARGETS, Target, judged
+from paceline_engine.model.families import from_hugging_face
+from paceline_testing.clock import ManualClock
+
+ROOT = Path(__file__).parents[2]
+MACHINE = Machine(is_dry=True)
+AT_MOST = Target("step", 2.0, "ms", at_most=True)
+AT_LEAST = Target("rate", 2.0, "tok/s")
+
+
+def a_part(name: str = "engine", *figures: Figure) -> Part:
+    return Part(name, {"GPU": "none"}, 1.0, figures)
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "verdict"),
+    [
+        (AT_MOST, 2.0, "met"),
+        (AT_MOST, 2.1, "MISSED"),
+        (AT_LEAST, 2.0, "met"),
+        (AT_LEAST, 1.9, "MISSED"),
+        (AT_MOST, None, "not run"),
+        (AT_LEAST, math.nan, "MISSED"),
+        (AT_MOST, math.nan, "MISSED"),
+    ],
+)
+def test_a_target_is_met_missed_or_not_run(
+    target: Target, value: float | None, verdict: str
+) -> None:
+    """The bound itself is allowed; what is no number never is, and nothing measured is neither."""
+    assert target.verdict(value) == verdict
+
+
+def test_every_target_is_of_a_figure_of_its_own() -> None:
+    """Two bounds on one figure would contradict each other."""
+    assert len({target.name for target in TARGETS}) == len(TARGETS)
+
+
+def test_nothing_is_met_by_an_empty_record() -> None:
+    """What was not measured is said not to have been."""
+    assert {one.verdict for one in judged(Record())} == {"not run"}
+
+
+def test_a_part_replaces_its_former_self_alone() -> None:
+    """`make gpu PART=engine` keeps the kernels' figures of an hour ago."""
+    kernels, old = a_part("kernels", Figure("a", 1, "")), a_part("engine", Figure("b", 1, ""))
+    gone = a_part("engine", Figure("c", 1, ""))
+    new = a_part("engine", Figure("b", 2, ""))
+
+    record = merged(merged(Record(), [kernels, gone, old]), [new])
+
+    assert (record.value("a"), record.value("b"), record.value("c")) == (1, 2, None)
+    assert list(record.parts) == ["kernels", "engine"]
+
+
+def test_a_record_survives_its_file() -> None:
+    """Whole parts and broken ones."""
+    whole = a_part("engine", Figure("b", 2.5, "ms", "a note"))
+    record = merged(Record(), [whole, replace(a_part("peer"), problems=("it broke",))])
+
+    assert from_json(json.loads(json.dumps(to_json(record)))) == record
+
+
+def test_the_page_has_targets_figures_and_problems() -> None:
+    """All that a person must see."""
+    step = Figure(names.step("llama-3.1-8b"), 5.9, "ms", "median")
+    record = merged(Record(), [replace(a_part("engine", step), problems=("time was up",))])
+
+    page = page_of(record, is_dry=False)
+
+    assert f"| {step.name} | <= 5.80 ms | 5.90 ms | MISSED |" in page
+    assert f"| {names.PREFILL_8K} | >= 450 TFLOP/s |  | not run |" in page
+    assert f"| {step.name} | 5.90 ms | median |" in page
+    assert "**Not whole:** time was up" in page
+    assert DRY not in page
+
+
+def test_a_dry_page_says_so() -> None:
+    """Nobody must take a CPU's figures for a GPU's."""
+    assert DRY in page_of(Record(), is_dry=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.8012, "share", "80.1%"),
+        (0.8, "ms", "0.80 ms"),
+        (123.45, "us", "123.5 us"),
+        (29000.4, "tok/s", "29,000 tok/s"),
+        (0, "wrong", "0 wrong"),
+    ],
+)
+def test_numbers_are_shown_as_precisely_as_they_are_read(
+    value: float, unit: str, text: str
+) -> None:
+    """Three digits, and the unit."""
+    assert shown(value, unit) == text
+
+
+def test_pauses_are_those_of_all_streams_together() -> None:
+    """A copy beside a kernel fills no pause that the kernel does not leave."""
+    assert gaps([(5, 6), (0, 3), (1, 2), (3, 4), (9, 10), (8, 9)]) == [1, 2]
+    assert gaps([(0, 10), (1, 2), (11, 12)]) == [1]
+    assert gaps([]) == []
+
+
+def test_the_longest_pauses_lie_between_steps() -> None:
+    """Three steps have two pauses between them; a short one within a step does not count."""
+    spans = [(0.0, 4.0), (4.5, 9.0), (19.0, 25.0), (55.0, 60.0)]
+
+    assert between_steps(spans, 3) == 20
+    assert between_steps(spans, 1) == 0
+    assert between_steps([(0.0, 4.0)], 3) == 0
+
+
+@pytest.mark.parametrize(("rows", "context"), [(16, 8192), (64, 1024), (256, 1024)])
+def test_a_skewed_batch_has_half_of_its_tokens_in_one_row(rows: int, context: int) -> None:
+    """As many rows, and as many tokens but for the rounding."""
+    lengths = skewed(rows, context)
+
+    assert len(lengths) == rows
+    assert lengths[0] == rows * context // 2
+    assert rows * context - rows < sum(lengths) <= rows * context
+
+
+def test_one_row_cannot_be_skewed() -> None:
+    """There is nothing to take from."""
+    assert skewed(1, 100) == even(1, 100) == (100,)
+
+
+def test_what_was_measured_before_a_failure_stays() -> None:
+    """The other parts go on, and the failure is told."""
+
+    def breaks(_machine: Machine) -> Iterator[Figure]:
+        yield Figure("a", 1, "ms")
+        raise ValueError("the kernel is wrong")
+
+    part = run_part("engine", breaks, MACHINE, deadline=10.0, clock=ManualClock(0.0))
+
+    assert [figure.name for figure in part.figures] == ["a"]
+    assert part.problems == ("ValueError: the kernel is wrong",)
+
+
+def test_no_figure_is_begun_when_time_is_up() -> None:
+    """A machine that is lent is given back in time."""
+    clock = ManualClock()
+
+    def slow(_machine: Machine) -> Iterator[Figure]:
+        for name in ("a", "b", "c"):
+            clock.advance(6.0)
+            yield Figure(name, 1, "ms")
+
+    part = run_part("engine", slow, MACHINE, deadline=clock() + 10.0, clock=clock)
+
+    assert [figure.name for figure in part.figures] == ["a", "b"]
+    assert part.seconds == 12.0
+    assert "time was up" in part.problems[0]
+
+
+def test_pytests_last_line_is_counted() -> None:
+    """Errors while setting up are failures too."""
+    assert counted("...\n== 1 failed, 20 passed, 3 skipped, 2 errors in 1s ==\n") == {
+        "failed": 1,
+        "passed": 20,
+        "skipped": 3,
+        "errors": 2,
+    }
+    assert counted("") == {}
+
+
+# Parameters of the published checkpoints.
+@pytest.mark.parametrize(
+    ("name", "num_parameters"),
+    [
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen3-0.6b", 596_049_920),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("qwen3-4b", 4_022_468_096),
+        ("llama-3.1-8b", 8_030_261_248),
+    ],
+)
+def test_the_shapes_are_those_of_the_models(name: str, num_parameters: int) -> None:
+    """A layer more or less would be another benchmark."""
+    assert from_hugging_face(CONFIGS[name]).num_parameters == num_parameters
+    assert set(CONFIGS) == set(names.MODELS)
+
+
+def test_random_tensors_have_the_shapes_that_the_loader_asks_for() -> None:
+    """Biases have one side, norms are around 1."""
+    config = from_hugging_face(CONFIGS["qwen2.5-0.5b"])
+    tensors = RandomTensors(config, "meta", MACHINE.dtype)
+
+    assert tensors.read("model.layers.0.self_attn.k_proj.bias").shape == (128,)
+    assert tensors.read("model.layers.0.self_attn.k_proj.weight").shape == (128, 896)
+    assert tensors.read("model.layers.0.mlp.down_proj.weight").shape == (896, 4864)
+    assert tensors.read("model.norm.weight").shape == (896,)
+
+
+def test_a_dry_part_is_merged_into_a_dry_record_alone(tmp_path: Path) -> None:
+    """One of the parts, as a person runs it: an engine whose limits change under load."""
+    stale = {"dry_run": False, **to_json(merged(Record(), [a_part("kernels")]))}
+    (tmp_path / "gpu.json").write_text(json.dumps(stale))
+
+    run = subprocess.run(
+        [sys.executable, "-m", "gpu_suite", "--dry", "--part", "limits", "--results", tmp_path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=ROOT / "benchmarks",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stderr
+    record = from_json(json.loads((tmp_path / "gpu.json").read_text()))
+    assert list(record.parts) == ["limits"]
+    assert (record.value(names.LOST), record.value(names.LEAKED)) == (0, 0)
+    page = (tmp_path / "gpu.md").read_text()
+    assert DRY in page
+    assert page in run.stdout
+
+
+def test_without_a_gpu_the_suite_says_so(device: str) -> None:
+    """One sentence, not a traceback."""
+    if device == "cuda":
+        pytest.skip("this machine has a GPU")
+
+    run = subprocess.run(
+        [sys.executable, "-m", "gpu_suite"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=ROOT / "benchmarks",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert run.returncode == 1
+    assert run.stderr == "This measures a GPU, and torch sees none. Try --dry.\n"
