@@ -75,6 +75,8 @@ def test_each_rank_has_a_gpu_of_its_own() -> None:
     settings = Settings(tensor_parallel_size=2)
 
     assert str(choose_device(settings, _on(H200, A100), rank=1)) == "cuda:1"
+    with pytest.raises(UnsupportedDevice, match="Tesla T4"):
+        choose_device(settings, _on(H200, T4), rank=1)
     with pytest.raises(BadSettings, match="SIZE is 2, but torch finds 1 CUDA devices"):
         choose_device(settings, _on(H200))
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_suite import names
 from gpu_suite.__main__ import run_part
-from gpu_suite.correctness import counted
+from gpu_suite.correctness import counted, marked
 from gpu_suite.gaps import between_steps, gaps
 from gpu_suite.kernel_times import even, skewed
 from gpu_suite.machine import Machine
@@ -24,7 +24,8 @@ from gpu_suite.targets import TARGETS, Target, judged
 from paceline_engine.model.families import from_hugging_face
 from paceline_testing.clock import ManualClock
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 MACHINE = Machine(is_dry=True)
 AT_MOST = Target("step", 2.0, "ms", at_most=True)
 AT_LEAST = Target("rate", 2.0, "tok/s")
@@ -188,6 +189,23 @@ def test_pytests_last_line_is_counted() -> None:
         "errors": 2,
     }
     assert counted("") == {}
+
+
+def test_every_file_with_tests_that_need_a_gpu_is_run() -> None:
+    """As pytest itself finds them in this folder."""
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", str(HERE)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    found = {line.partition("::")[0] for line in run.stdout.splitlines() if "::" in line}
+
+    assert found
+    assert found <= {str(Path(file).relative_to(ROOT)) for file in marked()}
 
 
 # Parameters of the published checkpoints.
