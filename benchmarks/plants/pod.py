@@ -24,7 +24,8 @@ from plants.state import FAILED, FIRST_BIN, OK, SHED, SLICE_S, Real, Whole
 _ALPHA = 0.01
 _SKETCH_SLICES = 24
 _MAX_LENGTHS = 256
-_STEP_FIELDS = len(answers.Step.__struct_fields__)
+# Those after it tell of a draft model, which a plant has not.
+_STEP_FIELDS = answers.Step.__struct_fields__.index("kv_used") + 1
 _OUTCOMES = {OK: "ok", SHED: "shed", FAILED: "failed"}
 _LANES = ("interactive", "batch")
 _LIMITS = (

@@ -53,7 +53,8 @@ async def test_telemetry_says_what_the_plant_did() -> None:
 
     plant, step = pod.plant, telemetry.steps[100]
     for name in step.__struct_fields__:
-        assert getattr(step, name) == plant.steps[100][name], name
+        wanted = 0 if name == "draft_ms" else plant.steps[100][name]  # a plant never guesses
+        assert getattr(step, name) == wanted, name
     finished = [int(i) for i in plant.ended]
     assert [r.arrived_at for r in telemetry.requests] == plant.jobs["arrival_s"][finished].tolist()
     assert [r.output_tokens for r in telemetry.requests] == plant.jobs["tokens"][finished].tolist()
