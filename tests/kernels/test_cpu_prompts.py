@@ -74,7 +74,7 @@ class Case:
         return out, wanted.flatten(1)
 
 
-HEADS = [(9, 3, 64), (4, 4, 16), (16, 1, 32), (7, 1, 96), (2, 1, 128)]
+HEADS = [(9, 3, 64), (4, 4, 16), (32, 1, 32), (7, 1, 96), (2, 1, 128)]
 SEQUENCES = [[(1, 1)], [(5, 5), (3, 40)], [(33, 33), (1, 9), (20, 100), (64, 64)]]
 
 
@@ -118,7 +118,7 @@ def test_what_is_not_a_number_is_not_lost(native: NativeOps) -> None:
 
 def test_heads_that_no_tile_holds_are_refused(native: NativeOps) -> None:
     """A group is in one tile, and a head is whole vectors."""
-    cases = {"17 heads on one": (17, 1, 16), "1 heads of 24": (1, 1, 24)}
+    cases = {"33 heads on one": (33, 1, 16), "1 heads of 24": (1, 1, 24)}
     for words, heads in cases.items():
         with pytest.raises(ValueError, match=words):
             Case([(1, 1)], heads).attend(native)

@@ -12,8 +12,8 @@ from paceline_kernels.cpu.matmul import Matmul
 LANES = 16
 """Head sizes are multiples of it."""
 MAX_HEADS = 256
-MAX_GROUP = 16
-"""Query heads that share a KV head: lanes that a tile of queries has on every machine."""
+MAX_GROUP = 32
+"""Query heads that share a KV head: the lines of a tile of queries."""
 
 _TENSOR, _SIZE = c_void_p, c_int64
 _EVERY_KEY = 1 << 62
@@ -152,10 +152,9 @@ class NativeOps:
         require("out", out, (tokens, num_q_heads * head_size))
         require("block_table", block_table, block_table.shape, torch.int32)
         require("context_lens", context_lens, (len(block_table),), torch.int32)
-        if rows > min(tokens, len(block_table)) or num_q_heads * head_size > width:
+        if rows > min(tokens, len(block_table)):
             raise ValueError(f"rows must be within the tokens and sequences, got {rows}")
-        if head_size % LANES or num_q_heads % num_kv_heads or num_q_heads > MAX_HEADS:
-            raise ValueError(f"cannot attend with {num_q_heads} heads of {head_size}")
+        _require_heads(num_q_heads, num_kv_heads, head_size, width)
         failed = self._decode(
             qkv.data_ptr(),
             k_cache.data_ptr(),
@@ -205,10 +204,7 @@ class NativeOps:
         require("block_table", block_table, (sequences, block_table.shape[1]), torch.int32)
         require("cu_seqlens", cu_seqlens, (sequences + 1,), torch.int32)
         require("context_lens", context_lens, (sequences,), torch.int32)
-        if num_q_heads * head_size > width:
-            raise ValueError(f"qkv must hold {num_q_heads} heads of {head_size}, got {width}")
-        if head_size % LANES or num_q_heads % num_kv_heads or num_q_heads > MAX_HEADS:
-            raise ValueError(f"cannot attend with {num_q_heads} heads of {head_size}")
+        _require_heads(num_q_heads, num_kv_heads, head_size, width)
         if num_q_heads // num_kv_heads > MAX_GROUP:
             raise ValueError(f"cannot attend with {num_q_heads // num_kv_heads} heads on one")
         failed = self._prompts(
@@ -232,3 +228,11 @@ class NativeOps:
         )
         if failed:
             raise MemoryError("no memory for the scores of prompt attention")
+
+
+def _require_heads(num_q_heads: int, num_kv_heads: int, head_size: int, width: int) -> None:
+    """Heads of whole vectors, as many as there is room for, and their q in each token's row."""
+    if num_q_heads * head_size > width:
+        raise ValueError(f"qkv must hold {num_q_heads} heads of {head_size}, got {width}")
+    if head_size % LANES or num_q_heads % num_kv_heads or num_q_heads > MAX_HEADS:
+        raise ValueError(f"cannot attend with {num_q_heads} heads of {head_size}")

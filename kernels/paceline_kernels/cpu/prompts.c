@@ -16,7 +16,7 @@
 #define KEYS 4
 #define VALUE_WIDE 2
 #endif
-#define LINES 32
+#define LINES 32 /* MAX_GROUP in native.py */
 #define VALUE_LINES 6
 
 typedef struct {
@@ -188,11 +188,6 @@ static void attend(const tile *tile, float *memory)
     float inverse[LINES];
     weigh(scores, end - first, seen_from, seen_to, tile->scale, inverse);
     write_values(tile, scores, first, end, inverse);
-}
-
-int64_t prompt_lines(void)
-{
-    return LINES;
 }
 
 /* Attend from the tokens of each sequence to all before them and to themselves, or to the last
