@@ -1,0 +1,44 @@
+"""Sizes of decode batches that are captured at start, and the one that a batch is padded to. Pure.
+
+Dense where a step is short and padding shows, sparser where one more row is a small share:
+
+    1 2 3 4 6 8, then by 8 to 128, by 16 to 256, by 32 to 512, by 64 beyond; the capacity itself
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import count, takewhile
+
+_FEW = (1, 2, 3, 4, 6, 8)
+_RANGES = ((8, 128), (16, 256), (32, 512))
+"""By how much sizes grow, and up to where."""
+_STRIDE_BEYOND = 64
+
+
+def decode_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """Sizes in [1, max_batch_size], ascending, `max_batch_size` always the last of them.
+
+    Raises `ValueError` where there is no row at all.
+    """
+    if max_batch_size < 1:
+        raise ValueError(f"max_batch_size must be at least 1, got {max_batch_size}")
+    return (*takewhile(lambda size: size < max_batch_size, _ladder()), max_batch_size)
+
+
+def padded_size(sizes: Sequence[int], num_decodes: int) -> int:
+    """The least of `sizes`, ascending, that holds `num_decodes` rows.
+
+    Raises `ValueError` where none does: nothing was captured for such a batch.
+    """
+    if not 1 <= num_decodes <= sizes[-1]:
+        raise ValueError(f"num_decodes must be in [1, {sizes[-1]}], got {num_decodes}")
+    return sizes[bisect_left(sizes, num_decodes)]
+
+
+def _ladder() -> Iterator[int]:
+    yield from _FEW
+    last = _FEW[-1]
+    for stride, end in _RANGES:
+        yield from range(last + stride, end + 1, stride)
+        last = end
+    yield from count(last + _STRIDE_BEYOND, _STRIDE_BEYOND)
