@@ -215,7 +215,7 @@ def test_gitops_sees_no_difference_after_tuning(quickstart: Quickstart) -> None:
 
 
 def test_a_killed_engine_fails_requests_at_once_and_comes_back(quickstart: Quickstart) -> None:
-    """The sidecar answers 503 while there is no engine; the pod stays and recovers."""
+    """The sidecar answers 503 while there is no engine; the pod is ready again when it serves."""
     [pod] = quickstart.pods()
     [(uid, restarts)] = quickstart.identities()
     name = pod["metadata"]["name"]
@@ -234,6 +234,8 @@ def test_a_killed_engine_fails_requests_at_once_and_comes_back(quickstart: Quick
         "wait", "--for=condition=Ready", f"pisvc/{quickstart.name}", READY_WITHIN
     )
 
+    # Ready is a promise: no condition is waited for any more.
+    assert quickstart.limits(name)["effective"]
     assert answer.status_code == 503
     assert answer.elapsed.total_seconds() < 5
     assert answer.json()["error"]["message"]

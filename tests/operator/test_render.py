@@ -60,6 +60,13 @@ def test_the_probes_ask_the_admin_port() -> None:
         assert sidecar[probe]["httpGet"] == {"path": path, "port": "admin", "scheme": "HTTP"}
 
 
+def test_an_engine_that_comes_back_is_not_ready_before_the_sidecar_says_so() -> None:
+    """A container without a probe is ready when it runs, long before its model is loaded."""
+    probe = _engine()["readinessProbe"]
+
+    assert probe["httpGet"] == {"path": "/health/ready", "port": 8001, "scheme": "HTTP"}
+
+
 @pytest.mark.parametrize("container", [_engine(), _sidecar()], ids=["engine", "sidecar"])
 def test_a_container_holds_no_rights(container: Manifest) -> None:
     """The restricted pod security standard, and a root file system that nobody writes."""

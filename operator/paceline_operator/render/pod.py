@@ -36,6 +36,7 @@ while True:
     time.sleep(0.2)
 """
 _GRACE_AFTER_DRAIN_S: Final = 20
+_ADMIN_PORT: Final = 8001
 
 
 def pod_template(
@@ -72,6 +73,9 @@ def _engine(service: InferenceService, image: str, found: dict[str, Volume]) -> 
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "env": environment.engine(service),
+        # Asked of the sidecar, which knows. Without a probe of its own a container that comes back
+        # would be ready at once, and the pod with it, before the sidecar's next answer.
+        "readinessProbe": _probe("/health/ready", _ADMIN_PORT, period_s=2, failures=2),
         "resources": _resources(service),
         "securityContext": _CONTAINER_SECURITY,
         # The engine's last words become the condition that a person reads.
@@ -93,11 +97,11 @@ def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) ->
         "env": environment.sidecar(service),
         "ports": [
             {"name": "http", "containerPort": 8000, "protocol": "TCP"},
-            {"name": "admin", "containerPort": 8001, "protocol": "TCP"},
+            {"name": "admin", "containerPort": _ADMIN_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": _probe("/health/live", period_s=1, failures=120),
-        "livenessProbe": _probe("/health/live", period_s=10, failures=6),
-        "readinessProbe": _probe("/health/ready", period_s=2, failures=2),
+        "startupProbe": _probe("/health/live", "admin", period_s=1, failures=120),
+        "livenessProbe": _probe("/health/live", "admin", period_s=10, failures=6),
+        "readinessProbe": _probe("/health/ready", "admin", period_s=2, failures=2),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "securityContext": _CONTAINER_SECURITY,
         "terminationMessagePath": "/dev/termination-log",
@@ -109,9 +113,9 @@ def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) ->
     }
 
 
-def _probe(path: str, *, period_s: int, failures: int) -> Manifest:
+def _probe(path: str, port: str | int, *, period_s: int, failures: int) -> Manifest:
     return {
-        "httpGet": {"path": path, "port": "admin", "scheme": "HTTP"},
+        "httpGet": {"path": path, "port": port, "scheme": "HTTP"},
         "periodSeconds": period_s,
         "timeoutSeconds": 5,
         "failureThreshold": failures,
