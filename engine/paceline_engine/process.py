@@ -26,7 +26,8 @@ from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.loading_log import LoadingLog
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.runner import Launcher, Runner
+from paceline_engine.profiling import begin_with_profile
+from paceline_engine.runner import Launcher, OnDemand, Runner
 from paceline_engine.settings import Settings
 from paceline_engine.step_watch import STDERR, StepWatch
 from paceline_engine.wire import Failed, Loading, ModelInfo
@@ -34,6 +35,8 @@ from paceline_engine.worker import Worker
 
 _GPU_STEP_TIMEOUT_S = 120.0
 """The longest step of a GPU takes seconds; what a driver gives up by itself takes it a minute."""
+_GPU_PROFILE_S = 3.0
+"""Small beside what weights take to read."""
 _FAREWELL_S = 1.0
 """For the thread of the socket to tell the sidecar why, before the process ends."""
 
@@ -126,11 +129,21 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
 
         model = load_model(settings, tell)
         model.write_tokenizer(settings.run_dir)
+        pacer = make_pacer(model.info, model.capacity)
+        launcher = model.launcher if _overlaps(settings, model.info) else None
+        profile = begin_with_profile(
+            pacer,
+            launcher or OnDemand(model.runner),
+            model.capacity,
+            overlap=launcher is not None,
+            budget_s=_profile_s(settings, model.info),
+            clock=time.monotonic,
+        )
         engine = Engine(
             model.runner,
             model.info,
             model.capacity,
-            make_pacer(model.info, model.capacity),
+            pacer,
             limits=_initial_limits(settings, model.capacity),
             clock=time.monotonic,
             prefix_caching=settings.prefix_caching,
@@ -139,7 +152,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             adapters=model.adapters,
             draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
             proposer=_proposer(model, make_pacer),
-            launcher=model.launcher if _overlaps(settings, model.info) else None,
+            launcher=launcher,
         )
         watch = StepWatch(
             _step_timeout_s(settings, model.info),
@@ -154,6 +167,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             grammars=_grammars(settings, model.info),
             watch=watch,
             fetch=lambda path: _fetch_adapter(settings, path),
+            profile=profile,
         )
         signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
         _write_state(settings.run_dir, instance, "ready")
@@ -196,6 +210,12 @@ def _overlaps(settings: Settings, info: ModelInfo) -> bool:
     if settings.overlap != "auto":
         return settings.overlap == "on"
     return info.device != "cpu" and settings.can_overlap
+
+
+def _profile_s(settings: Settings, info: ModelInfo) -> float:
+    if settings.profile_s is not None:
+        return settings.profile_s
+    return 0.0 if info.device == "cpu" else _GPU_PROFILE_S
 
 
 def _step_timeout_s(settings: Settings, info: ModelInfo) -> float:

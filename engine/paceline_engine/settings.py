@@ -101,6 +101,11 @@ class Settings(BaseSettings):
     """Limit until the first change; the capacity by default."""
     initial_token_budget: int | None = Field(default=None, ge=1)
     """Limit until the first change; the capacity by default."""
+    profile_s: float | None = Field(default=None, ge=0, le=600)
+    """Time at start for steps of many sizes, which the step model begins with; 0 measures none.
+
+    3 s beside a GPU by default; 0 on a CPU, where so many steps take as long as the whole start.
+    """
     drain_s: float = Field(default=120.0, ge=0)
     """After SIGTERM the requests in flight get this long to finish."""
     step_timeout_s: float | None = Field(default=None, ge=0)

@@ -22,6 +22,7 @@ from paceline_engine.wire import (
     Outputs,
     Ready,
     SetLimits,
+    StepProfile,
     Submit,
     Telemetry,
     UnloadAdapter,
@@ -47,6 +48,7 @@ class Worker:
         grammars: Grammars,
         watch: StepWatch,
         fetch: Callable[[str], Path],
+        profile: StepProfile | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -55,6 +57,7 @@ class Worker:
         self._link = link
         self._instance = instance
         self._info = info
+        self._profile = profile
         self._drain_s = drain_s
         self._watch = watch
         self._clock = clock
@@ -188,6 +191,7 @@ class Worker:
             limits=self._engine.limits_state(),
             adapters=adapters.adapters,
             adapter_paths=adapters.paths,
+            profile=self._profile,
         )
 
     def _idle_s(self) -> float:

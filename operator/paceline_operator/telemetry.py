@@ -83,7 +83,7 @@ class ModelFit(msgspec.Struct, frozen=True):
     valid: bool
     reason: str = ""
     origin: str = ""
-    """`prior`, `seed` or `fit`; empty of a pod that cannot be seeded."""
+    """`prior`, `profile`, `seed` or `fit`; empty of a pod that cannot be seeded."""
     bin_tokens: int = 128
     """How wide a bin of `correction` is; the last one holds all larger steps."""
 

@@ -11,6 +11,7 @@ from paceline_engine.wire import (
     ModelInfo,
     Output,
     SetLimits,
+    StepProfile,
     Submit,
     Telemetry,
     UnloadAdapter,
@@ -34,6 +35,8 @@ class EngineView:
     """LoRA adapters that requests may name as their model."""
     adapter_paths: tuple[str, ...] = ()
     """Where each of them was loaded from."""
+    profile: StepProfile | None = None
+    """What its steps took before it served; None where nothing was measured."""
     heard_at: float = 0.0
     """CLOCK_MONOTONIC seconds of the last message."""
 

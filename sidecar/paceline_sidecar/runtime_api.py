@@ -15,6 +15,7 @@ from paceline_engine.wire import (
     LimitsView,
     ModelInfo,
     StepModelInfo,
+    StepProfile,
     StepRecord,
 )
 from paceline_sidecar.adapter_plan import AdapterState
@@ -263,6 +264,17 @@ class TelemetryAnswer(msgspec.Struct, frozen=True):
     requests: list[Request]
     sketches: list[Sketch]
     adapters: list[AdapterState]
+
+
+# --- GET /runtime/profile ------------------------------------------------------------------------
+
+
+class ProfileAnswer(msgspec.Struct, frozen=True):
+    """What the engine measured of its steps before it served."""
+
+    instance: str
+    profile: StepProfile | None
+    """None where no engine is ready, or nothing was measured."""
 
 
 def step_of(seq: int, record: StepRecord) -> Step:

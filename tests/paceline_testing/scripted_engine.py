@@ -138,6 +138,8 @@ class Script:
     error: str | None = None
     """Every request ends with this error at once."""
     load: wire.EngineLoad = field(default_factory=an_engine_load)
+    profile: wire.StepProfile | None = None
+    """What it says of its start."""
     steps: list[wire.StepRecord] = field(default_factory=list)
     """Sent with the next heartbeat, once."""
 
@@ -257,7 +259,9 @@ class ScriptedEngine:
             return
         self._peers.add(peer)
         names, paths = [*self.adapters], [*self.adapters.values()]
-        _send(socket, peer, wire.Ready(self.instance, a_model(), self._state, names, paths))
+        profile = self.script.profile
+        ready = wire.Ready(self.instance, a_model(), self._state, names, paths, profile)
+        _send(socket, peer, ready)
 
     def _step(self, socket: zmq.Socket[bytes]) -> None:
         by_peer: dict[bytes, list[wire.Output]] = {}

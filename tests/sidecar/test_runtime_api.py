@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from paceline_engine.wire import Coefficients
+from paceline_engine.wire import Coefficients, ProfiledStep, StepProfile
 from paceline_testing.running_sidecar import Sidecar
-from paceline_testing.scripted_engine import ScriptedEngine, a_step
+from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
 from paceline_testing.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runtime-api.md").read_text()
@@ -191,7 +191,7 @@ def test_a_broken_patch_is_refused(sidecar_of_module: Sidecar, content: bytes) -
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic x", "Bearer"])
-@pytest.mark.parametrize("path", ["/runtime/limits", "/runtime/telemetry"])
+@pytest.mark.parametrize("path", ["/runtime/limits", "/runtime/telemetry", "/runtime/profile"])
 def test_without_the_token_nothing_is_said(
     sidecar_of_module: Sidecar, path: str, header: str | None
 ) -> None:
@@ -289,3 +289,36 @@ def test_a_bad_configuration_file_is_a_reason_not_to_be_ready(
     wait_until(lambda: _answers(sidecar))
 
     wait_until(lambda: "`max_batch`" in sidecar.public.get("/health/ready").text)
+
+
+def test_the_profile_of_the_start_is_told(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """With the fields of the page; null where the engine measured nothing."""
+    assert sidecar.admin.get("/runtime/profile").json() == {
+        "instance": engine.instance,
+        "profile": None,
+    }
+
+
+def test_a_profile_has_the_fields_of_the_page(
+    run_dir: Path, script: Script, start: Callable[..., Sidecar]
+) -> None:
+    """Each size with what it took; the scrape says how long it all did."""
+    steps = [ProfiledStep(1, 32, 0, 0, 4.2), ProfiledStep(8, 256, 64, 2048, 5.5)]
+    script.profile = StepProfile(took_s=1.5, is_used=True, steps=steps)
+    with ScriptedEngine(run_dir, script):
+        sidecar = start()
+        wait_until(sidecar.ready)
+
+        answer = sidecar.admin.get("/runtime/profile").json()
+        wait_until(lambda: "step_profile_sizes" in sidecar.admin.get("/metrics").text)
+        scraped = sidecar.admin.get("/metrics").text
+
+    example = EXAMPLES[2]
+    assert answer.keys() == example.keys()
+    assert answer["profile"].keys() == example["profile"].keys()
+    assert [step.keys() for step in answer["profile"]["steps"]] == [
+        example["profile"]["steps"][0].keys()
+    ] * 2
+    assert answer["profile"]["steps"][1]["ms"] == 5.5
+    assert 'paceline_step_profile_seconds{model_name="scripted"} 1.5' in scraped
+    assert 'paceline_step_profile_sizes{model_name="scripted"} 2.0' in scraped

@@ -5,13 +5,14 @@ from collections import deque
 from dataclasses import replace
 
 from paceline_engine.limits import Capacity, Limits
+from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.pacing.fit import Fit, fit, scale_of
 from paceline_engine.pacing.knee import KneeWatch, best_knee, with_knee
 from paceline_engine.pacing.pacer import StepShape
-from paceline_engine.pacing.prior import Prior, seeded
+from paceline_engine.pacing.prior import Prior, seeded, unbounded
 from paceline_engine.pacing.residuals import Residuals
 from paceline_engine.pacing.slack import step_allowance_ms
-from paceline_engine.pacing.step_model import step_model
+from paceline_engine.pacing.step_model import StepModel, step_model
 from paceline_engine.pacing.store import Sample, SampleStore
 from paceline_engine.pacing.totals import Totals
 from paceline_engine.wire import Coefficients, Origin, StepModelInfo, StepRecord
@@ -26,6 +27,9 @@ _OUTLIER = 2.0  # measured / predicted of a step that teaches nothing, once warm
 _RECENT = 600
 _MAX_WALL_MS = 1e7
 _SEED_RANGE = 1.5  # times as fast or slow: a seed further off has its form only
+_REPEATS = 10  # steps that each time of a profile stands for: the guess only fills its gaps
+_STARTED = {"profile": "profiled at start", "seed": "seeded"}
+_LEAST_PROFILE = 8  # sizes: of fewer the prompts are so short that long ones are guessed from noise
 
 
 class ModelPacer:
@@ -41,6 +45,8 @@ class ModelPacer:
         self._anchor = prior.model
         self._residuals = Residuals(capacity.max_token_budget, prior.bin_tokens)
         self._store = SampleStore()
+        self._profile: list[Sample] = []
+        """Steps measured before any request."""
         self._recent: deque[Sample] = deque(maxlen=_RECENT)
         self._origin: Origin = "prior"
         self._samples = 0
@@ -110,17 +116,32 @@ class ModelPacer:
             self._scale()
 
     def seed(self, coefficients: Coefficients) -> bool:
-        """Start from a model fitted elsewhere; False where there is a fit of its own already."""
-        if self._origin == "fit":
+        """Start from a model fitted elsewhere; False where this engine's own steps say otherwise.
+
+        A fit of its own says so, and a profile from which the model is far off.
+        """
+        model = step_model(coefficients.theta, coefficients.knee)
+        if self._origin == "fit" or not self._agrees_with_profile(model):
             return False
-        self._model = step_model(coefficients.theta, coefficients.knee)
-        self._prior = seeded(self._assumed, self._model)
-        self._anchor = self._prior.model
-        self._origin = "seed"
-        self._reason = "learning: seeded, no fit yet"
+        self._start_from(model, "seed")
         if coefficients.bin_tokens == self._residuals.bin_tokens:
             self._residuals.seed(coefficients.correction)
         self._judge_anew()
+        return True
+
+    def learn_profile(self, table: CostTable) -> bool:
+        """Start from steps that were measured before any request; False where they say too little.
+
+        They stand in for the prior: this engine's own steps outvote them as they would outvote it.
+        """
+        if self._origin != "prior" or len(table) < _LEAST_PROFILE:
+            return False
+        self._profile = [
+            Sample(row.decode + row.prefill, row.context, row.attention, row.ms)
+            for row in table.rows
+        ]
+        found = fit(self._profile * _REPEATS, self._profile, unbounded(self._assumed))
+        self._start_from(found.model, "profile")
         return True
 
     def info(self) -> StepModelInfo:
@@ -141,6 +162,20 @@ class ModelPacer:
             origin=self._origin,
         )
 
+    def _agrees_with_profile(self, model: StepModel) -> bool:
+        """Tell whether a model is of such a device; True of any where no profile was made."""
+        if not self._profile:
+            return True
+        return 1 / _SEED_RANGE < scale_of(self._profile, model) < _SEED_RANGE
+
+    def _start_from(self, model: StepModel, origin: Origin) -> None:
+        """Predict by `model`, and pull fits to it, until there is one of this engine's steps."""
+        self._model = model
+        self._prior = seeded(self._assumed, model)
+        self._anchor = self._prior.model
+        self._origin = origin
+        self._reason = f"learning: {_STARTED[origin]}, no fit yet"
+
     def _step_target_ms(self, shape: StepShape, limits: Limits) -> float | None:
         """tau: what this step may take; None where nothing paces it."""
         pace_ms, target_ms = limits.pace_tpot_ms, limits.step_target_ms
@@ -160,7 +195,7 @@ class ModelPacer:
         if len(self._recent) < _FIRST_SCALE_STEPS:
             return
         scale = scale_of(self._recent, self._prior.model)
-        if self._origin == "seed" and not 1 / _SEED_RANGE < scale < _SEED_RANGE:
+        if self._origin != "prior" and not 1 / _SEED_RANGE < scale < _SEED_RANGE:
             self._prior = replace(self._prior, is_guess=True)
         if self._prior.is_guess:
             self._model = self._prior.model.scaled(scale)

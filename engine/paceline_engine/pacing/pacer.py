@@ -5,6 +5,7 @@ from math import inf
 from typing import Protocol
 
 from paceline_engine.limits import Limits
+from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.wire import Coefficients, StepModelInfo, StepRecord
 
 
@@ -47,6 +48,10 @@ class Pacer(Protocol):
         """Start from a model fitted elsewhere; False where there is a fit of its own already."""
         ...
 
+    def learn_profile(self, table: CostTable) -> bool:
+        """Start from steps measured before any request; False where they are of no use."""
+        ...
+
     def info(self) -> StepModelInfo:
         """The fitted model, as telemetry reports it."""
         ...
@@ -71,6 +76,10 @@ class NoPacer:
         """Learn nothing."""
 
     def seed(self, coefficients: Coefficients) -> bool:  # noqa: ARG002 - the port's shape
+        """Start from nothing."""
+        return False
+
+    def learn_profile(self, table: CostTable) -> bool:  # noqa: ARG002 - the port's shape
         """Start from nothing."""
         return False
 

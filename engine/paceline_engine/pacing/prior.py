@@ -1,8 +1,9 @@
 """What is assumed of the step time before a step has run: a roofline by device, or a guess."""
 
+import math
 from dataclasses import dataclass, replace
 
-from paceline_engine.pacing.step_model import StepModel, step_model
+from paceline_engine.pacing.step_model import NUM_TERMS, StepModel, step_model
 from paceline_engine.wire import ModelInfo
 
 _DEVICES = {  # datasheet: memory bandwidth GB/s, dense bf16 TFLOP/s
@@ -63,6 +64,11 @@ def seeded(prior: Prior, seed: StepModel) -> Prior:
         for told, assumed in zip(seed.theta, prior.model.theta, strict=True)
     ]
     return replace(prior, model=step_model(anchor, seed.knee), is_guess=False)
+
+
+def unbounded(prior: Prior) -> Prior:
+    """The same start, free to go anywhere: what is measured on purpose need not be near a guess."""
+    return replace(prior, low=(0.0,) * NUM_TERMS, high=(math.inf,) * NUM_TERMS)
 
 
 def _cpu_prior(info: ModelInfo) -> Prior:

@@ -25,6 +25,7 @@ from paceline_engine.wire.limits import (
     LimitsView,
     SetLimits,
 )
+from paceline_engine.wire.profile import ProfiledStep, StepProfile
 from paceline_engine.wire.requests import (
     Abort,
     FinishReason,
@@ -65,10 +66,12 @@ __all__ = [
     "Output",
     "Outputs",
     "Pooling",
+    "ProfiledStep",
     "Ready",
     "Sampling",
     "SetLimits",
     "StepModelInfo",
+    "StepProfile",
     "StepRecord",
     "Submit",
     "Telemetry",

@@ -3,6 +3,7 @@
 import msgspec
 
 from paceline_engine.wire.limits import LimitsState
+from paceline_engine.wire.profile import StepProfile
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -55,3 +56,5 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """LoRA adapters that requests may name."""
     adapter_paths: list[str] = []
     """Where each of them was loaded from."""
+    profile: StepProfile | None = None
+    """What its steps took before it served; None where nothing was measured."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-Origin = Literal["prior", "seed", "fit"]
+Origin = Literal["prior", "profile", "seed", "fit"]
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -75,7 +75,10 @@ class StepModelInfo(msgspec.Struct, frozen=True):
     reason: str
     """Why not valid; empty when valid."""
     origin: Origin = "prior"
-    """Where theta comes from: assumed, sent in a change of the limits, or this engine's own fit."""
+    """Where theta comes from.
+
+    Assumed, measured before any request, sent in a change of the limits, or fitted to its steps.
+    """
     bin_tokens: int = 128
     """How wide a bin of `correction` is; larger steps than the last bin's share it."""
 

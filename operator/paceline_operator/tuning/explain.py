@@ -39,7 +39,8 @@ def reason_of(view: View, proposal: Proposal, chosen: Caps, memory: Memory) -> s
     trimmed = f", {1 - memory.trim:.0%} trimmed by feedback" if memory.trim < 1 else ""
     if view.is_learning:
         within = ", within remembered limits" if memory.started is not None else ""
-        return f"learning the step time from its first steps{within}{pace}"
+        since = " and what it measured at its start" if model.origin == "profile" else ""
+        return f"learning the step time from its first steps{since}{within}{pace}"
     if not view.is_trusted:
         why = "too many slow gaps" if view.is_missing_pace else "pace is kept"
         return f"step model untrusted ({model.reason}), by trial: {why}{pace}{trimmed}"

@@ -11,7 +11,7 @@ from paceline_operator.tuning.remembered import Remembered
 from paceline_operator.tuning.view import View
 
 _SHARE = 0.9  # of limits that were found elsewhere, until this pod's own model speaks
-_UNFITTED = frozenset({"prior", "seed"})
+_UNFITTED = frozenset({"prior", "profile", "seed"})
 _CUT = 0.75  # of limits that were remembered: the first fit of their own says they are wrong
 _SLOW = 1.2  # of `fast` or the slowdown: the limits are not to blame
 BINDING = "Remembered"

@@ -222,6 +222,7 @@ class ZmqEngine:
                 limits=message.limits,
                 adapters=tuple(message.adapters),
                 adapter_paths=tuple(message.adapter_paths),
+                profile=message.profile,
                 heard_at=now,
             )
         )

@@ -1,4 +1,4 @@
-"""`/runtime/limits` and `/runtime/telemetry`, on the admin port only."""
+"""`/runtime/limits`, `/runtime/telemetry` and `/runtime/profile`, on the admin port only."""
 
 import msgspec
 from fastapi import APIRouter
@@ -12,6 +12,7 @@ from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.openai.errors import body_of
 from paceline_sidecar.runtime_api import (
     LimitsPatch,
+    ProfileAnswer,
     TelemetryAnswer,
     info_of,
     request_of,
@@ -55,6 +56,12 @@ def runtime_router(service: Service, control: Control, token: BearerKeys | None)
             refusal = InvalidRequest("since is a number that was `next` before", param="since")
             return _json(body_of(refusal), _UNPROCESSABLE)
         return _json(telemetry_answer(service, control, int(since)))
+
+    @router.get("/profile")
+    async def profile(request: Request) -> Response:
+        _authorise(request, token)
+        view = service.backend.view
+        return _json(ProfileAnswer(view.instance, view.profile))
 
     return router
 

@@ -106,6 +106,8 @@ GC_PAUSE = _counter("gc_pause_seconds", "Pauses of the garbage collector in the 
 MODEL_ERROR = _gauge("step_model_error_ratio", "Mean absolute relative error of the step model.")
 MODEL_VALID = _gauge("step_model_valid", "1 while the pacer trusts the step model.")
 MODEL_SAMPLES = _gauge("step_model_samples", "Steps that the model has learned from.")
+PROFILE = _gauge("step_profile_seconds", "Time that the engine measured steps at its start.")
+PROFILE_SIZES = _gauge("step_profile_sizes", "Sizes of steps that it measured then.")
 
 # --- the processes -------------------------------------------------------------------------------
 ENGINE_UP = _gauge("engine_up", "1 while the engine is ready and sends heartbeats.")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric as Family
 
 from paceline_engine.limits import Lane
+from paceline_engine.wire import StepProfile
 from paceline_sidecar import __version__
 from paceline_sidecar.adapter_plan import STATES
 from paceline_sidecar.hot_config import Sla
@@ -13,6 +14,8 @@ from paceline_sidecar.telemetry import names
 from paceline_sidecar.telemetry.families import histograms, values
 from paceline_sidecar.telemetry.ledger import KNOBS, LANES
 from paceline_sidecar.telemetry.snapshot import Snapshot
+
+_NO_PROFILE = StepProfile(took_s=0.0, is_used=False)
 
 
 def paceline_family(seen: Snapshot) -> Iterator[Family]:
@@ -136,6 +139,9 @@ def _steps(seen: Snapshot) -> Iterator[Family]:
         yield values(names.MODEL_ERROR, [((seen.name,), seen.model.mape)])
         yield values(names.MODEL_VALID, [((seen.name,), float(seen.model.valid))])
         yield values(names.MODEL_SAMPLES, [((seen.name,), seen.model.samples)])
+        profile = seen.view.profile or _NO_PROFILE
+        yield values(names.PROFILE, [((seen.name,), profile.took_s)])
+        yield values(names.PROFILE_SIZES, [((seen.name,), len(profile.steps))])
 
 
 def _processes(seen: Snapshot) -> Iterator[Family]:
