@@ -10,8 +10,10 @@ from torch import Tensor
 
 from paceline_kernels.activation import kernel as activation
 from paceline_kernels.activation import reference_gelu_tanh_mul, reference_silu_mul
+from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention import kernel as decode_attention
 from paceline_kernels.decode_attention import reference_paged_decode_attention
+from paceline_kernels.fp8 import dequantize_heads, quantize_heads
 from paceline_kernels.norm import kernel as norm
 from paceline_kernels.norm import reference_add_rms_norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
@@ -55,7 +57,7 @@ class Layer:
         return self.randn(num_tokens, self.model.num_q_heads, self.model.head_size)
 
     def caches(self, num_blocks: int) -> tuple[Tensor, Tensor]:
-        """K and V, full of numbers."""
+        """K and V, full of numbers in the layer's type."""
         sizes = (num_blocks, BLOCK_SIZE, self.model.num_kv_heads, self.model.head_size)
         return self.randn(*sizes), self.randn(*sizes)
 
@@ -189,28 +191,32 @@ def rotary_case(layer: Layer, num_tokens: int) -> Case:
     )
 
 
-def decode_case(layer: Layer, contexts: tuple[int, ...]) -> Case:
+def decode_case(layer: Layer, contexts: tuple[int, ...], *, is_fp8: bool = False) -> Case:
     """One token of each row: bound by the KV that is read once."""
     table, lens, num_blocks = layer.tables(contexts)
-    k_cache, v_cache = layer.caches(num_blocks)
+    k_cache, v_cache, exponents = stored(layer.caches(num_blocks), is_fp8=is_fp8)
     q = layer.queries(len(contexts))
     scale = layer.model.head_size**-0.5
     return Case(
         layer.model.name,
         "paged_decode_attention",
         sizes_of(contexts),
-        lambda: decode_attention.paged_decode_attention(q, k_cache, v_cache, table, lens, scale),
+        lambda: decode_attention.paged_decode_attention(
+            q, k_cache, v_cache, table, lens, scale, exponents=exponents
+        ),
         lambda: reference_paged_decode_attention(
-            q.double(), k_cache.double(), v_cache.double(), table, lens, scale
+            q.double(), *widened(k_cache, v_cache, exponents), table, lens, scale
         ),
         num_bytes=2 * q.nbytes + 2 * sum(contexts) * k_cache[0, 0].nbytes,
     )
 
 
-def prefill_case(layer: Layer, chunks: tuple[tuple[int, int], ...]) -> Case:
+def prefill_case(
+    layer: Layer, chunks: tuple[tuple[int, int], ...], *, is_fp8: bool = False
+) -> Case:
     """Chunks of prompts: bound by the tensor cores."""
     table, lens, num_blocks = layer.tables([context for _, context in chunks])
-    k_cache, v_cache = layer.caches(num_blocks)
+    k_cache, v_cache, exponents = stored(layer.caches(num_blocks), is_fp8=is_fp8)
     starts = torch.tensor([0, *(tokens for tokens, _ in chunks)], device=layer.device)
     cu_seqlens = starts.cumsum(0).to(torch.int32)
     q = layer.queries(sum(tokens for tokens, _ in chunks))
@@ -221,14 +227,33 @@ def prefill_case(layer: Layer, chunks: tuple[tuple[int, int], ...]) -> Case:
         "paged_prefill_attention",
         sizes_of([f"{tokens}/{context}" for tokens, context in chunks]),
         lambda: prefill_attention.paged_prefill_attention(
-            q, k_cache, v_cache, table, cu_seqlens, lens, scale
+            q, k_cache, v_cache, table, cu_seqlens, lens, scale, exponents=exponents
         ),
         lambda: reference_paged_prefill_attention(
-            q.double(), k_cache.double(), v_cache.double(), table, cu_seqlens, lens, scale
+            q.double(), *widened(k_cache, v_cache, exponents), table, cu_seqlens, lens, scale
         ),
         num_bytes=2 * q.nbytes + 2 * k_cache.nbytes,
         num_flops=4 * num_pairs * q[0].numel(),
     )
+
+
+def stored(caches: tuple[Tensor, Tensor], *, is_fp8: bool) -> tuple[Tensor, Tensor, Exponents]:
+    """K and V as the engine keeps them."""
+    if not is_fp8:
+        return *caches, None
+    (k, k_exponents), (v, v_exponents) = map(quantize_heads, caches)
+    return k, v, (k_exponents, v_exponents)
+
+
+def widened(k_cache: Tensor, v_cache: Tensor, exponents: Exponents) -> tuple[Tensor, Tensor]:
+    """The same numbers in float64."""
+    if exponents is None:
+        return k_cache.double(), v_cache.double()
+    k, v = (
+        dequantize_heads(codes, scales, torch.float64)
+        for codes, scales in zip((k_cache, v_cache), exponents, strict=True)
+    )
+    return k, v
 
 
 def sizes_of(rows: Sequence[object]) -> str:

@@ -2,9 +2,11 @@
 
     make gpu                   every part
     make gpu PART=engine       one, merged into what the others found
+    make gpu PART=tune         block sizes for this GPU: only where it is asked for
     make gpu DRY=1             every path on tiny shapes without a GPU; no figure means anything
 
-Writes `benchmarks/results/<GPU>/gpu.json` and `gpu.md`. Exits with 1 where a part is not whole.
+Writes `benchmarks/results/<GPU>/gpu.json` and `gpu.md`, and `tuned.jsonl` where block sizes were
+found that are better. Exits with 1 where a part is not whole.
 """
 
 import argparse
@@ -36,7 +38,10 @@ PARTS = {
     "limits": "limits_under_load",
     "engine": "engine_times",
     "peer": "peer",
+    "tune": "tuning",
 }
+_ONLY_IF_ASKED_FOR = "tune"
+"""A search of many minutes, whose rows serve once they are committed."""
 RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -55,7 +60,8 @@ def main() -> None:
     folder = options.results or folder
     record = _read(folder / "gpu.json", is_dry=machine.is_dry)
     deadline = time.monotonic() + 60 * options.minutes
-    for name in [options.part] if options.part else PARTS:
+    usual = [name for name in PARTS if machine.is_dry or name != _ONLY_IF_ASKED_FOR]
+    for name in [options.part] if options.part else usual:
         part = run_part(name, _measure_of(name), machine, deadline, clock=time.monotonic)
         record = merged(record, [part])
         _write(folder, record, is_dry=machine.is_dry)
@@ -123,6 +129,8 @@ def _write(folder: Path, record: Record, *, is_dry: bool) -> None:
     found = {"dry_run": is_dry, **to_json(record)}
     (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
     (folder / "gpu.md").write_text(page.page_of(record, is_dry=is_dry))
+    if record.rows:
+        (folder / "tuned.jsonl").write_text("".join(f"{row}\n" for row in record.rows))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ class Figure:
     value: float
     unit: str
     note: str = ""
+    row: str = ""
+    """A line for the table of block sizes, where one was found that is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class Record:
                 if figure.name == name:
                     return figure.value
         return None
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Lines for the table of block sizes."""
+        figures = (figure for part in self.parts.values() for figure in part.figures)
+        return tuple(figure.row for figure in figures if figure.row)
 
 
 def merged(record: Record, parts: Iterable[Part]) -> Record:

@@ -21,57 +21,18 @@ from unittest import mock
 
 os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
 
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
-from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
-from paceline_kernels.checks import Exponents
-from paceline_kernels.decode_attention.kernel import paged_decode_attention
-from paceline_kernels.fp8 import CODES, EXPONENTS
-from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
-from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
-from paceline_kernels.quantized.kernel import quantized_linear
-from paceline_kernels.rotary.kernel import rope_and_store_kv
+from paceline_kernels import tuned
 from paceline_testing.gpus import GPUS, WARP, Gpu, occupancy, programs_per_multiprocessor
+from paceline_testing.launches import SHAPES, Launches, Shape, launch_class
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a model that a kernel is compiled for."""
-
-    name: str
-    hidden: int
-    features: int
-    num_q_heads: int
-    num_kv_heads: int
-    head_size: int
-    has_qk_norm: bool = False
-    is_gemma: bool = False
-    """Norms with float32 weights, GELU, a window and a soft cap."""
-    dtype: torch.dtype = torch.bfloat16
-    has_fp8: bool = False
-    """Of keys and values."""
-
-
-SHAPES = (
-    Shape("smollm2-135m", 576, 1536, 9, 3, 64),
-    Shape("llama-3.1-8b", 4096, 14336, 32, 8, 128),
-    Shape("qwen3-0.6b", 1024, 3072, 16, 8, 128, has_qk_norm=True),
-    Shape("head-96", 3072, 8192, 32, 32, 96),
-    Shape("head-256", 2560, 10240, 8, 4, 256),
-    Shape("gemma-3-4b", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True),
-    Shape("smollm2-fp8", 576, 1536, 9, 3, 64, has_fp8=True),
-    Shape("llama-fp8", 4096, 14336, 32, 8, 128, has_fp8=True),
-    Shape("qwen3-fp8", 1024, 3072, 16, 8, 128, has_qk_norm=True, has_fp8=True),
-    Shape("head-96-fp8", 3072, 8192, 32, 32, 96, has_fp8=True),
-    Shape("gemma-fp8", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True, has_fp8=True),
-    Shape("llama-f16-fp8", 4096, 14336, 32, 8, 128, dtype=torch.float16, has_fp8=True),
-)
 # Every shape where it is fastest to serve; elsewhere what takes most registers and memory.
 SHAPES_OF = {
     "sm_80": ("llama-3.1-8b", "gemma-3-4b"),  # FP8 begins at 8.9
@@ -136,9 +97,55 @@ def compile_all(gpu: Gpu, names: Collection[str], **options: int) -> list[Compil
     seen: list[Compiled] = []
     for shape in (shape for shape in SHAPES if shape.name in names):
         with launching_nothing(**options) as compiled:
-            launch_all(shape)
-        seen += [inspect_cubin(gpu, shape, kernel) for kernel in compiled]
+            Launches(shape).all()
+        seen += [inspect_cubin(gpu, shape.name, kernel) for kernel in compiled]
     return seen
+
+
+def compile_rows() -> Iterator[Compiled]:
+    """What the classes of calls that demand most make of each row of the table of blocks."""
+    table = tuned.shipped_table()
+    for row in table.rows:
+        for gpu in gpus_of(row):
+            driver: Any = Driver(gpu)
+            triton.runtime.driver.set_active(driver)
+            device = tuned.Gpu(row.name or "", capability_of(gpu))
+            with tuned.blocks_of.as_if(table, device):
+                for shape in demanding(table, row, device):
+                    with launching_nothing() as compiled:
+                        launch_class(row.kernel, shape)
+                    for kernel in compiled:
+                        yield inspect_cubin(gpu, tuned.line_of(row), kernel)
+
+
+def gpus_of(row: tuned.Row) -> tuple[Gpu, ...]:
+    """Its own generations, or one of each; float32 is right and not fast: one tells of all."""
+    if row.shape.get("bits") == 32:
+        return (GPUS["sm_90"],)
+    if row.gpu == tuned.ANY:
+        return tuple(GPUS[name] for name in SHAPES_OF)
+    least = GPUS[row.gpu]
+    if row.name is not None:
+        return (least,)
+    newer = (gpu for gpu in GPUS.values() if gpu.capability >= least.capability)
+    return tuple(gpu for gpu in newer if capability_of(gpu)[0] == capability_of(least)[0])
+
+
+def capability_of(gpu: Gpu) -> tuple[int, int]:
+    major, minor = divmod(gpu.capability, 10)
+    return major, minor
+
+
+def demanding(table: tuned.Table, row: tuned.Row, gpu: tuned.Gpu) -> list[tuned.Shape]:
+    """Of the classes that this row serves, the last for each way to keep KV."""
+    last: dict[object, tuned.Shape] = {}
+    for shape in tuned.SPACES[row.kernel].shapes():
+        is_fp8, is_wide = shape.get("kv") == "fp8", shape.get("bits") == 32
+        if (is_fp8 and gpu.capability < (8, 9)) or (is_wide and row.shape.get("bits") != 32):
+            continue
+        if table.row_for(gpu, row.kernel, shape) is row:
+            last[is_fp8] = shape
+    return list(last.values())
 
 
 @contextmanager
@@ -154,69 +161,15 @@ def launching_nothing(**options: int) -> Iterator[list[CompiledKernel]]:
         yield compiled
 
 
-def launch_all(shape: Shape, *, rows: int = 3, max_blocks: int = 256) -> None:
-    """Call every launcher as the engine does: whole caches, slices of a step's inputs."""
-    block_size, num_blocks = 16, 4
-    num_heads = shape.num_q_heads + 2 * shape.num_kv_heads
-
-    def floats(*sizes: int) -> torch.Tensor:
-        return torch.zeros(sizes, dtype=shape.dtype)
-
-    def ints(*sizes: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        # Odd batches leave out their first row, and with it the alignment.
-        skipped = rows % 2
-        return torch.zeros(sizes[0] + skipped, *sizes[1:], dtype=dtype)[skipped:]
-
-    norm_dtype = torch.float32 if shape.is_gemma else shape.dtype
-    x, weight = floats(rows, shape.hidden), torch.zeros(shape.hidden, dtype=norm_dtype)
-    rms_norm(x, weight, 1e-5)
-    add_rms_norm(x, x, weight, 1e-5)
-    weight8 = torch.zeros(shape.hidden, shape.features, dtype=torch.int8)
-    weight8 = weight8.to(CODES) if shape.has_fp8 else weight8
-    quantized_linear(floats(rows, shape.features), weight8, torch.zeros(shape.hidden))
-    gate_mul = gelu_tanh_mul if shape.is_gemma else silu_mul
-    gate_mul(floats(rows, 2 * shape.features))
-
-    head_norm = torch.zeros(shape.head_size, dtype=norm_dtype) if shape.has_qk_norm else None
-    k_cache, v_cache = floats(
-        2, num_blocks, block_size, shape.num_kv_heads, shape.head_size
-    ).unbind()
-    exponents: Exponents = None
-    if shape.has_fp8:
-        k_cache, v_cache = k_cache.to(CODES), v_cache.to(CODES)
-        bytes_ = torch.zeros(2, num_blocks, block_size, shape.num_kv_heads, dtype=EXPONENTS)
-        exponents = bytes_[0], bytes_[1]
-    q = rope_and_store_kv(
-        floats(rows, num_heads * shape.head_size),
-        ints(rows, dtype=torch.int64),
-        torch.zeros(64, shape.head_size),
-        ints(rows, dtype=torch.int64),
-        k_cache,
-        v_cache,
-        num_q_heads=shape.num_q_heads,
-        num_kv_heads=shape.num_kv_heads,
-        q_norm=head_norm,
-        k_norm=head_norm,
-        exponents=exponents,
-    )
-    table = ints(rows, max_blocks)
-    lens, starts = ints(rows), ints(rows + 1)
-    window, softcap = (1024, 50.0) if shape.is_gemma else (None, None)
-    paged_decode_attention(q, k_cache, v_cache, table, lens, 0.125, window, softcap, exponents)
-    paged_prefill_attention(
-        q, k_cache, v_cache, table, starts, lens, 0.125, window, softcap, exponents
-    )
-
-
 def count_variants(shape: Shape) -> dict[str, int]:
     """How many variants of each kernel all the batches of one model compile together."""
     with launching_nothing() as compiled:
         for rows, max_blocks in ((1, 256), (2, 257), (3, 300), (16, 256), (33, 301), (64, 512)):
-            launch_all(shape, rows=rows, max_blocks=max_blocks)
+            Launches(shape, rows, max_blocks).all()
     return dict(Counter(name for name, _ in {(one.name, one.hash) for one in compiled}))
 
 
-def inspect_cubin(gpu: Gpu, shape: Shape, kernel: CompiledKernel) -> Compiled:
+def inspect_cubin(gpu: Gpu, shape: str, kernel: CompiledKernel) -> Compiled:
     """Read registers and spills from the machine code, instructions from the assembly."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
@@ -235,7 +188,7 @@ def inspect_cubin(gpu: Gpu, shape: Shape, kernel: CompiledKernel) -> Compiled:
     )
     return Compiled(
         gpu=gpu.name,
-        shape=shape.name,
+        shape=shape,
         kernel=kernel.name,
         num_warps=num_warps,
         registers=figures["REG"],
@@ -265,7 +218,9 @@ def table_of(compiled: Iterable[Compiled]) -> str:
 
 def main() -> None:
     """Print a table, or with --json more than a table can say."""
-    everything = [one for name, gpu in GPUS.items() for one in compile_all(gpu, SHAPES_OF[name])]
+    everything = [
+        one for name, shapes in SHAPES_OF.items() for one in compile_all(GPUS[name], shapes)
+    ]
     if sys.argv[1:] != ["--json"]:
         sys.stdout.write(table_of(everything) + "\n")
         return
@@ -274,6 +229,7 @@ def main() -> None:
         "compiled": everything,
         "starved": starved,
         "variants": count_variants(SHAPES[0]),
+        "rows": list(compile_rows()),
     }
     json.dump(report, sys.stdout, default=asdict)
 

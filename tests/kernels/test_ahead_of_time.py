@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paceline_kernels import tuned
 from paceline_testing.gpus import GPUS
 
 COMPILER = Path(__file__).with_name("aot.py")
@@ -67,6 +68,16 @@ def test_nothing_spills(compiled: Compiled) -> None:
     spilling = [one for one in compiled if one["spilled_bytes"]]
 
     assert not spilling
+
+
+def test_every_row_of_the_table_of_blocks_compiles_without_a_spill(report: dict[str, Any]) -> None:
+    """Also those of GPUs that no shape above is compiled for, at their most demanding classes."""
+    wasteful = [one for one in report["rows"] if one["spilled_bytes"] or one["programs"] < 1]
+
+    assert {one["shape"] for one in report["rows"]} == set(
+        map(tuned.line_of, tuned.shipped_table().rows)
+    )
+    assert not wasteful
 
 
 def test_a_spill_would_be_seen(report: dict[str, Any]) -> None:

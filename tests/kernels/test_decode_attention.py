@@ -110,11 +110,14 @@ def test_reference_sees_the_last_tokens_of_the_window_with_capped_scores() -> No
     torch.testing.assert_close(seen[0, 0], weights @ v / weights.sum())
 
 
+BLOCKS = {"wanted_programs": 1024, "part_tokens": 128}
+
+
 @pytest.mark.parametrize("num_kv_heads", [1, 3, 8])
 def test_all_batch_sizes_share_a_few_numbers_of_splits(num_kv_heads: int) -> None:
     """Each number of splits is a variant to compile, and none may compile while serving."""
     seen = {
-        num_splits(rows=rows, num_kv_heads=num_kv_heads, max_len=8192) for rows in range(1, 513)
+        num_splits(programs=rows * num_kv_heads, max_len=8192, **BLOCKS) for rows in range(1, 513)
     }
 
     assert seen == {8, 16, 32}
@@ -122,5 +125,5 @@ def test_all_batch_sizes_share_a_few_numbers_of_splits(num_kv_heads: int) -> Non
 
 def test_a_short_context_is_not_split_for_nothing() -> None:
     """A part below the least size would never have a token."""
-    assert num_splits(rows=1, num_kv_heads=8, max_len=200) == 2
-    assert num_splits(rows=1, num_kv_heads=8, max_len=64) == 1
+    assert num_splits(programs=8, max_len=200, **BLOCKS) == 2
+    assert num_splits(programs=8, max_len=64, **BLOCKS) == 1

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from triton.runtime.errors import OutOfResources
 
 from gpu_suite import names
 from gpu_suite.__main__ import run_part
+from gpu_suite.candidates import Question, questions
 from gpu_suite.correctness import counted, marked
 from gpu_suite.gaps import between_steps, gaps
 from gpu_suite.kernel_times import even, skewed
@@ -21,7 +24,9 @@ from gpu_suite.page import DRY, page_of, shown
 from gpu_suite.record import Figure, Part, Record, from_json, merged, to_json
 from gpu_suite.shapes import CONFIGS, RandomTensors
 from gpu_suite.targets import TARGETS, Target, judged
+from gpu_suite.tuning import Timed, counts, figure_of
 from paceline_engine.model.families import from_hugging_face
+from paceline_kernels.tuned import SPACES, Gpu, read_table, shipped_table
 from paceline_testing.clock import ManualClock
 
 HERE = Path(__file__).parent
@@ -178,6 +183,90 @@ def test_no_figure_is_begun_when_time_is_up() -> None:
     assert [figure.name for figure in part.figures] == ["a", "b"]
     assert part.seconds == 12.0
     assert "time was up" in part.problems[0]
+
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+VERSIONS = {"torch": "2.15.0", "triton": "3.9.0"}
+STANDING = {"num_warps": 4}
+
+
+def a_question() -> Question:
+    def make() -> Any:
+        raise NotImplementedError
+
+    return Question("rms_norm", {"columns": 4096}, make)
+
+
+def test_blocks_that_are_faster_become_a_row_of_this_gpu() -> None:
+    """A line that the table reads, with what it is from."""
+    timed = [Timed(STANDING, 20e-6), Timed({"num_warps": 8}, 10e-6), Timed({"num_warps": 2}, 30e-6)]
+
+    figure = figure_of(a_question(), H200, STANDING, timed, tried=5, versions=VERSIONS)
+
+    assert figure.value == pytest.approx(10)
+    (row,) = read_table([figure.row]).rows
+    assert (row.gpu, row.name, row.kernel, row.shape) == (
+        *("sm_90", "NVIDIA H200"),
+        *("rms_norm", {"columns": 4096}),
+    )
+    assert row.blocks == {"num_warps": 8}
+    assert row.because == (
+        "measured: 10.0 us, was 20.0 us; 3 of 5 candidates; torch 2.15.0, triton 3.9.0"
+    )
+    assert merged(Record(), [a_part("tune", figure)]).rows == (figure.row,)
+
+
+def test_what_stands_stays_where_the_gain_is_noise() -> None:
+    """Two per cent, and the row's author would be measuring the weather."""
+    timed = [Timed(STANDING, 100e-6), Timed({"num_warps": 8}, 99e-6)]
+
+    figure = figure_of(a_question(), H200, STANDING, timed, tried=2, versions=VERSIONS)
+
+    assert not figure.row
+    assert "what stands stays" in figure.note
+
+
+def test_what_stands_makes_way_where_it_does_not_count() -> None:
+    """It spills on this GPU, or does not fit."""
+    timed = [Timed({"num_warps": 8}, 99e-6)]
+
+    figure = figure_of(a_question(), H200, STANDING, timed, tried=2, versions=VERSIONS)
+
+    assert read_table([figure.row]).rows[0].blocks == {"num_warps": 8}
+    assert "what stands does not count" in figure.note
+
+
+def test_a_class_without_a_candidate_that_counts_is_a_problem() -> None:
+    with pytest.raises(RuntimeError, match="rms_norm, columns 4096: none of 5 candidates"):
+        figure_of(a_question(), H200, STANDING, [], tried=5, versions=VERSIONS)
+
+
+def test_a_candidate_that_does_not_fit_or_is_wrong_does_not_count() -> None:
+    """A GPU's shared memory is not known before the launch."""
+
+    def too_large() -> bool:
+        raise OutOfResources(300_000, 228_000, "shared memory")
+
+    assert counts(lambda: True)
+    assert not counts(lambda: False)
+    assert not counts(too_large)
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_every_question_is_of_a_class_and_every_candidate_has_a_place(is_dry: bool) -> None:
+    """The list is bounded: a search must end while the machine is lent."""
+    asked = list(questions(Machine(is_dry), has_fp8=True))
+
+    assert {question.kernel for question in asked} == set(SPACES)
+    for question in asked:
+        assert question.shape in list(SPACES[question.kernel].shapes())
+        standing = shipped_table().row_for(H200, question.kernel, question.shape).blocks
+        candidates = list(question.candidates(standing))
+        assert candidates[0] == standing
+        assert 1 < len(candidates) <= 40
+        assert len({str(sorted(blocks.items())) for blocks in candidates}) == len(candidates)
+        for blocks in candidates:
+            assert all(value in SPACES[question.kernel].blocks[k] for k, value in blocks.items())
 
 
 def test_pytests_last_line_is_counted() -> None:

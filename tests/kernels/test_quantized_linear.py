@@ -47,11 +47,9 @@ def test_quantized_linear_agrees_with_float64(
     assert_near(seen, reference_quantized_linear(x.double(), weight, scales.double(), wanted_bias))
 
 
-@pytest.mark.parametrize(
-    ("rows", "tile_rows"), [(1, 16), (16, 16), (17, 64), (65, 128), (8192, 128)]
-)
-def test_all_batches_share_a_few_tiles(rows: int, tile_rows: int) -> None:
-    assert kernel.tile_of(rows=rows, element_bytes=2).rows == tile_rows
+@pytest.mark.parametrize(("rows", "most"), [(1, 16), (16, 16), (17, 64), (65, 128), (8192, 128)])
+def test_all_batches_share_a_few_classes(rows: int, most: int) -> None:
+    assert kernel.class_of(rows) == most
 
 
 def test_a_weight_of_another_type_is_refused() -> None:

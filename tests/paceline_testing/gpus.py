@@ -47,8 +47,11 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
         gpu.name: gpu
         for gpu in (
             Gpu("sm_80", 80, 164 * 1024, "mma"),
+            Gpu("sm_86", 86, 100 * 1024, "mma", max_warps=48, max_programs=16),
+            Gpu("sm_89", 89, 100 * 1024, "mma", max_warps=48, max_programs=24),
             Gpu("sm_90", 90, 228 * 1024, "wgmma"),
             Gpu("sm_100", 100, 228 * 1024, "tcgen05", tensor_columns=512),
+            Gpu("sm_120", 120, 100 * 1024, "mma", max_warps=48, max_programs=24),
         )
     }
 )

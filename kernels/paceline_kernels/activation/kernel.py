@@ -6,8 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
-
-BLOCK = 1024
+from paceline_kernels.tuned import blocks_of
 
 
 @triton.jit
@@ -49,7 +48,15 @@ def _launch(x: Tensor, *, is_gelu: bool) -> Tensor:
         raise ValueError(f"x must have an even number of columns, gate then up, got {width}")
     features = width // 2
     out = torch.empty((num_tokens, features), dtype=x.dtype, device=x.device)
-    _gate_mul_kernel[num_tokens, triton.cdiv(features, BLOCK)](
-        x, out, features, BLOCK=BLOCK, IS_GELU=is_gelu, enable_fp_fusion=True
+    blocks = blocks_of("gate_mul", x.device)
+    columns = blocks["columns"]
+    _gate_mul_kernel[num_tokens, triton.cdiv(features, columns)](
+        x,
+        out,
+        features,
+        BLOCK=columns,
+        IS_GELU=is_gelu,
+        num_warps=blocks["num_warps"],
+        enable_fp_fusion=True,
     )
     return out

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
 from paceline_kernels.paged_kv.kernel import attend
+from paceline_kernels.tuned import blocks_of
 
 MAX_SPLITS = 32
 MIN_SPLITS = 8  # a long context among short ones is the tail of the step: never left in one piece
-WANTED_PROGRAMS = 1024
-MIN_SPLIT_TOKENS = 128  # below it, joining costs more than the part
 
 
 @triton.jit
@@ -175,17 +174,27 @@ def paged_decode_attention(
             f"got {num_q_heads}"
         )
 
+    columns = max(16, triton.next_power_of_2(head_size))  # 16: the least that a dot takes
+    blocks = blocks_of(
+        "decode_attention",
+        q.device,
+        kv="own" if exponents is None else "fp8",
+        bits=8 * q.element_size(),
+        columns=columns,
+    )
+    tile_kv, part_tokens = blocks["tokens"], blocks["part_tokens"]
     max_len = block_table.shape[1] * block_size
     splits = num_splits(
-        rows=rows, num_kv_heads=num_kv_heads, max_len=min(max_len, window or max_len)
+        programs=rows * num_kv_heads,
+        wanted_programs=blocks["programs"],
+        max_len=min(max_len, window or max_len),
+        part_tokens=part_tokens,
     )
     partial = torch.empty(
         (rows, num_q_heads, splits, head_size), dtype=torch.float32, device=q.device
     )
     lse = torch.empty((rows, num_q_heads, splits), dtype=torch.float32, device=q.device)
     out = torch.empty_like(q)
-    columns = max(16, triton.next_power_of_2(head_size))  # 16: the least that a dot takes
-    tile_kv = 64 if head_size * q.element_size() <= 256 else 32
     _attend_split_kernel[rows, num_kv_heads, splits](
         q,
         k_cache,
@@ -203,14 +212,14 @@ def paged_decode_attention(
         HEAD_SIZE=head_size,
         BLOCK_SIZE=block_size,
         SPLITS=splits,
-        MIN_TOKENS=MIN_SPLIT_TOKENS,
+        MIN_TOKENS=part_tokens,
         TILE_Q=16,
         TILE_KV=tile_kv,
         COLUMNS=columns,
         WINDOW=window or 0,
         SOFTCAP=softcap or 0.0,
-        num_warps=4,
-        num_stages=3,
+        num_warps=blocks["num_warps"],
+        num_stages=blocks["num_stages"],
         enable_fp_fusion=True,
     )
     _join_splits_kernel[rows, num_q_heads](
@@ -221,7 +230,7 @@ def paged_decode_attention(
         NUM_Q_HEADS=num_q_heads,
         HEAD_SIZE=head_size,
         SPLITS=splits,
-        MIN_TOKENS=MIN_SPLIT_TOKENS,
+        MIN_TOKENS=part_tokens,
         TILE_KV=tile_kv,
         COLUMNS=columns,
         WINDOW=window or 0,
@@ -231,13 +240,14 @@ def paged_decode_attention(
     return out
 
 
-def num_splits(*, rows: int, num_kv_heads: int, max_len: int) -> int:
+def num_splits(*, programs: int, wanted_programs: int, max_len: int, part_tokens: int) -> int:
     """Parts of the longest context, from shapes alone: enough programs to fill the device.
 
-    A power of two, so that all batch sizes together compile only a few variants.
+    `programs` there are with one part, `part_tokens` a part has at least: below it, joining costs
+    more. A power of two, so that all batch sizes together compile only a few variants.
     """
-    wanted = -(-WANTED_PROGRAMS // max(1, rows * num_kv_heads))
-    useful = -(-max_len // MIN_SPLIT_TOKENS)
+    wanted = -(-wanted_programs // max(1, programs))
+    useful = -(-max_len // part_tokens)
     limit = min(MAX_SPLITS, _power_of_2_from(useful))
     return min(max(_power_of_2_from(wanted), MIN_SPLITS), limit)
 

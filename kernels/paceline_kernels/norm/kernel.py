@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.tuned import blocks_of
 
 MAX_HIDDEN = 16384  # a row is one tile: past this its registers spill
 
@@ -85,6 +86,6 @@ def _launch(
         hidden,
         eps,
         BLOCK=block,
-        num_warps=min(16, max(1, block // 512)),  # 16 elements a thread, two 16-byte loads
+        num_warps=blocks_of("rms_norm", x.device, columns=block)["num_warps"],
         enable_fp_fusion=True,
     )

@@ -6,7 +6,6 @@ each chunk wastes at most one program, which leaves at once.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 import triton
@@ -15,17 +14,9 @@ from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
 from paceline_kernels.paged_kv.kernel import attend
+from paceline_kernels.tuned import blocks_of
 
 MIN_SEQS = 256  # one compiled variant for every usual batch: nothing compiles while serving
-
-
-class Tile(NamedTuple):
-    """How much a program holds at a time, and the warps that hold it."""
-
-    rows: int
-    tokens: int
-    num_warps: int
-    num_stages: int
 
 
 # What changes from step to step is not compiled in, as for MIN_SEQS.
@@ -143,10 +134,15 @@ def paged_prefill_attention(
         )
 
     out = torch.zeros_like(q)  # no program owns the tokens past the last chunk
-    tile = tile_of(
-        head_size=head_size, element_bytes=q.element_size(), is_fp8=exponents is not None
+    columns = max(16, triton.next_power_of_2(head_size))  # 16: the least that a dot takes
+    tile = blocks_of(
+        "prefill_attention",
+        q.device,
+        kv="own" if exponents is None else "fp8",
+        bits=8 * q.element_size(),
+        columns=columns,
     )
-    num_programs = num_tokens // (tile.rows // group) + num_seqs
+    num_programs = num_tokens // (tile["rows"] // group) + num_seqs
     _prefill_kernel[num_programs, num_kv_heads](
         q,
         k_cache,
@@ -165,23 +161,13 @@ def paged_prefill_attention(
         HEAD_SIZE=head_size,
         BLOCK_SIZE=block_size,
         SEQS=max(MIN_SEQS, triton.next_power_of_2(num_seqs)),
-        TILE_Q=tile.rows,
-        TILE_KV=tile.tokens,
-        COLUMNS=max(16, triton.next_power_of_2(head_size)),  # 16: the least that a dot takes
+        TILE_Q=tile["rows"],
+        TILE_KV=tile["tokens"],
+        COLUMNS=columns,
         WINDOW=window or 0,
         SOFTCAP=softcap or 0.0,
-        num_warps=tile.num_warps,
-        num_stages=tile.num_stages,
+        num_warps=tile["num_warps"],
+        num_stages=tile["num_stages"],
         enable_fp_fusion=True,
     )
     return out
-
-
-def tile_of(*, head_size: int, element_bytes: int, is_fp8: bool = False) -> Tile:
-    """Choose a tile whose sums stay in registers."""
-    if element_bytes > 2:
-        return Tile(rows=32, tokens=32, num_warps=4, num_stages=2)
-    if head_size > 128:
-        # What becomes of FP8 stays in registers too: with 32 tokens they spill.
-        return Tile(rows=64, tokens=16 if is_fp8 else 32, num_warps=8, num_stages=2)
-    return Tile(rows=128, tokens=64, num_warps=8, num_stages=2)

@@ -1,7 +1,5 @@
 """A matrix product with a weight in INT8 or FP8 in Triton, and its launcher."""
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -9,19 +7,10 @@ from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
 from paceline_kernels.fp8 import CODES
+from paceline_kernels.tuned import blocks_of
 
-
-class Tile(NamedTuple):
-    """What a program computes at a time, and the warps that hold it."""
-
-    rows: int
-    outputs: int
-    inputs: int
-    num_warps: int
-
-
-# A few sizes, so that all batches together compile only a few variants.
-_TILES = (Tile(16, 64, 128, 4), Tile(64, 128, 64, 4), Tile(128, 128, 64, 8))
+# A few classes, so that all batches together compile only a few variants.
+ROW_CLASSES = (16, 64, 128)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -81,8 +70,9 @@ def quantized_linear(
     if bias is not None:
         expect("bias", bias, shape=(num_out,), dtypes=(x.dtype,), like=x)
     out = torch.empty((rows, num_out), dtype=x.dtype, device=x.device)
-    tile = tile_of(rows=rows, element_bytes=x.element_size())
-    _quantized_linear_kernel[triton.cdiv(rows, tile.rows), triton.cdiv(num_out, tile.outputs)](
+    tile = blocks_of("quantized_linear", x.device, bits=8 * x.element_size(), rows=class_of(rows))
+    grid = triton.cdiv(rows, tile["rows"]), triton.cdiv(num_out, tile["outputs"])
+    _quantized_linear_kernel[grid](
         x,
         weight,
         scales,
@@ -91,18 +81,16 @@ def quantized_linear(
         rows,
         NUM_OUT=num_out,
         NUM_IN=num_in,
-        TILE_ROWS=tile.rows,
-        TILE_OUT=tile.outputs,
-        TILE_IN=tile.inputs,
-        num_warps=tile.num_warps,
-        num_stages=3,
+        TILE_ROWS=tile["rows"],
+        TILE_OUT=tile["outputs"],
+        TILE_IN=tile["inputs"],
+        num_warps=tile["num_warps"],
+        num_stages=tile["num_stages"],
         enable_fp_fusion=True,
     )
     return out
 
 
-def tile_of(*, rows: int, element_bytes: int) -> Tile:
-    """Choose the smallest tile that holds the rows, or the largest; float32 never spills."""
-    if element_bytes > 2:
-        return Tile(16, 32, 32, 4)
-    return next((tile for tile in _TILES if rows <= tile.rows), _TILES[-1])
+def class_of(rows: int) -> int:
+    """Give the smallest class that holds the rows, or the largest."""
+    return next((most for most in ROW_CLASSES if rows <= most), ROW_CLASSES[-1])

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
 from paceline_kernels.fp8.kernel import encode, exponent_of, inverse_scale_of
-
-HEADS_PER_PROGRAM = 16
+from paceline_kernels.tuned import blocks_of
 
 
 # Slices of a step's inputs begin anywhere: their alignment is not compiled in.
@@ -140,7 +139,9 @@ def rope_and_store_kv(
     q = torch.empty((num_tokens, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
     if exponents is not None:
         k_cache, v_cache = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
-    _rope_and_store_kv_kernel[num_tokens, triton.cdiv(num_heads, HEADS_PER_PROGRAM)](
+    half = triton.next_power_of_2(head_size // 2)
+    blocks = blocks_of("rope_and_store_kv", qkv.device, columns=2 * half)
+    _rope_and_store_kv_kernel[num_tokens, triton.cdiv(num_heads, blocks["heads"])](
         qkv,
         positions,
         cos_sin,
@@ -157,8 +158,9 @@ def rope_and_store_kv(
         NUM_KV_HEADS=num_kv_heads,
         HEAD_SIZE=head_size,
         BLOCK_SIZE=block_size,
-        HEADS=HEADS_PER_PROGRAM,
-        HALF=triton.next_power_of_2(head_size // 2),
+        HEADS=blocks["heads"],
+        HALF=half,
+        num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )
     return q

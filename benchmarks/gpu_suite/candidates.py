@@ -1,0 +1,98 @@
+"""What block sizes are tried of, and on what: a bounded list for each class of calls."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import kernel_cases as cases
+from gpu_suite.machine import Machine
+from paceline_kernels.tuned import SPACES, Blocks, Shape
+
+CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
+    "prefill_attention": {
+        "rows": (64, 128),
+        "tokens": (32, 64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (2, 3),
+    },
+    "decode_attention": {
+        "tokens": (32, 64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (2, 3, 4),
+        "part_tokens": (128,),
+        "programs": (1024, 4096),
+    },
+    "quantized_linear": {
+        "outputs": (32, 64, 128),
+        "inputs": (64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (3, 4),
+    },
+    "rms_norm": {"num_warps": (1, 2, 4, 8, 16)},
+    "gate_mul": {"columns": (512, 1024, 2048, 4096), "num_warps": (4, 8)},
+    "rope_and_store_kv": {"heads": (4, 8, 16, 32), "num_warps": (2, 4, 8)},
+}
+_HEADS = {64: (32, 8), 128: (32, 8), 256: (8, 4)}
+"""Query and KV heads of models with heads of such a size: Llama 3.2 1B, 3.1 8B, Gemma 3 4B."""
+_CONTEXTS = (2048,) * 64
+_CHUNKS = ((2048, 2048), (512, 4096))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which blocks serve a class of calls best."""
+
+    kernel: str
+    shape: Shape
+    make: Callable[[], cases.Case]
+
+    @property
+    def name(self) -> str:
+        """For a person."""
+        return ", ".join((self.kernel, *(f"{key} {value}" for key, value in self.shape.items())))
+
+    def candidates(self, standing: Blocks) -> Iterator[Blocks]:
+        """Give the blocks that serve today, then others."""
+        yield standing
+        space, choices = SPACES[self.kernel].blocks, CHOICES[self.kernel]
+        for values in product(*choices.values()):
+            blocks = {**standing, **dict(zip(choices, values, strict=True))}
+            if blocks != standing and all(blocks[name] in space[name] for name in blocks):
+                yield blocks
+
+
+def questions(machine: Machine, *, has_fp8: bool) -> Iterator[Question]:
+    """Every class that models of today make, each with a case that fills a GPU."""
+    dry = machine.is_dry
+    bits = 8 * machine.dtype.itemsize
+    for size, (num_q, num_kv) in _HEADS.items():
+        model = cases.Model(f"heads of {size}", 48, 80, *((4, 2) if dry else (num_q, num_kv)), size)
+        layer = cases.Layer(model, machine.dtype, machine.device)
+        for is_fp8 in (False, True) if has_fp8 else (False,):
+            classes: Shape = {"kv": "fp8" if is_fp8 else "own", "bits": bits, "columns": size}
+            chunks = ((5, 20),) if dry else _CHUNKS
+            make = partial(cases.prefill_case, layer, chunks, is_fp8=is_fp8)
+            yield Question("prefill_attention", classes, make)
+            contexts = (20, 3) if dry else _CONTEXTS
+            make = partial(cases.decode_case, layer, contexts, is_fp8=is_fp8)
+            yield Question("decode_attention", classes, make)
+        make = partial(cases.rotary_case, layer, 3 if dry else 4096)
+        yield Question("rope_and_store_kv", {"columns": size}, make)
+    yield from _products_and_rows(machine, bits)
+
+
+def _products_and_rows(machine: Machine, bits: int) -> Iterator[Question]:
+    dry = machine.is_dry
+    model = cases.Model("llama-3.1-8b", *((48, 80) if dry else (4096, 14336)), 32, 8, 128)
+    layer = cases.Layer(model, machine.dtype, machine.device)
+    for rows in (16, 64, 128):
+        make = partial(cases.int8_case, layer, rows if rows < 128 else 2 * rows)
+        yield Question("quantized_linear", {"bits": bits, "rows": rows}, make)
+    yield Question("gate_mul", {}, partial(cases.activation_case, layer, 3 if dry else 4096))
+    for hidden in (1024, 2048, 4096, 8192):
+        wide = cases.Layer(
+            cases.Model(f"hidden {hidden}", hidden, 80, 32, 8, 128), machine.dtype, machine.device
+        )
+        make = partial(cases.norm_case, wide, 3 if dry else 4096)
+        yield Question("rms_norm", {"columns": hidden}, make)

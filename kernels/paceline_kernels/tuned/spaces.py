@@ -1,0 +1,85 @@
+"""What the table of blocks may say: the shape classes of each kernel, and the sizes it may take."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+
+Shape = Mapping[str, int | str]
+"""A class of calls: `{"columns": 128, "bits": 16, "kv": "own"}`."""
+Blocks = Mapping[str, int]
+"""What a program holds at a time: `{"rows": 128, "tokens": 64, "num_warps": 8, …}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """One kernel's."""
+
+    classes: Mapping[str, tuple[int | str, ...]]
+    """Values that tell calls apart, in the order of what they demand of a program."""
+    blocks: Mapping[str, tuple[int, ...]]
+    """Values that each size may have; each is a power of two."""
+
+    def shapes(self) -> Iterator[Shape]:
+        """Every class of calls, the most demanding last."""
+        for values in product(*self.classes.values()):
+            yield dict(zip(self.classes, values, strict=True))
+
+
+def _powers(first: int, last: int) -> tuple[int, ...]:
+    return tuple(1 << n for n in range(first.bit_length() - 1, last.bit_length()))
+
+
+_WARPS = _powers(1, 16)
+_STAGES = (1, 2, 3, 4, 5)
+# `columns` is the power of two that holds a row: of a head, or of the hidden state.
+# `kv` is how keys and values lie in the cache: in the queries' own type, or in FP8.
+_ATTENTION: Mapping[str, tuple[int | str, ...]] = {
+    "kv": ("own", "fp8"),
+    "bits": (16, 32),
+    "columns": _powers(16, 256),
+}
+
+SPACES: Mapping[str, Space] = MappingProxyType(
+    {
+        "prefill_attention": Space(
+            classes=_ATTENTION,
+            blocks={
+                "rows": _powers(16, 256),
+                "tokens": _powers(16, 128),
+                "num_warps": _WARPS,
+                "num_stages": _STAGES,
+            },
+        ),
+        "decode_attention": Space(
+            classes=_ATTENTION,
+            blocks={
+                "tokens": _powers(16, 128),
+                "num_warps": _WARPS,
+                "num_stages": _STAGES,
+                # Least tokens in a part of a context, and programs that a step is cut into.
+                "part_tokens": _powers(32, 1024),
+                "programs": _powers(128, 8192),
+            },
+        ),
+        "quantized_linear": Space(
+            # At most so many rows, the last of them also for more.
+            classes={"bits": (16, 32), "rows": (16, 64, 128)},
+            blocks={
+                "rows": _powers(16, 256),
+                "outputs": _powers(16, 256),
+                "inputs": _powers(16, 256),
+                "num_warps": _WARPS,
+                "num_stages": _STAGES,
+            },
+        ),
+        "rms_norm": Space(
+            classes={"columns": _powers(1, 16384)}, blocks={"num_warps": _powers(1, 32)}
+        ),
+        "gate_mul": Space(classes={}, blocks={"columns": _powers(128, 8192), "num_warps": _WARPS}),
+        "rope_and_store_kv": Space(
+            classes={"columns": _powers(1, 256)},
+            blocks={"heads": _powers(1, 64), "num_warps": _WARPS},
+        ),
+    }
+)

@@ -1,0 +1,168 @@
+"""Every launcher called as the engine does, on small tensors: for who compiles and no more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
+from paceline_kernels.checks import Exponents
+from paceline_kernels.decode_attention.kernel import paged_decode_attention
+from paceline_kernels.fp8 import CODES, EXPONENTS
+from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
+from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
+from paceline_kernels.quantized.kernel import quantized_linear
+from paceline_kernels.rotary.kernel import rope_and_store_kv
+
+_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a model that a kernel is compiled for."""
+
+    name: str
+    hidden: int
+    features: int
+    num_q_heads: int
+    num_kv_heads: int
+    head_size: int
+    has_qk_norm: bool = False
+    is_gemma: bool = False
+    """Norms with float32 weights, GELU, a window and a soft cap."""
+    dtype: torch.dtype = torch.bfloat16
+    has_fp8: bool = False
+    """Of keys and values."""
+
+
+SHAPES = (
+    Shape("smollm2-135m", 576, 1536, 9, 3, 64),
+    Shape("llama-3.1-8b", 4096, 14336, 32, 8, 128),
+    Shape("qwen3-0.6b", 1024, 3072, 16, 8, 128, has_qk_norm=True),
+    Shape("head-96", 3072, 8192, 32, 32, 96),
+    Shape("head-256", 2560, 10240, 8, 4, 256),
+    Shape("gemma-3-4b", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True),
+    Shape("smollm2-fp8", 576, 1536, 9, 3, 64, has_fp8=True),
+    Shape("llama-fp8", 4096, 14336, 32, 8, 128, has_fp8=True),
+    Shape("qwen3-fp8", 1024, 3072, 16, 8, 128, has_qk_norm=True, has_fp8=True),
+    Shape("head-96-fp8", 3072, 8192, 32, 32, 96, has_fp8=True),
+    Shape("gemma-fp8", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True, has_fp8=True),
+    Shape("llama-f16-fp8", 4096, 14336, 32, 8, 128, dtype=torch.float16, has_fp8=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """The launchers of one shape, for a step of so many rows."""
+
+    shape: Shape
+    rows: int = 3
+    max_blocks: int = 256
+
+    def all(self) -> None:
+        """Call every one."""
+        self.rms_norm()
+        self.quantized_linear()
+        self.gate_mul()
+        self.rope_and_store_kv()
+        self.decode_attention()
+        self.prefill_attention()
+
+    def rms_norm(self) -> None:
+        """With a residual and without."""
+        x, weight = self._floats(self.rows, self.shape.hidden), self._norm(self.shape.hidden)
+        rms_norm(x, weight, 1e-5)
+        add_rms_norm(x, x, weight, 1e-5)
+
+    def quantized_linear(self) -> None:
+        """In INT8, or in FP8 where keys and values are."""
+        weight = torch.zeros(self.shape.hidden, self.shape.features, dtype=torch.int8)
+        weight = weight.to(CODES) if self.shape.has_fp8 else weight
+        x = self._floats(self.rows, self.shape.features)
+        quantized_linear(x, weight, torch.zeros(self.shape.hidden))
+
+    def gate_mul(self) -> None:
+        """Of the model's activation."""
+        gate = gelu_tanh_mul if self.shape.is_gemma else silu_mul
+        gate(self._floats(self.rows, 2 * self.shape.features))
+
+    def rope_and_store_kv(self) -> None:
+        """Into the cache as it lies."""
+        shape = self.shape
+        k_cache, v_cache, exponents = self._caches()
+        norm = self._norm(shape.head_size) if shape.has_qk_norm else None
+        num_heads = shape.num_q_heads + 2 * shape.num_kv_heads
+        rope_and_store_kv(
+            self._floats(self.rows, num_heads * shape.head_size),
+            self._ints(self.rows, dtype=torch.int64),
+            torch.zeros(64, shape.head_size),
+            self._ints(self.rows, dtype=torch.int64),
+            k_cache,
+            v_cache,
+            num_q_heads=shape.num_q_heads,
+            num_kv_heads=shape.num_kv_heads,
+            q_norm=norm,
+            k_norm=norm,
+            exponents=exponents,
+        )
+
+    def decode_attention(self) -> None:
+        """A token a row."""
+        k_cache, v_cache, exponents = self._caches()
+        table, lens = self._ints(self.rows, self.max_blocks), self._ints(self.rows)
+        q = self._queries()
+        paged_decode_attention(q, k_cache, v_cache, table, lens, 0.125, *self._bounds, exponents)
+
+    def prefill_attention(self) -> None:
+        """A chunk a row."""
+        k_cache, v_cache, exponents = self._caches()
+        table, lens = self._ints(self.rows, self.max_blocks), self._ints(self.rows)
+        starts, bounds = self._ints(self.rows + 1), self._bounds
+        q = self._queries()
+        paged_prefill_attention(q, k_cache, v_cache, table, starts, lens, 0.125, *bounds, exponents)
+
+    @property
+    def _bounds(self) -> tuple[int | None, float | None]:
+        return (1024, 50.0) if self.shape.is_gemma else (None, None)
+
+    def _queries(self) -> Tensor:
+        return self._floats(self.rows, self.shape.num_q_heads, self.shape.head_size)
+
+    def _floats(self, *sizes: int) -> Tensor:
+        return torch.zeros(sizes, dtype=self.shape.dtype)
+
+    def _norm(self, size: int) -> Tensor:
+        return torch.zeros(size, dtype=torch.float32 if self.shape.is_gemma else self.shape.dtype)
+
+    def _ints(self, *sizes: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        # Odd batches leave out their first row, and with it the alignment.
+        skipped = self.rows % 2
+        return torch.zeros(sizes[0] + skipped, *sizes[1:], dtype=dtype)[skipped:]
+
+    def _caches(self) -> tuple[Tensor, Tensor, Exponents]:
+        sizes = (4, _BLOCK_SIZE, self.shape.num_kv_heads, self.shape.head_size)
+        k_cache, v_cache = self._floats(2, *sizes).unbind()
+        if not self.shape.has_fp8:
+            return k_cache, v_cache, None
+        exponents = torch.zeros(2, *sizes[:3], dtype=EXPONENTS)
+        return k_cache.to(CODES), v_cache.to(CODES), (exponents[0], exponents[1])
+
+
+def launch_class(kernel: str, classes: Mapping[str, int | str]) -> None:
+    """Call the launcher of one kernel as a call of this class does: `paceline_kernels.tuned`."""
+    columns = int(classes.get("columns", 128))
+    head = columns if kernel != "rms_norm" else 64
+    shape = Shape(
+        name="class",
+        hidden=columns if kernel == "rms_norm" else 4096,
+        features=4096,
+        num_q_heads=32,
+        num_kv_heads=8,
+        head_size=head,
+        # A window and a soft cap take registers, too.
+        is_gemma=True,
+        dtype=torch.float32 if classes.get("bits") == 32 else torch.bfloat16,
+        has_fp8=classes.get("kv") == "fp8",
+    )
+    getattr(Launches(shape, rows=int(classes.get("rows", 3))), kernel)()
