@@ -1,4 +1,4 @@
-"""What one step costs on the host: scheduling, settling and recording, without a model.
+"""What one step costs on the host: scheduling, preparing, settling and recording, without a model.
 
 `python benchmarks/host.py` prints a line per number of running sequences: the median and the 99th
 percentile of a decode step's host time, with the fitted pacer asked in every step and the garbage
@@ -11,10 +11,14 @@ import statistics
 import time
 from dataclasses import dataclass
 
+import torch
+
 from paceline_engine.collector import QuietCollector
 from paceline_engine.engine import Engine
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import make_pacer
+from paceline_engine.running.device_tables import DeviceTables
+from paceline_engine.running.row_book import RowBook
 from paceline_engine.scheduling.batch import Batch
 from paceline_engine.wire import ModelInfo, Sampling, Submit
 
@@ -42,6 +46,27 @@ class InstantRunner:
         return [1 if piece.samples else None for piece in batch.slices]
 
 
+class StagingRunner(InstantRunner):
+    """Prepares what a model's runner does, and stages it."""
+
+    def __init__(self, capacity: Capacity, vocab_size: int) -> None:
+        num_rows, block_size = capacity.max_batch_size, capacity.block_size
+        num_columns = -(-capacity.max_model_len // block_size)
+        self._book = RowBook(num_rows, num_columns, block_size, vocab_size)
+        self._tables = DeviceTables(
+            num_rows, num_columns, block_size, capacity.max_token_budget, torch.device("cpu")
+        )
+
+    def run(self, batch: Batch) -> list[int | None]:
+        """Sample where sampling is wanted."""
+        self._tables.stage(self._book.prepare(batch), write=_launch_nothing)
+        return super().run(batch)
+
+
+def _launch_nothing(*_: torch.Tensor) -> None:
+    """In place of the kernel, whose reference would take the host's time."""
+
+
 def an_info(max_model_len: int) -> ModelInfo:
     """Describe a model of a common size on a GPU."""
     return ModelInfo(
@@ -60,7 +85,7 @@ def an_info(max_model_len: int) -> ModelInfo:
     )
 
 
-def decode_host_times(running: int, steps: int) -> HostTimes:
+def decode_host_times(running: int, steps: int, *, has_inputs: bool = True) -> HostTimes:
     """Measure the host time of `steps` decode steps with `running` sequences."""
     max_model_len = PROMPT_TOKENS + WARM_UP_STEPS + steps + BLOCK_SIZE
     capacity = Capacity(
@@ -72,7 +97,7 @@ def decode_host_times(running: int, steps: int) -> HostTimes:
     )
     info = an_info(max_model_len)
     engine = Engine(
-        InstantRunner(),
+        StagingRunner(capacity, info.vocab_size) if has_inputs else InstantRunner(),
         info,
         capacity,
         make_pacer(info, capacity),
@@ -112,12 +137,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--running", type=int, nargs="+", default=[1, 16, 64, 256, 1024])
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--no-inputs", action="store_true")
     arguments = parser.parse_args()
     print(
         f"{'running':>8} {'wall p50':>8} {'p99 ms':>8} {'cpu p50':>8} {'p99 ms':>8} target   gc ms"
     )
     for running in arguments.running:
-        times = decode_host_times(running, arguments.steps)
+        has_inputs = not arguments.no_inputs
+        times = decode_host_times(running, arguments.steps, has_inputs=has_inputs)
         print(
             f"{running:>8} {p50_p99(times.wall_ms):>17} {p50_p99(times.cpu_ms):>17} "
             f"{TARGET_MS.get(running, ''):>6} {times.gc_pause_ms:>7.2f}",

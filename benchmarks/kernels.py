@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import torch
 import triton
 from torch import Tensor
 
+from input_cases import input_cases_of
 from kernel_cases import Case, Layer, Load, Model, cases_of
 
 ERROR_LIMITS = {torch.bfloat16: 1e-2, torch.float32: 1e-5}
@@ -87,7 +89,8 @@ def main() -> None:
     figures = []
     for model in DRY_MODELS if options.dry else MODELS:
         layer = Layer(model, dtype, device)
-        for case in cases_of(layer, DRY_LOAD if options.dry else LOAD):
+        load = DRY_LOAD if options.dry else LOAD
+        for case in chain(cases_of(layer, load), input_cases_of(layer, load)):
             figures.append(measure(case, ERROR_LIMITS[dtype], ceiling))
             print(line_of(figures[-1]), flush=True)
     if options.json:

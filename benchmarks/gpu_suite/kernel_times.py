@@ -7,6 +7,7 @@ from itertools import chain
 
 import torch
 
+import input_cases
 import kernel_cases as cases
 from gpu_suite import names
 from gpu_suite.machine import Machine
@@ -25,6 +26,8 @@ POINTWISE_CASES = {
     "silu_mul": cases.activation_case,
     "gelu_tanh_mul": cases.gelu_case,
     "rope_and_store_kv": cases.rotary_case,
+    "lay_out_step": input_cases.step_case,
+    "write_rows": input_cases.writes_case,
 }
 CONTEXTS = {"1 x 32k": (1, 32768), "16 x 8k": (16, 8192), "64 x 1k": (64, 1024)}
 CONTEXTS["256 x 1k"] = (256, 1024)

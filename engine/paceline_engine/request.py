@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 
 from paceline_engine.constraint import Constraint
 from paceline_engine.kv_cache.block import BlockHash
 from paceline_engine.limits import Lane
 from paceline_engine.wire import FinishReason, Likelihood, Sampling
+
+_stays = count(1)
 
 
 class State(Enum):
@@ -44,6 +47,8 @@ class Request:
     """Of these, prompt tokens taken from the prefix cache."""
     row: int | None = None
     """The row held while running, in [0, capacity.max_batch_size)."""
+    stay: int = field(default_factory=_stays.__next__)
+    """Unlike any other's, and new with every row: what a runner keeps of a row holds for a stay."""
     block_ids: list[int] = field(default_factory=list)
     """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
     block_hashes: list[BlockHash] = field(default_factory=list)
@@ -83,6 +88,11 @@ class Request:
         if self.sampling.prompt_logprobs is not None or self.sampling.pooling == "mean":
             # A prefix that was found would not be computed, and so neither scored nor pooled.
             self.cache_salt = f"{self.id} {self.cache_salt}"
+
+    def enter(self, row: int) -> None:
+        """Hold a row, until it is taken away."""
+        self.state = State.RUNNING
+        self.row, self.stay = row, next(_stays)
 
     @property
     def num_remaining(self) -> int:

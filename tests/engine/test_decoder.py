@@ -17,10 +17,12 @@ from paceline_engine.request import Request
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_attention import CpuAttention
 from paceline_engine.running.cpu_backend import cpu_attention
-from paceline_engine.running.inputs import prepare
+from paceline_engine.running.device_tables import DeviceTables
+from paceline_engine.running.host_tables import HostTables
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.native_attention import NativeAttention
 from paceline_engine.running.ops import CpuOps, KernelOps
+from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.scheduling.batch import Batch, Slice
@@ -29,6 +31,7 @@ from paceline_kernels.cpu import LANES, NativeOps, native_ops
 from paceline_testing.tiny_model import Family, make_tiny_model
 
 BLOCK_SIZE = 4
+NUM_ROWS = 4
 CPU = torch.device("cpu")
 ATTENTION = {"torch": CpuAttention, "compiled": NativeAttention, "kernels": KernelAttention}
 LLAMA3_ROPE = {
@@ -107,17 +110,26 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
         else cpu_attention(config, ops, kv, tables, torch.float32)
     )
     assert isinstance(attention, ATTENTION[back_end]) or config.attention_softcap
-    return ModelRunner(decoder, attention, Sampler((), b"salt"), BLOCK_SIZE)
+    num_columns = -(-config.max_len // BLOCK_SIZE)
+    return ModelRunner(
+        decoder,
+        attention,
+        Sampler((), b"salt"),
+        RowBook(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size),
+        DeviceTables(NUM_ROWS, num_columns, BLOCK_SIZE, 64, CPU)
+        if back_end == "kernels"
+        else HostTables(NUM_ROWS, num_columns, BLOCK_SIZE),
+    )
 
 
-def _request(name: str, token_ids: list[int], block_ids: list[int]) -> Request:
+def _request(name: str, token_ids: list[int], row: int, block_ids: list[int]) -> Request:
     sampling = Sampling(max_tokens=1, temperature=0.0)
-    return Request(name, token_ids, len(token_ids), sampling, block_ids=block_ids)
+    return Request(name, token_ids, len(token_ids), sampling, row=row, block_ids=block_ids)
 
 
 def _logits(runner: ModelRunner, slices: Sequence[Slice]) -> torch.Tensor:
     batch = Batch(tuple(slices), sum(piece.is_decode for piece in slices))
-    return runner.logits(prepare(batch, BLOCK_SIZE, vocab_size=300))
+    return runner.logits(batch)
 
 
 @pytest.mark.parametrize("back_end", ATTENTION)
@@ -135,6 +147,7 @@ def test_logits_equal_those_of_transformers(tmp_path: Path, name: str, back_end:
         _request(
             name,
             torch.randint(300, (length,), generator=torch.Generator().manual_seed(i)).tolist(),
+            i,
             [shuffled.pop() for _ in range(-(-length // BLOCK_SIZE))],
         )
         for i, (name, length) in enumerate(lengths.items())

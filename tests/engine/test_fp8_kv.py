@@ -13,9 +13,10 @@ from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.request import Request
 from paceline_engine.running.cpu_attention import CpuAttention
-from paceline_engine.running.inputs import prepare
+from paceline_engine.running.host_tables import HostTables
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.native_attention import NativeAttention
+from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.settings import KvCacheDtype, Settings
@@ -43,12 +44,12 @@ def _logits(loaded: LoadedModel, token_ids: list[int]) -> torch.Tensor:
     """Of the last token, decoded over the stored prompt."""
     blocks = list(range(1, 2 + len(token_ids) // 16))
     sampling = Sampling(max_tokens=1, temperature=0.0)
-    request = Request("r", token_ids, len(token_ids), sampling, block_ids=blocks)
-    last, vocab_size = len(token_ids) - 1, loaded.info.vocab_size
-    prompt = Batch((Slice(request, 0, last, samples=True, is_decode=False),), num_decodes=0)
-    loaded.runner.logits(prepare(prompt, 16, vocab_size))
+    request = Request("r", token_ids, len(token_ids), sampling, row=0, block_ids=blocks)
+    last = len(token_ids) - 1
+    prompt = Batch((Slice(request, 0, last, samples=False, is_decode=False),), num_decodes=0)
+    loaded.runner.logits(prompt)
     decode = Batch((Slice(request, last, 1, samples=True, is_decode=True),), num_decodes=1)
-    return loaded.runner.logits(prepare(decode, 16, vocab_size))
+    return loaded.runner.logits(decode)
 
 
 def _answers(engine: Engine) -> tuple[list[list[int]], int]:
@@ -120,7 +121,8 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
     ):
         for tensor in kv.all:
             tensor.zero_()
-        runner = ModelRunner(decoder, attention, sampler, 16)
+        book = RowBook(1, 8, 16, config.vocab_size)
+        runner = ModelRunner(decoder, attention, sampler, book, HostTables(1, 8, 16))
 
         seen = _logits(
             LoadedModel(runner, loaded.info, loaded.capacity, loaded.tokenizer), token_ids

@@ -19,7 +19,6 @@ from paceline_engine.model.layers.quantized_linear import (
 )
 from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.request import Request
-from paceline_engine.running.inputs import prepare
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.settings import Quantization, Settings
 from paceline_engine.wire import Sampling
@@ -113,12 +112,13 @@ def test_a_models_logits_stay_near_those_in_float32(
     """Three layers of random weights, each product within about a hundredth of its size."""
     make_tiny_model(tmp_path, family, head_dim=16)  # type: ignore[arg-type]
     token_ids = torch.randint(300, (30,), generator=torch.Generator().manual_seed(3)).tolist()
-    request = Request("r", token_ids, 30, Sampling(max_tokens=1, temperature=0.0), block_ids=[1, 2])
+    request = Request(
+        "r", token_ids, 30, Sampling(max_tokens=1, temperature=0.0), row=0, block_ids=[1, 2]
+    )
     batch = Batch((Slice(request, 0, 30, samples=True, is_decode=False),), num_decodes=0)
 
     exact, near = (
-        _load(tmp_path, quantization).runner.logits(prepare(batch, 16, 300))
-        for quantization in ("none", to)
+        _load(tmp_path, quantization).runner.logits(batch) for quantization in ("none", to)
     )
 
     error = float((near - exact).norm() / exact.norm())
@@ -184,12 +184,11 @@ def test_the_embedded_model_hardly_changes_its_mind(to: Quantization, bound: flo
         token_ids = tokenizer.encode(prompt).ids
         blocks = list(range(-(-len(token_ids) // 16)))
         sampling = Sampling(max_tokens=1, temperature=0.0)
-        request = Request("r", token_ids, len(token_ids), sampling, block_ids=blocks)
+        request = Request("r", token_ids, len(token_ids), sampling, row=0, block_ids=blocks)
         batch = Batch(
             (Slice(request, 0, len(token_ids), samples=True, is_decode=False),), num_decodes=0
         )
-        inputs = prepare(batch, 16, exact.info.vocab_size)
-        p, q = (loaded.runner.logits(inputs).log_softmax(dim=-1) for loaded in (exact, near))
+        p, q = (loaded.runner.logits(batch).log_softmax(dim=-1) for loaded in (exact, near))
         divergences.append(float((p.exp() * (p - q)).sum()))
 
     assert exact.info.weight_bytes > 2.4 * near.info.weight_bytes

@@ -1,7 +1,8 @@
 """Whatever arrives, leaves and changes: no block, no token and no request is lost.
 
 The runner keeps tokens where a model keeps keys and values and reads every context back, so a block
-that is shared wrongly, freed early or written twice shows as a wrong token.
+that is shared wrongly, freed early or written twice shows as a wrong token. Beside it the arrays of
+every step are made from rows that live on, and must be those made anew.
 """
 
 from collections import Counter
@@ -26,7 +27,8 @@ from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.scheduling.waiting import LANES
 from paceline_engine.wire import SetLimits, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
-from paceline_testing.fake_runner import FakeSwapper, right_at
+from paceline_testing.fake_runner import FakeRunner, FakeSwapper, right_at
+from paceline_testing.row_checker import RowChecker
 
 SCHEDULINGS: tuple[Scheduling, ...] = ("continuous", "continuous", "dynamic", "static")
 GUESSING = ((0, None), (3, None), (3, 6), (7, 8), (5, 0))
@@ -141,15 +143,23 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.is_paced = scheduling == "continuous"
         self.num_slots = num_slots
+        self.rows = self.check_rows_of(self.under_test.runner, tokens_stay=True)
         self.under_test.runner.before_run = self.check_batch
+        if (guesser := self.under_test.guesser) is not None:
+            guesser.before_run = self.check_rows_of(guesser, tokens_stay=False).check
         self.engine = self.under_test.engine
         self.submitted: dict[str, Submit] = {}
         self.aborted: set[str] = set()
         self.epoch = 0
         self.running_before = 0
 
+    def check_rows_of(self, runner: FakeRunner, *, tokens_stay: bool) -> RowChecker:
+        capacity = self.under_test.capacity
+        return RowChecker(capacity, runner.vocab_size, runner.choose, tokens_stay=tokens_stay)
+
     def check_batch(self, batch: Batch) -> None:
         """Called by the runner with each batch that the scheduler has made."""
+        self.rows.check(batch)
         limits = self.engine.control.limits
         decodes = batch.num_decodes + batch.num_drafted
         allowed = max(min(limits.token_budget, self.pacer.allowed), decodes + 1)

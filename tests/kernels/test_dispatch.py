@@ -11,6 +11,7 @@ import paceline_kernels
 from paceline_kernels import (
     activation,
     decode_attention,
+    input_prep,
     norm,
     prefill_attention,
     quantized,
@@ -19,6 +20,7 @@ from paceline_kernels import (
 from paceline_kernels.activation import kernel as activation_kernel
 from paceline_kernels.decode_attention import kernel as decode_kernel
 from paceline_kernels.dispatch import by_device, launcher
+from paceline_kernels.input_prep import kernel as input_kernel
 from paceline_kernels.norm import kernel as norm_kernel
 from paceline_kernels.prefill_attention import kernel as prefill_kernel
 from paceline_kernels.quantized import kernel as quantized_kernel
@@ -27,6 +29,7 @@ from paceline_kernels.rotary import kernel as rotary_kernel
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
     "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
+    "lay_out_step": (input_prep.reference_lay_out_step, input_kernel.lay_out_step),
     "quantized_linear": (quantized.reference_quantized_linear, quantized_kernel.quantized_linear),
     "paged_decode_attention": (
         decode_attention.reference_paged_decode_attention,
@@ -39,6 +42,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rms_norm": (norm.reference_rms_norm, norm_kernel.rms_norm),
     "rope_and_store_kv": (rotary.reference_rope_and_store_kv, rotary_kernel.rope_and_store_kv),
     "silu_mul": (activation.reference_silu_mul, activation_kernel.silu_mul),
+    "write_rows": (input_prep.reference_write_rows, input_kernel.write_rows),
 }
 
 

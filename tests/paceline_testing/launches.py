@@ -10,6 +10,7 @@ from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
 from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
 from paceline_kernels.fp8 import CODES, EXPONENTS
+from paceline_kernels.input_prep.kernel import lay_out_step, write_rows
 from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
@@ -65,6 +66,7 @@ class Launches:
         self.rms_norm()
         self.quantized_linear()
         self.gate_mul()
+        self.input_prep()
         self.rope_and_store_kv()
         self.decode_attention()
         self.prefill_attention()
@@ -86,6 +88,27 @@ class Launches:
         """Of the model's activation."""
         gate = gelu_tanh_mul if self.shape.is_gemma else silu_mul
         gate(self._floats(self.rows, 2 * self.shape.features))
+
+    def input_prep(self) -> None:
+        """Out of one buffer, whatever lies before."""
+        tables = torch.zeros(4, self.max_blocks, dtype=torch.int32)
+        longs = [self._ints(self.rows + bound, dtype=torch.int64) for bound in (0, 0, 1, 0)]
+        write_rows(tables, longs[0], longs[1], longs[2], longs[3])
+        lay_out_step(
+            tables,
+            torch.zeros(4, dtype=torch.int64),
+            longs[0],
+            longs[1],
+            longs[2],
+            longs[3],
+            block_size=_BLOCK_SIZE,
+            max_count=self.rows,
+            token_ids=longs[0],
+            positions=longs[1],
+            slots=longs[3],
+            block_table=self._ints(self.rows, self.max_blocks),
+            context_lens=self._ints(self.rows),
+        )
 
     def rope_and_store_kv(self) -> None:
         """Into the cache as it lies."""

@@ -20,10 +20,14 @@ from paceline_engine.model.sharding import shard_of
 from paceline_engine.model.weights import as_it_is, build_decoder
 from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.cpu_backend import cpu_attention
+from paceline_engine.running.device_tables import DeviceTables
 from paceline_engine.running.host_blocks import HostBlocks
+from paceline_engine.running.host_tables import HostTables
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.ops import ops_for
+from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
+from paceline_engine.running.step_tensors import RowTables
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_engine.wire import ModelInfo
@@ -90,17 +94,37 @@ class Assembly:
         *,
         adapters: LoraAdapters | None = None,
         group: Group | None = None,
+        tokens_stay: bool = True,
     ) -> ModelRunner:
-        """Put together what computes the steps."""
-        config = decoder.config
-        tables = rotations(config, capacity.max_model_len).to(self.device)
+        """Put together what computes the steps.
+
+        `tokens_stay`: a request goes on with what this runner samples for it.
+        """
+        config, group = decoder.config, group or Group()
+        angles = rotations(config, capacity.max_model_len).to(self.device)
         attention: AttentionBackend
         if self.device.type == "cpu":
-            attention = cpu_attention(config, decoder.ops, kv, tables, self.dtype)
+            attention = cpu_attention(config, decoder.ops, kv, angles, self.dtype)
         else:
-            attention = KernelAttention(config, kv, tables)
+            attention = KernelAttention(config, kv, angles)
+        num_rows, block_size = capacity.max_batch_size, capacity.block_size
+        num_columns = -(-capacity.max_model_len // block_size)
+        book = RowBook(
+            num_rows,
+            num_columns,
+            block_size,
+            config.vocab_size,
+            # Ranks above 0 do not learn what is sampled but from rank 0.
+            tokens_stay=tokens_stay and group.size == 1,
+        )
+        tables: RowTables
+        if self.device.type == "cpu":
+            tables = HostTables(num_rows, num_columns, block_size)
+        else:
+            num_tokens = max(capacity.max_token_budget, num_rows)
+            tables = DeviceTables(num_rows, num_columns, block_size, num_tokens, self.device)
         return ModelRunner(
-            decoder, attention, sampler, capacity.block_size, adapters=adapters, group=group
+            decoder, attention, sampler, book, tables, adapters=adapters, group=group
         )
 
     def info(

@@ -135,7 +135,10 @@ def load_checkpoint(
     loaded_draft = None
     if draft is not None and guesser is not None:
         loaded_draft = LoadedDraft(
-            parts.runner(guesser, parts.kv(guesser, capacity), capacity, sampler),
+            # What the model itself chooses takes the place of a wrong guess.
+            parts.runner(
+                guesser, parts.kv(guesser, capacity), capacity, sampler, tokens_stay=False
+            ),
             parts.info(draft.located, draft.checkpoint, capacity, guesser),
         )
     progress("warming up", 0.0)

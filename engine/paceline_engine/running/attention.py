@@ -3,12 +3,12 @@
 from typing import Protocol
 
 from paceline_engine.model.decoder import Attention
-from paceline_engine.running.inputs import StepInputs
+from paceline_engine.running.step_tensors import StepTensors
 
 
 class AttentionBackend(Protocol):
     """Holds the KV cache of one model on one device."""
 
-    def plan(self, inputs: StepInputs) -> Attention:
+    def plan(self, step: StepTensors) -> Attention:
         """Prepare once what every layer of the step shares."""
         ...

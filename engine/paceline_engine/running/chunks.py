@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline_engine.model.config import ModelConfig
-from paceline_engine.running.inputs import StepInputs
+from paceline_engine.running.step_tensors import StepArrays
 
 # 256 queries of a fresh prompt took 2.06 ms in one chunk, 1.66 in two, 1.45 in four, 1.41 in eight
 # (9 heads of 64, one core with AVX512); a call more costs as much as it saves from there on.
@@ -38,15 +38,15 @@ class Prompt:
     chunks: list[Chunk]
 
 
-def prompts_of(inputs: StepInputs, block_size: int, window: int | None) -> list[Prompt]:
+def prompts_of(step: StepArrays, block_size: int, window: int | None) -> list[Prompt]:
     """Cut the prompts of a step into chunks; `window` is that of the layers that attend."""
     prompts = []
-    for sequence in range(inputs.num_decodes, len(inputs.context_lens)):
-        first, end = (int(bound) for bound in inputs.cu_seqlens[sequence : sequence + 2])
-        length = int(inputs.context_lens[sequence])
+    for sequence in range(step.num_decodes, len(step.context_lens)):
+        first, end = (int(bound) for bound in step.bounds[sequence : sequence + 2])
+        length = int(step.context_lens[sequence])
         before = length - (end - first)
         first_block = 0 if window is None else max(0, before - window + 1) // block_size
-        blocks = inputs.block_table[sequence, first_block : -(-length // block_size)].copy()
+        blocks = step.block_table[sequence, first_block : -(-length // block_size)].copy()
         chunks = [
             _chunk(
                 range(start, min(start + _QUERY_ROWS, end)),

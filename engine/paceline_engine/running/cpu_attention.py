@@ -18,7 +18,8 @@ from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Ops
 from paceline_engine.model.layers.rotary import Rotations
 from paceline_engine.running.chunks import Prompt, attend_prompt, attended, prompts_of
-from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
+from paceline_engine.running.inputs import Int32s, Int64s
+from paceline_engine.running.step_tensors import StepArrays, StepTensors
 
 # A group's padded keys at most: 2 MiB for the embedded model, as for its values.
 _GROUP_BLOCKS = 512
@@ -53,23 +54,24 @@ class CpuAttention:
         self._rotations = rotations
         self._gathered = [torch.empty(0), torch.empty(0)]
 
-    def plan(self, inputs: StepInputs) -> "CpuStep":
+    def plan(self, step: StepTensors) -> "CpuStep":
         """Cut the step into groups of decode rows and chunks of queries."""
-        views = {window: self._view(inputs, window) for window in set(self.config.windows)}
-        return CpuStep(self, slots=torch.from_numpy(inputs.slots), views=views)
+        arrays = StepArrays.of(step)
+        views = {window: self._view(arrays, window) for window in set(self.config.windows)}
+        return CpuStep(self, slots=step.slots, views=views)
 
-    def _view(self, inputs: StepInputs, window: int | None) -> _View:
+    def _view(self, step: StepArrays, window: int | None) -> _View:
         block_size = self.kv.block_size
-        angles = self._rotations.of(window)[torch.from_numpy(inputs.positions)].unsqueeze(1)
+        angles = self._rotations.of(window)[torch.from_numpy(step.positions)].unsqueeze(1)
         cos, sin = angles.chunk(2, dim=-1)
         return _View(
             cos=torch.cat((cos, cos), dim=-1),
             sin=torch.cat((-sin, sin), dim=-1),
             groups=[
-                _decode_group(inputs, rows, block_size, window)
-                for rows in _like_rows(inputs, block_size, window)
+                _decode_group(step, rows, block_size, window)
+                for rows in _like_rows(step, block_size, window)
             ],
-            prompts=prompts_of(inputs, block_size, window),
+            prompts=prompts_of(step, block_size, window),
         )
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,9 +144,9 @@ def _first_blocks(first_keys: Int32s, block_size: int) -> Int32s:
     return first_blocks
 
 
-def _like_rows(inputs: StepInputs, block_size: int, window: int | None) -> list[Int64s]:
+def _like_rows(step: StepArrays, block_size: int, window: int | None) -> list[Int64s]:
     """Group the decode rows, longest first; no group holds more blocks than the buffers' share."""
-    lengths = inputs.context_lens[: inputs.num_decodes]
+    lengths = step.context_lens[: step.num_decodes]
     num_blocks = -(-lengths // block_size)
     if window is not None:
         num_blocks -= _first_blocks(lengths - window, block_size)
@@ -161,13 +163,13 @@ def _like_rows(inputs: StepInputs, block_size: int, window: int | None) -> list[
 
 
 def _decode_group(
-    inputs: StepInputs, rows: Int64s, block_size: int, window: int | None
+    step: StepArrays, rows: Int64s, block_size: int, window: int | None
 ) -> _DecodeGroup:
-    lengths = inputs.context_lens[rows]
+    lengths = step.context_lens[rows]
     if window is None:
         num_blocks = -(-int(lengths.max()) // block_size)
         is_key = np.arange(num_blocks * block_size) < lengths[:, None]
-        blocks = inputs.block_table[rows, :num_blocks]
+        blocks = step.block_table[rows, :num_blocks]
     else:
         first_blocks = _first_blocks(lengths - window, block_size)
         num_blocks = int((-(-lengths // block_size) - first_blocks).max())
@@ -175,8 +177,8 @@ def _decode_group(
         is_key = (keys < lengths[:, None]) & (keys >= (lengths - window)[:, None])
         columns = first_blocks[:, None] + np.arange(num_blocks)
         # A row with fewer blocks repeats a last one, under the mask.
-        columns = np.minimum(columns, inputs.block_table.shape[1] - 1)
-        blocks = inputs.block_table[rows[:, None], columns]
+        columns = np.minimum(columns, step.block_table.shape[1] - 1)
+        blocks = step.block_table[rows[:, None], columns]
     mask = np.where(is_key, np.float32(0), np.float32(-inf))
     return _DecodeGroup(
         rows=torch.from_numpy(rows),

@@ -8,7 +8,7 @@ from torch import Tensor
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.layers.rotary import Rotations
-from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
+from paceline_engine.running.step_tensors import StepTensors
 from paceline_kernels import paged_decode_attention, paged_prefill_attention, rope_and_store_kv
 
 
@@ -20,21 +20,17 @@ class KernelAttention:
         self.kv = kv
         self.rotations = rotations
 
-    def plan(self, inputs: StepInputs) -> "KernelStep":
-        """Put the step's indices on the device."""
-        device, decodes = self.kv.keys[0].device, inputs.num_decodes
-
-        def put(array: Int32s | Int64s) -> Tensor:
-            return torch.from_numpy(array).to(device, non_blocking=True)
-
+    def plan(self, step: StepTensors) -> "KernelStep":
+        """Part decodes from prompts."""
+        decodes, bounds = step.num_decodes, step.bounds[step.num_decodes :]
         return KernelStep(
             self,
             num_decodes=decodes,
-            positions=put(inputs.positions),
-            slots=put(inputs.slots),
-            block_table=put(inputs.block_table),
-            context_lens=put(inputs.context_lens),
-            prefill_cu_seqlens=put(inputs.cu_seqlens[decodes:] - decodes),
+            positions=step.positions,
+            slots=step.slots,
+            block_table=step.block_table,
+            context_lens=step.context_lens,
+            prefill_bounds=bounds - decodes if len(bounds) > 1 else bounds,
         )
 
 
@@ -48,7 +44,7 @@ class KernelStep:
     slots: Tensor  # [T]
     block_table: Tensor  # [S, P]
     context_lens: Tensor  # [S]
-    prefill_cu_seqlens: Tensor  # [S - num_decodes + 1], from 0
+    prefill_bounds: Tensor  # [S - num_decodes + 1], from 0
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -95,7 +91,7 @@ class KernelStep:
                     keys,
                     values,
                     self.block_table[split:],
-                    self.prefill_cu_seqlens,
+                    self.prefill_bounds,
                     self.context_lens[split:],
                     scale,
                     window,

@@ -7,16 +7,10 @@ step before puts what it samples. On a CPU, where nothing is queued, a launch co
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from paceline_engine.request import Request
 from paceline_engine.runner import Next
-from paceline_engine.running.carry import Carry, carry_of
 from paceline_engine.running.host_tokens import HostTokens
-from paceline_engine.running.inputs import StepInputs
 from paceline_engine.running.runner import ModelRunner, require_tokens
-from paceline_engine.running.to_device import to_device
 from paceline_engine.scheduling.batch import Batch
 
 
@@ -26,29 +20,28 @@ class ModelLauncher:
     def __init__(self, runner: ModelRunner, num_rows: int) -> None:
         self._runner = runner
         self._host_tokens = HostTokens(runner.device, num_rows)
-        self._latest = torch.zeros(num_rows, dtype=torch.int64, device=runner.device)
-        """By row: the token that was sampled last."""
 
-    @torch.inference_mode()
     def launch(self, batch: Batch) -> "ModelFlight | _Done":
         """Queue a step behind the one before, whose tokens need not be known."""
         if batch.num_drafted or batch.num_padding:  # nothing else is on its way then
             return _Done(self._runner.run(batch))
-        carry = carry_of(batch)
-        inputs = replace(self._runner.prepare(batch), ahead=carry.ahead)
-        tokens = self._runner.sampled(batch, inputs, self._token_ids(inputs, carry))
-        if len(tokens):
-            self._latest[to_device(carry.to_rows, self._runner.device)] = tokens
+        inputs = replace(self._runner.prepare(batch), ahead=_ahead(batch))
+        tokens = self._runner.sampled(batch, inputs)
         return ModelFlight(batch, inputs.sampled, self._host_tokens.fetch(tokens))
 
-    def _token_ids(self, inputs: StepInputs, carry: Carry) -> Tensor:  # [T]
-        device = self._runner.device
-        token_ids = to_device(inputs.token_ids, device)
-        if len(carry.places):
-            latest = self._latest[to_device(carry.from_rows, device)]
-            # In place of a token that is none any will do: the step before tells that it broke.
-            token_ids[to_device(carry.places, device)] = latest.clamp(min=0)
-        return token_ids
+
+def _ahead(batch: Batch) -> tuple[int, ...]:  # [R]
+    """Tokens on their way between the last known one and each that is sampled.
+
+    The host must not have settled a step since the batch was scheduled.
+    """
+    return tuple(
+        [
+            piece.start + piece.count - len(piece.request.token_ids)
+            for piece in batch.slices
+            if piece.samples
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.layers.rotary import Rotations
-from paceline_engine.running.inputs import Int32s, StepInputs
+from paceline_engine.running.step_tensors import StepTensors
 from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 
@@ -31,20 +31,20 @@ class NativeAttention:
         self.kv = kv
         self.tables = tables
 
-    def plan(self, inputs: StepInputs) -> "NativeStep":
-        """Hand the arrays over."""
-        prompts = torch.from_numpy(inputs.block_table[inputs.num_decodes :])
+    def plan(self, step: StepTensors) -> "NativeStep":
+        """Hand the tensors over."""
+        prompts = step.block_table[step.num_decodes :]
         widened = None
         if self.kv.key_exponents:
-            widened = _widened(prompts, inputs.context_lens[inputs.num_decodes :], self.kv)
+            widened = _widened(prompts, step.context_lens[step.num_decodes :], self.kv)
         return NativeStep(
             self,
-            positions=torch.from_numpy(inputs.positions),
-            slots=torch.from_numpy(inputs.slots),
-            block_table=torch.from_numpy(inputs.block_table),
-            context_lens=torch.from_numpy(inputs.context_lens),
-            cu_seqlens=torch.from_numpy(inputs.cu_seqlens),
-            num_decodes=inputs.num_decodes,
+            positions=step.positions,
+            slots=step.slots,
+            block_table=step.block_table,
+            context_lens=step.context_lens,
+            bounds=step.bounds,
+            num_decodes=step.num_decodes,
             prompt_table=prompts if widened is None else widened.table,
             widened=widened,
         )
@@ -58,8 +58,8 @@ class _Widened:
     table: Tensor  # int32 [S, P]: which of them each sequence holds
 
 
-def _widened(table: Tensor, context_lens: Int32s, kv: KvTensors) -> _Widened:
-    counts = torch.from_numpy(-(-context_lens // kv.block_size))
+def _widened(table: Tensor, context_lens: Tensor, kv: KvTensors) -> _Widened:
+    counts = -(-context_lens // kv.block_size)
     held = torch.arange(table.shape[1]) < counts[:, None]
     blocks = table[held]
     places = torch.zeros_like(table)
@@ -76,7 +76,7 @@ class NativeStep:
     slots: Tensor  # [T]
     block_table: Tensor  # [S, P]
     context_lens: Tensor  # [S]
-    cu_seqlens: Tensor  # [S + 1]
+    bounds: Tensor  # [S + 1]
     num_decodes: int
     prompt_table: Tensor  # [S - num_decodes, P]
     widened: _Widened | None
@@ -126,7 +126,7 @@ class NativeStep:
                 k_cache=keys,
                 v_cache=values,
                 block_table=self.prompt_table,
-                cu_seqlens=self.cu_seqlens[self.num_decodes :],
+                cu_seqlens=self.bounds[self.num_decodes :],
                 context_lens=self.context_lens[self.num_decodes :],
                 out=out,
                 scale=config.score_scale,

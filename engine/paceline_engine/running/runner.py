@@ -15,7 +15,9 @@ from paceline_engine.model.group import Group
 from paceline_engine.request import Request
 from paceline_engine.runner import Next
 from paceline_engine.running.attention import AttentionBackend
-from paceline_engine.running.inputs import StepInputs, prepare
+from paceline_engine.running.inputs import StepInputs
+from paceline_engine.running.row_book import RowBook
+from paceline_engine.running.step_tensors import RowTables
 from paceline_engine.running.to_device import to_device
 from paceline_engine.sampling.masks import MaskMaker
 from paceline_engine.sampling.pooling import pool_prompts
@@ -32,7 +34,8 @@ class ModelRunner:
         decoder: Decoder,
         attention: AttentionBackend,
         sampler: Sampler,
-        block_size: int,
+        book: RowBook,
+        tables: RowTables,
         *,
         adapters: LoraAdapters | None = None,
         group: Group | None = None,
@@ -40,7 +43,8 @@ class ModelRunner:
         self._decoder = decoder
         self._attention = attention
         self._sampler = sampler
-        self._block_size = block_size
+        self._book = book
+        self._tables = tables
         self._adapters = adapters
         self._group = group or Group()
         self.device = decoder.embedding.device
@@ -49,7 +53,7 @@ class ModelRunner:
     def run(self, batch: Batch) -> list[Next]:
         """Compute every slice and write its KV; what follows each slice that samples."""
         inputs = self.prepare(batch)
-        sampled = self.sampled(batch, inputs, self._token_ids(inputs)).tolist()
+        sampled = self.sampled(batch, inputs).tolist()
         require_tokens(inputs.sampled, sampled)
         tokens = iter(sampled)
         if batch.num_drafted:
@@ -57,54 +61,56 @@ class ModelRunner:
         return [next(tokens) if piece.samples else None for piece in batch.slices]
 
     def prepare(self, batch: Batch) -> StepInputs:
-        """Lay a batch out as arrays, and choose the adapters of its rows."""
-        inputs = prepare(batch, self._block_size, self._decoder.config.vocab_size)
+        """Find out what a step needs that its rows lack, and choose the adapters of its tokens.
+
+        What was prepared is to be computed, before the next is prepared.
+        """
+        inputs = self._book.prepare(batch)
         # An adapter is chosen for every token of the step.
         if self._adapters is not None and self._adapters.choose(batch):
             return replace(inputs, keeps_every_state=True)
         return inputs
 
     @torch.inference_mode()
-    def sampled(self, batch: Batch, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [R]
-        """Compute a step whose tokens lie on the device; what it samples, left there.
+    def sampled(self, batch: Batch, inputs: StepInputs) -> Tensor:  # [R]
+        """Compute a step; what it samples, left on the device, for the next step too.
 
         Aligned with `inputs.sampled`; `NOT_A_TOKEN` where the model's output is not a number.
         """
         vocab_size = self._decoder.config.vocab_size
         masks = self._mask_maker.begin(inputs.sampled, vocab_size)
-        hidden = self._hidden(inputs, token_ids)
+        hidden = self._hidden(inputs)
         score_prompts(batch, hidden, self._decoder.logits)
         pool_prompts(batch, hidden)
         if not inputs.sampled:
-            return token_ids.new_empty(0)
+            return torch.empty(0, dtype=torch.int64, device=self.device)
         logits = self._sampled_logits(hidden, inputs)
-        return self._sampler.choose(logits, inputs.sampled, masks, ahead=inputs.ahead)
+        tokens = self._sampler.choose(logits, inputs.sampled, masks, ahead=inputs.ahead)
+        self._tables.keep(inputs, tokens)
+        return tokens
 
     @torch.inference_mode()
-    def logits(self, inputs: StepInputs) -> Tensor:  # [R, vocab]
-        """Run the decoder; the scores of the tokens that sample."""
-        return self._sampled_logits(self._hidden(inputs, self._token_ids(inputs)), inputs)
+    def logits(self, batch: Batch) -> Tensor:  # [R, vocab]
+        """Run the decoder; the scores of the tokens that sample. None of them is chosen."""
+        inputs = self.prepare(batch)
+        return self._sampled_logits(self._hidden(inputs), inputs)
 
     @torch.inference_mode()
     def follow(self) -> None:
         """Run every step that rank 0 tells of, until it tells of no more."""
         while isinstance(inputs := self._group.hear(), StepInputs):
-            self._run_decoder(inputs, self._token_ids(inputs))
+            self._run_decoder(inputs)
 
-    def _token_ids(self, inputs: StepInputs) -> Tensor:  # [T]
-        return to_device(inputs.token_ids, self.device)
-
-    def _hidden(self, inputs: StepInputs, token_ids: Tensor) -> Tensor:  # [T] -> [kept, hidden]
+    def _hidden(self, inputs: StepInputs) -> Tensor:  # [kept, hidden]
         if self._group.size > 1:
             self._group.tell(replace(inputs, sampled=()))
-        return self._run_decoder(inputs, token_ids)
+        return self._run_decoder(inputs)
 
-    def _run_decoder(
-        self, inputs: StepInputs, token_ids: Tensor
-    ) -> Tensor:  # [T] -> [kept, hidden]
+    def _run_decoder(self, inputs: StepInputs) -> Tensor:  # [kept, hidden]
+        step = self._tables.lay_out(inputs)
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)
-        return self._decoder.hidden(token_ids, self._attention.plan(inputs), rows)
+        return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)
 
     def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]
         if inputs.keeps_every_state:

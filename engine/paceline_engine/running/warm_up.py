@@ -10,13 +10,14 @@ _PROMPT_TOKENS = 64
 
 
 def warm_up(runner: Runner, capacity: Capacity) -> None:
-    """Run a prompt and a decode as a request would; block 0 holds their KV, and is free after."""
+    """Run a prompt and a decode as a request would; block 0 and row 0 are free after."""
     length = min(_PROMPT_TOKENS, capacity.block_size, capacity.max_model_len - 1)
     request = Request(
         id="warm-up",
         token_ids=[0] * (length + 1),
         num_prompt_tokens=length,
         sampling=Sampling(max_tokens=2, temperature=1.0, top_p=0.9),
+        row=0,
         block_ids=[0, 0],
     )
     for _ in range(2):

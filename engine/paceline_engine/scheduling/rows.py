@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from paceline_engine.limits import Lane
-from paceline_engine.request import Request, State
+from paceline_engine.request import Request
 
 
 class Rows:
@@ -30,8 +30,7 @@ class Rows:
 
     def enter(self, request: Request) -> None:
         """Give a row to a request whose blocks have been taken."""
-        request.state = State.RUNNING
-        request.row = self.free.pop()
+        request.enter(self.free.pop())
         self.by_lane[request.lane] += 1
         self.prefilling[request.id] = request
 

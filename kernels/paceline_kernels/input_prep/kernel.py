@@ -1,0 +1,156 @@
+"""A step's inputs made from its rows in Triton, and the launchers."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import expect
+
+TILE = 256
+_LONGS, _INTS = (torch.int64,), (torch.int32,)
+
+
+# Everything lies somewhere in one buffer that was copied at once: no alignment is compiled in.
+@triton.jit(
+    do_not_specialize=["table_stride"],
+    do_not_specialize_on_alignment=["rows_ptr", "columns_ptr", "bounds_ptr", "block_ids_ptr"],
+)
+def _write_rows_kernel(
+    table_ptr, rows_ptr, columns_ptr, bounds_ptr, block_ids_ptr, table_stride, TILE: tl.constexpr
+):
+    """Write one tile of one run."""
+    run = tl.program_id(0)
+    first = tl.load(bounds_ptr + run)
+    end = tl.load(bounds_ptr + run + 1)
+    place = first + tl.program_id(1) * TILE + tl.arange(0, TILE)
+    block_ids = tl.load(block_ids_ptr + place, mask=place < end, other=0)
+    row_ptr = table_ptr + tl.load(rows_ptr + run) * table_stride + tl.load(columns_ptr + run)
+    tl.store(row_ptr + place - first, block_ids.to(tl.int32), mask=place < end)
+
+
+@triton.jit(
+    do_not_specialize=["table_stride", "width"],
+    do_not_specialize_on_alignment=[
+        "rows_ptr",
+        "starts_ptr",
+        "bounds_ptr",
+        "given_ids_ptr",
+        "token_ids_ptr",
+        "positions_ptr",
+        "slots_ptr",
+        "block_table_ptr",
+        "context_lens_ptr",
+    ],
+)
+def _lay_out_step_kernel(
+    table_ptr,
+    latest_ptr,
+    rows_ptr,
+    starts_ptr,
+    bounds_ptr,
+    given_ids_ptr,
+    token_ids_ptr,
+    positions_ptr,
+    slots_ptr,
+    block_table_ptr,
+    context_lens_ptr,
+    table_stride,
+    width,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Lay out one tile of a sequence's tokens, and one of its blocks."""
+    sequence = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    row = tl.load(rows_ptr + sequence)
+    start = tl.load(starts_ptr + sequence)
+    first = tl.load(bounds_ptr + sequence)
+    count = tl.load(bounds_ptr + sequence + 1) - first
+    is_real = row >= 0
+    row = tl.maximum(row, 0)  # padding: masks keep it from being read
+    row_ptr = table_ptr + row * table_stride
+    length = tl.where(is_real, start + count, 0)
+    if tl.program_id(1) == 0:
+        tl.store(context_lens_ptr + sequence, length.to(tl.int32))
+
+    in_step = place < count
+    position = tl.where(is_real, start + place, 0)
+    has_block = place < tl.where(is_real, count, 0)
+    block = tl.load(row_ptr + position // BLOCK_SIZE, mask=has_block, other=0)
+    slot = tl.where(is_real, block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE, -1)
+    given = tl.load(given_ids_ptr + first + place, mask=in_step, other=0)
+    latest = tl.maximum(tl.load(latest_ptr + row), 0)
+    token = tl.where(given < 0, tl.where(is_real, latest, 0), given)
+    tl.store(token_ids_ptr + first + place, token, mask=in_step)
+    tl.store(positions_ptr + first + place, position, mask=in_step)
+    tl.store(slots_ptr + first + place, slot, mask=in_step)
+
+    is_held = place < tl.cdiv(length, BLOCK_SIZE)
+    held = tl.load(row_ptr + place, mask=is_held, other=0)
+    tl.store(block_table_ptr + sequence * width + place, held, mask=place < width)
+
+
+def write_rows(
+    table: Tensor, rows: Tensor, columns: Tensor, bounds: Tensor, block_ids: Tensor
+) -> None:
+    """Launch over the runs, and tiles of the longest that a row can hold."""
+    runs = len(rows)
+    expect("table", table, shape=("rows", "columns"), dtypes=_INTS, like=table)
+    expect("rows", rows, shape=(runs,), dtypes=_LONGS, like=table)
+    expect("columns", columns, shape=(runs,), dtypes=_LONGS, like=table)
+    expect("bounds", bounds, shape=(runs + 1,), dtypes=_LONGS, like=table)
+    expect("block_ids", block_ids, shape=("blocks",), dtypes=_LONGS, like=table)
+    _write_rows_kernel[runs, triton.cdiv(table.shape[1], TILE)](
+        table, rows, columns, bounds, block_ids, table.stride(0), TILE=TILE, num_warps=4
+    )
+
+
+def lay_out_step(
+    table: Tensor,
+    latest: Tensor,
+    rows: Tensor,
+    starts: Tensor,
+    bounds: Tensor,
+    given_ids: Tensor,
+    *,
+    block_size: int,
+    max_count: int,
+    token_ids: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+) -> None:
+    """Launch over the sequences, and tiles of their tokens and blocks."""
+    sequences, tokens = len(rows), len(given_ids)
+    expect("table", table, shape=("rows", "columns"), dtypes=_INTS, like=table)
+    expect("latest", latest, shape=(len(table),), dtypes=_LONGS, like=table)
+    expect("rows", rows, shape=(sequences,), dtypes=_LONGS, like=table)
+    expect("starts", starts, shape=(sequences,), dtypes=_LONGS, like=table)
+    expect("bounds", bounds, shape=(sequences + 1,), dtypes=_LONGS, like=table)
+    expect("given_ids", given_ids, shape=(tokens,), dtypes=_LONGS, like=table)
+    expect("token_ids", token_ids, shape=(tokens,), dtypes=_LONGS, like=table)
+    expect("positions", positions, shape=(tokens,), dtypes=_LONGS, like=table)
+    expect("slots", slots, shape=(tokens,), dtypes=_LONGS, like=table)
+    expect("block_table", block_table, shape=(sequences, "blocks"), dtypes=_INTS, like=table)
+    expect("context_lens", context_lens, shape=(sequences,), dtypes=_INTS, like=table)
+    width = block_table.shape[1]
+    _lay_out_step_kernel[sequences, triton.cdiv(max(max_count, width), TILE)](
+        table,
+        latest,
+        rows,
+        starts,
+        bounds,
+        given_ids,
+        token_ids,
+        positions,
+        slots,
+        block_table,
+        context_lens,
+        table.stride(0),
+        width,
+        BLOCK_SIZE=block_size,
+        TILE=TILE,
+        num_warps=4,
+    )

@@ -1,0 +1,51 @@
+"""Holds what rows give against the arrays that are made anew, step by step."""
+
+import numpy as np
+import torch
+
+from paceline_engine.limits import Capacity
+from paceline_engine.running.device_tables import DeviceTables
+from paceline_engine.running.host_tables import HostTables
+from paceline_engine.running.row_book import RowBook
+from paceline_engine.running.step_tensors import RowTables, StepTensors
+from paceline_engine.scheduling.batch import Batch
+from paceline_testing.step_reference import Choose, StepReference, step_reference
+
+
+class RowChecker:
+    """Beside a runner that sees every batch: keeps rows as a model's runner does."""
+
+    def __init__(
+        self, capacity: Capacity, vocab_size: int, choose: Choose, *, tokens_stay: bool = True
+    ) -> None:
+        num_rows, self._block_size = capacity.max_batch_size, capacity.block_size
+        num_columns = -(-capacity.max_model_len // self._block_size)
+        self._book = RowBook(
+            num_rows, num_columns, self._block_size, vocab_size, tokens_stay=tokens_stay
+        )
+        self._choose = choose
+        most = max(capacity.max_token_budget, num_rows)
+        self._tables: tuple[RowTables, ...] = (
+            HostTables(num_rows, num_columns, self._block_size),
+            DeviceTables(num_rows, num_columns, self._block_size, most, torch.device("cpu")),
+        )
+
+    def check(self, batch: Batch) -> None:
+        """Compare every array of a step, and leave what it samples at its rows."""
+        wanted = step_reference(batch, self._block_size, self._choose)
+        inputs = self._book.prepare(batch)
+        np.testing.assert_array_equal(inputs.sample_rows, wanted.sample_rows)
+        assert tuple(request.id for request in inputs.sampled) == wanted.sampled
+        assert inputs.ahead == wanted.ahead
+        for tables in self._tables:
+            _require_equal(tables.lay_out(inputs), wanted)
+            tables.keep(inputs, torch.from_numpy(wanted.next_ids))
+
+
+def _require_equal(step: StepTensors, wanted: StepReference) -> None:
+    np.testing.assert_array_equal(step.token_ids.numpy(), wanted.token_ids)
+    np.testing.assert_array_equal(step.positions.numpy(), wanted.positions)
+    np.testing.assert_array_equal(step.slots.numpy(), wanted.slots)
+    np.testing.assert_array_equal(step.block_table.numpy(), wanted.block_table)
+    np.testing.assert_array_equal(step.bounds.numpy(), wanted.bounds)
+    np.testing.assert_array_equal(step.context_lens.numpy(), wanted.context_lens)

@@ -1,0 +1,74 @@
+"""A step's arrays made from its requests, all anew: slow, obvious, and what rows must give too."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline_engine.running.inputs import Int32s, Int64s
+from paceline_engine.scheduling.batch import Batch, Slice
+
+Choose = Callable[[list[int]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReference:
+    """The arrays of one step; see docs/kv-layout.md."""
+
+    token_ids: Int64s  # [T]
+    positions: Int64s  # [T]
+    slots: Int64s  # [T]
+    block_table: Int32s  # [S, P]
+    bounds: Int32s  # [S + 1]
+    context_lens: Int32s  # [S]
+    sample_rows: Int64s  # [R]
+    sampled: tuple[str, ...]  # [R]
+    ahead: tuple[int, ...]  # [R]
+    next_ids: Int64s  # [R]: what the step samples
+
+
+def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReference:
+    """Lay every slice out. What is not known yet of a request is what the model would `choose`."""
+    token_ids, positions, slots, bounds = [], [], [], [0]
+    sample_rows, sampled, ahead, next_ids = [], [], [], []
+    for piece in batch.slices:
+        end = piece.start + piece.count
+        ids = _all_ids(piece, choose)
+        for position in range(piece.start, end):
+            token_ids.append(ids[position])
+            positions.append(position)
+            block = piece.request.block_ids[position // block_size]
+            slots.append(block * block_size + position % block_size)
+        bounds.append(len(token_ids))
+        for guessed in range(len(piece.draft) + 1) if piece.samples else ():
+            place = end - len(piece.draft) + guessed
+            sample_rows.append(bounds[-1] - 1 - len(piece.draft) + guessed)
+            sampled.append(piece.request.id)
+            ahead.append(guessed)
+            next_ids.append(choose(ids[:place]))
+    ends = [piece.start + piece.count for piece in batch.slices]
+    widths = [-(-end // block_size) for end in ends]
+    block_table = np.zeros((len(ends), max(widths)), dtype=np.int32)
+    for row, width, piece in zip(block_table, widths, batch.slices, strict=True):
+        row[:width] = piece.request.block_ids[:width]
+    return StepReference(
+        np.array(token_ids, dtype=np.int64),
+        np.array(positions, dtype=np.int64),
+        np.array(slots, dtype=np.int64),
+        block_table,
+        np.array(bounds, dtype=np.int32),
+        np.array(ends, dtype=np.int32),
+        np.array(sample_rows, dtype=np.int64),
+        tuple(sampled),
+        tuple(ahead) if batch.num_drafted else (),
+        np.array(next_ids, dtype=np.int64),
+    )
+
+
+def _all_ids(piece: Slice, choose: Choose) -> list[int]:
+    ids = [*piece.request.token_ids]
+    if piece.draft:
+        return [*ids, *piece.draft]
+    while len(ids) < piece.start + piece.count:
+        ids.append(choose(ids))
+    return ids
