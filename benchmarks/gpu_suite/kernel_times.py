@@ -100,6 +100,8 @@ def _prefills(model: str, machine: Machine) -> Iterator[Named]:
         chunks = ((tokens, tokens),)
         name = names.prefill(label, model)
         yield name, partial(cases.prefill_case, chunks=chunks), False
+        torchs = names.prefill(f"{label}, by torch", model)
+        yield torchs, partial(cases.sdpa_case, num_tokens=tokens), False
 
 
 def even(rows: int, context: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ _PREFIX = "PACELINE_ENGINE_"
 
 Quantization = Literal["none", "int8", "fp8"]
 KvCacheDtype = Literal["auto", "fp8"]
+PrefillSetting = Literal["auto", "triton", "sdpa"]
 
 
 class Settings(BaseSettings):
@@ -49,6 +50,8 @@ class Settings(BaseSettings):
     """Weights of the layers' products: as `dtype`, or a byte each and a scale for each output."""
     kv_cache_dtype: KvCacheDtype = "auto"
     """Keys and values: as `dtype`, or in FP8 with an exponent for each head of a token."""
+    prefill_attention: PrefillSetting = "auto"
+    """Who attends for prompts on a GPU: our kernel, or torch for whole prompts; `auto` measures."""
     threads: int = Field(default=0, ge=0)
     """Torch threads on a CPU; 0 is every core."""
 
@@ -125,6 +128,14 @@ class Settings(BaseSettings):
                     f"{name} must be 0 with a tensor_parallel_size above 1, "
                     f"got {getattr(self, name)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _torch_reads_no_fp8(self) -> "Settings":
+        if self.prefill_attention == "sdpa" and self.kv_cache_dtype == "fp8":
+            raise ValueError(
+                "prefill_attention must be auto or triton where kv_cache_dtype is fp8, got sdpa"
+            )
         return self
 
     @property

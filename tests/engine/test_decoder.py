@@ -22,8 +22,10 @@ from paceline_engine.running.host_tables import HostTables
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.native_attention import NativeAttention
 from paceline_engine.running.ops import CpuOps, KernelOps
+from paceline_engine.running.prefill_choice import PrefillChoice
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
+from paceline_engine.running.sdpa_prefill import SdpaPrefill
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.wire import Sampling
@@ -33,7 +35,12 @@ from paceline_testing.tiny_model import Family, make_tiny_model
 BLOCK_SIZE = 4
 NUM_ROWS = 4
 CPU = torch.device("cpu")
-ATTENTION = {"torch": CpuAttention, "compiled": NativeAttention, "kernels": KernelAttention}
+ATTENTION = {
+    "torch": CpuAttention,
+    "compiled": NativeAttention,
+    "kernels": KernelAttention,
+    "kernels, prompts by torch": KernelAttention,
+}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 10_000.0,
@@ -104,9 +111,10 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
     )
     kv = allocate(config, 64, BLOCK_SIZE, device=CPU, dtype=torch.float32)
     tables = rotations(config, config.max_len)
+    prefill = PrefillChoice({0: SdpaPrefill()} if "torch" in back_end else {})
     attention: AttentionBackend = (
-        KernelAttention(config, kv, tables)
-        if back_end == "kernels"
+        KernelAttention(config, kv, tables, prefill)
+        if "kernels" in back_end
         else cpu_attention(config, ops, kv, tables, torch.float32)
     )
     assert isinstance(attention, ATTENTION[back_end]) or config.attention_softcap
@@ -117,7 +125,7 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
         Sampler((), b"salt"),
         RowBook(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size),
         DeviceTables(NUM_ROWS, num_columns, BLOCK_SIZE, 64, CPU)
-        if back_end == "kernels"
+        if "kernels" in back_end
         else HostTables(NUM_ROWS, num_columns, BLOCK_SIZE),
     )
 

@@ -70,6 +70,17 @@ def test_the_best_device_that_was_asked_for_is_chosen(
     assert str(choose_device(Settings(device=device), machine)) == chosen
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("back_end", ["triton", "sdpa"])
+def test_a_back_end_of_a_gpu_is_refused_on_a_cpu(device: Any, back_end: Any) -> None:
+    """Whoever chose one believes to have a GPU."""
+    wanted = Settings(device=device, prefill_attention=back_end)
+
+    with pytest.raises(BadSettings, match=f"ATTENTION is {back_end}, which is for a GPU"):
+        choose_device(wanted, NO_GPU)
+    assert choose_device(Settings(prefill_attention=back_end), _on(H200)).type == "cuda"
+
+
 def test_each_rank_has_a_gpu_of_its_own() -> None:
     """The second rank takes the second."""
     settings = Settings(tensor_parallel_size=2)

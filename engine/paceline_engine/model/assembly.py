@@ -12,6 +12,7 @@ from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
 from paceline_engine.model.adapters import LoraAdapters
+from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
 from paceline_engine.model.identity import cost_features, device_name
@@ -25,6 +26,8 @@ from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.host_tables import HostTables
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.ops import ops_for
+from paceline_engine.running.prefill_attention import Cache
+from paceline_engine.running.prefill_choice import PrefillChoice, choose
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.step_tensors import RowTables
@@ -106,7 +109,7 @@ class Assembly:
         if self.device.type == "cpu":
             attention = cpu_attention(config, decoder.ops, kv, angles, self.dtype)
         else:
-            attention = KernelAttention(config, kv, angles)
+            attention = KernelAttention(config, kv, angles, self._prefill(config, kv, capacity))
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // block_size)
         book = RowBook(
@@ -126,6 +129,12 @@ class Assembly:
         return ModelRunner(
             decoder, attention, sampler, book, tables, adapters=adapters, group=group
         )
+
+    def _prefill(self, config: ModelConfig, kv: KvTensors, capacity: Capacity) -> PrefillChoice:
+        cache = Cache(kv.keys[0], kv.values[0], kv.exponents(0))
+        longest = min(capacity.max_token_budget, capacity.max_model_len)
+        with torch.inference_mode():
+            return choose(self.settings.prefill_attention, config, cache, longest)
 
     def info(
         self, located: Located, checkpoint: Checkpoint, capacity: Capacity, decoder: Decoder

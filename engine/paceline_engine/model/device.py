@@ -73,10 +73,10 @@ def choose_device(settings: Settings, machine: Machine, rank: int = 0) -> torch.
     settings ask for one, for more or for FP8, and the machine has not got it.
     """
     if settings.device == "cpu":
-        return torch.device("cpu")
+        return _cpu(settings)
     if not machine.gpus:
         _require_none_wanted(settings, machine)
-        return torch.device("cpu")
+        return _cpu(settings)
     size = settings.tensor_parallel_size
     if size > len(machine.gpus):
         raise BadSettings(
@@ -85,6 +85,15 @@ def choose_device(settings: Settings, machine: Machine, rank: int = 0) -> torch.
         )
     _require_capable(settings, machine.gpus[rank])
     return torch.device("cuda", rank)
+
+
+def _cpu(settings: Settings) -> torch.device:
+    if settings.prefill_attention != "auto":
+        raise BadSettings(
+            f"PACELINE_ENGINE_PREFILL_ATTENTION is {settings.prefill_attention}, which is for a "
+            "GPU: on a CPU it must be auto."
+        )
+    return torch.device("cpu")
 
 
 def require_kernels_cover(config: ModelConfig, device: torch.device) -> None:

@@ -109,4 +109,5 @@ class DeviceTables:
             # Of decodes alone nobody reads them.
             bounds=bounds if is_decode else bounds.to(torch.int32),
             context_lens=empty(num_sequences, dtype=torch.int32),
+            chunks=inputs.chunks,
         )

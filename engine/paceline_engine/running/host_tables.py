@@ -32,6 +32,7 @@ class HostTables:
             block_table=torch.from_numpy(block_table),
             bounds=torch.from_numpy(inputs.bounds.astype(np.int32)),
             context_lens=torch.from_numpy(ends.astype(np.int32)),
+            chunks=inputs.chunks,
         )
 
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:

@@ -72,6 +72,12 @@ class StepInputs:
         return ends
 
     @property
+    def chunks(self) -> tuple[tuple[int, int], ...]:  # [S - num_decodes]
+        """Of each sequence behind the decodes, its tokens and what its last one attends to."""
+        counts = np.diff(self.bounds[self.num_decodes :])
+        return tuple(zip(counts.tolist(), self.ends[self.num_decodes :].tolist(), strict=True))
+
+    @property
     def kept_rows(self) -> Int64s | None:
         """Tokens whose final state is read; None for all."""
         is_all = self.keeps_every_state or len(self.sample_rows) == len(self.token_ids)

@@ -8,21 +8,44 @@ from torch import Tensor
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.layers.rotary import Rotations
+from paceline_engine.running.prefill_attention import (
+    Cache,
+    Chunk,
+    PrefillAttention,
+    Prompts,
+    Scores,
+)
+from paceline_engine.running.prefill_choice import PrefillChoice
 from paceline_engine.running.step_tensors import StepTensors
-from paceline_kernels import paged_decode_attention, paged_prefill_attention, rope_and_store_kv
+from paceline_kernels import paged_decode_attention, rope_and_store_kv
 
 
 class KernelAttention:
     """The GPU's `AttentionBackend`."""
 
-    def __init__(self, config: ModelConfig, kv: KvTensors, rotations: Rotations) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        kv: KvTensors,
+        rotations: Rotations,
+        prefill: PrefillChoice | None = None,
+    ) -> None:
         self.config = config
         self.kv = kv
         self.rotations = rotations
+        self.prefill = prefill or PrefillChoice()
 
     def plan(self, step: StepTensors) -> "KernelStep":
         """Part decodes from prompts."""
         decodes, bounds = step.num_decodes, step.bounds[step.num_decodes :]
+        prompts = Prompts(
+            tuple(Chunk(*chunk) for chunk in step.chunks),
+            block_table=step.block_table[decodes:],
+            cu_seqlens=bounds - decodes if len(bounds) > 1 else bounds,
+            context_lens=step.context_lens[decodes:],
+            slots=step.slots[decodes:],
+            block_size=self.kv.block_size,
+        )
         return KernelStep(
             self,
             num_decodes=decodes,
@@ -30,7 +53,8 @@ class KernelAttention:
             slots=step.slots,
             block_table=step.block_table,
             context_lens=step.context_lens,
-            prefill_bounds=bounds - decodes if len(bounds) > 1 else bounds,
+            prompts=prompts,
+            prefill=self.prefill.of_step(prompts.chunks),
         )
 
 
@@ -44,7 +68,9 @@ class KernelStep:
     slots: Tensor  # [T]
     block_table: Tensor  # [S, P]
     context_lens: Tensor  # [S]
-    prefill_bounds: Tensor  # [S - num_decodes + 1], from 0
+    prompts: Prompts
+    prefill: PrefillAttention
+    """Where it serves the layer."""
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -85,18 +111,8 @@ class KernelStep:
                 )
             )
         if split < len(q):
-            parts.append(
-                paged_prefill_attention(
-                    q[split:],
-                    keys,
-                    values,
-                    self.block_table[split:],
-                    self.prefill_bounds,
-                    self.context_lens[split:],
-                    scale,
-                    window,
-                    softcap,
-                    exponents,
-                )
-            )
+            cache, scores = Cache(keys, values, exponents), Scores(scale, window, softcap)
+            served = self.prefill.serves_layer(cache, scores)
+            prefill = self.prefill if served else self.backend.prefill.ours
+            parts.append(prefill(q[split:], cache, self.prompts, scores))
         return torch.cat(parts).flatten(1)

@@ -19,6 +19,7 @@ class StepTensors:
     block_table: Tensor  # [S, P] int32, padded with block 0
     bounds: Tensor  # [S + 1] int32: the tokens of sequence s are [bounds[s], bounds[s + 1])
     context_lens: Tensor  # [S] int32: keys that its last token sees, itself included
+    chunks: tuple[tuple[int, int], ...]  # [S - num_decodes]: tokens and keys of each, on the host
 
 
 @dataclass(frozen=True, slots=True)
