@@ -152,7 +152,8 @@ def tensors_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def relative_error(seen: Tensor, wanted: Tensor) -> float:
     """Length of the difference over the length of what is wanted; NaN if either has one."""
-    return float((seen.double() - wanted).norm() / wanted.norm())
+    exact = wanted.double()
+    return float((seen.double() - exact).norm() / exact.norm())
 
 
 def seconds_of(run: Callable[[], object]) -> float:
