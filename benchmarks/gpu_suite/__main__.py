@@ -3,6 +3,7 @@
     make gpu                   every part
     make gpu PART=engine       one, merged into what the others found
     make gpu PART=tune         block sizes for this GPU: only where it is asked for
+    VLLM_PYTHON=ENV/bin/python make gpu PART=vllm    beside vLLM, of an environment of its own
     make gpu DRY=1             every path on tiny shapes without a GPU; no figure means anything
 
 Writes `benchmarks/results/<GPU>/gpu.json` and `gpu.md`, and `tuned.jsonl` where block sizes were
@@ -28,7 +29,7 @@ import torch
 
 from gpu_suite import page
 from gpu_suite.machine import Machine
-from gpu_suite.record import Figure, Part, Record, from_json, merged, to_json
+from gpu_suite.record import Absent, Figure, Part, Record, from_json, merged, to_json
 
 # By name: each is imported when it runs, and the kernels need neither engine nor transformers.
 PARTS = {
@@ -38,6 +39,7 @@ PARTS = {
     "limits": "limits_under_load",
     "engine": "engine_times",
     "peer": "peer",
+    "vllm": "vllm_peer",
     "tune": "tuning",
 }
 _ONLY_IF_ASKED_FOR = "tune"
@@ -45,7 +47,7 @@ _ONLY_IF_ASKED_FOR = "tune"
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-Measure = Callable[[Machine], Iterator[Figure]]
+Measure = Callable[[Machine], Iterator[Figure | Absent]]
 
 
 def main() -> None:
@@ -81,9 +83,14 @@ def run_part(
     """Take figures until there are no more or time is up; keep them whatever happens then."""
     started = clock()
     figures: list[Figure] = []
+    absent: list[Absent] = []
     problems: list[str] = []
     try:
         for figure in measure(machine):
+            if isinstance(figure, Absent):
+                absent.append(figure)
+                print(f"{name}: {figure.name}: {figure.why}", flush=True)
+                continue
             figures.append(figure)
             print(f"{name}: {figure.name}: {page.shown(figure.value, figure.unit)}", flush=True)
             if clock() > deadline:
@@ -95,7 +102,7 @@ def run_part(
         traceback.print_exc()
         problems.append(f"{type(error).__name__}: {error}")
     seconds = clock() - started
-    return Part(name, machine.described(), seconds, tuple(figures), tuple(problems))
+    return Part(name, machine.described(), seconds, tuple(figures), tuple(problems), tuple(absent))
 
 
 def _options() -> argparse.Namespace:

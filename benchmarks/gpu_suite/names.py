@@ -54,6 +54,15 @@ def single(model: str) -> str:
     return f"single stream, per token, {model}"
 
 
+BESIDE_MODELS = ("qwen3-0.6b", "llama-3.2-1b", "llama-3.1-8b")
+"""Those that are measured in turn with a peer."""
+
+
+def beside(model: str, engine: str) -> str:
+    """Name how many times a peer's rate ours is, both measured in turn."""
+    return f"output tokens/s over those of {engine}, {model}"
+
+
 def throughput(model: str, engine: str = "paceline") -> str:
     """Name a rate over the whole benchmark."""
     return f"256 requests of 100-1024 tokens in and out, {model}, {engine}"

@@ -26,6 +26,9 @@ def _part_lines(part: Part) -> Iterable[str]:
     for problem in part.problems:
         yield ""
         yield f"**Not whole:** {problem}"
+    for absent in part.absent:
+        yield ""
+        yield f"{absent.name}: {absent.why}"
     if part.figures:
         yield from ("", "| | measured | |", "|---|---|---|")
         yield from map(_figure_row, part.figures)
@@ -35,7 +38,7 @@ def _target_row(one: Judged) -> str:
     target = one.target
     bound = f"{'<=' if target.at_most else '>='} {shown(target.bound, target.unit)}"
     value = "" if one.value is None else shown(one.value, target.unit)
-    return f"| {target.name} | {bound} | {value} | {one.verdict} |"
+    return f"| {target.name} | {bound} | {value or one.why_absent} | {one.verdict} |"
 
 
 def _figure_row(figure: Figure) -> str:

@@ -18,6 +18,14 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """A number that this machine cannot give, and why: no fault of anything that was measured."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """What one part of the suite found, and on what."""
 
@@ -27,6 +35,7 @@ class Part:
     figures: tuple[Figure, ...] = ()
     problems: tuple[str, ...] = ()
     """Why it is not whole: empty where it is."""
+    absent: tuple[Absent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,14 @@ class Record:
         figures = (figure for part in self.parts.values() for figure in part.figures)
         return tuple(figure.row for figure in figures if figure.row)
 
+    def why_absent(self, name: str) -> str | None:
+        """Find why a figure cannot be had; None where nobody tried, or it is there."""
+        for part in self.parts.values():
+            for absent in part.absent:
+                if absent.name == name:
+                    return absent.why
+        return None
+
 
 def merged(record: Record, parts: Iterable[Part]) -> Record:
     """Put parts in the place of those of the same name; what was not run again stays."""
@@ -69,6 +86,7 @@ def from_json(found: Mapping[str, Any]) -> Record:
             seconds=part["seconds"],
             figures=tuple(Figure(**figure) for figure in part["figures"]),
             problems=tuple(part["problems"]),
+            absent=tuple(Absent(**absent) for absent in part.get("absent", ())),
         )
         for part in found["parts"]
     )

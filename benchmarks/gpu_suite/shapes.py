@@ -67,10 +67,25 @@ CONFIGS: Mapping[str, dict[str, Any]] = MappingProxyType(
 )
 
 
+_ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+def published(name: str, machine: Machine) -> dict[str, Any]:
+    """Give a model's `config.json` as a checkpoint's folder holds it, for engines that read one."""
+    config = config_of(name, machine)
+    return {
+        **config,
+        "architectures": [_ARCHITECTURES.get(config["model_type"], "LlamaForCausalLM")],
+        "dtype": str(machine.dtype).removeprefix("torch."),
+        "hidden_act": "silu",
+        "rope_theta": config["rope_parameters"]["rope_theta"],
+    }
+
+
 def config_of(name: str, machine: Machine) -> dict[str, Any]:
     """Give a model's `config.json`; in a dry run one of its family that a CPU runs at once."""
     config = CONFIGS[name]
-    return {**config, **_sizes(48, 80, 2, 4, 2, 12, 300)} if machine.is_dry else config
+    return {**config, **_sizes(64, 96, 2, 2, 1, 32, 300)} if machine.is_dry else config
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ class Judged:
     target: Target
     value: float | None
     verdict: Verdict
+    why_absent: str = ""
+    """Why there is no value, where the machine is to blame."""
 
 
 TARGETS: tuple[Target, ...] = (
@@ -47,6 +49,10 @@ TARGETS: tuple[Target, ...] = (
     Target(names.single("llama-3.1-8b"), 3.9, "ms", at_most=True),
     Target(names.throughput("qwen3-0.6b"), 29_000, "tok/s"),
     Target(names.throughput("llama-3.1-8b"), 9_900, "tok/s"),
+    *(
+        Target(names.beside(model, "vllm"), least, "x")
+        for model, least in zip(names.BESIDE_MODELS, (1.3, 1.3, 1.0), strict=True)
+    ),
     Target(names.PARITY, 0, "tokens", at_most=True),
     Target(names.LOST, 0, "tokens", at_most=True),
     Target(names.LEAKED, 0, "blocks", at_most=True),
@@ -56,4 +62,7 @@ TARGETS: tuple[Target, ...] = (
 def judged(record: Record) -> tuple[Judged, ...]:
     """Every target beside what the record holds."""
     values = ((target, record.value(target.name)) for target in TARGETS)
-    return tuple(Judged(target, value, target.verdict(value)) for target, value in values)
+    return tuple(
+        Judged(target, value, target.verdict(value), record.why_absent(target.name) or "")
+        for target, value in values
+    )
