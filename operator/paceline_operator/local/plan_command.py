@@ -8,7 +8,8 @@ from typing import Final, Literal
 import click
 from rich.console import Console
 
-from paceline_operator.local.plan import UNACHIEVABLE_EXIT, Question, answer
+from paceline_operator.local.model_sizes import Question
+from paceline_operator.local.plan import UNACHIEVABLE_EXIT, answer
 from paceline_operator.local.plan_screen import WIDTH, as_json, screen
 
 _SCALES: Final = {
@@ -56,6 +57,25 @@ def count(_: click.Context, param: click.Parameter, value: str | None) -> int | 
     "--kv-bytes", metavar="NUMBER", callback=count, help="Its KV bytes per token, such as 131072."
 )
 @click.option(
+    "--embedding-params",
+    metavar="NUMBER",
+    callback=count,
+    help="Of --params, those of embedding and head, which are whole in each rank and never"
+    " quantised; assumed if absent.",
+)
+@click.option(
+    "--draft-params",
+    metavar="NUMBER",
+    callback=count,
+    help="Parameters of a draft model that is not here, such as 1B.",
+)
+@click.option(
+    "--draft-kv-bytes",
+    metavar="NUMBER",
+    callback=count,
+    help="Its KV bytes per token, such as 32768.",
+)
+@click.option(
     "--memory",
     type=click.Path(path_type=Path),
     help="What the tuner remembers: its ConfigMap as JSON or YAML, or a local memory file.",
@@ -74,6 +94,9 @@ def plan_command(  # noqa: PLR0917 - click passes them by name
     gpu_memory: int | None,
     params: int | None,
     kv_bytes: int | None,
+    embedding_params: int | None,
+    draft_params: int | None,
+    draft_kv_bytes: int | None,
     memory: Path | None,
     output: Literal["text", "json"],
 ) -> None:
@@ -81,7 +104,20 @@ def plan_command(  # noqa: PLR0917 - click passes them by name
 
     Exits with 3 where no number of replicas is predicted to keep the SLA.
     """
-    found = answer(Question(path, traffic, gpu, gpu_memory, params, kv_bytes, memory))
+    found = answer(
+        Question(
+            path,
+            traffic,
+            gpu,
+            gpu_memory,
+            params,
+            kv_bytes,
+            memory,
+            embedding_params=embedding_params,
+            draft_params=draft_params,
+            draft_kv_bytes=draft_kv_bytes,
+        )
+    )
     if output == "json":
         click.echo(as_json(found))
     else:

@@ -82,9 +82,10 @@ def as_json(answer: Answer) -> str:
             "seconds": answer.trace.seconds,
         },
         "memory": {
-            "weight_bytes": plan.memory.size.weight_bytes,
+            "ranks": plan.memory.ranks,
+            "weight_bytes": plan.memory.weight_bytes,
             "kv_bytes": plan.memory.kv_bytes,
-            "kv_bytes_per_token": plan.memory.size.kv_bytes_per_token,
+            "kv_bytes_per_token": plan.memory.kv_bytes_per_token,
             "kv_tokens": plan.memory.tokens,
             "arithmetic": [asdict(line) for line in _lines(plan)],
         },

@@ -14,6 +14,7 @@ from paceline_operator.telemetry import ModelFit
 from paceline_operator.tuning.book_json import decode
 from paceline_operator.tuning.remembered import Remembered
 
+_RANKS = "tensor_parallel_size="  # of the engine's features
 _SAME_WEIGHTS = 0.01  # --params is a round number
 
 
@@ -21,16 +22,17 @@ class RecallError(LocalError):
     """The file is no memory, or holds nothing of this model on this device."""
 
 
-def recall(path: Path, device: Device, size: ModelSize) -> ModelFit:
-    """Read the newest fit of such a model on such a device. Raises RecallError."""
+def recall(path: Path, device: Device, size: ModelSize, *, ranks: int = 1) -> ModelFit:
+    """Read the newest fit of such a whole model on so many such devices. Raises RecallError."""
     book, problems = decode(_document(path))
-    entries = [entry for entry in book.entries if _fits(entry, device, size)]
+    entries = [entry for entry in book.entries if _fits(entry, device, size, ranks)]
     if not entries:
+        on = device.name if ranks == 1 else f"{ranks} x {device.name}"
         held = ", ".join(sorted({f"{e.key.model} on {e.key.device}" for e in book.entries}))
         why = f"; {problems[0]}" if problems else ""
         raise RecallError(
             f"--memory {path}: nothing is remembered of {size.weight_bytes:,} bytes of weights"
-            f" on {device.name}; it holds {held or 'nothing'}{why}"
+            f" on {on}; it holds {held or 'nothing'}{why}"
         )
     newest = entries[-1]
     return structs.replace(
@@ -61,6 +63,9 @@ def _document(path: Path) -> str:
     return json.dumps(outer, default=str)
 
 
-def _fits(entry: Remembered, device: Device, size: ModelSize) -> bool:
+def _fits(entry: Remembered, device: Device, size: ModelSize, ranks: int) -> bool:
     away = abs(entry.key.weight_bytes - size.weight_bytes)
+    shared = [name for name in entry.key.features if name.startswith(_RANKS)]
+    if shared != ([f"{_RANKS}{ranks}"] if ranks > 1 else []):
+        return False
     return is_same_device(entry.key.device, device) and away <= _SAME_WEIGHTS * size.weight_bytes

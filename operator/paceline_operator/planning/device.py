@@ -78,7 +78,7 @@ GPUS: Final = {
 
 def find_gpu(name: str, memory_bytes: int | None = None) -> Device | None:
     """Find a GPU whose name holds a known one; an unknown one needs its memory, else None."""
-    if key := _known(name.lower()):
+    if key := known_gpu(name):
         return replace(GPUS[key], name=name, memory_bytes=memory_bytes or GPUS[key].memory_bytes)
     if memory_bytes is None:
         return None
@@ -89,12 +89,13 @@ def is_same_device(name: str, device: Device) -> bool:
     """Whether a device that calls itself `name`, as `NVIDIA H100 80GB HBM3`, is such a one."""
     if device.is_cpu:
         return name.lower().startswith("cpu")
-    mine, theirs = (_known(one.lower()) or one.lower() for one in (device.name, name))
+    mine, theirs = (known_gpu(one) or one.lower() for one in (device.name, name))
     return mine == theirs
 
 
-def _known(lowered: str) -> str | None:
-    return next((key for key in GPUS if key in lowered), None)
+def known_gpu(name: str) -> str | None:
+    """Find the key of a GPU in what it calls itself."""
+    return next((key for key in GPUS if key in name.lower()), None)
 
 
 def prior(device: Device, size: ModelSize) -> ModelFit:

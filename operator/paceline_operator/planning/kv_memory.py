@@ -31,17 +31,37 @@ class KvMemory:
 
     device: Device
     size: ModelSize
+    """Of what this device holds: the model, or one rank's part of it."""
     fraction: float
     """`engine.kvCacheMemoryFraction`."""
     max_token_budget: int
     """Tokens of the largest step that buffers must hold."""
+    draft: ModelSize | None = None
+    """A second model that guesses: its weights, and its keys and values of every token."""
+    ranks: int = 1
+    """Devices that share the model; each has the same memory."""
 
     @property
     def step_bytes(self) -> int:
-        """What the largest step takes beside weights and cache."""
-        if self.size.step_bytes_per_token is None:
+        """What the largest step takes beside weights and cache: of the model or of its draft."""
+        if any(size.step_bytes_per_token is None for size in self._models):
             return _UNKNOWN_STEP_BYTES
-        return self.max_token_budget * self.size.step_bytes_per_token
+        widest = max(size.step_bytes_per_token or 0 for size in self._models)
+        return self.max_token_budget * widest
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the model and of its draft."""
+        return sum(size.weight_bytes for size in self._models)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token, of the model and of its draft."""
+        return sum(size.kv_bytes_per_token for size in self._models)
+
+    @property
+    def _models(self) -> tuple[ModelSize, ...]:
+        return (self.size,) if self.draft is None else (self.size, self.draft)
 
     @property
     def kv_bytes(self) -> int:
@@ -49,12 +69,12 @@ class KvMemory:
         if self.device.memory_bytes is None:
             return CPU_KV_BYTES
         usable = int(self.device.memory_bytes * self.fraction)
-        return usable - self.size.weight_bytes - CUDA_CONTEXT_BYTES - self.step_bytes
+        return usable - self.weight_bytes - CUDA_CONTEXT_BYTES - self.step_bytes
 
     @property
     def num_blocks(self) -> int:
         """Whole blocks."""
-        return max(0, self.kv_bytes) // (self.size.kv_bytes_per_token * BLOCK_TOKENS)
+        return max(0, self.kv_bytes) // (self.kv_bytes_per_token * BLOCK_TOKENS)
 
     @property
     def tokens(self) -> int:
@@ -79,39 +99,41 @@ class KvMemory:
 
     def arithmetic(self) -> tuple[Line, ...]:
         """From the device's memory to tokens, line by line."""
-        size = self.size
-        weights = Line(
-            "weights",
-            size.weight_arithmetic,
-            _gib(size.weight_bytes),
-        )
-        per_token = Line("KV of one token", size.kv_arithmetic, f"{size.kv_bytes_per_token:,} B")
+        size, draft = self.size, self.draft
+        shared = "heads and MLP are shared; embedding, norms and head are in each"
+        ranks = [Line("ranks", shared, f"{self.ranks}")] if self.ranks > 1 else []
+        weights = [Line("weights", size.weight_arithmetic, _gib(size.weight_bytes))]
+        per_token = [Line("KV of one token", size.kv_arithmetic, f"{size.kv_bytes_per_token:,} B")]
+        if draft is not None:
+            weights.append(Line("its draft", draft.weight_arithmetic, _gib(draft.weight_bytes)))
+            its_bytes = f"{draft.kv_bytes_per_token:,} B"
+            per_token.append(Line("of its draft", draft.kv_arithmetic, its_bytes))
+        each = "KV of one token" if draft is None else "both KV of one token"
         tokens = Line(
-            "KV tokens", f"KV cache / KV of one token, blocks of {BLOCK_TOKENS}", f"{self.tokens:,}"
+            "KV tokens", f"KV cache / {each}, blocks of {BLOCK_TOKENS}", f"{self.tokens:,}"
         )
         if self.device.memory_bytes is None:
             cache = Line("KV cache", "the engine's own size on a CPU", _gib(self.kv_bytes))
-            return weights, cache, per_token, tokens
+            return *ranks, *weights, cache, *per_token, tokens
         usable = self.device.memory_bytes * self.fraction
+        working = f"{_gib(self.device.memory_bytes)} x {self.fraction:g}"
+        reserved = _gib(CUDA_CONTEXT_BYTES + self.step_bytes)
         return (
-            Line(
-                "usable", f"{_gib(self.device.memory_bytes)} x {self.fraction:g}", _gib(int(usable))
-            ),
-            weights,
-            Line("reserve", self._reserve(), _gib(CUDA_CONTEXT_BYTES + self.step_bytes)),
+            *ranks,
+            Line("usable", working, _gib(int(usable))),
+            *weights,
+            Line("reserve", self._reserve(), reserved),
             Line("KV cache", "usable - weights - reserve", _gib(self.kv_bytes)),
-            per_token,
+            *per_token,
             tokens,
         )
 
     def _reserve(self) -> str:
         context = f"{_gib(CUDA_CONTEXT_BYTES)} CUDA context (assumed)"
-        if self.size.step_bytes_per_token is None:
+        if any(size.step_bytes_per_token is None for size in self._models):
             return f"{context} + {_gib(self.step_bytes)} for a step (assumed)"
-        return (
-            f"{context} + a step of {self.max_token_budget:,} tokens"
-            f" x {self.size.step_bytes_per_token:,} B"
-        )
+        widest = self.step_bytes // self.max_token_budget
+        return f"{context} + a step of {self.max_token_budget:,} tokens x {widest:,} B"
 
 
 def occupancy_line(demand: Demand, *, batch: int, tokens: int) -> Line:

@@ -28,6 +28,10 @@ class ModelSizeError(ValueError):
     """The sizes are not there; the message names the field."""
 
 
+class RanksDoNotDivide(Exception):  # noqa: N818 - it says what they do
+    """So many ranks cannot share the model; the message names the rule."""
+
+
 @dataclass(frozen=True, slots=True)
 class Precision:
     """How the engine keeps a model's numbers."""
@@ -62,10 +66,16 @@ class ModelSize:
     """How the KV bytes come about, for a person."""
     weight_arithmetic: str = ""
     """How the weights' bytes do."""
+    hidden_size: int | None = None
+    num_layers: int | None = None
 
 
-def from_config(config: Mapping[str, Any], precision: Precision) -> ModelSize:
-    """Read the contents of a `config.json`. Raises ModelSizeError."""
+def from_config(config: Mapping[str, Any], precision: Precision, *, ranks: int = 1) -> ModelSize:
+    """Read the contents of a `config.json`; of several ranks, the part that each of them holds.
+
+    Ranks share heads and features of the MLP; embedding, norms and head are whole in each.
+    Raises ModelSizeError, and RanksDoNotDivide.
+    """
     family = config.get("model_type")
     if isinstance(config.get("text_config"), Mapping):  # Gemma 3 for text and images
         config = config["text_config"]
@@ -77,6 +87,8 @@ def from_config(config: Mapping[str, Any], precision: Precision) -> ModelSize:
     kv_heads = int(config.get("num_key_value_heads") or heads)
     head_size = int(config.get("head_dim") or hidden // heads)
     intermediate = _count(config, "intermediate_size")
+    heads, kv_heads = _share("attention heads", heads, ranks), _share("KV heads", kv_heads, ranks)
+    intermediate = _share("features of the MLP", intermediate, ranks)
 
     qkv = (heads + 2 * kv_heads) * head_size
     attention = hidden * (qkv + heads * head_size)
@@ -88,7 +100,7 @@ def from_config(config: Mapping[str, Any], precision: Precision) -> ModelSize:
     parameters = layers * layer + ends + hidden
     products = layers * hidden * (qkv + heads * head_size + 3 * intermediate)
     outputs = layers * (qkv + 2 * hidden + 2 * intermediate)
-    weight_bytes, weight_arithmetic = _weights(parameters, products, outputs, precision)
+    weight_bytes, weight_arithmetic = shown_weights(parameters, products, outputs, precision)
     head = f"{head_size} x {precision.bytes_per_value} B"
     if precision.has_fp8_kv:
         head = f"({head_size} + 1) B"
@@ -102,10 +114,14 @@ def from_config(config: Mapping[str, Any], precision: Precision) -> ModelSize:
         max_len=_count(config, "max_position_embeddings"),
         kv_arithmetic=f"2 (K, V) x {layers} layers x {kv_heads} KV heads x {head}",
         weight_arithmetic=weight_arithmetic,
+        hidden_size=hidden,
+        num_layers=layers,
     )
 
 
-def _weights(parameters: int, products: int, outputs: int, precision: Precision) -> tuple[int, str]:
+def shown_weights(
+    parameters: int, products: int, outputs: int, precision: Precision
+) -> tuple[int, str]:
     """Tell their bytes, and how they come about; embedding and head are never quantised."""
     bytes_per_value = precision.bytes_per_value
     if not precision.quantization:
@@ -116,7 +132,9 @@ def _weights(parameters: int, products: int, outputs: int, precision: Precision)
     return products + 4 * outputs + rest * bytes_per_value, words
 
 
-def from_gguf(metadata: Mapping[str, Any], *, has_head: bool, precision: Precision) -> ModelSize:
+def from_gguf(
+    metadata: Mapping[str, Any], *, has_head: bool, precision: Precision, ranks: int = 1
+) -> ModelSize:
     """Read a GGUF file's metadata; `has_head`: it holds an output head of its own."""
     family = metadata.get("general.architecture")
     if not isinstance(family, str):
@@ -137,7 +155,13 @@ def from_gguf(metadata: Mapping[str, Any], *, has_head: bool, precision: Precisi
         "max_position_embeddings": get("context_length"),
         "tie_word_embeddings": not has_head,
     }
-    return from_config(config, precision)
+    return from_config(config, precision, ranks=ranks)
+
+
+def _share(name: str, count: int, ranks: int) -> int:
+    if count % ranks:
+        raise RanksDoNotDivide(f"must divide the model's {count} {name}, got {ranks}")
+    return count // ranks
 
 
 def _count(config: Mapping[str, Any], field: str) -> int:

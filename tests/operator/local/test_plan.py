@@ -24,9 +24,22 @@ def manifest(tmp_path: Path) -> Path:
     return write_manifest(tmp_path, {"itl": {"p99": "50ms"}, "ttft": {"p99": "1s"}})
 
 
-def write_manifest(folder: Path, sla: object, **engine: str) -> Path:
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 32_000,
+    "max_position_embeddings": 4096,
+}
+
+
+def write_manifest(folder: Path, sla: object, *, uri: str = "", **engine: object) -> Path:
     path = folder / "service.yaml"
-    spec = {"model": {"uri": "hf://org/name", "revision": "abc"}, "sla": sla}
+    model = {"uri": uri} if uri else {"uri": "hf://org/name", "revision": "abc"}
+    spec: dict[str, object] = {"model": model, "sla": sla}
     spec |= {"engine": engine} if engine else {}
     document = {
         "apiVersion": "serving.paceline.dev/v1alpha1",
@@ -52,17 +65,96 @@ def run(manifest: Path, trace: Path, *more: str) -> Result:
     return CliRunner().invoke(main, ("plan", "-f", str(manifest), "--traffic", str(trace), *more))
 
 
-def test_several_ranks_are_not_guessed_at(manifest: Path, trace: Path) -> None:
-    """What they lose by adding up their parts was measured nowhere."""
+def share(manifest: Path, ranks: int) -> None:
+    """Let so many GPUs share the manifest's model."""
     document = yaml.safe_load(manifest.read_text())
-    document["spec"]["engine"] = {"tensorParallelSize": 2}
-    document["spec"]["resources"] = {"gpu": {"count": 2}}
+    document["spec"]["engine"] = {"tensorParallelSize": ranks}
+    document["spec"]["resources"] = {"gpu": {"count": ranks}}
     manifest.write_text(yaml.safe_dump(document))
+
+
+def test_several_ranks_are_planned_with_wider_bars(manifest: Path, trace: Path) -> None:
+    """Each holds its part and sums with the others, which nobody has measured here."""
+    one = run(manifest, trace, "--gpu", "h100", *SIZE, "--format", "json")
+    share(manifest, 2)
+
+    two = run(manifest, trace, "--gpu", "h100", *SIZE, "--format", "json")
+    page = run(manifest, trace, "--gpu", "h100", *SIZE).output
+
+    alone, shared = (json.loads(result.output) for result in (one, two))
+    assert (alone["memory"]["ranks"], shared["memory"]["ranks"]) == (1, 2)
+    assert shared["memory"]["kv_bytes_per_token"] == 65_536
+    weights = alone["memory"]["weight_bytes"]
+    assert weights / 2 < shared["memory"]["weight_bytes"] < 0.65 * weights
+    assert shared["memory"]["kv_tokens"] > 2 * alone["memory"]["kv_tokens"]
+    assert (alone["step_time_factor"], shared["step_time_factor"]) == (1.5, 2.0)
+    assert "ranks" in page
+    assert "embedding and head assumed" in " ".join(page.split())
+
+
+def test_ranks_that_do_not_divide_the_model_are_refused(tmp_path: Path, trace: Path) -> None:
+    """By the field and what it does not divide."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, uri=f"file://{tmp_path}")
+    share(manifest, 3)
+
+    result = run(manifest, trace, "--gpu", "h100")
+
+    assert result.exit_code == 1
+    assert "spec.engine.tensorParallelSize: must divide the model's 16" in result.output
+
+
+DRAFT = {"method": "Draft", "draftModelUri": "hf://org/small", "draftModelRevision": "def"}
+DRAFT_SIZE = ("--draft-params", "1B", "--draft-kv-bytes", "32768")
+
+
+def test_a_draft_model_takes_its_part_of_the_memory(tmp_path: Path, trace: Path) -> None:
+    """Weights once, and keys and values of every token beside the model's."""
+    alone = write_manifest(tmp_path, {"itl": {"p99": "50ms"}})
+    without = run(alone, trace, "--gpu", "h100", *SIZE, "--format", "json")
+    manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, speculative=DRAFT)
+
+    result = run(manifest, trace, "--gpu", "h100", *SIZE, *DRAFT_SIZE, "--format", "json")
+    page = run(manifest, trace, "--gpu", "h100", *SIZE, *DRAFT_SIZE).output
+
+    before, after = (json.loads(one.output)["memory"] for one in (without, result))
+    assert after["weight_bytes"] == before["weight_bytes"] + 2 * 10**9
+    assert after["kv_bytes"] == before["kv_bytes"] - 2 * 10**9
+    assert after["kv_bytes_per_token"] == 131_072 + 32_768
+    assert after["kv_tokens"] == after["kv_bytes"] // (163_840 * 16) * 16
+    assert "its draft" in page
+    assert "of its draft" in page
+
+
+def test_a_draft_model_that_is_not_here_is_asked_for(tmp_path: Path, trace: Path) -> None:
+    """With the flags that say its size."""
+    manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, speculative=DRAFT)
 
     result = run(manifest, trace, "--gpu", "h100", *SIZE)
 
     assert result.exit_code == 1
-    assert "spec.engine.tensorParallelSize: 2" in result.output
+    assert "spec.engine.speculative.draftModelUri: hf://org/small is not on" in result.output
+    assert "--draft-params" in result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((*SIZE, *DRAFT_SIZE), "spec.engine.speculative.method must be Draft .* got None"),
+        ((*SIZE, "--draft-params", "1B"), "--draft-params and --draft-kv-bytes go together"),
+        ((*SIZE, "--embedding-params", "8B"), "--embedding-params must be fewer than --params"),
+        (("--embedding-params", "1B"), "--embedding-params tells of --params"),
+    ],
+    ids=["no draft", "half a draft", "all embedding", "no params"],
+)
+def test_a_size_of_nothing_is_refused(
+    manifest: Path, trace: Path, more: tuple[str, ...], words: str
+) -> None:
+    """What was told and cannot be used was meant for something."""
+    result = run(manifest, trace, "--gpu", "h100", *more)
+
+    assert result.exit_code == 1
+    assert_matches(words, result.output)
 
 
 def test_the_table_says_replicas_limits_and_the_arithmetic_of_memory(
@@ -78,12 +170,18 @@ def test_the_table_says_replicas_limits_and_the_arithmetic_of_memory(
 
 
 def test_weights_of_a_byte_leave_more_to_the_cache(tmp_path: Path, trace: Path) -> None:
-    """8 billion of them, 7.45 GiB instead of 14.90."""
+    """All but embedding and head: told, or assumed to be rather many."""
     manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, quantization="INT8")
+    told = ("--embedding-params", "1050M")
 
-    document = json.loads(run(manifest, trace, "--gpu", "h100", *SIZE, "--format", "json").output)
+    def weight_bytes(*more: str) -> int:
+        result = run(manifest, trace, "--gpu", "h100", *SIZE, *more, "--format", "json")
+        return int(json.loads(result.output)["memory"]["weight_bytes"])
 
-    assert document["memory"]["weight_bytes"] == 8 * 10**9
+    by_hand = 6_950_000_000 + 2 * 1_050_000_000  # as Llama 3.1 8B has them
+    assert weight_bytes(*told) == pytest.approx(by_hand, rel=0.002)
+    assert weight_bytes(*told) > by_hand  # a scale for each output
+    assert by_hand < weight_bytes() < 1.05 * by_hand
 
 
 def test_a_target_that_no_replica_helps_ends_with_3(tmp_path: Path, trace: Path) -> None:
@@ -173,8 +271,10 @@ def test_a_bad_field_and_a_bad_line_are_named(tmp_path: Path, manifest: Path, tr
     assert "line 122, column Request tokens" in run(manifest, broken).output
 
 
-def a_memory(path: Path, *, device: str = "NVIDIA H100 80GB HBM3") -> Path:
-    key = Key("name", "abc", 16 * 10**9, "bfloat16", "1", device, ())
+def a_memory(
+    path: Path, *, device: str = "NVIDIA H100 80GB HBM3", features: tuple[str, ...] = ()
+) -> Path:
+    key = Key("name", "abc", 16 * 10**9, "bfloat16", "1", device, features)
     theta = (8.0, 0.01, 0.02, 0.06, 0.0)
     entry = Remembered(key, SLA(), theta, 256, (), 64, 512, None, at=1.0)
     data = {"kind": "ConfigMap", "data": {"memory.json": encode(Book((entry,)))}}
@@ -192,6 +292,20 @@ def test_a_remembered_fit_takes_the_place_of_the_prior(
 
     assert result.exit_code == 0
     assert "x/÷ 1.15" in result.output
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_memory_of_other_ranks_is_not_taken(
+    tmp_path: Path, manifest: Path, trace: Path, ranks: int
+) -> None:
+    """Two GPUs' steps are not one GPU's, though the whole model weighs the same."""
+    memory = a_memory(tmp_path / "memory.json", features=("tensor_parallel_size=2",))
+    share(manifest, ranks)
+
+    result = run(manifest, trace, "--gpu", "h100", *SIZE, "--memory", str(memory))
+
+    assert result.exit_code == (0 if ranks == 2 else 1)
+    assert ("x/÷ 1.15" if ranks == 2 else "nothing is remembered") in result.output
 
 
 def test_a_memory_of_another_gpu_is_not_taken(tmp_path: Path, manifest: Path, trace: Path) -> None:
