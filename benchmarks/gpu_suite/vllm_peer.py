@@ -103,6 +103,7 @@ def started(python: str, model: str, machine: Machine) -> Iterator[Peer]:
             stdout=subprocess.PIPE,
             text=True,
             env=environment(python, machine),
+            cwd=folder,  # Python looks here first: a `kernels.py` of ours is not the one it means
         )
         try:
             yield Peer(process)
@@ -142,7 +143,8 @@ def arguments(folder: str, machine: Machine) -> dict[str, Any]:
 
 def environment(python: str, machine: Machine) -> dict[str, str]:
     """Ours, offline; of ours nothing is imported there."""
-    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    left = {"PYTHONPATH", VARIABLE}
+    ours = {name: value for name, value in os.environ.items() if name not in left}
     quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     if not machine.is_dry:
         return ours | quiet
