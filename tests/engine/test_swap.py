@@ -44,6 +44,36 @@ def displace(under_test: EngineUnderTest) -> list[int]:
     return prefilled
 
 
+class AskedForPrompts(NoPacer):
+    """Counts how often a prompt alone is priced."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
+        self.times += decode == 0 and prefill > 0 and context == 0
+        return 1.0
+
+
+def test_without_host_memory_nobody_asks_what_computing_again_costs() -> None:
+    """There is nothing to compare it with, and a preemption holds every decode up."""
+    pacer = AskedForPrompts()
+    under_test = EngineUnderTest(
+        a_capacity(num_blocks=16, block_size=4, max_batch_size=2),
+        limits=Limits(2, 64),
+        pacer=pacer,
+        prefix_caching=False,
+    )
+    under_test.submit(a_batch())
+    under_test.step()
+    under_test.step()
+    asked_for_steps = pacer.times
+    under_test.engine.scheduler._preempt(next(iter(under_test.engine.scheduler.running())))
+
+    assert pacer.times == asked_for_steps
+    assert under_test.engine.load().preemptions == 1
+
+
 def test_blocks_are_copied_where_that_is_cheaper() -> None:
     """22 tokens in six blocks, out and back at 1 ms each, are cheaper than 22 ms of prefill."""
     under_test = an_engine(block_ms=1.0)

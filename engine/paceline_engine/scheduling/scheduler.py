@@ -261,20 +261,21 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         assert not request.num_in_flight  # noqa: S101 - `must_settle` saw to it
-        recompute_ms = policy.recompute_ms(self._pacer, request.num_computed)
-        # Compared with the copies out and back.
-        if (
-            self._swapper is not None
-            and recompute_ms is not None
-            and 2 * self._swapper.ms(self.blocks.num_computed_blocks(request)) < recompute_ms
-            and self.blocks.save(request)
-        ):
-            self.num_swapped += 1
+        self.num_swapped += self._has_saved(request)
         self._leave_row(request)
         request.state = State.WAITING
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting[request.lane].put_back(request)
+
+    def _has_saved(self, request: Request) -> bool:
+        """Copy what it has computed, if that and the copy back are cheaper than computing again."""
+        if self._swapper is None:
+            return False
+        copies_ms = 2 * self._swapper.ms(self.blocks.num_computed_blocks(request))
+        recompute_ms = policy.recompute_ms(self._pacer, request.num_computed)
+        is_cheaper = recompute_ms is not None and copies_ms < recompute_ms
+        return is_cheaper and self.blocks.save(request)
 
     def _displace(self, request: Request) -> None:
         self.num_displaced += 1

@@ -3,7 +3,7 @@
 from paceline_operator.local.screen import change_line, clock_time
 from paceline_operator.local.state import Explained, LocalState
 from paceline_operator.tuning.caps import Caps
-from paceline_operator.tuning.model import Compared, Outcome
+from paceline_operator.tuning.compared import Compared, Outcome
 from paceline_operator.tuning.outcome import Prediction
 
 

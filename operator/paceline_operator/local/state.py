@@ -8,8 +8,9 @@ import msgspec
 
 from paceline_operator.local.errors import LocalError
 from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.compared import Outcome
 from paceline_operator.tuning.decision import Decision
-from paceline_operator.tuning.model import SLA, Mode, Outcome, Phase, ServiceReport, Verdict
+from paceline_operator.tuning.model import SLA, Mode, Phase, ServiceReport, Verdict
 from paceline_operator.tuning.outcome import Prediction
 
 

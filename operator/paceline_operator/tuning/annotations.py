@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from paceline_operator.tuning.compared import Outcome
 from paceline_operator.tuning.decision import Decision
-from paceline_operator.tuning.model import Change, Outcome, Phase
+from paceline_operator.tuning.model import Change, Phase
 
 _TOLD: frozenset[Phase] = frozenset({"Transition", "Backoff", "Frozen", "Unattainable"})
 """Phases that explain what a graph shows; the others are the usual course."""

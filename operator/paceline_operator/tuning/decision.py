@@ -4,9 +4,10 @@ from dataclasses import asdict, dataclass, field
 
 from paceline_operator.tuning.achievable import Obstacle
 from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.compared import Outcome
 from paceline_operator.tuning.measure import NOTHING, Counts
 from paceline_operator.tuning.memory import Memory
-from paceline_operator.tuning.model import Change, Observed, Outcome, Phase, Verdict
+from paceline_operator.tuning.model import Change, Observed, Phase, Verdict
 from paceline_operator.tuning.outcome import NOT_PREDICTED, Prediction
 from paceline_operator.tuning.remembered import Remembered
 from paceline_operator.tuning.start import Start

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from paceline_operator.telemetry import ModelFit, Step
 from paceline_operator.tuning.caps import Caps
+from paceline_operator.tuning.compared import Compared, Outcome
 from paceline_operator.tuning.forecast import Forecast
-from paceline_operator.tuning.model import Compared, Outcome
 from paceline_operator.tuning.sketch import p99
 from paceline_operator.tuning.window import Evidence
 

@@ -6,7 +6,8 @@ from typing import Any
 from paceline_operator.local.cluster import explain_status
 from paceline_operator.local.explain import explain
 from paceline_operator.local.state import Explained, LocalState
-from paceline_operator.tuning.model import SLA, Compared, Outcome
+from paceline_operator.tuning.compared import Compared, Outcome
+from paceline_operator.tuning.model import SLA
 from paceline_testing.reports import a_report, an_explained
 from paceline_testing.services import a_live_service
 

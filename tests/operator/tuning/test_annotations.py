@@ -3,8 +3,9 @@
 from typing import Any
 
 from paceline_operator.tuning.annotations import annotations
+from paceline_operator.tuning.compared import Compared, Outcome
 from paceline_operator.tuning.decision import Decision
-from paceline_operator.tuning.model import Compared, Outcome, Phase
+from paceline_operator.tuning.model import Phase
 from paceline_testing.reports import a_change
 
 

@@ -9,7 +9,8 @@ from paceline_engine.limits import Limits
 from paceline_operator.metrics import Metrics
 from paceline_operator.telemetry import LimitValues, Load, Step
 from paceline_operator.tuning.caps import Caps
-from paceline_operator.tuning.model import SLA, Compared, Outcome, TuningSpec
+from paceline_operator.tuning.compared import Compared, Outcome
+from paceline_operator.tuning.model import SLA, TuningSpec
 from paceline_operator.tuning.outcome import Pending, Prediction, settle
 from paceline_operator.tuning.window import Evidence, Window
 from paceline_testing.plant import Plant, laptop
