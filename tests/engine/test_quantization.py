@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.model import memory
-from paceline_engine.model.layers.gated_linear import GatedLinear
+from paceline_engine.model.layers.gated_linear import GatedLinear, NativeGatedLinear
+from paceline_engine.model.layers.linear import Linear, NativeLinear
 from paceline_engine.model.layers.quantized_linear import (
     KernelLinear,
     QuantizedWeight,
@@ -125,6 +126,17 @@ def test_a_models_logits_stay_near_those_in_float32(
     assert 1e-4 < error < bound, error
 
 
+def _parts(product: Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values and scales, without the zeros that fill a panel."""
+    if isinstance(product, TiledLinear):
+        return product.weight.values, product.weight.scales
+    assert isinstance(product, NativeLinear | NativeGatedLinear)
+    weight = product.weight
+    assert weight.scales is not None
+    outputs = weight.panels.transpose(1, 2).flatten(0, 1)[: weight.outputs]
+    return outputs, weight.scales.flatten()[: weight.outputs]
+
+
 @pytest.mark.parametrize("to", BYTES)
 def test_weights_take_what_is_reported(tmp_path: Path, to: Quantization) -> None:
     """A byte for each weight of the layers, four for each of their scales and for all else."""
@@ -136,10 +148,12 @@ def test_weights_take_what_is_reported(tmp_path: Path, to: Quantization) -> None
     for layer in decoder.layers:
         held += [layer.attention_norm, layer.mlp_norm]
         held += [norm for norm in (layer.q_norm, layer.k_norm) if norm is not None]
-        assert isinstance(layer.gated, GatedLinear)
-        for product in (layer.qkv, layer.out, layer.gated.product, layer.down):
-            assert isinstance(product, TiledLinear)
-            held += [product.weight.values, product.weight.scales]
+        gated = layer.gated.product if isinstance(layer.gated, GatedLinear) else layer.gated
+        held += [
+            each
+            for product in (layer.qkv, layer.out, gated, layer.down)
+            for each in _parts(product)
+        ]
     assert loaded[to].info.weight_bytes == sum(tensor.nbytes for tensor in held)
     assert loaded["none"].info.weight_bytes == 4 * loaded["none"].info.num_parameters
 

@@ -35,6 +35,55 @@ def test_products_agree_with_float64(matmul: Matmul, rows: int, sizes: tuple[int
     assert_near(matmul(x, packed, bias) / inputs**0.5, (wanted + bias.double()) / inputs**0.5)
 
 
+def _bytes(outputs: int, inputs: int, to: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Every value that there is, and scales that differ."""
+    codes = torch.arange(outputs * inputs).mul(37).remainder(256).to(torch.uint8)
+    values = codes.reshape(outputs, inputs).view(to)
+    if to != torch.int8:
+        values = torch.where(values.float().isfinite(), values.float(), 0.0).to(to)
+    return values, torch.logspace(-3, 3, outputs)
+
+
+@pytest.mark.parametrize("to", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+@pytest.mark.parametrize("rows", [1, 5, 14, 29])
+@pytest.mark.parametrize("sizes", [(1, 1), (33, 17), (100, 7000)], ids=str)
+def test_a_byte_a_number_is_widened_without_loss(
+    matmul: Matmul, rows: int, sizes: tuple[int, int], to: torch.dtype
+) -> None:
+    """Sums in float32 of exactly these numbers."""
+    outputs, inputs = sizes
+    x, bias, (values, scales) = _floats(rows, inputs), _floats(outputs), _bytes(*sizes, to)
+    weight = values.double() * scales.double()[:, None]
+    size = inputs**0.5 * weight.abs().max()
+
+    seen = matmul(x, matmul.pack(values, scales), bias)
+
+    assert_near(seen / size, (x.double() @ weight.t() + bias.double()) / size)
+
+
+def test_the_smallest_codes_of_fp8_are_no_zeros(matmul: Matmul) -> None:
+    """Below 2^-6 a code has no exponent of its own, and its bits mean a float32 like that."""
+    values = torch.arange(1, 8, dtype=torch.uint8).view(torch.float8_e4m3fn)[:, None]
+
+    seen = matmul(torch.ones(1, 1), matmul.pack(values, torch.ones(7)))
+
+    assert torch.equal(seen[0], torch.arange(1, 8) / 512)
+
+
+@pytest.mark.parametrize("to", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
+def test_gated_products_of_bytes_agree_with_float64(matmul: Matmul, to: torch.dtype) -> None:
+    """Each half of a panel has the scales of its own outputs."""
+    x, (values, scales) = _floats(17, 40), _bytes(96, 40, to)
+    scales = scales / 1e3
+    wanted = reference_silu_mul(x.double() @ (values.double() * scales.double()[:, None]).t())
+
+    seen = matmul.gated(x, matmul.pack(values, scales, is_gated=True), "silu")
+
+    torch.testing.assert_close(
+        seen.double(), wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max())
+    )
+
+
 @pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize(("rows", "features"), [(1, 16), (5, 48), (31, 320)])
 def test_gated_products_agree_with_float64(
@@ -81,6 +130,12 @@ def test_a_wrong_tensor_is_refused(matmul: Matmul) -> None:
         matmul(torch.ones(2, 4), plain, torch.ones(31))
     with pytest.raises(ValueError, match="gated outputs must be a multiple of 32, got 48"):
         matmul.pack(torch.ones(48, 4), is_gated=True)
+    with pytest.raises(ValueError, match="scales go with int8"):
+        matmul.pack(torch.ones(32, 4), torch.ones(32))
+    with pytest.raises(ValueError, match="scales go with int8"):
+        matmul.pack(torch.ones(32, 4, dtype=torch.int8))
+    with pytest.raises(ValueError, match=r"scales must be contiguous \(32,\)"):
+        matmul.pack(torch.ones(32, 4, dtype=torch.int8), torch.ones(31))
     with pytest.raises(ValueError, match="packed as gated"):
         matmul.gated(torch.ones(2, 4), plain, "silu")
     with pytest.raises(ValueError, match="a gated weight is for"):

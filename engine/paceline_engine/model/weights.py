@@ -9,7 +9,6 @@ process's resident memory, but the kernel takes its pages back when it needs the
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,8 +25,6 @@ from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
 from paceline_engine.model.staging import Staging
 from paceline_engine.settings import Quantization
 
-LayOut = Callable[[Tensor, Tensor | None], Linear]
-"""Takes a weight and a bias."""
 Wrap = Callable[[str, dict[str, int], int, Linear], Linear]
 """Takes a layer's prefix, the outputs of each stacked weight, their inputs, and the product."""
 
@@ -36,15 +33,21 @@ Wrap = Callable[[str, dict[str, int], int, Linear], Linear]
 class Build:
     """What becomes of each product of a layer."""
 
-    lay_out: LayOut
+    quantization: Quantization
     wrap: Wrap
     gated: Callable[[Tensor], Tensor]
     group: Group
 
+    def lay_out(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Make the product of one weight [out, in]."""
+        if self.quantization == "none":
+            return linear(weight, bias)
+        return quantized_linear(weight, bias, to=self.quantization)
+
     @property
     def may_fuse_gates(self) -> bool:
-        """The gate follows its product at once, and the product is the plain one."""
-        return self.lay_out is linear and self.wrap is as_it_is
+        """The gate follows its product at once."""
+        return self.wrap is as_it_is
 
 
 def as_it_is(_prefix: str, _parts: dict[str, int], _num_inputs: int, product: Linear) -> Linear:
@@ -61,17 +64,18 @@ def build_decoder(
     dtype: torch.dtype,
     progress: Callable[[float], None],
     quantization: Quantization = "none",
+    quantizes_head: bool = False,
     wrap: Wrap = as_it_is,
     group: Group | None = None,
 ) -> Decoder:
-    """Read every weight that `config` asks for; embedding and head are never quantised.
+    """Read every weight that `config` asks for; the embedding is never quantised.
 
+    The head is where `quantizes_head`: for a model whose tokens another one judges.
     Of several ranks each reads its part of the layers.
     """
     group = group or Group()
-    lay_out = linear if quantization == "none" else partial(quantized_linear, to=quantization)
     gated = ops.silu_mul if config.activation == "silu" else ops.gelu_tanh_mul
-    build = Build(lay_out, wrap, gated, group)
+    build = Build(quantization, wrap, gated, group)
     reader = _Reader(source, device, dtype, group)
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = reader.read("model.embed_tokens.weight", (vocab, hidden))
@@ -86,7 +90,7 @@ def build_decoder(
         embedding=embedding,
         layers=tuple(layers),
         norm=reader.norm("model.norm.weight", hidden, config.norm_offset),
-        head=linear(head),
+        head=build.lay_out(head) if quantizes_head else linear(head),
         embedding_scale=torch.tensor(config.embedding_scale, dtype=dtype).item(),
     )
 
@@ -104,12 +108,15 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
 
     def gated(parts: dict[str, int]) -> Linear:
         weight = stacked(parts)
-        fused = fused_gated_linear(weight, config.activation) if build.may_fuse_gates else None
-        return fused or GatedLinear(product(parts, weight), build.gated)
+        if build.may_fuse_gates:
+            fused = fused_gated_linear(weight, config.activation, build.quantization)
+            if fused is not None:
+                return fused
+        return GatedLinear(product(parts, weight), build.gated)
 
     def summed(name: str, num_inputs: int) -> Linear:
         weight = reader.read(f"{prefix}{name}.weight", (hidden, num_inputs), cut=1)
-        product = build.lay_out(weight, None)
+        product = build.lay_out(weight)
         if build.group.size > 1:
             product = SummedLinear(product, build.group)
         return build.wrap(prefix, {name: hidden}, num_inputs, product)

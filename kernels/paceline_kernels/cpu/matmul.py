@@ -9,12 +9,14 @@ from torch import Tensor
 
 from paceline_kernels.cpu.foreign import address, function, require
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
+from paceline_kernels.fp8 import CODES
 
 Gate = Literal["silu", "gelu_tanh"]
 """What the first half of the outputs goes through before it multiplies the second."""
 
 _PLAIN = 0
 _GATES: dict[Gate, int] = {"silu": 1, "gelu_tanh": 2}
+_WEIGHTS: dict[torch.dtype, int] = {torch.float32: 0, torch.int8: 1, CODES: 2}
 _GATED_LANES = 32
 """Gated outputs are a multiple of it: whole vectors of both halves."""
 
@@ -29,33 +31,53 @@ class PackedWeight:
     """A weight [outputs, inputs] in panels; only `Matmul` can read it."""
 
     panels: Tensor  # [panels, inputs, panel width], the last filled with zeros
+    scales: Tensor | None  # [panels, 1, panel width], where the panels hold bytes
     outputs: int
     inputs: int
     is_gated: bool
 
 
 class Matmul:
-    """Every tensor is contiguous, float32 and on the CPU."""
+    """Every tensor is contiguous and on the CPU, and float32 but for weights of a byte a number."""
 
     def __init__(self, library: CDLL) -> None:
-        self._pack = function(library, "pack_weight", [c_void_p] * 2 + [c_int64] * 2 + [c_int])
-        self._matmul = function(library, "matmul", [c_void_p] * 4 + [c_int64] * 3 + [c_int])
+        packing = [c_void_p] * 2 + [c_int64] * 2 + [c_int]
+        self._pack_floats = function(library, "pack_floats", packing)
+        self._pack_bytes = function(library, "pack_bytes", packing)
+        self._matmul = function(library, "matmul", [c_void_p] * 5 + [c_int64] * 3 + [c_int] * 2)
         library.panel_width.restype = c_int64
         self._panel_width: int = library.panel_width()
 
-    def pack(self, weight: Tensor, *, is_gated: bool = False) -> PackedWeight:
+    def pack(
+        self, weight: Tensor, scales: Tensor | None = None, *, is_gated: bool = False
+    ) -> PackedWeight:
         """Copy a weight [outputs, inputs]; if gated, its first half are the gates of the second.
 
-        Raises ValueError where gated outputs are not a multiple of 32.
+        It is float32, or int8 or float8_e4m3fn with `scales` [outputs], by which its outputs are
+        multiplied. Raises ValueError where gated outputs are not a multiple of 32.
         """
         outputs, inputs = weight.shape
-        require("weight", weight, (outputs, inputs))
+        has_scales = weight.dtype in (torch.int8, CODES)
+        require("weight", weight, (outputs, inputs), weight.dtype if has_scales else torch.float32)
+        if has_scales != (scales is not None):
+            raise ValueError(f"scales go with int8 and {CODES}, and only with them")
         if is_gated and not can_gate(outputs):
             raise ValueError(f"gated outputs must be a multiple of {_GATED_LANES}, got {outputs}")
-        width = self._panel_width
-        panels = torch.empty(-(-outputs // width), inputs, width)
+        in_order = None
+        if scales is not None:
+            require("scales", scales, (outputs,))
+            in_order = self._panels(scales.unsqueeze(1), is_gated=is_gated)
+        panels = self._panels(weight, is_gated=is_gated)
+        return PackedWeight(panels, in_order, outputs, inputs, is_gated)
+
+    def _panels(self, weight: Tensor, *, is_gated: bool) -> Tensor:
+        outputs, inputs = weight.shape
+        panels = torch.empty(
+            -(-outputs // self._panel_width), inputs, self._panel_width, dtype=weight.dtype
+        )
         prefer_huge_pages(panels)
-        self._pack(
+        pack = self._pack_floats if weight.dtype == torch.float32 else self._pack_bytes
+        pack(
             weight.data_ptr(),
             panels.data_ptr(),
             outputs,
@@ -63,7 +85,7 @@ class Matmul:
             is_gated,
             torch.get_num_threads(),
         )
-        return PackedWeight(panels, outputs, inputs, is_gated)
+        return panels
 
     def __call__(self, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
         """`x @ weight.T + bias`, [rows, inputs] to [rows, outputs]."""
@@ -88,11 +110,13 @@ class Matmul:
         self._matmul(
             x.data_ptr(),
             weight.panels.data_ptr(),
+            address(weight.scales),
             address(bias),
             out.data_ptr(),
             rows,
             weight.outputs,
             weight.inputs,
+            _WEIGHTS[weight.panels.dtype],
             how,
             torch.get_num_threads(),
         )

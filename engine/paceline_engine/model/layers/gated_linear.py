@@ -7,6 +7,8 @@ from torch import Tensor
 
 from paceline_engine.model.config import Activation
 from paceline_engine.model.layers.linear import Linear
+from paceline_engine.model.layers.quantized_linear import quantize
+from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import Gate, Matmul, can_gate, native_ops
 
 
@@ -25,8 +27,15 @@ class GatedLinear:
 class NativeGatedLinear:
     """One step: the compiled product gates its sums before it writes them."""
 
-    def __init__(self, matmul: Matmul, weight: Tensor, activation: Activation) -> None:
-        self.weight = matmul.pack(weight, is_gated=True)
+    def __init__(
+        self,
+        matmul: Matmul,
+        weight: Tensor,
+        activation: Activation,
+        *,
+        scales: Tensor | None = None,
+    ) -> None:
+        self.weight = matmul.pack(weight, scales, is_gated=True)
         self._matmul = matmul
         self._gate: Gate = activation
 
@@ -35,9 +44,16 @@ class NativeGatedLinear:
         return self._matmul.gated(x, self.weight, self._gate)
 
 
-def fused_gated_linear(weight: Tensor, activation: Activation) -> NativeGatedLinear | None:
+def fused_gated_linear(
+    weight: Tensor, activation: Activation, quantization: Quantization
+) -> NativeGatedLinear | None:
     """Lay out a weight [2 * out, in] for one step, where the compiled product takes it."""
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not can_gate(len(weight)):
         return None
     native = native_ops()
-    return None if native is None else NativeGatedLinear(native.matmul, weight, activation)
+    if native is None:
+        return None
+    if quantization == "none":
+        return NativeGatedLinear(native.matmul, weight, activation)
+    quantized = quantize(weight, quantization)
+    return NativeGatedLinear(native.matmul, quantized.values, activation, scales=quantized.scales)

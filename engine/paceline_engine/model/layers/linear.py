@@ -52,10 +52,17 @@ class PackedLinear:
 
 
 class NativeLinear:
-    """The weight in the panels of the compiled product."""
+    """The weight in the panels of the compiled product; quantised, with its scales [out]."""
 
-    def __init__(self, matmul: Matmul, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight = matmul.pack(weight)
+    def __init__(
+        self,
+        matmul: Matmul,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        scales: Tensor | None = None,
+    ) -> None:
+        self.weight = matmul.pack(weight, scales)
         self.bias = bias  # [out]
         self._matmul = matmul
 
