@@ -5,10 +5,11 @@ each has a step model of its own, fitted from its own steps in a run that is not
 are medians of the pairs.
 
     python benchmarks/speculation.py --repeats 5
+    python benchmarks/speculation.py --method draft
     python benchmarks/speculation.py --method draft --draft-layers 4
 
-No smaller model of this vocabulary can be had offline, so the draft model is made of the model's
-own first layers (`truncated_model.py`): all of them, and it is the model itself.
+No smaller model of this vocabulary can be had offline. The draft model is the model itself in a
+byte a weight, or what its first layers alone make of a text (`truncated_model.py`).
 """
 
 import argparse
@@ -30,7 +31,7 @@ from paceline_engine.engine import Engine
 from paceline_engine.limits import Limits
 from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.pacing import make_pacer
-from paceline_engine.settings import Settings
+from paceline_engine.settings import Quantization, Settings
 from paceline_engine.wire import Sampling, Submit
 from truncated_model import write_first_layers
 
@@ -58,12 +59,20 @@ class Outcome:
     accepted: int
 
 
-def model_for(method: str, draft_layers: int) -> LoadedModel:
-    """Load the model, and the draft model made of its first layers where one is asked for."""
+def model_for(method: str, quantization: Quantization, draft_layers: int | None) -> LoadedModel:
+    """Load the model, and a draft model made of it, or of its first layers, where one is wanted."""
     if method == "ngram":
         return load_model(Settings(device="cpu"), lambda _stage, _fraction: None)
+    settings = Settings(
+        device="cpu",
+        speculative="draft",
+        draft_model_uri=Settings().model_uri,
+        draft_quantization=quantization,
+    )
+    if draft_layers is None:
+        return load_model(settings, lambda _stage, _fraction: None)
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(device="cpu", speculative="draft", draft_model_uri=f"file://{folder}")
+        settings = settings.model_copy(update={"draft_model_uri": f"file://{folder}"})
         places = Places(None, settings.model_mount, Hub(settings.cache_dir, None))
         path = locate(settings.model_uri, None, places).path
         write_first_layers(open_checkpoint(path), draft_layers, Path(folder))
@@ -129,7 +138,8 @@ def prompts_of(text: str, count: int, tokenizer: Tokenizer) -> list[list[int]]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--method", choices=("ngram", "draft"), default="ngram")
-    parser.add_argument("--draft-layers", type=int, default=4)
+    parser.add_argument("--draft-quantization", choices=("none", "int8", "fp8"), default="int8")
+    parser.add_argument("--draft-layers", type=int, help="only so many, untrained after the cut")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--draft-tokens", type=int, default=8)
     parser.add_argument("--output-tokens", type=int, default=64)
@@ -141,7 +151,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure every text at every load, print the table and write it down."""
     arguments = _arguments()
-    model = model_for(arguments.method, arguments.draft_layers)
+    model = model_for(arguments.method, arguments.draft_quantization, arguments.draft_layers)
     with tempfile.TemporaryDirectory() as folder:
         model.write_tokenizer(Path(folder))
         tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
@@ -167,11 +177,7 @@ def main() -> None:
     arguments.results.mkdir(parents=True, exist_ok=True)
     is_lookup = arguments.method == "ngram"
     name = "speculation" if is_lookup else "speculation-draft"
-    guesser = (
-        "by prompt lookup"
-        if is_lookup
-        else f"by the model's own first {arguments.draft_layers} layers, untrained after the cut"
-    )
+    guesser = "by prompt lookup" if is_lookup else _draft_words(arguments)
     (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
@@ -179,8 +185,14 @@ def main() -> None:
         f" drafts of {arguments.draft_tokens} tokens at most {guesser}; medians of"
         f" {arguments.repeats} interleaved pairs.\n\n{table}\n\n"
         "Made by `python benchmarks/speculation.py"
-        f"{'' if is_lookup else f' --method draft --draft-layers {arguments.draft_layers}'}`.\n"
+        f"{'' if is_lookup else ' --method draft'}`.\n"
     )
+
+
+def _draft_words(arguments: argparse.Namespace) -> str:
+    layers, to = arguments.draft_layers, arguments.draft_quantization
+    whose = "the model itself" if layers is None else f"the model's own first {layers} layers"
+    return f"by {whose}" + ("" if to == "none" else f" in {to.upper()}")
 
 
 def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, object]:

@@ -90,6 +90,8 @@ class Settings(BaseSettings):
     """Commit, tag or branch of an `hf://` draft model."""
     draft_model_mount: Path = Path("/draft-model")
     """Where an `oci://` or `pvc://` volume of the draft model is mounted."""
+    draft_quantization: Quantization | None = None
+    """Of the draft model's layers and head; where none, of its layers as `quantization` says."""
     speculative_tokens: int = Field(default=4, ge=1, le=16)
     """Guessed tokens per step and sequence at most."""
 
@@ -139,6 +141,11 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def quantization_of_draft(self) -> Quantization:
+        """Of the draft model's layers."""
+        return self.quantization if self.draft_quantization is None else self.draft_quantization
+
+    @property
     def can_overlap(self) -> bool:
         """Whether a step can be chosen before the one before has given its tokens."""
         plain = self.scheduling == "continuous" and self.speculative == "none"
@@ -158,7 +165,7 @@ class Settings(BaseSettings):
         is_draft = self.speculative == "draft"
         if is_draft and self.draft_model_uri is None:
             raise ValueError("draft_model_uri must be set where speculative is draft, got none")
-        for name in ("draft_model_uri", "draft_model_revision"):
+        for name in ("draft_model_uri", "draft_model_revision", "draft_quantization"):
             if not is_draft and getattr(self, name) is not None:
                 raise ValueError(
                     f"{name} is for speculative draft alone, got {getattr(self, name)!r} "

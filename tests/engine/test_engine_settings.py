@@ -74,6 +74,10 @@ URI = "PACELINE_ENGINE_DRAFT_MODEL_URI"
             "draft_model_revision is for speculative draft alone, got 'r' with ngram",
         ),
         (
+            {"PACELINE_ENGINE_DRAFT_QUANTIZATION": "int8"},
+            "draft_quantization is for speculative draft alone, got 'int8' with none",
+        ),
+        (
             {
                 "PACELINE_ENGINE_SPECULATIVE": "draft",
                 URI: "file:///x",
@@ -82,7 +86,7 @@ URI = "PACELINE_ENGINE_DRAFT_MODEL_URI"
             "tensor_parallel_size must be 1 where speculative is draft, got 2",
         ),
     ],
-    ids=["no model", "not asked for", "revision", "ranks"],
+    ids=["no model", "not asked for", "revision", "quantization", "ranks"],
 )
 def test_a_draft_model_is_named_where_it_drafts_and_only_there(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str

@@ -157,6 +157,16 @@ def test_a_draft_model_has_a_place_of_its_own(uri: str, source: Manifest | None)
         assert environment["PACELINE_ENGINE_DRAFT_MODEL_MOUNT"] == mounts["draft-model"]
 
 
+def test_a_drafts_own_quantization_is_told_where_one_is_asked_for() -> None:
+    """Without it the draft model is quantised as the model is."""
+    asked = {"method": "Draft", "draftModelUri": "builtin://x", "draftQuantization": "INT8"}
+    plain = {"method": "Draft", "draftModelUri": "builtin://x"}
+
+    name = "PACELINE_ENGINE_DRAFT_QUANTIZATION"
+    assert _environment(_engine(engine={"speculative": asked}))[name] == "int8"
+    assert name not in _environment(_engine(engine={"speculative": plain}))
+
+
 def test_fp8_is_rendered_in_the_engines_words() -> None:
     environment = _environment(_engine(engine={"quantization": "FP8", "kvCacheDtype": "FP8"}))
 

@@ -190,6 +190,14 @@ CASES = (
         {"engine": {"speculative": {"method": "NGram", "draftModelUri": "file:///draft"}}},
     ),
     Case(
+        "only Draft quantises a draft",
+        "spec.engine.speculative.draftQuantization",
+        _draft(
+            draftModelRevision="12fd25f77366fa6b3b4b768ec3050bf629380bac", draftQuantization="INT8"
+        ),
+        {"engine": {"speculative": {"method": "NGram", "draftQuantization": "INT8"}}},
+    ),
+    Case(
         "a draft from the hub needs a revision",
         "spec.engine.speculative.draftModelRevision",
         _draft(draftModelRevision="12fd25f77366fa6b3b4b768ec3050bf629380bac"),

@@ -7,6 +7,7 @@ chosen as the model's own tokens are, with the request's number for the place: t
 agree draw the same token. What is wrong in its cache costs guesses, and changes nobody's output.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -105,9 +106,12 @@ class DraftModel:
             attention=sum(int(pending * (length - pending / 2)) for length, pending in several),
         )
         mean_context = sum(length for length, _ in lengths) / len(lengths)
-        for place in range(1, max(ask.count for ask in asks)):
-            rows = sum(ask.count > place for ask in asks)
-            total += self._pass_ms(rows, int(rows * mean_context))
+        passes = Counter(
+            sum(ask.count > place for ask in asks)
+            for place in range(1, max(ask.count for ask in asks))
+        )
+        for rows, count in passes.items():
+            total += count * self._pass_ms(rows, int(rows * mean_context))
         return total * self._patience
 
     def ms_of_one(self, rows: int, context: int) -> float:

@@ -21,6 +21,8 @@ from paceline_engine.request import Request
 
 _SOON = 16
 """Known tokens that are taken in beside a draft; more are caught up with before it."""
+_AFTER_A_DRAFT = 2
+"""Tokens that are not taken in after a draft that held: its last guess, and the one behind it."""
 _CATCH_UP = 256
 """Tokens of all requests that one step catches up with at most: it delays every decode."""
 _HALVINGS = 5
@@ -117,7 +119,7 @@ class Speculation:
             if pending[ask.request.id] > _SOON
         ]
         if late:
-            late = self._worth_it(late, price, price.saved_ms(kept))
+            late = self._worth_it(late, price, price.saved_ms(_caught_up(kept)))
             ready = ready if ready and price.pays(ready) else []
         return next(
             (asks for asks in _less_and_less(ready, late) if self._may(asks, price, allowed_ms)), []
@@ -160,6 +162,10 @@ class Speculation:
         # What takes no time of its own is within the step's tokens, and so within its target.
         is_soon = own_ms <= 0 or price.plain_ms + verify_ms + own_ms <= allowed_ms
         return is_soon and self.purse.covers(verify_ms + own_ms)
+
+
+def _caught_up(asks: Sequence[Ask]) -> list[Ask]:
+    return [replace(ask, pending=min(ask.pending, _AFTER_A_DRAFT)) for ask in asks]
 
 
 def _cut(ask: Ask, least_chance: float) -> Ask:

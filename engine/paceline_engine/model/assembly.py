@@ -32,7 +32,7 @@ from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.step_tensors import RowTables
 from paceline_engine.sampling.sampler import Sampler
-from paceline_engine.settings import Settings
+from paceline_engine.settings import Quantization, Settings
 from paceline_engine.wire import ModelInfo
 from paceline_kernels.cpu import NativeOps
 
@@ -50,11 +50,13 @@ class Assembly:
         checkpoint: Checkpoint,
         progress: Callable[[float], None],
         *,
+        quantization: Quantization,
+        quantizes_head: bool = False,
         adapters: LoraAdapters | None = None,
         group: Group | None = None,
     ) -> Decoder:
         """Read the weights; raises `DoesNotFit` before the first of them is read."""
-        group, quantization = group or Group(), self.settings.quantization
+        group = group or Group()
         shard = shard_of(checkpoint.config, group.size)
         memory.require_weights_fit(shard, self.dtype, quantization, memory.measure(self.device))
         with torch.inference_mode():
@@ -65,6 +67,7 @@ class Assembly:
                 device=self.device,
                 dtype=self.dtype,
                 quantization=quantization,
+                quantizes_head=quantizes_head,
                 progress=progress,
                 wrap=as_it_is if adapters is None else adapters.wrap,
                 group=group,
@@ -137,7 +140,12 @@ class Assembly:
             return choose(self.settings.prefill_attention, config, cache, longest)
 
     def info(
-        self, located: Located, checkpoint: Checkpoint, capacity: Capacity, decoder: Decoder
+        self,
+        located: Located,
+        checkpoint: Checkpoint,
+        capacity: Capacity,
+        decoder: Decoder,
+        quantization: Quantization,
     ) -> ModelInfo:
         """Tell what the sidecar must know of the model."""
         settings, config = self.settings, checkpoint.config
@@ -155,7 +163,7 @@ class Assembly:
             bos_token_id=checkpoint.bos_token_id,
             eos_token_ids=list(checkpoint.eos_token_ids),
             kv_bytes_per_token=memory.kv_bytes_per_token(config, stored),
-            weight_bytes=memory.weight_bytes(config, self.dtype, settings.quantization),
+            weight_bytes=memory.weight_bytes(config, self.dtype, quantization),
             engine_version=__version__,
             features=cost_features(self.device, settings, compiled=is_compiled),
         )

@@ -118,15 +118,30 @@ def load_checkpoint(
     parts = Assembly(settings, device, _dtype(settings, device))
     if draft is not None:
         configs = [checkpoint.config, draft.checkpoint.config]
-        memory.require_both_fit(configs, parts.dtype, settings.quantization, memory.measure(device))
+        quantizations = [settings.quantization, settings.quantization_of_draft]
+        memory.require_both_fit(configs, parts.dtype, quantizations, memory.measure(device))
     loras = settings.max_loras
     adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
 
     def weights_read(fraction: float) -> None:
         progress("loading weights", fraction)
 
-    decoder = parts.decoder(checkpoint, weights_read, adapters=adapters, group=group)
-    guesser = None if draft is None else parts.decoder(draft.checkpoint, weights_read)
+    decoder = parts.decoder(
+        checkpoint,
+        weights_read,
+        quantization=settings.quantization,
+        adapters=adapters,
+        group=group,
+    )
+    guesser = None
+    if draft is not None:
+        guesser = parts.decoder(
+            draft.checkpoint,
+            weights_read,
+            quantization=settings.quantization_of_draft,
+            # Nothing that it says is believed: the model looks at every guess.
+            quantizes_head=settings.draft_quantization is not None,
+        )
     capacity = _capacity(parts, decoder, guesser, group)
     kv = parts.kv(decoder, capacity)
     # One for both: what draws with the same number draws the same token.
@@ -139,7 +154,13 @@ def load_checkpoint(
             parts.runner(
                 guesser, parts.kv(guesser, capacity), capacity, sampler, tokens_stay=False
             ),
-            parts.info(draft.located, draft.checkpoint, capacity, guesser),
+            parts.info(
+                draft.located,
+                draft.checkpoint,
+                capacity,
+                guesser,
+                settings.quantization_of_draft,
+            ),
         )
     progress("warming up", 0.0)
     if group.rank == 0:
@@ -147,7 +168,7 @@ def load_checkpoint(
     progress("warming up", 1.0)
     return LoadedModel(
         runner,
-        parts.info(located, checkpoint, capacity, decoder),
+        parts.info(located, checkpoint, capacity, decoder, settings.quantization),
         capacity,
         checkpoint.tokenizer,
         parts.swapper(kv),

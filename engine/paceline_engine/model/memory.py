@@ -75,10 +75,16 @@ def require_weights_fit(
 
 
 def require_both_fit(
-    configs: Sequence[ModelConfig], dtype: torch.dtype, quantization: Quantization, memory: Memory
+    configs: Sequence[ModelConfig],
+    dtype: torch.dtype,
+    quantizations: Sequence[Quantization],
+    memory: Memory,
 ) -> None:
     """Refuse a draft model, the second, whose weights do not fit beside the model's."""
-    model_bytes, draft_bytes = (weight_bytes(each, dtype, quantization) for each in configs)
+    model_bytes, draft_bytes = (
+        weight_bytes(config, dtype, quantization)
+        for config, quantization in zip(configs, quantizations, strict=True)
+    )
     if model_bytes + draft_bytes > memory.free_bytes:
         raise DoesNotFit(
             f"The weights need {_gib(model_bytes)} and the draft model's {_gib(draft_bytes)}, "

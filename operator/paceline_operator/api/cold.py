@@ -74,6 +74,11 @@ class Speculative(Part):
             ".draftModelUri",
         ),
         Rule(
+            "!has(self.draftQuantization) || self.method == 'Draft'",
+            "only method Draft has a model to quantise",
+            ".draftQuantization",
+        ),
+        Rule(
             "!has(self.draftModelUri) || !self.draftModelUri.startsWith('hf://') ||"
             " has(self.draftModelRevision)",
             "an hf:// draft model needs a revision: a branch can move, a commit cannot",
@@ -88,6 +93,9 @@ class Speculative(Part):
     """A smaller model with the same vocabulary, by a URI like that of `model.uri`."""
     draft_model_revision: Revision | None = None
     """The commit of an hf:// draft model."""
+    draft_quantization: Literal["None", "FP8", "INT8"] | None = None
+    """Of the draft model's layers and head; when absent, of its layers as `engine.quantization`
+    says. On a CPU a model in INT8 drafts well for itself: `draftModelUri` is then `model.uri`."""
     max_tokens: Annotated[int, Field(ge=1, le=16)] = 4
     """Draft tokens per step and sequence."""
 

@@ -68,6 +68,8 @@ def _chosen(engine: Engine) -> dict[str, str | int | None]:
         found["PACELINE_ENGINE_DRAFT_MODEL_URI"] = engine.speculative.draft_model_uri
         found["PACELINE_ENGINE_DRAFT_MODEL_REVISION"] = engine.speculative.draft_model_revision
         found["PACELINE_ENGINE_DRAFT_MODEL_MOUNT"] = DRAFT_MODEL
+        if quantization := engine.speculative.draft_quantization:
+            found["PACELINE_ENGINE_DRAFT_QUANTIZATION"] = quantization.lower()
     if engine.lora.max_adapters:
         found["PACELINE_ENGINE_MAX_LORAS"] = engine.lora.max_adapters
         found["PACELINE_ENGINE_MAX_LORA_RANK"] = engine.lora.max_rank

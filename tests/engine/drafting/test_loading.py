@@ -9,8 +9,11 @@ import torch
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.errors import BadSettings, DoesNotFit, ModelNotFound
 from paceline_engine.model import memory
+from paceline_engine.model.layers.linear import Linear, NativeLinear
+from paceline_engine.model.layers.quantized_linear import TiledLinear
 from paceline_engine.model.load import LoadedModel, load_model
-from paceline_engine.settings import Settings
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.settings import Quantization, Settings
 from paceline_testing.tiny_model import make_tiny_model
 
 
@@ -21,7 +24,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def load(folder: Path, draft: Path | None) -> LoadedModel:
+def is_quantized(product: Linear) -> bool:
+    if isinstance(product, NativeLinear):
+        return product.weight.scales is not None
+    return isinstance(product, TiledLinear)
+
+
+def load(folder: Path, draft: Path | None, quantization: Quantization | None = None) -> LoadedModel:
     settings = Settings(
         model_uri=f"file://{folder}",
         device="cpu",
@@ -29,6 +38,7 @@ def load(folder: Path, draft: Path | None) -> LoadedModel:
         kv_cache_bytes=1 << 20,
         speculative="none" if draft is None else "draft",
         draft_model_uri=None if draft is None else f"file://{draft}",
+        draft_quantization=quantization,
     )
     return load_model(settings, lambda _stage, _fraction: None)
 
@@ -44,6 +54,20 @@ def test_both_caches_share_the_memory_that_one_had(folder: Path, tmp_path: Path)
     assert both.draft.info.family == "qwen2"
     assert (alone.capacity.num_blocks, both.capacity.num_blocks) == (113, 85)
     assert both.draft.info.kv_bytes_per_token * 3 == alone.info.kv_bytes_per_token
+
+
+def test_a_draft_model_may_be_quantised_alone(folder: Path) -> None:
+    """A model that drafts for itself in a quarter of the bytes; its head, too, is only a guess."""
+    both = load(folder, folder, quantization="int8")
+
+    assert both.draft is not None
+    assert isinstance(both.draft.runner, ModelRunner)
+    exact, guesser = both.runner._decoder, both.draft.runner._decoder
+    assert not is_quantized(exact.layers[0].qkv)
+    assert not is_quantized(exact.head)
+    assert is_quantized(guesser.layers[0].qkv)
+    assert is_quantized(guesser.head)
+    assert both.draft.info.weight_bytes < both.info.weight_bytes
 
 
 def test_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -84,9 +108,9 @@ def test_weights_that_fit_only_alone_are_refused(folder: Path) -> None:
 
     memory.require_weights_fit(config, torch.float32, "none", free)
     with pytest.raises(DoesNotFit, match=r"need 0.00 GiB and the draft model's 0.00 GiB, but only"):
-        memory.require_both_fit([config, config], torch.float32, "none", free)
+        memory.require_both_fit([config, config], torch.float32, ["none", "none"], free)
     enough = memory.Memory(total_bytes=1 << 30, free_bytes=2 * weights)
-    memory.require_both_fit([config, config], torch.float32, "none", enough)
+    memory.require_both_fit([config, config], torch.float32, ["none", "none"], enough)
 
 
 def test_a_cache_that_holds_no_sequence_of_both_is_refused(folder: Path) -> None:

@@ -16,7 +16,7 @@ from paceline_engine.limits import Limits
 from paceline_engine.model.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.scheduling.batch import Batch
-from paceline_engine.settings import Settings
+from paceline_engine.settings import Quantization, Settings
 from paceline_engine.wire import Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
@@ -217,8 +217,9 @@ PROMPTS = ("The capital of France is", "def add(a, b):")
 
 
 @pytest.mark.model
-def test_the_embedded_model_drafts_for_itself() -> None:
-    """Nothing but the number of steps tells."""
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_the_embedded_model_drafts_for_itself(quantization: Quantization | None) -> None:
+    """Nothing but the number of steps tells, whatever is lost of the draft model's weights."""
     model = load_model(
         Settings(
             device="cpu",
@@ -226,6 +227,7 @@ def test_the_embedded_model_drafts_for_itself() -> None:
             kv_cache_bytes=1 << 26,
             speculative="draft",
             draft_model_uri="builtin://smollm2-135m-instruct",
+            draft_quantization=quantization,
         ),
         lambda _stage, _fraction: None,
     )
