@@ -118,7 +118,7 @@ def load_checkpoint(
     parts = Assembly(settings, device, _dtype(settings, device))
     if draft is not None:
         configs = [checkpoint.config, draft.checkpoint.config]
-        quantizations = [settings.quantization, settings.quantization_of_draft]
+        quantizations = (settings.quantization, settings.quantization_of_draft)
         memory.require_both_fit(configs, parts.dtype, quantizations, memory.measure(device))
     loras = settings.max_loras
     adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None

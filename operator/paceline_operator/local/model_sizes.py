@@ -50,12 +50,13 @@ class Sizes:
         question, model = self.question, self.service.spec.model
         told = _told("--params", question.params, "--kv-bytes", question.kv_bytes)
         if told is not None:
-            return self._of_told(*told, question.embedding_params, ranks)
+            embedding = question.embedding_params
+            return self._of_told(*told, self._precision(), embedding, ranks)
         if question.embedding_params is not None:
             raise PlanError("--embedding-params tells of --params: it says nothing without")
         named = Named("spec.model.uri", model.uri, model.revision, _FLAGS)
         try:
-            return model_size(named, precision=self._precision, cache=cache_dir(), ranks=ranks)
+            return model_size(named, precision=self._precision(), cache=cache_dir(), ranks=ranks)
         except RanksDoNotDivide as problem:
             raise PlanError(f"spec.engine.tensorParallelSize: {problem}") from problem
 
@@ -72,28 +73,32 @@ class Sizes:
                     f" model, got {draft.method}"
                 )
             return None
+        precision = self._precision(draft.draft_quantization)
         if told is not None:
-            return self._of_told(*told, None, 1)
+            return self._of_told(*told, precision, None, 1)
         named = Named(
             "spec.engine.speculative.draftModelUri",
             draft.draft_model_uri,
             draft.draft_model_revision,
             _DRAFT_FLAGS,
         )
-        return model_size(named, precision=self._precision, cache=cache_dir())
+        return model_size(named, precision=precision, cache=cache_dir())
 
-    def _of_told(self, params: int, kv_bytes: int, ends: int | None, ranks: int) -> ModelSize:
+    def _of_told(
+        self, params: int, kv_bytes: int, precision: Precision, ends: int | None, ranks: int
+    ) -> ModelSize:
         if ends is not None and ends >= params:
             raise PlanError(f"--embedding-params must be fewer than --params, {params}, got {ends}")
         form = assumed_form(params, ends)
-        return of_parameters(params, kv_bytes, self._precision, form, ranks=ranks)
+        return of_parameters(params, kv_bytes, precision, form, ranks=ranks)
 
-    @property
-    def _precision(self) -> Precision:
+    def _precision(self, own_quantization: str | None = None) -> Precision:
+        """How the model is kept, or one that has a quantisation of its own."""
         engine = self.service.spec.engine
+        quantization = own_quantization or engine.quantization
         return Precision(
             _bytes_per_value(self.service, self.device),
-            quantization="" if engine.quantization == "None" else engine.quantization,
+            quantization="" if quantization == "None" else quantization,
             has_fp8_kv=engine.kv_cache_dtype == "FP8",
         )
 

@@ -126,6 +126,26 @@ def test_a_draft_model_takes_its_part_of_the_memory(tmp_path: Path, trace: Path)
     assert "of its draft" in page
 
 
+def test_a_draft_model_is_counted_in_its_own_quantization(tmp_path: Path, trace: Path) -> None:
+    """The manifest may quantise it alone."""
+    sla = {"itl": {"p99": "50ms"}}
+    small = {**DRAFT, "draftQuantization": "INT8"}
+    pages = [
+        run(
+            write_manifest(tmp_path, sla, speculative=each),
+            trace,
+            "--gpu",
+            "h100",
+            *SIZE,
+            *DRAFT_SIZE,
+        )
+        for each in (DRAFT, small)
+    ]
+
+    assert [result.exit_code for result in pages] == [0, 0]
+    assert ["in INT8" in result.output for result in pages] == [False, True]
+
+
 def test_a_draft_model_that_is_not_here_is_asked_for(tmp_path: Path, trace: Path) -> None:
     """With the flags that say its size."""
     manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, speculative=DRAFT)
