@@ -7,13 +7,18 @@ from torch import Tensor
 
 from kernel_cases import BLOCK_SIZE, Case, Layer, Load
 from paceline_kernels.input_prep import kernel as input_prep
-from paceline_kernels.input_prep import reference_lay_out_step, reference_write_rows
+from paceline_kernels.input_prep import (
+    reference_keep_tokens,
+    reference_lay_out_step,
+    reference_write_rows,
+)
 
 
 def input_cases_of(layer: Layer, load: Load) -> Iterator[Case]:
-    """Both kernels, for as many decodes as the load has tokens."""
+    """Every kernel, for as many decodes as the load has tokens."""
     yield step_case(layer, load.num_tokens)
     yield writes_case(layer, load.num_tokens)
+    yield keep_case(layer, load.num_tokens)
 
 
 def step_case(layer: Layer, num_tokens: int) -> Case:
@@ -69,4 +74,23 @@ def writes_case(layer: Layer, num_tokens: int) -> Case:
         lambda: write(input_prep.write_rows),
         lambda: write(reference_write_rows),
         num_bytes=num_tokens * (4 * 8 + 4),
+    )
+
+
+def keep_case(layer: Layer, num_tokens: int) -> Case:
+    """A token of each row."""
+    latest = torch.zeros(num_tokens, dtype=torch.int64, device=layer.device)
+    rows = torch.randperm(num_tokens, device=layer.device)
+
+    def keep(op: Callable[..., None]) -> Tensor:
+        op(latest, rows, rows)
+        return latest
+
+    return Case(
+        layer.model.name,
+        "keep_tokens",
+        f"{num_tokens} rows",
+        lambda: keep(input_prep.keep_tokens),
+        lambda: keep(reference_keep_tokens),
+        num_bytes=3 * 8 * num_tokens,
     )

@@ -28,6 +28,7 @@ POINTWISE_CASES = {
     "rope_and_store_kv": cases.rotary_case,
     "lay_out_step": input_cases.step_case,
     "write_rows": input_cases.writes_case,
+    "keep_tokens": input_cases.keep_case,
 }
 CONTEXTS = {"1 x 32k": (1, 32768), "16 x 8k": (16, 8192), "64 x 1k": (64, 1024)}
 CONTEXTS["256 x 1k"] = (256, 1024)

@@ -9,6 +9,7 @@ from paceline_engine.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.constraint import Constraint
 from paceline_engine.control import LimitsControl
 from paceline_engine.drafting.proposer import Proposer
+from paceline_engine.graph_use import GraphUse
 from paceline_engine.intake import refusal
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
@@ -51,6 +52,7 @@ class Engine:
         draft_tokens: int = 0,
         proposer: Proposer | None = None,
         launcher: Launcher | None = None,
+        graph_use: GraphUse | None = None,
     ) -> None:
         """Guess up to `draft_tokens` tokens per step and sequence, where that pays.
 
@@ -74,6 +76,7 @@ class Engine:
         self.log = self._steps.log
         self.totals = self._steps.totals
         self._adapters = adapters
+        self._graph_use = graph_use or GraphUse()
         self._info = info
         self._capacity = capacity
         self._clock = clock
@@ -203,6 +206,7 @@ class Engine:
         return load_of(
             self.scheduler,
             self.totals,
+            graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
             now=self._clock(),
             gc_pause_ms=gc_pause_ms,

@@ -21,6 +21,7 @@ from paceline_engine.engine import Engine
 from paceline_engine.errors import EngineError, StepHung
 from paceline_engine.fetching import download
 from paceline_engine.grammar import Grammars
+from paceline_engine.graph_use import GraphUse
 from paceline_engine.ipc import Link, Stop
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.limits import Capacity, Limits
@@ -84,6 +85,11 @@ class LoadedModel(Protocol):
         """What lets steps overlap, where they can."""
         ...
 
+    @property
+    def graph_use(self) -> GraphUse:
+        """How often steps are replayed."""
+        ...
+
     def write_tokenizer(self, run_dir: Path) -> None:
         """Put the tokenizer's files where the sidecar reads them."""
         ...
@@ -139,6 +145,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             budget_s=_profile_s(settings, model.info),
             clock=time.monotonic,
         )
+        model.graph_use.restart()
         engine = Engine(
             model.runner,
             model.info,
@@ -153,6 +160,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
             proposer=_proposer(model, make_pacer),
             launcher=launcher,
+            graph_use=model.graph_use,
         )
         watch = StepWatch(
             _step_timeout_s(settings, model.info),

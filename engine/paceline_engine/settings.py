@@ -102,6 +102,12 @@ class Settings(BaseSettings):
     only wait for one long step more.
     """
 
+    graphs: Literal["auto", "on", "off"] = "auto"
+    """Record steps of decodes alone at start, for every batch size of a ladder, and replay them.
+
+    `auto` does so beside a GPU, unless ranks share the layers: their steps are told to each.
+    """
+
     initial_batch_size: int | None = Field(default=None, ge=1)
     """Limit until the first change; the capacity by default."""
     initial_token_budget: int | None = Field(default=None, ge=1)
@@ -157,6 +163,14 @@ class Settings(BaseSettings):
             raise ValueError(
                 "overlap must be off or auto unless scheduling is continuous, speculative is none "
                 f"and tensor_parallel_size is 1, got {self.overlap}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _only_one_rank_replays(self) -> "Settings":
+        if self.graphs == "on" and self.tensor_parallel_size > 1:
+            raise ValueError(
+                f"graphs must be off or auto with a tensor_parallel_size above 1, got {self.graphs}"
             )
         return self
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from paceline_engine.graph_use import GraphUse
 from paceline_engine.request import Request
 from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.scheduler import Scheduler
@@ -109,6 +110,7 @@ def load_of(
     scheduler: Scheduler,
     totals: Totals,
     *,
+    graph_use: GraphUse,
     stuck_admissions: int,
     now: float,
     gc_pause_ms: float,
@@ -142,6 +144,8 @@ def load_of(
         output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
         stuck_admissions=stuck_admissions,
         overlap_fallbacks=totals.overlap_fallbacks,
+        graph_steps=graph_use.replayed,
+        graph_fallbacks=dict(graph_use.eager),
     )
 
 

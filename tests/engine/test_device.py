@@ -70,6 +70,14 @@ def test_the_best_device_that_was_asked_for_is_chosen(
     assert str(choose_device(Settings(device=device), machine)) == chosen
 
 
+def test_graphs_are_refused_on_a_cpu() -> None:
+    """Whoever asked for them believes to have a GPU; left to itself the engine has none there."""
+    with pytest.raises(BadSettings, match="PACELINE_ENGINE_GRAPHS is on, which needs a GPU"):
+        choose_device(Settings(graphs="on"), NO_GPU)
+    assert choose_device(Settings(graphs="on"), _on(H200)).type == "cuda"
+    assert choose_device(Settings(), NO_GPU).type == "cpu"
+
+
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 @pytest.mark.parametrize("back_end", ["triton", "sdpa"])
 def test_a_back_end_of_a_gpu_is_refused_on_a_cpu(device: Any, back_end: Any) -> None:

@@ -101,6 +101,17 @@ def test_a_draft_model_is_named_where_it_drafts_and_only_there(
     assert message in caught.value.message
 
 
+def test_ranks_that_are_told_each_step_replay_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to itself the engine records nothing; insisted on, it is refused."""
+    monkeypatch.setenv("PACELINE_ENGINE_TENSOR_PARALLEL_SIZE", "2")
+    assert read_settings().graphs == "auto"
+
+    monkeypatch.setenv("PACELINE_ENGINE_GRAPHS", "on")
+
+    with pytest.raises(BadSettings, match="graphs must be off or auto with a tensor_parallel_size"):
+        read_settings()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

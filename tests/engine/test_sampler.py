@@ -8,7 +8,8 @@ import torch
 
 from paceline_engine.request import Request
 from paceline_engine.sampling.draw import uniform
-from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
+from paceline_engine.sampling.likeliest import NOT_A_TOKEN
+from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.wire import Sampling
 
 VOCAB = 1000

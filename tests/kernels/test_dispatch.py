@@ -29,6 +29,7 @@ from paceline_kernels.rotary import kernel as rotary_kernel
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
     "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
+    "keep_tokens": (input_prep.reference_keep_tokens, input_kernel.keep_tokens),
     "lay_out_step": (input_prep.reference_lay_out_step, input_kernel.lay_out_step),
     "quantized_linear": (quantized.reference_quantized_linear, quantized_kernel.quantized_linear),
     "paged_decode_attention": (

@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline_kernels.input_prep import kernel, reference_lay_out_step, reference_write_rows
+from paceline_kernels.input_prep import (
+    kernel,
+    reference_keep_tokens,
+    reference_lay_out_step,
+    reference_write_rows,
+)
 
 NUM_ROWS, COLUMNS, BLOCK_SIZE = 7, 300, 4
 POISON = -77
@@ -124,6 +129,20 @@ def test_runs_of_blocks_are_written_where_they_belong(lengths: list[int], device
 
     assert torch.equal(seen, wanted)
     assert not torch.equal(seen, a_table(device))
+
+
+def test_tokens_are_kept_at_their_rows(device: str) -> None:
+    """And nothing of padding, over more than one tile."""
+    rows = torch.arange(600, device=device).flip(0)
+    rows[::3] = -1
+    tokens = torch.arange(1000, 1600, device=device)
+    seen, wanted = (torch.full((600,), POISON, device=device) for _ in range(2))
+
+    kernel.keep_tokens(seen, rows, tokens)
+    reference_keep_tokens(wanted, rows, tokens)
+
+    assert torch.equal(seen, wanted)
+    assert seen.eq(POISON).sum() == 200
 
 
 def test_a_tensor_that_does_not_fit_is_refused(device: str) -> None:

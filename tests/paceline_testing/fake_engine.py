@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline_engine.errors import ModelNotFound
+from paceline_engine.graph_use import GraphUse
 from paceline_engine.limits import Capacity
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.process import serve
@@ -66,6 +67,11 @@ class FakeModel:
     @property
     def draft(self) -> None:
         """No second model."""
+
+    @property
+    def graph_use(self) -> GraphUse:
+        """Nothing is recorded."""
+        return GraphUse()
 
     def write_tokenizer(self, run_dir: Path) -> None:
         """Write files that no test reads."""

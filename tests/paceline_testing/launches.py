@@ -10,7 +10,7 @@ from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
 from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
 from paceline_kernels.fp8 import CODES, EXPONENTS
-from paceline_kernels.input_prep.kernel import lay_out_step, write_rows
+from paceline_kernels.input_prep.kernel import keep_tokens, lay_out_step, write_rows
 from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
@@ -109,6 +109,7 @@ class Launches:
             block_table=self._ints(self.rows, self.max_blocks),
             context_lens=self._ints(self.rows),
         )
+        keep_tokens(torch.zeros(4, dtype=torch.int64), longs[0], longs[1])
 
     def rope_and_store_kv(self) -> None:
         """Into the cache as it lies."""

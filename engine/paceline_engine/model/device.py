@@ -93,6 +93,8 @@ def _cpu(settings: Settings) -> torch.device:
             f"PACELINE_ENGINE_PREFILL_ATTENTION is {settings.prefill_attention}, which is for a "
             "GPU: on a CPU it must be auto."
         )
+    if settings.graphs == "on":
+        raise BadSettings("PACELINE_ENGINE_GRAPHS is on, which needs a GPU: on a CPU it is off.")
     return torch.device("cpu")
 
 

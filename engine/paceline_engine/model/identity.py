@@ -26,6 +26,8 @@ def cost_features(device: torch.device, settings: Settings, *, compiled: bool) -
         features.append(f"kv_cache_dtype={settings.kv_cache_dtype}")
     if settings.prefill_attention != "auto":
         features.append(f"prefill_attention={settings.prefill_attention}")
+    if device.type != "cpu" and settings.graphs == "off":
+        features.append("graphs=off")
     if settings.tensor_parallel_size > 1:
         features.append(f"tensor_parallel_size={settings.tensor_parallel_size}")
     if device.type == "cpu":

@@ -15,6 +15,8 @@ from paceline_kernels.fp8 import CODES, EXPONENTS
 # Unless a setting says otherwise; a laptop has to do other things too.
 _CPU_KV_BYTES = 1 << 30
 _CPU_MAX_MODEL_LEN = 2048
+# Most parts that decode attention splits a context into.
+_PARTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,20 @@ def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) ->
     """
     widest = 3 * config.hidden_size + 3 * config.intermediate_size
     return max_tokens * widest * dtype.itemsize
+
+
+def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torch.dtype) -> int:
+    """What recorded decodes of so many rows take beside weights and cache: an estimate.
+
+    Logits twice (made, and where they are left), the widest moment of their step, a table of
+    blocks, and the parts that split attention joins: of each query head up to `_PARTS`, in float32.
+    What the driver keeps of each graph is not counted.
+    """
+    logits = 2 * num_rows * config.vocab_size * dtype.itemsize
+    table = num_rows * -(-config.max_len // block_size) * torch.int32.itemsize
+    parts = num_rows * config.num_q_heads * _PARTS * (config.head_size + 1)
+    step = peak_step_bytes(config, num_rows, dtype)
+    return logits + step + table + parts * torch.float32.itemsize
 
 
 def kv_bytes(settings: Settings, device: torch.device, memory: Memory, step_bytes: int) -> int:

@@ -3,17 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.running.inputs import StepInputs
+from paceline_engine.running.inputs import Int64s, RowWrites, StepInputs
 from paceline_engine.running.staging import Staging
+from paceline_engine.running.static_decodes import StaticDecodes
 from paceline_engine.running.step_tensors import StepTensors
-from paceline_kernels import lay_out_step, write_rows
+from paceline_kernels import keep_tokens, lay_out_step, write_rows
 
 _WRITES_ROOM = 65_536
 """Numbers of writes in one copy: 512 KiB. What is more goes ahead in copies of its own."""
 
+
+_PADDING = -1
+"""In place of a row: nobody's."""
 
 Write = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
 """As `write_rows`."""
@@ -48,6 +53,12 @@ class DeviceTables:
         # Rows, starts, bounds, rows that keep, and tokens: none are more than the step's tokens.
         self._staging = Staging(5 * num_tokens + 3 + _WRITES_ROOM, device)
         self._kept_at = torch.empty(0, dtype=torch.int64, device=device)
+        self._static = StaticDecodes(num_rows, num_columns, device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tables lie."""
+        return self._latest.device
 
     def lay_out(self, inputs: StepInputs) -> StepTensors:
         """See `RowTables`."""
@@ -73,24 +84,71 @@ class DeviceTables:
 
     def stage(self, inputs: StepInputs, write: Write = write_rows) -> Staged:
         """Copy a step's numbers to the device, and write what changed in the rows."""
-        *ahead, last = inputs.writes.parts(_WRITES_ROOM)
-        for part in ahead:
-            write(self._blocks, *self._staging.put(part.arrays))
         kept_at = inputs.rows[:0] if inputs.kept_at is None else inputs.kept_at
         step = [inputs.rows, inputs.starts, inputs.bounds, inputs.token_ids, kept_at]
-        if not len(last):
-            staged = Staged(*self._staging.put(step))
-        else:
-            numbers = self._staging.put([*step, *last.arrays])
-            staged = Staged(*numbers[: len(step)])
-            write(self._blocks, *numbers[len(step) :])
+        staged = Staged(*self._put(step, inputs.writes, write))
         self._kept_at = staged.kept_at
         return staged
 
+    # --- a step of decodes alone, in tensors that stay where they are -----------------------------
+
+    def stage_decodes(self, inputs: StepInputs, size: int) -> None:
+        """Copy a step's numbers to the places of this size, padded, and write what changed."""
+        num_rows = len(inputs.rows)
+        step = np.zeros((3, size), dtype=np.int64)
+        step[0, num_rows:] = _PADDING
+        step[:, :num_rows] = inputs.rows, inputs.starts, inputs.token_ids
+        rows, _, _ = self._put(list(step), inputs.writes, write_rows)
+        self._kept_at = rows[:num_rows]
+
+    def stage_padding(self, size: int) -> None:
+        """Copy a step of nobody's rows to the places of this size."""
+        step = np.zeros((3, size), dtype=np.int64)
+        step[0] = _PADDING
+        self._staging.put(list(step))
+
+    def lay_out_decodes(self, size: int) -> StepTensors:
+        """Make the step that was staged at this size; asks the host for nothing."""
+        rows, starts, token_ids = self._staging.places([size] * 3)
+        step = self._static.step(size)
+        lay_out_step(
+            self._blocks,
+            self._latest,
+            rows,
+            starts,
+            step.bounds,
+            token_ids,
+            block_size=self._block_size,
+            max_count=1,
+            token_ids=step.token_ids,
+            positions=step.positions,
+            slots=step.slots,
+            block_table=step.block_table,
+            context_lens=step.context_lens,
+        )
+        return step
+
+    def keep_decodes(self, size: int, tokens: Tensor) -> None:  # [size]
+        """Leave what was sampled at the rows that were staged at this size."""
+        keep_tokens(self._latest, self._staging.places([size])[0], tokens)
+
+    # ----------------------------------------------------------------------------------------------
+
+    def _put(self, step: list[Int64s], writes: RowWrites, write: Write) -> list[Tensor]:
+        """Copy a step's numbers, and write what changed before anybody reads it."""
+        *ahead, last = writes.parts(_WRITES_ROOM)
+        for part in ahead:
+            write(self._blocks, *self._staging.put(part.arrays))
+        if not len(last):
+            return self._staging.put(step)
+        numbers = self._staging.put([*step, *last.arrays])
+        write(self._blocks, *numbers[len(step) :])
+        return numbers[: len(step)]
+
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:
         """See `RowTables`; of the step laid out last."""
-        if inputs.kept_at is not None:
-            self._latest.index_copy_(0, self._kept_at, tokens)
+        if inputs.kept_at is not None and len(tokens):
+            keep_tokens(self._latest, self._kept_at, tokens)
 
     def _empty_step(self, inputs: StepInputs, bounds: Tensor) -> StepTensors:
         num_tokens, num_sequences = len(inputs.token_ids), len(inputs.rows)

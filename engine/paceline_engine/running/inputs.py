@@ -61,6 +61,8 @@ class StepInputs:
     sample_rows: Int64s  # [R]: tokens whose logits are wanted
     sampled: tuple[Request, ...]  # [R]: whose they are
     kept_at: Int64s | None  # [R]: rows where the sampled tokens are left; None: nowhere
+    is_greedy: bool = False
+    """Of every token that samples the likeliest is wanted, and nothing is told of it."""
     ahead: tuple[int, ...] = ()  # [R]: guessed tokens before each, all 0 where empty
     keeps_every_state: bool = False
     """More of a prompt is asked for than the token that follows it, or adapters take part."""

@@ -10,6 +10,7 @@ import numpy as np
 from paceline_engine.errors import RequestError
 from paceline_engine.request import Request
 from paceline_engine.running.inputs import AT_ITS_ROW, Int64s, RowWrites, StepInputs
+from paceline_engine.sampling.likeliest import GREEDY_BELOW
 from paceline_engine.scheduling.batch import Batch, Slice
 
 _NOBODY = -1
@@ -38,6 +39,7 @@ class RowBook:
         self._tokens_stay = tokens_stay
         self._stays = np.full(num_rows, _NOBODY, dtype=np.int64)
         self._num_blocks = np.zeros(num_rows, dtype=np.int64)
+        self._is_greedy = np.zeros(num_rows, dtype=np.bool_)
         self._token_at = np.full(num_rows, _NOWHERE, dtype=np.int64)
         """Place in its sequence of the token that was sampled last."""
         self._stays_before: list[int] = []
@@ -79,6 +81,7 @@ class RowBook:
             sample_rows=places,
             sampled=sampled,
             kept_at=kept_at,
+            is_greedy=bool(self._is_greedy[rows].all()),
             ahead=ahead,
             keeps_every_state=any(map(_keeps_every_state, slices[num_decodes:])),
         )
@@ -138,6 +141,7 @@ class RowBook:
                 self._stays[row] = request.stay
                 self._num_blocks[row] = 0
                 self._token_at[row] = _NOWHERE
+                self._is_greedy[row] = _is_greedy(request)
             column = int(self._num_blocks[row])
             more = request.block_ids[column : self._num_columns]
             if not more:  # a slice of padding beside the request's own
@@ -148,6 +152,10 @@ class RowBook:
             block_ids += more
             bounds.append(len(block_ids))
         return RowWrites(_int64s(written), _int64s(columns), _int64s(bounds), _int64s(block_ids))
+
+
+def _is_greedy(request: Request) -> bool:
+    return request.is_plain and request.sampling.temperature < GREEDY_BELOW
 
 
 def _row_of(request: Request) -> int:

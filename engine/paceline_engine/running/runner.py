@@ -1,6 +1,6 @@
 """One step on the device: prepare, attend and multiply, sample. Implements the `Runner` port."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -9,21 +9,27 @@ from torch import Tensor
 
 from paceline_engine.drafting.verify import verify
 from paceline_engine.errors import RequestError
+from paceline_engine.graph_use import GraphUse, why_eager
 from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
 from paceline_engine.request import Request
 from paceline_engine.runner import Next
 from paceline_engine.running.attention import AttentionBackend
+from paceline_engine.running.device_tables import DeviceTables
+from paceline_engine.running.graphs import DecodeGraphs, Recorder
 from paceline_engine.running.inputs import StepInputs
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.step_tensors import RowTables
 from paceline_engine.running.to_device import to_device
-from paceline_engine.sampling.masks import MaskMaker
+from paceline_engine.sampling.likeliest import NOT_A_TOKEN
+from paceline_engine.sampling.masks import MaskMaker, PendingMasks
 from paceline_engine.sampling.pooling import pool_prompts
 from paceline_engine.sampling.prompt import score_prompts
-from paceline_engine.sampling.sampler import NOT_A_TOKEN, Sampler
+from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.scheduling.batch import Batch, Slice
+
+Progress = Callable[[float], None]
 
 
 class ModelRunner:
@@ -49,6 +55,8 @@ class ModelRunner:
         self._group = group or Group()
         self.device = decoder.embedding.device
         self._mask_maker = MaskMaker()
+        self._graphs: DecodeGraphs | None = None
+        self.graph_use = GraphUse()
 
     def run(self, batch: Batch) -> list[Next]:
         """Compute every slice and write its KV; what follows each slice that samples."""
@@ -79,15 +87,56 @@ class ModelRunner:
         """
         vocab_size = self._decoder.config.vocab_size
         masks = self._mask_maker.begin(inputs.sampled, vocab_size)
+        if self._graphs is not None and self._is_recorded(batch):
+            return self._replayed(self._graphs, inputs, masks)
         hidden = self._hidden(inputs)
         score_prompts(batch, hidden, self._decoder.logits)
         pool_prompts(batch, hidden)
         if not inputs.sampled:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         logits = self._sampled_logits(hidden, inputs)
+        return self._chosen(logits, inputs, masks)
+
+    def _chosen(self, logits: Tensor, inputs: StepInputs, masks: PendingMasks | None) -> Tensor:
         tokens = self._sampler.choose(logits, inputs.sampled, masks, ahead=inputs.ahead)
         self._tables.keep(inputs, tokens)
         return tokens
+
+    def record(self, recorder: Recorder, sizes: Sequence[int], progress: Progress) -> None:
+        """Record decodes of these sizes, up to the capacity: from now on they are replayed.
+
+        For one rank whose rows lie on the device.
+        """
+        if not isinstance(self._tables, DeviceTables) or self._group.size > 1:
+            raise TypeError(f"graphs need one rank, and rows on the device, got {self._tables}")
+        decoder, attention = self._decoder, self._attention
+        graphs = DecodeGraphs(
+            sizes,
+            self._tables,
+            lambda step: decoder.logits(decoder.hidden(step.token_ids, attention.plan(step))),
+            recorder,
+            vocab_size=decoder.config.vocab_size,
+            dtype=decoder.embedding.dtype,
+        )
+        graphs.record(progress)
+        self._graphs = graphs
+
+    def _is_recorded(self, batch: Batch) -> bool:
+        why = why_eager(batch)
+        if why is None:
+            self.graph_use.replayed += 1
+        else:
+            self.graph_use.eager[why] += 1
+        return why is None
+
+    def _replayed(
+        self, graphs: DecodeGraphs, inputs: StepInputs, masks: PendingMasks | None
+    ) -> Tensor:  # [R]
+        graphs.replay(inputs)
+        num_rows = len(inputs.rows)
+        if inputs.is_greedy:
+            return graphs.tokens(num_rows)
+        return self._chosen(graphs.logits(num_rows), inputs, masks)
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]

@@ -6,7 +6,7 @@ enough: its stream copies the next step's numbers there when the step before has
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -50,4 +50,9 @@ class Staging:
             event = copied or torch.cuda.Event()
             event.record(torch.cuda.current_stream(self._device))
             self._copied[self._turn] = event
-        return [staged[first:end] for first, end in pairwise(bounds)]
+        return self.places([len(array) for array in arrays])
+
+    def places(self, lengths: Sequence[int]) -> list[Tensor]:
+        """Where arrays of these lengths lie on the device: always there."""
+        bounds = accumulate(lengths, initial=0)
+        return [self._on_device[first:end] for first, end in pairwise(bounds)]

@@ -43,6 +43,7 @@ from paceline_engine.wire.telemetry import (
     StepModelInfo,
     StepRecord,
     Telemetry,
+    WhyEager,
 )
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "Telemetry",
     "ToEngine",
     "UnloadAdapter",
+    "WhyEager",
     "decode_from_engine",
     "decode_to_engine",
     "encode",

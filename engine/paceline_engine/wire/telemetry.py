@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+WhyEager = Literal["prefill", "draft", "adapter", "padding"]
+"""Why a step is computed op by op though others are replayed."""
 Origin = Literal["prior", "profile", "seed", "fit"]
 
 
@@ -127,6 +129,10 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Spells in which requests waited though a row and blocks were free, since start."""
     overlap_fallbacks: int = 0
     """Steps that had to wait for the tokens of the one before though steps overlap, since start."""
+    graph_steps: int = 0
+    """Steps that were replayed from what was recorded at start."""
+    graph_fallbacks: dict[str, int] = {}
+    """Steps that were computed op by op though others are replayed, by reason, since start."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, tag=True):

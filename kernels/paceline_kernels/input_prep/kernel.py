@@ -91,6 +91,15 @@ def _lay_out_step_kernel(
     tl.store(block_table_ptr + sequence * width + place, held, mask=place < width)
 
 
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["rows_ptr", "tokens_ptr"])
+def _keep_tokens_kernel(latest_ptr, rows_ptr, tokens_ptr, count, TILE: tl.constexpr):
+    """Keep the tokens of one tile of rows."""
+    place = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    row = tl.load(rows_ptr + place, mask=place < count, other=-1)
+    token = tl.load(tokens_ptr + place, mask=place < count, other=0)
+    tl.store(latest_ptr + row, token, mask=row >= 0)
+
+
 def write_rows(
     table: Tensor, rows: Tensor, columns: Tensor, bounds: Tensor, block_ids: Tensor
 ) -> None:
@@ -102,7 +111,15 @@ def write_rows(
     expect("bounds", bounds, shape=(runs + 1,), dtypes=_LONGS, like=table)
     expect("block_ids", block_ids, shape=("blocks",), dtypes=_LONGS, like=table)
     _write_rows_kernel[runs, triton.cdiv(table.shape[1], TILE)](
-        table, rows, columns, bounds, block_ids, table.stride(0), TILE=TILE, num_warps=4
+        table,
+        rows,
+        columns,
+        bounds,
+        block_ids,
+        table.stride(0),
+        TILE=TILE,
+        num_warps=4,
+        enable_fp_fusion=True,
     )
 
 
@@ -153,4 +170,16 @@ def lay_out_step(
         BLOCK_SIZE=block_size,
         TILE=TILE,
         num_warps=4,
+        enable_fp_fusion=True,
+    )
+
+
+def keep_tokens(latest: Tensor, rows: Tensor, tokens: Tensor) -> None:
+    """Launch over the rows."""
+    count = len(rows)
+    expect("latest", latest, shape=("rows",), dtypes=_LONGS, like=latest)
+    expect("rows", rows, shape=(count,), dtypes=_LONGS, like=latest)
+    expect("tokens", tokens, shape=(count,), dtypes=_LONGS, like=latest)
+    _keep_tokens_kernel[(triton.cdiv(count, TILE),)](
+        latest, rows, tokens, count, TILE=TILE, num_warps=4, enable_fp_fusion=True
     )

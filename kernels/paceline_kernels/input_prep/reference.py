@@ -57,3 +57,13 @@ def lay_out_step(
         context_lens[sequence] = length
         num_blocks = -(-length // block_size)
         block_table[sequence, :num_blocks] = table[row, :num_blocks]
+
+
+def keep_tokens(
+    latest: Tensor,  # [rows] int64, written to
+    rows: Tensor,  # [tokens] int64: each row once; -1 keeps nothing
+    tokens: Tensor,  # [tokens] int64
+) -> None:
+    """Leave each token at its row."""
+    is_real = rows >= 0
+    latest[rows[is_real]] = tokens[is_real]

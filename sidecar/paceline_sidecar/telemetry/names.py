@@ -91,6 +91,10 @@ STUCK_ADMISSIONS = _counter(
 OVERLAP_FALLBACKS = _counter(
     "overlap_fallbacks", "Steps that waited for the tokens of the one before, though steps overlap."
 )
+GRAPH_STEPS = _counter("graph_steps", "Steps replayed from CUDA graphs.")
+GRAPH_FALLBACKS = _counter(
+    "graph_fallbacks", "Steps computed op by op though others are replayed, by reason.", "reason"
+)
 PADDING_TOKENS = _counter(
     "padding_tokens", "Tokens computed only to fill static and dynamic batches up."
 )

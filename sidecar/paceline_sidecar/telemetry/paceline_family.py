@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client.metrics_core import Metric as Family
 
 from paceline_engine.limits import Lane
-from paceline_engine.wire import StepProfile
+from paceline_engine.wire import StepProfile, WhyEager
 from paceline_sidecar import __version__
 from paceline_sidecar.adapter_plan import STATES
 from paceline_sidecar.hot_config import Sla
@@ -123,6 +124,9 @@ def _counters(seen: Snapshot) -> Iterator[Family]:
     yield values(names.SWAPPED, [((seen.name,), load.swapped)])
     yield values(names.STUCK_ADMISSIONS, [((seen.name,), load.stuck_admissions)])
     yield values(names.OVERLAP_FALLBACKS, [((seen.name,), load.overlap_fallbacks)])
+    yield values(names.GRAPH_STEPS, [((seen.name,), load.graph_steps)])
+    fallbacks = ((why, load.graph_fallbacks.get(why, 0)) for why in get_args(WhyEager))
+    yield values(names.GRAPH_FALLBACKS, (((seen.name, why), count) for why, count in fallbacks))
     yield values(names.PADDING_TOKENS, [((seen.name,), load.padding_tokens)])
     yield values(names.LANE_PROMPT_TOKENS, _by_lane(seen.name, load.prompt_tokens_by_lane))
     yield values(names.LANE_OUTPUT_TOKENS, _by_lane(seen.name, load.output_tokens_by_lane))

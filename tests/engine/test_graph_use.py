@@ -1,0 +1,46 @@
+"""Why a step is computed op by op though others are replayed."""
+
+import pytest
+
+from paceline_engine.graph_use import GraphUse, why_eager
+from paceline_engine.request import Request
+from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.wire import Sampling, WhyEager
+
+
+def a_request(*, adapter_slot: int | None = None) -> Request:
+    sampling = Sampling(max_tokens=4)
+    return Request("r", [1, 2, 3], 3, sampling, row=0, adapter_slot=adapter_slot)
+
+
+PLAIN = Slice(a_request(), 2, 1, samples=True, is_decode=True)
+PROMPT = Slice(a_request(), 0, 3, samples=True, is_decode=False)
+DRAFTED = Slice(a_request(), 2, 3, samples=True, is_decode=True, draft=(7, 8))
+ADAPTED = Slice(a_request(adapter_slot=0), 2, 1, samples=True, is_decode=True)
+PADDING = Slice(a_request(), 2, 1, samples=False, is_decode=True, is_padding=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"),
+    [
+        (Batch((PLAIN, PLAIN), 2), None),
+        (Batch((PLAIN, PROMPT), 1), "prefill"),
+        (Batch((PLAIN, DRAFTED), 1, num_drafted=1), "draft"),
+        (Batch((PLAIN, ADAPTED), 2), "adapter"),
+        (Batch((PLAIN, PADDING), 2), "padding"),
+    ],
+    ids=["plain", "prefill", "draft", "adapter", "padding"],
+)
+def test_only_plain_decodes_are_replayed(batch: Batch, why: WhyEager | None) -> None:
+    """What was recorded has one token of each row, and knows of nothing else."""
+    assert why_eager(batch) == why
+
+
+def test_what_ran_before_the_first_request_does_not_count() -> None:
+    """Warm-up and profile are nobody's steps."""
+    use = GraphUse(replayed=3)
+    use.eager["prefill"] += 1
+
+    use.restart()
+
+    assert (use.replayed, use.eager.total()) == (0, 0)

@@ -1,0 +1,242 @@
+"""Decodes are replayed from what was recorded at start, and nobody who asks can tell."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline_engine.engine import Engine
+from paceline_engine.graph_sizes import decode_sizes
+from paceline_engine.limits import Capacity, Limits
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.running.device_tables import DeviceTables
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.launcher import ModelLauncher
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.wire import Sampling, SetLimits, Submit
+from paceline_testing.clock import ManualClock
+from paceline_testing.engines import a_capacity, a_model_info
+from paceline_testing.graphed import kernel_runner
+from paceline_testing.op_tape import TapeRecorder
+from paceline_testing.tiny_model import make_tiny_model
+
+CAPACITY = a_capacity(max_batch_size=8, max_token_budget=48, num_blocks=60, max_model_len=64)
+"""Recorded are 1, 2, 3, 4, 6 and 8: five rows and seven are padded."""
+SAMPLINGS = (
+    Sampling(12, temperature=0.0, ignore_eos=True),
+    Sampling(9, temperature=0.0, ignore_eos=True),
+    Sampling(12, temperature=0.8, seed=3, ignore_eos=True),
+    Sampling(7, temperature=1.0, seed=5, top_p=0.9, ignore_eos=True),
+    Sampling(8, temperature=0.0, ignore_eos=True, frequency_penalty=0.5, logprobs=1),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    make_tiny_model(folder, "llama")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def eager(folder: Path) -> ModelRunner:
+    return kernel_runner(folder, CAPACITY, graphs=False)
+
+
+@pytest.fixture(scope="module")
+def graphed(folder: Path) -> ModelRunner:
+    return kernel_runner(folder, CAPACITY, graphs=True)
+
+
+def an_engine(runner: ModelRunner, capacity: Capacity = CAPACITY, *, overlap: bool) -> Engine:
+    return Engine(
+        runner,
+        a_model_info(vocab_size=300),
+        capacity,
+        NoPacer(),
+        limits=Limits(capacity.max_batch_size, capacity.max_token_budget),
+        clock=ManualClock(),
+        prefix_caching=False,
+        graph_use=runner.graph_use,
+        launcher=ModelLauncher(runner, capacity.max_batch_size) if overlap else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request, and the limits that are set as it comes."""
+
+    length: int
+    sampling: int
+    steps_before: int
+    max_batch_size: int
+    token_budget: int
+    leaves: bool = False
+
+
+ARRIVALS = st.builds(
+    Arrival,
+    length=st.integers(1, 30),
+    sampling=st.integers(0, len(SAMPLINGS) - 1),
+    steps_before=st.integers(0, 5),
+    max_batch_size=st.integers(1, CAPACITY.max_batch_size),
+    token_budget=st.integers(1, CAPACITY.max_token_budget),
+    leaves=st.booleans(),
+)
+
+
+def answers(engine: Engine, arrivals: list[Arrival]) -> dict[str, list[int]]:
+    """What each request that stays is answered."""
+    tokens: dict[str, list[int]] = {}
+
+    def step() -> None:
+        for output in engine.step():
+            assert output.error is None, output.error
+            tokens.setdefault(output.id, []).extend(output.token_ids)
+
+    for number, arrival in enumerate(arrivals):
+        prompt = [(5 + 7 * place + number) % 300 for place in range(arrival.length)]
+        engine.submit(Submit(str(number), prompt, SAMPLINGS[arrival.sampling]))
+        epoch, rows, budget = number + 1, arrival.max_batch_size, arrival.token_budget
+        engine.set_limits(SetLimits(call=1, epoch=epoch, max_batch_size=rows, token_budget=budget))
+        for _ in range(arrival.steps_before):
+            step()
+        if arrival.leaves:
+            engine.abort([str(number)])
+    while not engine.is_idle:
+        step()
+    return {
+        str(number): tokens.get(str(number), [])
+        for number, arrival in enumerate(arrivals)
+        if not arrival.leaves
+    }
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(arrivals=st.lists(ARRIVALS, min_size=1, max_size=11), overlap=st.booleans())
+def test_replayed_steps_change_no_token(
+    eager: ModelRunner, graphed: ModelRunner, arrivals: list[Arrival], overlap: bool
+) -> None:
+    """Whoever comes, leaves and shares a row, whatever the limits, greedy or drawn."""
+    wanted = answers(an_engine(eager, overlap=False), arrivals)
+
+    assert answers(an_engine(graphed, overlap=overlap), arrivals) == wanted
+
+
+def test_every_size_is_recorded_and_the_capacity_is_one(folder: Path) -> None:
+    """The largest first: no batch that any limit allows is without a graph."""
+    runner = kernel_runner(folder, CAPACITY, graphs=False)
+    recorder = TapeRecorder()
+    done: list[float] = []
+
+    runner.record(recorder, decode_sizes(CAPACITY.max_batch_size), done.append)
+
+    assert recorder.num_recorded == len(decode_sizes(CAPACITY.max_batch_size)) == 6
+    assert done == [number / 6 for number in range(6)]
+    engine = an_engine(runner, overlap=False)
+    for number in range(CAPACITY.max_batch_size):
+        engine.submit(Submit(str(number), [number], SAMPLINGS[0]))
+    while not engine.is_idle:
+        engine.step()
+    assert recorder.num_recorded == 6
+    assert runner.graph_use.replayed == SAMPLINGS[0].max_tokens - 1
+    assert dict(runner.graph_use.eager) == {"prefill": 1}
+    told = engine.load()
+    assert told.graph_steps == runner.graph_use.replayed
+    assert told.graph_fallbacks == {"prefill": 1}
+
+
+def test_padding_leaves_no_trace(folder: Path) -> None:
+    """Five rows run as six: no key is stored and no token is kept but theirs."""
+    capacity = a_capacity(max_batch_size=6, num_blocks=20, max_model_len=32)
+    runner = kernel_runner(folder, capacity, graphs=True)
+    engine = an_engine(runner, capacity, overlap=False)
+    for number in range(5):
+        engine.submit(Submit(str(number), [7, 8, 9, number], SAMPLINGS[0]))
+    while len(engine.scheduler.decoding) < 5:
+        engine.step()
+    attention, tables = runner._attention, runner._tables
+    assert isinstance(attention, KernelAttention)
+    assert isinstance(tables, DeviceTables)
+    kv, latest = [each.clone() for each in attention.kv.all], tables._latest.clone()
+    running = list(engine.scheduler.running())
+
+    engine.step()
+
+    held = {block for request in running for block in request.block_ids}
+    others = [block for block in range(capacity.num_blocks) if block not in held]
+    assert others
+    for was, now in zip(kv, attention.kv.all, strict=True):
+        assert torch.equal(was[others], now[others])
+        assert not torch.equal(was, now)
+    (spare,) = {*range(6)} - {request.row for request in running}
+    assert tables._latest[spare] == latest[spare]
+    assert [tables._latest[one.row] for one in running] == [one.token_ids[-1] for one in running]
+
+
+class Numbers:
+    """What a recording may read, and what it may not."""
+
+    def __init__(self) -> None:
+        self.given, self.result = torch.zeros(3), torch.zeros(3)
+
+
+def test_a_tape_computes_on_what_is_there_by_then() -> None:
+    """The double itself."""
+    numbers = Numbers()
+    replay = TapeRecorder().record(lambda: numbers.result.copy_(numbers.given * 2 + 1))  # type: ignore[arg-type]
+    numbers.given.fill_(5)
+
+    replay()
+
+    assert numbers.result.tolist() == [11.0] * 3
+
+
+def test_a_tape_tells_of_memory_that_would_be_gone() -> None:
+    """A step's own array, copied anew for each: a graph would read whatever lies there later."""
+    numbers = Numbers()
+
+    def compute() -> None:
+        fresh = torch.frombuffer(bytearray(12), dtype=torch.float32)
+        numbers.result.copy_(numbers.given + fresh)
+
+    with pytest.raises(AssertionError, match="made for this recording alone"):
+        TapeRecorder().record(compute)
+
+
+def test_a_tape_tells_of_a_wait() -> None:
+    """What the host decides by a number of the device is decided once, at the recording."""
+    numbers = Numbers()
+
+    with pytest.raises(AssertionError, match="waits for the device"):
+        TapeRecorder().record(lambda: numbers.result.fill_(numbers.given.sum().item()))  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_cuda_records_and_replays() -> None:
+    """Two recordings in one pool, on tensors that were filled after."""
+    from paceline_engine.running.cuda_graphs import CudaRecorder  # noqa: PLC0415 - of a GPU alone
+
+    device = torch.device("cuda")
+    given, result = (torch.zeros(4, device=device) for _ in range(2))
+    recorder = CudaRecorder(device)
+    replays = [
+        recorder.record(lambda size=size: result[:size].copy_(given[:size] * 2 + 1))  # type: ignore[misc,arg-type]
+        for size in (4, 2)
+    ]
+    given.fill_(5)
+
+    replays[1]()
+    assert result.tolist() == [11.0, 11.0, 1.0, 1.0]
+    replays[0]()
+    assert result.tolist() == [11.0] * 4

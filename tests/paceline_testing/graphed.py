@@ -1,0 +1,55 @@
+"""A tiny model on a CPU as a GPU runs it: the kernels' references, with graphs or without."""
+
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.graph_sizes import decode_sizes
+from paceline_engine.kv_cache.tensors import allocate
+from paceline_engine.limits import Capacity
+from paceline_engine.model.layers import gated_linear, linear
+from paceline_engine.model.layers.rotary import rotations
+from paceline_engine.model.weights import build_decoder
+from paceline_engine.running.device_tables import DeviceTables
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.ops import KernelOps
+from paceline_engine.running.row_book import RowBook
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.sampling.sampler import Sampler
+from paceline_testing.op_tape import TapeRecorder
+
+CPU = torch.device("cpu")
+
+
+def kernel_runner(folder: Path, capacity: Capacity, *, graphs: bool) -> ModelRunner:
+    """Put it together; with graphs, every size up to the capacity is recorded."""
+    checkpoint = open_checkpoint(folder)
+    config = checkpoint.config
+    # Neither compiled products nor weights packed by oneDNN are what a tape can see.
+    no_native = mock.patch.object(linear, "native_ops", return_value=None)
+    no_fused = mock.patch.object(gated_linear, "native_ops", return_value=None)
+    no_packed = mock.patch.object(torch.backends.mkldnn, "is_available", return_value=False)
+    with torch.inference_mode(), no_native, no_fused, no_packed:
+        decoder = build_decoder(
+            config,
+            checkpoint.tensors,
+            KernelOps(),
+            device=CPU,
+            dtype=torch.float32,
+            progress=lambda _fraction: None,
+        )
+    kv = allocate(config, capacity.num_blocks, capacity.block_size, device=CPU, dtype=torch.float32)
+    num_rows, size = capacity.max_batch_size, capacity.block_size
+    num_columns = -(-capacity.max_model_len // size)
+    runner = ModelRunner(
+        decoder,
+        KernelAttention(config, kv, rotations(config, capacity.max_model_len)),
+        Sampler(checkpoint.eos_token_ids, b"salt"),
+        RowBook(num_rows, num_columns, size, config.vocab_size),
+        DeviceTables(num_rows, num_columns, size, capacity.max_token_budget, CPU),
+    )
+    if graphs:
+        runner.record(TapeRecorder(), decode_sizes(num_rows), lambda _fraction: None)
+    return runner
