@@ -30,6 +30,7 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
         "num_stages": (3, 4),
     },
     "rms_norm": {"num_warps": (1, 2, 4, 8, 16)},
+    "quantize_rows": {"columns": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16)},
     "gate_mul": {"columns": (512, 1024, 2048, 4096), "num_warps": (4, 8)},
     "rope_and_store_kv": {"heads": (4, 8, 16, 32), "num_warps": (2, 4, 8)},
 }
@@ -89,6 +90,7 @@ def _products_and_rows(machine: Machine, bits: int) -> Iterator[Question]:
     for rows in (16, 64, 128):
         make = partial(cases.int8_case, layer, rows if rows < 128 else 2 * rows)
         yield Question("quantized_linear", {"bits": bits, "rows": rows}, make)
+    yield Question("quantize_rows", {}, partial(cases.fp8_rows_case, layer, 3 if dry else 4096))
     yield Question("gate_mul", {}, partial(cases.activation_case, layer, 3 if dry else 4096))
     for hidden in (1024, 2048, 4096, 8192):
         wide = cases.Layer(

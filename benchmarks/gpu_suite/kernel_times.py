@@ -25,6 +25,7 @@ POINTWISE_CASES = {
     "add_rms_norm": cases.norm_case,
     "silu_mul": cases.activation_case,
     "gelu_tanh_mul": cases.gelu_case,
+    "quantize_rows": cases.fp8_rows_case,
     "rope_and_store_kv": cases.rotary_case,
     "lay_out_step": input_cases.step_case,
     "write_rows": input_cases.writes_case,

@@ -12,7 +12,7 @@ from paceline_engine.scheduling.schedulings import Scheduling
 _PREFIX = "PACELINE_ENGINE_"
 
 
-Quantization = Literal["none", "int8", "fp8"]
+Quantization = Literal["none", "int8", "fp8", "fp8_dynamic"]
 KvCacheDtype = Literal["auto", "fp8"]
 PrefillSetting = Literal["auto", "triton", "sdpa"]
 
@@ -47,7 +47,10 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     quantization: Quantization = "none"
-    """Weights of the layers' products: as `dtype`, or a byte each and a scale for each output."""
+    """Weights of the layers' products: as `dtype`, or a byte each and a scale for each output.
+
+    With `fp8_dynamic` (W8A8) what they multiply is FP8 as well, with a scale for each token.
+    """
     kv_cache_dtype: KvCacheDtype = "auto"
     """Keys and values: as `dtype`, or in FP8 with an exponent for each head of a token."""
     prefill_attention: PrefillSetting = "auto"

@@ -5,6 +5,7 @@ Every op runs its Triton kernel on CUDA tensors and its reference elsewhere, wit
 
 from paceline_kernels.activation import gelu_tanh_mul, silu_mul
 from paceline_kernels.decode_attention import paged_decode_attention
+from paceline_kernels.fp8_rows import quantize_rows
 from paceline_kernels.input_prep import keep_tokens, lay_out_step, write_rows
 from paceline_kernels.norm import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
@@ -20,6 +21,7 @@ __all__ = [
     "lay_out_step",
     "paged_decode_attention",
     "paged_prefill_attention",
+    "quantize_rows",
     "quantized_linear",
     "rms_norm",
     "rope_and_store_kv",

@@ -140,6 +140,33 @@ def test_a_gpu_that_is_asked_for_must_be_there(machine: Machine, says: str) -> N
         choose_device(Settings(device="cuda"), machine)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_products_of_fp8_with_fp8_are_bfloat16(dtype: Any) -> None:
+    """On a CPU they may be float32: there they are for who compares."""
+    wanted = Settings(quantization="fp8_dynamic", dtype=dtype)
+
+    with pytest.raises(BadSettings, match=f"DTYPE must be auto or bfloat16, got {dtype}"):
+        choose_device(wanted, _on(H200))
+    assert choose_device(wanted, NO_GPU) == CPU
+    assert choose_device(Settings(quantization="fp8_dynamic"), _on(H200)).type == "cuda"
+
+
+def test_a_draft_in_fp8_needs_a_gpu_that_knows_it() -> None:
+    """As the model itself does."""
+    wanted = Settings(
+        speculative="draft", draft_model_uri="builtin://small", draft_quantization="fp8"
+    )
+
+    with pytest.raises(BadSettings, match=r"DRAFT_QUANTIZATION is fp8, .* 8\.9 or newer, got 8\.0"):
+        choose_device(wanted, _on(A100))
+
+
+def test_products_of_fp8_with_fp8_need_a_gpu_that_knows_it() -> None:
+    """As weights in FP8 do."""
+    with pytest.raises(BadSettings, match=r"is fp8_dynamic, .* 8\.9 or newer, got 8\.0"):
+        choose_device(Settings(quantization="fp8_dynamic"), _on(A100))
+
+
 @pytest.mark.parametrize("setting", ["kv_cache_dtype", "quantization"])
 def test_a_gpu_that_does_not_know_fp8_is_refused(setting: str) -> None:
     """Before the weights are read; Triton would fail at its first launch."""

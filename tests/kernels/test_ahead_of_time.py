@@ -22,6 +22,7 @@ SHAPES_OF = {
 KERNELS = {
     "_rms_norm_kernel",
     "_gate_mul_kernel",
+    "_quantize_rows_kernel",
     "_quantized_linear_kernel",
     "_write_rows_kernel",
     "_lay_out_step_kernel",
@@ -137,6 +138,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
     assert report["variants"] == {
         "_rms_norm_kernel": 2,  # with a residual and without
         "_gate_mul_kernel": 1,
+        "_quantize_rows_kernel": 1,
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_write_rows_kernel": 1,
         "_lay_out_step_kernel": 1,

@@ -11,6 +11,7 @@ import paceline_kernels
 from paceline_kernels import (
     activation,
     decode_attention,
+    fp8_rows,
     input_prep,
     norm,
     prefill_attention,
@@ -20,6 +21,7 @@ from paceline_kernels import (
 from paceline_kernels.activation import kernel as activation_kernel
 from paceline_kernels.decode_attention import kernel as decode_kernel
 from paceline_kernels.dispatch import by_device, launcher
+from paceline_kernels.fp8_rows import kernel as fp8_rows_kernel
 from paceline_kernels.input_prep import kernel as input_kernel
 from paceline_kernels.norm import kernel as norm_kernel
 from paceline_kernels.prefill_attention import kernel as prefill_kernel
@@ -31,6 +33,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
     "keep_tokens": (input_prep.reference_keep_tokens, input_kernel.keep_tokens),
     "lay_out_step": (input_prep.reference_lay_out_step, input_kernel.lay_out_step),
+    "quantize_rows": (fp8_rows.reference_quantize_rows, fp8_rows_kernel.quantize_rows),
     "quantized_linear": (quantized.reference_quantized_linear, quantized_kernel.quantized_linear),
     "paged_decode_attention": (
         decode_attention.reference_paged_decode_attention,

@@ -10,6 +10,7 @@ from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
 from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
 from paceline_kernels.fp8 import CODES, EXPONENTS
+from paceline_kernels.fp8_rows.kernel import quantize_rows
 from paceline_kernels.input_prep.kernel import keep_tokens, lay_out_step, write_rows
 from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
@@ -66,6 +67,7 @@ class Launches:
         self.rms_norm()
         self.quantized_linear()
         self.gate_mul()
+        self.quantize_rows()
         self.input_prep()
         self.rope_and_store_kv()
         self.decode_attention()
@@ -83,6 +85,10 @@ class Launches:
         weight = weight.to(CODES) if self.shape.has_fp8 else weight
         x = self._floats(self.rows, self.shape.features)
         quantized_linear(x, weight, torch.zeros(self.shape.hidden))
+
+    def quantize_rows(self) -> None:
+        """Of the inputs of the product after the gate."""
+        quantize_rows(self._floats(self.rows, self.shape.features))
 
     def gate_mul(self) -> None:
         """Of the model's activation."""

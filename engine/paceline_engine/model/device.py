@@ -145,13 +145,21 @@ def _require_capable(settings: Settings, gpu: Gpu) -> None:
             f"The kernels need a GPU of compute capability {_dotted(MIN_CAPABILITY)} or newer, "
             f"got {_dotted(gpu.capability)} ({gpu.name}); {_ON_THE_CPU}."
         )
+    is_bfloat16 = settings.dtype in {"auto", "bfloat16"}
+    quantizations = {settings.quantization, settings.quantization_of_draft}
+    if "fp8_dynamic" in quantizations and not is_bfloat16:
+        raise BadSettings(
+            "PACELINE_ENGINE_QUANTIZATION is fp8_dynamic, whose products on a GPU are bfloat16: "
+            f"PACELINE_ENGINE_DTYPE must be auto or bfloat16, got {settings.dtype}."
+        )
     if gpu.capability >= FP8_CAPABILITY:
         return
-    for name in ("kv_cache_dtype", "quantization"):
-        if getattr(settings, name) == "fp8":
+    for name in ("kv_cache_dtype", "quantization", "draft_quantization"):
+        if (value := getattr(settings, name)) in {"fp8", "fp8_dynamic"}:
             raise BadSettings(
-                f"PACELINE_ENGINE_{name.upper()} is fp8, which needs a GPU of compute capability "
-                f"{_dotted(FP8_CAPABILITY)} or newer, got {_dotted(gpu.capability)} ({gpu.name})."
+                f"PACELINE_ENGINE_{name.upper()} is {value}, which needs a GPU of compute "
+                f"capability {_dotted(FP8_CAPABILITY)} or newer, "
+                f"got {_dotted(gpu.capability)} ({gpu.name})."
             )
 
 

@@ -76,6 +76,9 @@ SPACES: Mapping[str, Space] = MappingProxyType(
         "rms_norm": Space(
             classes={"columns": _powers(1, 16384)}, blocks={"num_warps": _powers(1, 32)}
         ),
+        "quantize_rows": Space(
+            classes={}, blocks={"columns": _powers(128, 8192), "num_warps": _WARPS}
+        ),
         "gate_mul": Space(classes={}, blocks={"columns": _powers(128, 8192), "num_warps": _WARPS}),
         "rope_and_store_kv": Space(
             classes={"columns": _powers(1, 256)},

@@ -9,7 +9,8 @@ milliseconds:
     576 to 3072, INT8                 0.09   0.12   0.33   1.20   5.11
     576 to 3072, FP8                  0.09   0.15   0.39   1.35   5.45
 
-So few rows take less than half of the time, and many as long as before.
+So few rows take less than half of the time, and many as long as before. With `fp8_dynamic` what is
+multiplied becomes FP8, too, with a scale for each token.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from paceline_kernels.fp8 import CODES, LARGEST, widen
 # Values that are float at a time, 4 MiB of them: of 64 Ki, 256 Ki and 1 Mi values the fastest.
 _TILE_VALUES = 1 << 20
 _LARGEST_INT8 = 127
+_FP8_SIDE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,35 @@ def quantize(weight: Tensor, to: Quantization = "int8") -> QuantizedWeight:  # [
     wide = weight.float()
     largest = wide.abs().amax(dim=1)
     largest = torch.where(largest > 0, largest, 1.0)
-    if to == "fp8":
+    if to != "int8":
         scales = largest / LARGEST
         return QuantizedWeight((wide / scales[:, None]).to(CODES), scales)
     scales = largest / _LARGEST_INT8
     return QuantizedWeight((wide / scales[:, None]).round_().to(torch.int8), scales)
+
+
+class DynamicFp8Linear:
+    """FP8 with FP8, on either device: each token's scale is found where it is multiplied (W8A8).
+
+    Sums are kept in float32: Hopper's faster ones have 14 bits, too few for long rows.
+    """
+
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias  # [out]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        codes, scales = paceline_kernels.quantize_rows(x)
+        y: Tensor = torch.ops.aten._scaled_mm(  # noqa: SLF001 - the only product of FP8 that torch has had since 2.11
+            codes,
+            self.weight.values.t(),
+            scale_a=scales[:, None],
+            scale_b=self.weight.scales[None, :],
+            out_dtype=x.dtype,
+            use_fast_accum=False,
+        )
+        return y if self.bias is None else y.add_(self.bias)
 
 
 class TiledLinear:
@@ -90,9 +116,14 @@ class KernelLinear:
 
 def quantized_linear(
     weight: Tensor, bias: Tensor | None = None, *, to: Quantization
-) -> TiledLinear | NativeLinear | KernelLinear:
-    """Quantise `weight` [out, in], for the device it is on."""
+) -> TiledLinear | NativeLinear | KernelLinear | DynamicFp8Linear:
+    """Quantise `weight` [out, in], for the device it is on.
+
+    Where a side is no multiple of 16, which tensor cores ask of FP8, only the weight is.
+    """
     quantized = quantize(weight, to)
+    if to == "fp8_dynamic" and not any(side % _FP8_SIDE for side in weight.shape):
+        return DynamicFp8Linear(quantized, bias)
     if weight.device.type != "cpu":
         return KernelLinear(quantized, bias)
     if weight.dtype == torch.float32 and (native := native_ops()) is not None:

@@ -1,0 +1,64 @@
+"""Rows in FP8 in Triton, and the launcher."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.fp8 import CODES
+from paceline_kernels.fp8.kernel import encode
+from paceline_kernels.tuned import blocks_of
+
+_INFINITY = tl.constexpr(0x7F800000)  # bits of float32
+
+
+@triton.jit
+def _quantize_rows_kernel(
+    x_ptr,
+    codes_ptr,  # as bytes
+    scales_ptr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Find a row's largest value, then make codes of it; the second read is of the cache."""
+    row = tl.program_id(0).to(tl.int64)  # int64: row * columns overflows int32 on long batches
+    columns = tl.arange(0, BLOCK)
+    largest = tl.zeros([BLOCK], dtype=tl.int32)
+    for start in range(0, COLUMNS, BLOCK):
+        inside = start + columns < COLUMNS
+        x = tl.load(x_ptr + row * COLUMNS + start + columns, mask=inside, other=0.0)
+        # As whole numbers: NaN is the largest of all, then infinity.
+        bits = x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+        largest = tl.maximum(largest, bits)
+    peak_bits = tl.max(largest, axis=0)
+    peak = peak_bits.to(tl.float32, bitcast=True)
+    peak = tl.where(peak > 0, peak, 1.0)
+    is_number = peak_bits < _INFINITY
+    inverse = tl.div_rn(448.0, tl.where(is_number, peak, 1.0))
+    scale = tl.where(is_number, tl.div_rn(peak, 448.0), float("nan"))
+    tl.store(scales_ptr + row, scale)
+    for start in range(0, COLUMNS, BLOCK):
+        inside = start + columns < COLUMNS
+        x = tl.load(x_ptr + row * COLUMNS + start + columns, mask=inside, other=0.0)
+        code = encode(x.to(tl.float32) * inverse)
+        tl.store(codes_ptr + row * COLUMNS + start + columns, code, mask=inside)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Launch over every row."""
+    expect("x", x, shape=("rows", "columns"), dtypes=FLOATS, like=x)
+    num_rows, num_columns = x.shape
+    codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(num_rows, dtype=torch.float32, device=x.device)
+    blocks = blocks_of("quantize_rows", x.device)
+    _quantize_rows_kernel[(num_rows,)](
+        x,
+        codes,
+        scales,
+        COLUMNS=num_columns,
+        BLOCK=min(blocks["columns"], triton.next_power_of_2(num_columns)),
+        num_warps=blocks["num_warps"],
+        enable_fp_fusion=True,
+    )
+    return codes.view(CODES), scales
