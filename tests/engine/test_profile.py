@@ -139,6 +139,22 @@ def test_a_device_that_stalls_ends_the_profile() -> None:
     assert len(table) >= 4
 
 
+@pytest.mark.parametrize("stalled", [1, 2])
+def test_a_stall_of_one_step_leaves_the_larger_sizes(stalled: int) -> None:
+    """Compiling, or a neighbour, at the first size: the next is not taken to be as slow."""
+    device = Device(ManualClock())
+
+    def true_ms(decode: int, prefill: int, context: int) -> float:
+        times = 20.0 if len(device.batches) == stalled else 1.0
+        return usual_ms(decode, prefill, context) * times
+
+    device.true_ms = true_ms
+    undisturbed = a_profile(Device(ManualClock()), budget_s=2.0)
+    disturbed = a_profile(device, budget_s=2.5)
+
+    assert len(disturbed) >= len(undisturbed) - 1
+
+
 def test_a_slow_moment_is_outvoted() -> None:
     """A neighbour that doubles steps for a third of the time changes no median."""
     device = Device(ManualClock())

@@ -69,14 +69,16 @@ def profile(
         return (started + budget_s - clock()) * 1e3
 
     measured: dict[CostPoint, list[float]] = {}
+    least_ms: list[float] = []
     scale = 1.0
     for point in cost_points(capacity, expected_ms):
-        foreseen = [expected_ms(point) * scale, *(took for (took,) in measured.values())]
-        if not is_affordable(foreseen, left_ms()):
+        if not is_affordable([expected_ms(point) * scale, *least_ms], left_ms()):
             break
-        timer.ms(point)  # what is chosen, compiled and allocated at the first step of a size
-        measured[point] = [took] = [timer.ms(point)]
-        scale = took / expected_ms(point)
+        first_ms = timer.ms(point)  # algorithms are chosen, code compiled, memory taken
+        measured[point] = [took_ms] = [timer.ms(point)]
+        # Of the two the one that nothing held up: a stall must not make the next look too dear.
+        least_ms.append(min(first_ms, took_ms))
+        scale = least_ms[-1] / expected_ms(point)
     for _ in range(_REPEATS - 1):
         for point, times in measured.items():
             if left_ms() <= times[0]:
