@@ -15,6 +15,8 @@ from paceline_kernels.activation import reference_gelu_tanh_mul, reference_silu_
 from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention import kernel as decode_attention
 from paceline_kernels.decode_attention import reference_paged_decode_attention
+from paceline_kernels.embedding import kernel as embed
+from paceline_kernels.embedding import reference_embed_rms_norm
 from paceline_kernels.fp8 import dequantize_heads, quantize_heads
 from paceline_kernels.fp8_rows import kernel as fp8_rows
 from paceline_kernels.fp8_rows import reference_quantize_rows
@@ -101,6 +103,7 @@ class Case:
 def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     """Every kernel of one layer, one after the other, so that only one's tensors live at a time."""
     yield norm_case(layer, load.num_tokens)
+    yield embedding_case(layer, load.num_tokens)
     yield activation_case(layer, load.num_tokens)
     yield gelu_case(layer, load.num_tokens)
     yield fp8_rows_case(layer, load.num_tokens)
@@ -123,6 +126,20 @@ def norm_case(layer: Layer, num_tokens: int) -> Case:
         lambda: norm.add_rms_norm(x, residual, weight, 1e-5),
         lambda: reference_add_rms_norm(x.double(), residual.double(), weight.double(), 1e-5),
         num_bytes=4 * x.nbytes + weight.nbytes,
+    )
+
+
+def embedding_case(layer: Layer, num_tokens: int) -> Case:
+    """A row read, two written; as many rows as tokens, so that no cache holds them."""
+    embedding, weight = layer.randn(num_tokens, layer.model.hidden), layer.randn(layer.model.hidden)
+    ids = torch.randperm(num_tokens, device=layer.device)
+    return Case(
+        layer.model.name,
+        "embed_rms_norm",
+        f"{num_tokens} tokens",
+        lambda: embed.embed_rms_norm(ids, embedding, weight, 1e-5),
+        lambda: reference_embed_rms_norm(ids, embedding.double(), weight.double(), 1e-5),
+        num_bytes=3 * embedding.nbytes + weight.nbytes,
     )
 
 

@@ -23,6 +23,7 @@ DRY_MODEL = cases.Model("dry", 48, 80, 4, 2, 16)
 POINTWISE_TOKENS = 16384
 POINTWISE_CASES = {
     "add_rms_norm": cases.norm_case,
+    "embed_rms_norm": cases.embedding_case,
     "silu_mul": cases.activation_case,
     "gelu_tanh_mul": cases.gelu_case,
     "quantize_rows": cases.fp8_rows_case,

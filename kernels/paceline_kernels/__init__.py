@@ -5,6 +5,7 @@ Every op runs its Triton kernel on CUDA tensors and its reference elsewhere, wit
 
 from paceline_kernels.activation import gelu_tanh_mul, silu_mul
 from paceline_kernels.decode_attention import paged_decode_attention
+from paceline_kernels.embedding import embed_rms_norm
 from paceline_kernels.fp8_rows import quantize_rows
 from paceline_kernels.input_prep import keep_tokens, lay_out_step, write_rows
 from paceline_kernels.norm import add_rms_norm, rms_norm
@@ -16,6 +17,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "add_rms_norm",
+    "embed_rms_norm",
     "gelu_tanh_mul",
     "keep_tokens",
     "lay_out_step",

@@ -21,6 +21,7 @@ SHAPES_OF = {
 }
 KERNELS = {
     "_rms_norm_kernel",
+    "_embed_rms_norm_kernel",
     "_gate_mul_kernel",
     "_quantize_rows_kernel",
     "_quantized_linear_kernel",
@@ -137,6 +138,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
     """What is not compiled at start compiles in the middle of a request."""
     assert report["variants"] == {
         "_rms_norm_kernel": 2,  # with a residual and without
+        "_embed_rms_norm_kernel": 1,
         "_gate_mul_kernel": 1,
         "_quantize_rows_kernel": 1,
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third

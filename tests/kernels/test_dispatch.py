@@ -11,6 +11,7 @@ import paceline_kernels
 from paceline_kernels import (
     activation,
     decode_attention,
+    embedding,
     fp8_rows,
     input_prep,
     norm,
@@ -21,6 +22,7 @@ from paceline_kernels import (
 from paceline_kernels.activation import kernel as activation_kernel
 from paceline_kernels.decode_attention import kernel as decode_kernel
 from paceline_kernels.dispatch import by_device, launcher
+from paceline_kernels.embedding import kernel as embedding_kernel
 from paceline_kernels.fp8_rows import kernel as fp8_rows_kernel
 from paceline_kernels.input_prep import kernel as input_kernel
 from paceline_kernels.norm import kernel as norm_kernel
@@ -30,6 +32,7 @@ from paceline_kernels.rotary import kernel as rotary_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
+    "embed_rms_norm": (embedding.reference_embed_rms_norm, embedding_kernel.embed_rms_norm),
     "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
     "keep_tokens": (input_prep.reference_keep_tokens, input_kernel.keep_tokens),
     "lay_out_step": (input_prep.reference_lay_out_step, input_kernel.lay_out_step),

@@ -9,6 +9,7 @@ from torch import Tensor
 from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
 from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
+from paceline_kernels.embedding.kernel import embed_rms_norm
 from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.fp8_rows.kernel import quantize_rows
 from paceline_kernels.input_prep.kernel import keep_tokens, lay_out_step, write_rows
@@ -65,6 +66,7 @@ class Launches:
     def all(self) -> None:
         """Call every one."""
         self.rms_norm()
+        self.embed_rms_norm()
         self.quantized_linear()
         self.gate_mul()
         self.quantize_rows()
@@ -78,6 +80,11 @@ class Launches:
         x, weight = self._floats(self.rows, self.shape.hidden), self._norm(self.shape.hidden)
         rms_norm(x, weight, 1e-5)
         add_rms_norm(x, x, weight, 1e-5)
+
+    def embed_rms_norm(self) -> None:
+        """With a scale, as Gemma has one."""
+        embedding, weight = self._floats(10, self.shape.hidden), self._norm(self.shape.hidden)
+        embed_rms_norm(self._ints(self.rows, dtype=torch.int64), embedding, weight, 1e-5, 2.0)
 
     def quantized_linear(self) -> None:
         """In INT8, or in FP8 where keys and values are."""

@@ -30,6 +30,18 @@ class Ops(Protocol):
         """`(rms_norm(x + residual), x + residual)`."""
         ...
 
+    def embed_rms_norm(
+        self,
+        token_ids: Tensor,  # [tokens]
+        /,
+        embedding: Tensor,  # [vocab, hidden]
+        weight: Tensor,
+        eps: float,
+        scale: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """`(rms_norm(rows), rows)` of the tokens' rows of the embedding, times the scale."""
+        ...
+
     def silu_mul(self, x: Tensor, /) -> Tensor:
         """`silu(first half) * second half` of the last dimension."""
         ...
@@ -93,10 +105,10 @@ class Decoder:
         Of a token whose state nobody reads, the last layer computes no more than keys and values.
         """
         ops, eps = self.ops, self.config.norm_eps
-        residual = self.embedding[token_ids]
-        if self.embedding_scale != 1.0:
-            residual *= self.embedding_scale
-        x = ops.rms_norm(residual, self.layers[0].attention_norm, eps)
+        first_norm = self.layers[0].attention_norm
+        x, residual = ops.embed_rms_norm(
+            token_ids, self.embedding, first_norm, eps, self.embedding_scale
+        )
         norms_after = [layer.attention_norm for layer in self.layers[1:]] + [self.norm]
         for index, (layer, norm_after) in enumerate(zip(self.layers, norms_after, strict=True)):
             attended = attention.attend(index, layer.qkv(x), layer.q_norm, layer.k_norm)

@@ -7,6 +7,7 @@ from torch.nn import functional
 import paceline_kernels
 from paceline_engine.model.decoder import Ops
 from paceline_kernels.cpu import native_ops
+from paceline_kernels.embedding.reference import scaled_rows
 from paceline_kernels.norm import reference_rms_norm
 
 
@@ -26,6 +27,18 @@ class CpuOps:
         total = x.add_(residual)
         return self.rms_norm(total, weight, eps), total
 
+    def embed_rms_norm(
+        self,
+        token_ids: Tensor,
+        embedding: Tensor,
+        weight: Tensor,
+        eps: float,
+        scale: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """See `Ops`."""
+        residual = scaled_rows(token_ids, embedding, scale)
+        return self.rms_norm(residual, weight, eps), residual
+
     def silu_mul(self, x: Tensor) -> Tensor:
         """See `Ops`."""
         gate, up = x.chunk(2, dim=-1)
@@ -42,6 +55,7 @@ class KernelOps:
 
     rms_norm = staticmethod(paceline_kernels.rms_norm)
     add_rms_norm = staticmethod(paceline_kernels.add_rms_norm)
+    embed_rms_norm = staticmethod(paceline_kernels.embed_rms_norm)
     silu_mul = staticmethod(paceline_kernels.silu_mul)
     gelu_tanh_mul = staticmethod(paceline_kernels.gelu_tanh_mul)
 

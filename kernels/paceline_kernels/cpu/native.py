@@ -8,6 +8,7 @@ from torch import Tensor
 from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu.foreign import address, addresses, function, require, require_caches
 from paceline_kernels.cpu.matmul import Matmul
+from paceline_kernels.embedding.reference import scaled_rows
 
 LANES = 16
 """Head sizes are multiples of it."""
@@ -49,6 +50,18 @@ class NativeOps:
         """`(rms_norm(x + residual), x + residual)`; the sum is written over `x`."""
         require("residual", residual, x.shape)
         return self._norm(x, residual, weight, eps), x
+
+    def embed_rms_norm(
+        self,
+        token_ids: Tensor,
+        embedding: Tensor,
+        weight: Tensor,
+        eps: float,
+        scale: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Gather and scale by torch, then norm."""
+        residual = scaled_rows(token_ids, embedding, scale)
+        return self.rms_norm(residual, weight, eps), residual
 
     def _norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:
         size = x.shape[-1]
