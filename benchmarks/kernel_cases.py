@@ -28,8 +28,20 @@ from paceline_kernels.quantized import kernel as quantized_kernel
 from paceline_kernels.quantized import reference_quantized_linear
 from paceline_kernels.rotary import kernel as rotary
 from paceline_kernels.rotary import reference_rope_and_store_kv
+from paceline_kernels.sampling import kernel as sampling
+from paceline_kernels.sampling import reference_sample_tokens
 
 BLOCK_SIZE = 16
+
+# What cuts a row that is drawn from: top-k, top-p, and how far its likely tokens stand out. Where
+# they do not, thousands share the probability, and the kernel reads nearly all of them again.
+CUTS: dict[str, tuple[int, float, float]] = {
+    "whole": (0, 1.0, 12.0),
+    "top-k 50": (50, 1.0, 12.0),
+    "top-p 0.9": (0, 0.9, 12.0),
+    "both": (50, 0.9, 12.0),
+    "top-p 0.9 of thousands": (0, 0.9, 0.0),
+}
 
 Call = Callable[[], Tensor | tuple[Tensor, ...]]
 
@@ -44,6 +56,7 @@ class Model:
     num_q_heads: int
     num_kv_heads: int
     head_size: int
+    vocab: int = 128_256
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +92,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a step computes: tokens of the pointwise ops, contexts of decode, chunks of prefill."""
+    """What a step computes: tokens of the pointwise ops, rows that sample, decodes, prefills."""
 
     num_tokens: int
+    num_rows: int
     contexts: tuple[tuple[int, ...], ...]
     chunks: tuple[tuple[tuple[int, int], ...], ...]
     """Each (new tokens, context with them)."""
@@ -109,6 +123,8 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield fp8_rows_case(layer, load.num_tokens)
     yield int8_case(layer, load.num_tokens)
     yield rotary_case(layer, load.num_tokens)
+    for cut in CUTS:
+        yield sampling_case(layer, load.num_rows, cut)
     for contexts in load.contexts:
         yield decode_case(layer, contexts)
     for chunks in load.chunks:
@@ -223,6 +239,32 @@ def rotary_case(layer: Layer, num_tokens: int) -> Case:
         lambda: rotate(rotary.rope_and_store_kv, layer.dtype),
         lambda: rotate(reference_rope_and_store_kv, torch.float64),
         num_bytes=2 * qkv.nbytes + angles.nbytes,
+    )
+
+
+def sampling_case(layer: Layer, num_rows: int, cut: str) -> Case:
+    """The logits are read once."""
+    top_k, top_p, height = CUTS[cut]
+    vocab, device = layer.model.vocab, layer.device
+    ranks = torch.arange(1, vocab + 1, device=device, dtype=torch.float32)
+    logits = 2 * torch.randn(num_rows, vocab, device=device)
+    # Somewhere in the vocabulary: no two likely tokens are neighbours.
+    logits += (height - 1.5 * ranks.log()).clamp(min=0)[torch.randperm(vocab, device=device)]
+    logits = logits.to(layer.dtype)
+
+    def rates(value: float) -> Tensor:
+        return torch.full((num_rows,), value, device=device)
+
+    seeds = torch.randint(1 << 62, (num_rows,), device=device)
+    rows = torch.arange(num_rows, device=device)
+    limits = (rates(0.8), rates(top_k).to(torch.int32), rates(top_p), rates(0.0))
+    return Case(
+        layer.model.name,
+        "sample_tokens",
+        f"{num_rows} rows, {cut}",
+        lambda: sampling.sample_tokens(logits, seeds, rows, *limits),
+        lambda: reference_sample_tokens(logits.double(), seeds, rows, *limits),
+        num_bytes=logits.nbytes,
     )
 
 

@@ -55,11 +55,12 @@ class Figure:
 
 
 MODELS = (
-    Model("smollm2-135m", 576, 1536, 9, 3, 64),
-    Model("llama-3.1-8b", 4096, 14336, 32, 8, 128),
+    Model("smollm2-135m", 576, 1536, 9, 3, 64, 49_152),
+    Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),
 )
 LOAD = Load(
     num_tokens=256,
+    num_rows=256,
     contexts=(
         (32768,),
         (8192,) * 16,
@@ -70,8 +71,8 @@ LOAD = Load(
     chunks=(((4096, 4096),), ((512, 2048),) * 8),
 )
 # Heads as they are; what is only longer in the interpreter is not.
-DRY_MODELS = tuple(replace(model, hidden=320, features=576) for model in MODELS)
-DRY_LOAD = Load(num_tokens=3, contexts=((150, 1),), chunks=(((5, 20), (3, 3)),))
+DRY_MODELS = tuple(replace(model, hidden=320, features=576, vocab=300) for model in MODELS)
+DRY_LOAD = Load(num_tokens=3, num_rows=2, contexts=((150, 1),), chunks=(((5, 20), (3, 3)),))
 
 
 def main() -> None:

@@ -15,12 +15,13 @@ from gpu_suite.record import Figure
 from kernels import ERROR_LIMITS, relative_error, tensors_of
 
 MODELS = {
-    "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128),
-    "qwen2.5-0.5b": cases.Model("qwen2.5-0.5b", 896, 4864, 14, 2, 64),
+    "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),
+    "qwen2.5-0.5b": cases.Model("qwen2.5-0.5b", 896, 4864, 14, 2, 64, 151_936),
 }
-DRY_MODEL = cases.Model("dry", 48, 80, 4, 2, 16)
+DRY_MODEL = cases.Model("dry", 48, 80, 4, 2, 16, 300)
 # So many that the bytes are several times those of an L2 cache, which is faster than memory.
 POINTWISE_TOKENS = 16384
+SAMPLING_ROWS = 512
 POINTWISE_CASES = {
     "add_rms_norm": cases.norm_case,
     "embed_rms_norm": cases.embedding_case,
@@ -55,7 +56,10 @@ def measure(machine: Machine) -> Iterator[Figure]:
     for model, sizes in MODELS.items():
         layer = cases.Layer(DRY_MODEL if machine.is_dry else sizes, machine.dtype, machine.device)
         for name, make, of_copy in chain(
-            _pointwise(model, machine), _decodes(model, machine), _prefills(model, machine)
+            _pointwise(model, machine),
+            _samplings(model, machine),
+            _decodes(model, machine),
+            _prefills(model, machine),
         ):
             machine.tidy()
             case = make(layer)
@@ -85,6 +89,12 @@ def _pointwise(model: str, machine: Machine) -> Iterator[Named]:
     num_tokens = 3 if machine.is_dry else POINTWISE_TOKENS
     for kernel, case in POINTWISE_CASES.items():
         yield names.pointwise(kernel, model), partial(case, num_tokens=num_tokens), True
+
+
+def _samplings(model: str, machine: Machine) -> Iterator[Named]:
+    for cut in cases.CUTS:
+        num_rows = 2 if machine.is_dry else SAMPLING_ROWS
+        yield names.sampling(cut, model), partial(cases.sampling_case, num_rows=num_rows, cut=cut), True
 
 
 def _decodes(model: str, machine: Machine) -> Iterator[Named]:

@@ -14,6 +14,8 @@ DECODE_LABELS = (
 )
 POINTWISE = ("add_rms_norm", "silu_mul", "rope_and_store_kv")
 
+SAMPLING_CUTS = ("whole", "top-k 50", "top-p 0.9")
+
 WRONG = "kernels that disagree with float64"
 FAILED = "failed tests of the kernels"
 PARITY = "tokens that differ from transformers"
@@ -29,6 +31,11 @@ def decode(label: str, model: str = KERNEL_MODEL) -> str:
 def pointwise(kernel: str, model: str = KERNEL_MODEL) -> str:
     """Name a share of copy bandwidth."""
     return f"{kernel}, {model}"
+
+
+def sampling(cut: str, model: str = KERNEL_MODEL) -> str:
+    """Name a share of copy bandwidth; what cuts the rows."""
+    return f"sampling, {model}, {cut}"
 
 
 def prefill(label: str, model: str = KERNEL_MODEL) -> str:

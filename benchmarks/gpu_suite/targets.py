@@ -40,6 +40,7 @@ TARGETS: tuple[Target, ...] = (
     *(Target(name, 0, "wrong", at_most=True) for name in (names.WRONG, names.FAILED)),
     *(Target(names.decode(label), 0.80, "share") for label in names.DECODE_LABELS),
     *(Target(names.pointwise(kernel), 0.85, "share") for kernel in names.POINTWISE),
+    *(Target(names.sampling(cut), 0.80, "share") for cut in names.SAMPLING_CUTS),
     Target(names.PREFILL_8K, 450, "TFLOP/s"),
     *(
         Target(names.step(model), bound_ms, "ms", at_most=True)

@@ -12,6 +12,7 @@ from paceline_kernels.norm import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
 from paceline_kernels.quantized import quantized_linear
 from paceline_kernels.rotary import rope_and_store_kv
+from paceline_kernels.sampling import sample_tokens
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "quantized_linear",
     "rms_norm",
     "rope_and_store_kv",
+    "sample_tokens",
     "silu_mul",
     "write_rows",
 ]

@@ -32,6 +32,9 @@ KERNELS = {
     "_attend_split_kernel",
     "_join_splits_kernel",
     "_prefill_kernel",
+    "_groups_kernel",
+    "_cuts_kernel",
+    "_draw_kernel",
 }
 Compiled = list[dict[str, Any]]
 
@@ -149,4 +152,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_attend_split_kernel": 3,  # 8, 16 and 32 parts of the context
         "_join_splits_kernel": 3,
         "_prefill_kernel": 1,
+        "_groups_kernel": 1,
+        "_cuts_kernel": 1,
+        "_draw_kernel": 1,
     }

@@ -18,6 +18,7 @@ from paceline_kernels import (
     prefill_attention,
     quantized,
     rotary,
+    sampling,
 )
 from paceline_kernels.activation import kernel as activation_kernel
 from paceline_kernels.decode_attention import kernel as decode_kernel
@@ -29,6 +30,7 @@ from paceline_kernels.norm import kernel as norm_kernel
 from paceline_kernels.prefill_attention import kernel as prefill_kernel
 from paceline_kernels.quantized import kernel as quantized_kernel
 from paceline_kernels.rotary import kernel as rotary_kernel
+from paceline_kernels.sampling import kernel as sampling_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
@@ -48,6 +50,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
     "rms_norm": (norm.reference_rms_norm, norm_kernel.rms_norm),
     "rope_and_store_kv": (rotary.reference_rope_and_store_kv, rotary_kernel.rope_and_store_kv),
+    "sample_tokens": (sampling.reference_sample_tokens, sampling_kernel.sample_tokens),
     "silu_mul": (activation.reference_silu_mul, activation_kernel.silu_mul),
     "write_rows": (input_prep.reference_write_rows, input_kernel.write_rows),
 }

@@ -17,6 +17,7 @@ from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
+from paceline_kernels.sampling.kernel import sample_tokens
 
 _BLOCK_SIZE = 16
 
@@ -37,15 +38,16 @@ class Shape:
     dtype: torch.dtype = torch.bfloat16
     has_fp8: bool = False
     """Of keys and values."""
+    vocab: int = 128_256
 
 
 SHAPES = (
-    Shape("smollm2-135m", 576, 1536, 9, 3, 64),
+    Shape("smollm2-135m", 576, 1536, 9, 3, 64, vocab=49_152),
     Shape("llama-3.1-8b", 4096, 14336, 32, 8, 128),
-    Shape("qwen3-0.6b", 1024, 3072, 16, 8, 128, has_qk_norm=True),
-    Shape("head-96", 3072, 8192, 32, 32, 96),
+    Shape("qwen3-0.6b", 1024, 3072, 16, 8, 128, has_qk_norm=True, vocab=151_936),
+    Shape("head-96", 3072, 8192, 32, 32, 96, vocab=50_257),
     Shape("head-256", 2560, 10240, 8, 4, 256),
-    Shape("gemma-3-4b", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True),
+    Shape("gemma-3-4b", 2560, 10240, 8, 4, 256, has_qk_norm=True, is_gemma=True, vocab=262_144),
     Shape("smollm2-fp8", 576, 1536, 9, 3, 64, has_fp8=True),
     Shape("llama-fp8", 4096, 14336, 32, 8, 128, has_fp8=True),
     Shape("qwen3-fp8", 1024, 3072, 16, 8, 128, has_qk_norm=True, has_fp8=True),
@@ -74,6 +76,7 @@ class Launches:
         self.rope_and_store_kv()
         self.decode_attention()
         self.prefill_attention()
+        self.sample_tokens()
 
     def rms_norm(self) -> None:
         """With a residual and without."""
@@ -158,6 +161,14 @@ class Launches:
         starts, bounds = self._ints(self.rows + 1), self._bounds
         q = self._queries()
         paged_prefill_attention(q, k_cache, v_cache, table, starts, lens, 0.125, *bounds, exponents)
+
+    def sample_tokens(self) -> None:
+        """A row each, of its own parameters."""
+        logits = self._floats(self.rows, self.shape.vocab)
+        seeds, positions = (self._ints(self.rows, dtype=torch.int64) for _ in range(2))
+        rates = [self._ints(self.rows, dtype=torch.float32) for _ in range(3)]
+        top_k = self._ints(self.rows)
+        sample_tokens(logits, seeds, positions, rates[0], top_k, rates[1], rates[2])
 
     @property
     def _bounds(self) -> tuple[int | None, float | None]:

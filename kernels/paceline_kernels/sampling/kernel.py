@@ -1,0 +1,149 @@
+"""The launchers: three kernels, one behind the other, on a grid that follows from shapes alone."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.sampling.cuts import _cuts_kernel
+from paceline_kernels.sampling.draw import _draw_kernel
+from paceline_kernels.sampling.groups import GROUP, TILE_GROUPS, _groups_kernel
+from paceline_kernels.sampling.reference import NOT_A_TOKEN
+
+MAX_VOCAB = 1 << 19  # the groups of a row are one tile: past this its registers spill
+_BATCH = 16
+"""Groups read again at a time: 8 logits a thread. With twice as many, registers spill."""
+_ROW_REGISTERS = 128
+"""Left to itself the assembler aims at fewer, for programs that a row's kernels do not have."""
+# Of a float32's bits, those that are alike in all numbers of the type.
+_SHIFTS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
+
+
+class Cuts(NamedTuple):
+    """What is kept of each row, and where it lies."""
+
+    values: Tensor  # [rows] float32: the last logit kept; -inf where nothing is cut
+    places: Tensor  # [rows] int32: the last column kept among logits equal to it
+    groups: Tensor  # [rows, groups] int32: the first `num_groups` of a row may hold what is kept
+    num_groups: Tensor  # [rows] int32
+
+
+def sample_tokens(
+    logits: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+) -> Tensor:
+    """Launch over every tile, then over every row twice."""
+    _check(logits, temperatures, top_k, top_p, min_p)
+    rows, vocab = logits.shape
+    for name, each in (("seeds", seeds), ("positions", positions)):
+        expect(name, each, shape=(rows,), dtypes=(torch.int64,), like=logits)
+    best, sums = group_stats(logits, temperatures)
+    cuts = find_cuts(logits, temperatures, top_k, top_p, min_p, best, sums)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    num_groups = best.shape[1]
+    _draw_kernel[(rows,)](
+        logits,
+        temperatures,
+        seeds,
+        positions,
+        best,
+        sums,
+        cuts.groups,
+        cuts.num_groups,
+        cuts.values,
+        cuts.places,
+        tokens,
+        vocab,
+        num_groups,
+        NOT_A_TOKEN=NOT_A_TOKEN,
+        GROUP=GROUP,
+        NUM_GROUPS=triton.next_power_of_2(num_groups),
+        BATCH=_BATCH,
+        num_warps=8,
+        maxnreg=_ROW_REGISTERS,
+        enable_fp_fusion=True,
+    )
+    return tokens
+
+
+def group_stats(logits: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each group of a row [rows, groups]: its largest logit, and its mass relative to it."""
+    rows, vocab = logits.shape
+    num_groups = -(-vocab // GROUP)
+    best = torch.empty((rows, num_groups), dtype=torch.float32, device=logits.device)
+    sums = torch.empty_like(best)
+    _groups_kernel[rows, triton.cdiv(num_groups, TILE_GROUPS)](
+        logits,
+        temperatures,
+        best,
+        sums,
+        vocab,
+        num_groups,
+        GROUP=GROUP,
+        TILE_GROUPS=TILE_GROUPS,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+    return best, sums
+
+
+def find_cuts(
+    logits: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    best: Tensor,
+    sums: Tensor,
+) -> Cuts:
+    """Of each row, what top-k, top-p and min-p keep."""
+    rows, vocab = logits.shape
+    num_groups = best.shape[1]
+
+    def ints(*sizes: int) -> Tensor:
+        return torch.empty(sizes, dtype=torch.int32, device=logits.device)
+
+    cuts = Cuts(torch.empty_like(best[:, 0]), ints(rows), ints(rows, num_groups), ints(rows))
+    _cuts_kernel[(rows,)](
+        logits,
+        temperatures,
+        top_k,
+        top_p,
+        min_p,
+        best,
+        sums,
+        cuts.groups,
+        cuts.num_groups,
+        cuts.values,
+        cuts.places,
+        vocab,
+        num_groups,
+        GROUP=GROUP,
+        NUM_GROUPS=triton.next_power_of_2(num_groups),
+        BATCH=_BATCH,
+        SHIFT=_SHIFTS[logits.dtype],
+        num_warps=8,
+        maxnreg=_ROW_REGISTERS,
+        enable_fp_fusion=True,
+    )
+    return cuts
+
+
+def _check(
+    logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
+) -> None:
+    expect("logits", logits, shape=("rows", "vocab"), dtypes=FLOATS, like=logits)
+    rows, vocab = logits.shape
+    if not 1 <= vocab <= MAX_VOCAB:
+        raise ValueError(f"vocab must be 1 to {MAX_VOCAB}, got {vocab}")
+    expect("top_k", top_k, shape=(rows,), dtypes=(torch.int32,), like=logits)
+    floats = (("temperatures", temperatures), ("top_p", top_p), ("min_p", min_p))
+    for name, each in floats:
+        expect(name, each, shape=(rows,), dtypes=(torch.float32,), like=logits)
