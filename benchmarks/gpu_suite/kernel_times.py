@@ -94,7 +94,11 @@ def _pointwise(model: str, machine: Machine) -> Iterator[Named]:
 def _samplings(model: str, machine: Machine) -> Iterator[Named]:
     for cut in cases.CUTS:
         num_rows = 2 if machine.is_dry else SAMPLING_ROWS
-        yield names.sampling(cut, model), partial(cases.sampling_case, num_rows=num_rows, cut=cut), True
+        yield (
+            names.sampling(cut, model),
+            partial(cases.sampling_case, num_rows=num_rows, cut=cut),
+            True,
+        )
 
 
 def _decodes(model: str, machine: Machine) -> Iterator[Named]:

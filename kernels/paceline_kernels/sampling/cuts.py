@@ -73,7 +73,7 @@ def _amounts_from(
     GROUP: tl.constexpr,
     BATCH: tl.constexpr,
 ):
-    """How much there is from each of three keys on: logits, or exp((logit - peak) / temperature)."""
+    """Number of logits from each of three keys on, or their exp((logit - peak) / temperature)."""
     first = tl.zeros([BATCH], dtype=tl.float32)
     second = tl.zeros([BATCH], dtype=tl.float32)
     third = tl.zeros([BATCH], dtype=tl.float32)
@@ -295,9 +295,8 @@ def _cuts_kernel(
     if has_min:
         floor = tl.minimum(peak + temperature * tl.log(min_p), peak)
     bound = floor
-    if has_k:
-        if k <= num_groups:
-            bound = tl.maximum(bound, _bound_of_count(best, peak, k))
+    if has_k & (k <= num_groups):
+        bound = tl.maximum(bound, _bound_of_count(best, peak, k))
     if has_p & ((has_k | has_min) == 0):
         bound = tl.maximum(bound, _bound_of_mass(best, sums, peak, inverse, temperature, p, GROUP))
 

@@ -49,7 +49,7 @@ def _groups_kernel(
 
     is_broken = tl.max((x != x).to(tl.int32), axis=1) > 0
     best = tl.max(x, axis=1)
-    anchor = tl.where(best > float("-inf"), best, 0.0)  # no -inf - -inf
+    anchor = tl.where(tl.abs(best) < float("inf"), best, 0.0)  # no inf - inf
     sums = tl.sum(tl.exp((x - anchor[:, None]) * inverse), axis=1)
 
     at = row * num_groups + groups
