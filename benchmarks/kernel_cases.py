@@ -29,7 +29,11 @@ from paceline_kernels.quantized import reference_quantized_linear
 from paceline_kernels.rotary import kernel as rotary
 from paceline_kernels.rotary import reference_rope_and_store_kv
 from paceline_kernels.sampling import kernel as sampling
-from paceline_kernels.sampling import reference_sample_tokens
+from paceline_kernels.sampling import (
+    reference_forbid,
+    reference_penalise,
+    reference_sample_tokens,
+)
 
 BLOCK_SIZE = 16
 
@@ -125,6 +129,8 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield rotary_case(layer, load.num_tokens)
     for cut in CUTS:
         yield sampling_case(layer, load.num_rows, cut)
+    yield penalty_case(layer, load.num_rows)
+    yield mask_case(layer, load.num_rows)
     for contexts in load.contexts:
         yield decode_case(layer, contexts)
     for chunks in load.chunks:
@@ -265,6 +271,48 @@ def sampling_case(layer: Layer, num_rows: int, cut: str) -> Case:
         lambda: sampling.sample_tokens(logits, seeds, rows, *limits),
         lambda: reference_sample_tokens(logits.double(), seeds, rows, *limits),
         num_bytes=logits.nbytes,
+    )
+
+
+def penalty_case(layer: Layer, num_rows: int) -> Case:
+    """Some hundred tokens of each row, wherever they lie: a sector of memory each, both ways."""
+    vocab, device = layer.model.vocab, layer.device
+    scores = torch.randn(num_rows, vocab, device=device)
+    num_ids = min(300, vocab // 2)
+    ids = torch.stack([torch.randperm(vocab, device=device)[:num_ids] for _ in range(num_rows)])
+    starts = torch.arange(num_rows + 1, device=device) * num_ids
+    counts = torch.randint(5, (num_rows * num_ids,), dtype=torch.int32, device=device)
+    rates = [torch.full((num_rows,), rate, device=device) for rate in (1.1, 0.2, 0.3)]
+    arriving = ids[:, 0].contiguous()
+    told = (ids.flatten().int(), counts, starts.int(), arriving, *rates)
+    return Case(
+        layer.model.name,
+        "penalise",
+        f"{num_rows} rows of {num_ids}",
+        lambda: sampling.penalise(scores.clone(), *told),
+        lambda: reference_penalise(scores.double(), *told),
+        num_bytes=2 * scores.nbytes + ids.numel() * (2 * 32 + 8),  # with the copy that is made
+    )
+
+
+def mask_case(layer: Layer, num_rows: int) -> Case:
+    """A bit a token."""
+    vocab, device = layer.model.vocab, layer.device
+    scores = torch.randn(num_rows, vocab, device=device)
+    rows = torch.arange(num_rows, device=device)
+    bounds = (-(1 << 31), 1 << 31)
+    words = torch.randint(*bounds, (num_rows, -(-vocab // 32)), dtype=torch.int32, device=device)
+
+    def ruled_out(forbid: Callable[..., Tensor]) -> Tensor:
+        return forbid(scores.clone(), rows, words).clamp(min=-1e3)
+
+    return Case(
+        layer.model.name,
+        "forbid",
+        f"{num_rows} rows",
+        lambda: ruled_out(sampling.forbid),
+        lambda: ruled_out(reference_forbid).double(),
+        num_bytes=5 * scores.nbytes + words.nbytes,  # with the copy, and what bounds it
     )
 
 

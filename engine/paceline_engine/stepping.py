@@ -8,7 +8,7 @@ settled in one order, that of the device's stream, so at most one is behind anot
   step behind; its result is thrown away, and its blocks are free at once. The row still writes into
   them, but whatever uses them next is launched later, and so runs later.
 * What would move blocks of a request in flight (preemption, host memory), or needs its token on the
-  host (grammars, penalties, likelihoods, drafts), waits: then the step in flight is settled first,
+  host (grammars, drafts), waits: then the step in flight is settled first,
   as if steps did not overlap (`Scheduler.must_settle`).
 
 Without a launcher every step is settled before the next is chosen.

@@ -12,18 +12,20 @@ from paceline_kernels.norm import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
 from paceline_kernels.quantized import quantized_linear
 from paceline_kernels.rotary import rope_and_store_kv
-from paceline_kernels.sampling import sample_tokens
+from paceline_kernels.sampling import forbid, penalise, sample_tokens
 
 __version__ = "0.1.0"
 
 __all__ = [
     "add_rms_norm",
     "embed_rms_norm",
+    "forbid",
     "gelu_tanh_mul",
     "keep_tokens",
     "lay_out_step",
     "paged_decode_attention",
     "paged_prefill_attention",
+    "penalise",
     "quantize_rows",
     "quantized_linear",
     "rms_norm",

@@ -10,6 +10,8 @@ from paceline_kernels.fp8 import CODES, EXPONENTS
 MIN_CAPABILITY = (8, 0)
 """Compute capability that the kernels need: the first with bfloat16 and copies behind the maths."""
 MAX_HEAD_SIZE = 256
+MAX_VOCAB = 1 << 19
+"""Tokens that the sampler chooses among: what is kept of a row is one tile of its groups."""
 MAX_GROUP = 16
 """Query heads that share a KV head: the rows of a tile of decode."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)

@@ -187,8 +187,12 @@ def test_a_gpu_that_does_not_know_fp8_is_refused(setting: str) -> None:
             replace(MODEL, num_q_heads=17),
             "at most 16 times num_key_value_heads on a GPU, got 17 and 1",
         ),
+        (
+            replace(MODEL, vocab_size=524_289),
+            "vocab_size must be at most 524288 on a GPU, got 524289",
+        ),
     ],
-    ids=["head size", "group"],
+    ids=["head size", "group", "vocabulary"],
 )
 def test_a_model_that_no_kernel_covers_is_refused(uncovered: ModelConfig, says: str) -> None:
     """Before an hour of loading; a CPU computes any."""

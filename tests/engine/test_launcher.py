@@ -11,6 +11,9 @@ from paceline_engine.model.decoder import Decoder
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.running.host_tokens import HostTokens
 from paceline_engine.running.launcher import ModelLauncher
+from paceline_engine.sampling.chosen import Chosen
+from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.wire import Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
@@ -63,24 +66,45 @@ def test_overlapping_steps_change_no_token(tiny: TinyEngine, token_budget: int) 
     assert given[0] == given[1]
 
 
-def test_what_needs_the_host_is_mixed_in(tiny: TinyEngine) -> None:
-    """Steps with penalties or likelihoods follow one another; other tokens stay on the way."""
-    asking = Sampling(5, temperature=0.0, ignore_eos=True, logprobs=1, frequency_penalty=0.5)
+ASKING = [
+    Sampling(9, temperature=0.0, ignore_eos=True, logprobs=1, frequency_penalty=0.5),
+    Sampling(9, temperature=0.7, seed=4, repetition_penalty=1.8, presence_penalty=0.9),
+    Sampling(9, temperature=1.0, seed=6, min_tokens=8, min_p=0.05, logit_bias={7: 4.0}),
+    Sampling(9, temperature=0.8, seed=9, logprobs=0, prompt_logprobs=1, ignore_eos=True),
+]
+
+
+@pytest.mark.parametrize("kind", [Sampler, DeviceSampler])
+def test_what_is_asked_of_scores_overlaps_too(
+    kind: type[Sampler | DeviceSampler], tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Penalties count the token on its way, likelihoods are told with it; nobody waits."""
     given = []
     for overlap in (False, True):
+        sampler = kind(tiny.loaded.info.eos_token_ids, b"salt")
+        monkeypatch.setattr(tiny.loaded.runner, "_sampler", sampler)
         engine = an_engine(tiny, overlap=overlap)
         engine.submit(Submit("plain", PROMPTS[0], SAMPLINGS[0]))
         outputs = [engine.step() for _ in range(3)]
-        engine.submit(Submit("asks", PROMPTS[1], asking))
+        for number, sampling in enumerate(ASKING):
+            engine.submit(Submit(str(number), PROMPTS[number], sampling))
         while not engine.is_idle:
             outputs.append(engine.step())
-        by_id: dict[str, list[Output]] = {}
-        for output in (output for step in outputs for output in step):
-            by_id.setdefault(output.id, []).append(output)
-        assert all(len(output.likelihoods) == 1 for output in by_id["asks"])
-        given.append(tokens_of(by_id))
+        given.append(
+            {
+                id: [
+                    (output.token_ids, output.likelihoods, output.prompt_likelihoods)
+                    for step in outputs
+                    for output in step
+                    if output.id == id
+                ]
+                for id in ("plain", *map(str, range(len(ASKING))))
+            }
+        )
+        assert engine.load().overlap_fallbacks == 0
 
     assert given[0] == given[1]
+    assert all(len(told) == 1 for _, told, _ in given[0]["0"])
 
 
 def test_a_row_without_a_token_ends_its_request_alone(
@@ -119,7 +143,7 @@ def _with(engine: Engine, *ids: str) -> Engine:
 
 def test_without_a_gpu_tokens_need_no_copy() -> None:
     """Where they are is where the host reads them."""
-    fetch = HostTokens(torch.device("cpu"), 4).fetch(torch.tensor([3, 1]))
+    fetch = HostTokens(torch.device("cpu"), 4).fetch(Chosen(torch.tensor([3, 1])))
 
     assert fetch() == [3, 1]
 
@@ -131,8 +155,8 @@ def test_tokens_of_two_steps_do_not_mix() -> None:
     device = torch.device("cuda")
     host_tokens = HostTokens(device, 8)
 
-    first = host_tokens.fetch(torch.arange(8, device=device))
-    second = host_tokens.fetch(torch.arange(8, 12, device=device))
+    first = host_tokens.fetch(Chosen(torch.arange(8, device=device)))
+    second = host_tokens.fetch(Chosen(torch.arange(8, 12, device=device)))
 
     assert first() == list(range(8))
     assert second() == list(range(8, 12))

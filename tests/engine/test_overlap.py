@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline_engine.constraint import Words
 from paceline_engine.engine import Engine
 from paceline_engine.errors import RequestError
 from paceline_engine.limits import Lane, Limits
@@ -104,6 +105,23 @@ def test_an_engine_with_a_step_in_flight_is_not_idle() -> None:
     assert under_test.engine.is_idle
 
 
+class AnyToken:
+    """A constraint that every token fulfils."""
+
+    def allowed(self, _output_ids: Sequence[int], words: Words) -> None:
+        words[:] = 0xFFFFFFFF
+
+
+def test_a_grammar_waits_for_its_token() -> None:
+    """Each decode step then follows the one before, and is counted."""
+    under_test = overlapping()
+    under_test.engine.submit(Submit("a", [1, 2, 3], Sampling(8, temperature=0.0)), AnyToken())
+    under_test.run_to_end()
+
+    assert len(under_test.tokens("a")) == 8
+    assert under_test.engine.load().overlap_fallbacks == 8
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -113,14 +131,14 @@ def test_an_engine_with_a_step_in_flight_is_not_idle() -> None:
     ],
     ids=["penalty", "logprobs", "min_tokens"],
 )
-def test_what_needs_its_token_waits_for_it(sampling: Sampling) -> None:
-    """Each decode step then follows the one before, and is counted."""
+def test_what_is_asked_of_scores_waits_for_nothing(sampling: Sampling) -> None:
+    """The sampler knows the token on its way, on the device."""
     under_test = overlapping()
     under_test.submit(Submit("a", [1, 2, 3], sampling))
     under_test.run_to_end()
 
     assert len(under_test.tokens("a")) == 8
-    assert under_test.engine.load().overlap_fallbacks == 8
+    assert under_test.engine.load().overlap_fallbacks == 0
 
 
 def test_plain_requests_never_wait() -> None:

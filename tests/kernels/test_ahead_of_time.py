@@ -35,6 +35,8 @@ KERNELS = {
     "_groups_kernel",
     "_cuts_kernel",
     "_draw_kernel",
+    "_penalise_kernel",
+    "_forbid_kernel",
 }
 Compiled = list[dict[str, Any]]
 
@@ -155,4 +157,6 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_groups_kernel": 1,
         "_cuts_kernel": 1,
         "_draw_kernel": 1,
+        "_penalise_kernel": 1,
+        "_forbid_kernel": 1,
     }

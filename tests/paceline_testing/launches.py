@@ -17,7 +17,7 @@ from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
-from paceline_kernels.sampling.kernel import sample_tokens
+from paceline_kernels.sampling.kernel import forbid, penalise, sample_tokens
 
 _BLOCK_SIZE = 16
 
@@ -77,6 +77,7 @@ class Launches:
         self.decode_attention()
         self.prefill_attention()
         self.sample_tokens()
+        self.adjust_scores()
 
     def rms_norm(self) -> None:
         """With a residual and without."""
@@ -169,6 +170,14 @@ class Launches:
         rates = [self._ints(self.rows, dtype=torch.float32) for _ in range(3)]
         top_k = self._ints(self.rows)
         sample_tokens(logits, seeds, positions, rates[0], top_k, rates[1], rates[2])
+
+    def adjust_scores(self) -> None:
+        """Penalties and masks, of rows taken out of the step's."""
+        scores = torch.zeros(self.rows, self.shape.vocab)
+        starts, arriving = self._ints(self.rows + 1), self._ints(self.rows, dtype=torch.int64)
+        rates = [self._ints(self.rows, dtype=torch.float32) for _ in range(3)]
+        penalise(scores, self._ints(9), self._ints(9), starts, arriving, *rates)
+        forbid(scores, arriving, self._ints(self.rows, -(-self.shape.vocab // 32)))
 
     @property
     def _bounds(self) -> tuple[int | None, float | None]:

@@ -31,7 +31,7 @@ from paceline_engine.running.prefill_choice import PrefillChoice, choose
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.step_tensors import RowTables
-from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.sampling.chosen import Chooser
 from paceline_engine.settings import Quantization, Settings
 from paceline_engine.wire import ModelInfo
 from paceline_kernels.cpu import NativeOps
@@ -96,7 +96,7 @@ class Assembly:
         decoder: Decoder,
         kv: KvTensors,
         capacity: Capacity,
-        sampler: Sampler,
+        sampler: Chooser,
         *,
         adapters: LoraAdapters | None = None,
         group: Group | None = None,

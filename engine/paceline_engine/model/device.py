@@ -14,7 +14,7 @@ import torch
 from paceline_engine.errors import BadSettings, UnsupportedDevice, UnsupportedModel
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.settings import Settings
-from paceline_kernels.checks import MAX_GROUP, MAX_HEAD_SIZE, MIN_CAPABILITY
+from paceline_kernels.checks import MAX_GROUP, MAX_HEAD_SIZE, MAX_VOCAB, MIN_CAPABILITY
 
 FP8_CAPABILITY = (8, 9)
 """The first whose instructions know E4M3."""
@@ -99,7 +99,7 @@ def _cpu(settings: Settings) -> torch.device:
 
 
 def require_kernels_cover(config: ModelConfig, device: torch.device) -> None:
-    """Refuse a model whose attention no kernel computes; on a CPU any is computed."""
+    """Refuse a model whose attention or vocabulary no kernel computes; on a CPU any is computed."""
     if device.type == "cpu":
         return
     if config.head_size > MAX_HEAD_SIZE:
@@ -112,6 +112,11 @@ def require_kernels_cover(config: ModelConfig, device: torch.device) -> None:
         raise UnsupportedModel(
             f"The model's config: num_attention_heads must be at most {MAX_GROUP} times "
             f"num_key_value_heads on a GPU, got {config.num_q_heads} and {config.num_kv_heads}."
+        )
+    if config.vocab_size > MAX_VOCAB:
+        raise UnsupportedModel(
+            f"The model's config: vocab_size must be at most {MAX_VOCAB} on a GPU, "
+            f"got {config.vocab_size}."
         )
 
 

@@ -30,6 +30,7 @@ from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.warm_up import warm_up
+from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_engine.wire import ModelInfo
@@ -152,7 +153,8 @@ def load_checkpoint(
     capacity = _capacity(parts, decoder, guesser, group)
     kv = parts.kv(decoder, capacity)
     # One for both: what draws with the same number draws the same token.
-    sampler = Sampler(checkpoint.eos_token_ids, salt=os.urandom(16))
+    kind = Sampler if parts.device.type == "cpu" else DeviceSampler
+    sampler = kind(checkpoint.eos_token_ids, salt=os.urandom(16))
     runner = parts.runner(decoder, kv, capacity, sampler, adapters=adapters, group=group)
     loaded_draft = None
     if draft is not None and guesser is not None:

@@ -26,8 +26,8 @@ class ModelLauncher:
         if batch.num_drafted or batch.num_padding:  # nothing else is on its way then
             return _Done(self._runner.run(batch))
         inputs = replace(self._runner.prepare(batch), ahead=_ahead(batch))
-        tokens = self._runner.sampled(batch, inputs)
-        return ModelFlight(batch, inputs.sampled, self._host_tokens.fetch(tokens))
+        chosen = self._runner.sampled(batch, inputs)
+        return ModelFlight(batch, inputs.sampled, self._host_tokens.fetch(chosen))
 
 
 def _ahead(batch: Batch) -> tuple[int, ...]:  # [R]

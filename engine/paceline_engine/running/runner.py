@@ -22,11 +22,11 @@ from paceline_engine.running.inputs import StepInputs
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.step_tensors import RowTables
 from paceline_engine.running.to_device import to_device
+from paceline_engine.sampling.chosen import Chooser, Chosen
 from paceline_engine.sampling.likeliest import NOT_A_TOKEN
 from paceline_engine.sampling.masks import MaskMaker, PendingMasks
 from paceline_engine.sampling.pooling import pool_prompts
 from paceline_engine.sampling.prompt import score_prompts
-from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.scheduling.batch import Batch, Slice
 
 Progress = Callable[[float], None]
@@ -39,7 +39,7 @@ class ModelRunner:
         self,
         decoder: Decoder,
         attention: AttentionBackend,
-        sampler: Sampler,
+        sampler: Chooser,
         book: RowBook,
         tables: RowTables,
         *,
@@ -61,7 +61,7 @@ class ModelRunner:
     def run(self, batch: Batch) -> list[Next]:
         """Compute every slice and write its KV; what follows each slice that samples."""
         inputs = self.prepare(batch)
-        sampled = self.sampled(batch, inputs).tolist()
+        sampled = self.sampled(batch, inputs).on_host()
         require_tokens(inputs.sampled, sampled)
         tokens = iter(sampled)
         if batch.num_drafted:
@@ -80,7 +80,7 @@ class ModelRunner:
         return inputs
 
     @torch.inference_mode()
-    def sampled(self, batch: Batch, inputs: StepInputs) -> Tensor:  # [R]
+    def sampled(self, batch: Batch, inputs: StepInputs) -> Chosen:  # [R]
         """Compute a step; what it samples, left on the device, for the next step too.
 
         Aligned with `inputs.sampled`; `NOT_A_TOKEN` where the model's output is not a number.
@@ -93,14 +93,14 @@ class ModelRunner:
         score_prompts(batch, hidden, self._decoder.logits)
         pool_prompts(batch, hidden)
         if not inputs.sampled:
-            return torch.empty(0, dtype=torch.int64, device=self.device)
+            return Chosen(torch.empty(0, dtype=torch.int64, device=self.device))
         logits = self._sampled_logits(hidden, inputs)
         return self._chosen(logits, inputs, masks)
 
-    def _chosen(self, logits: Tensor, inputs: StepInputs, masks: PendingMasks | None) -> Tensor:
-        tokens = self._sampler.choose(logits, inputs.sampled, masks, ahead=inputs.ahead)
-        self._tables.keep(inputs, tokens)
-        return tokens
+    def _chosen(self, logits: Tensor, inputs: StepInputs, masks: PendingMasks | None) -> Chosen:
+        chosen = self._sampler.choose(logits, inputs.sampled, masks, ahead=inputs.ahead)
+        self._tables.keep(inputs, chosen.tokens)
+        return chosen
 
     def record(self, recorder: Recorder, sizes: Sequence[int], progress: Progress) -> None:
         """Record decodes of these sizes, up to the capacity: from now on they are replayed.
@@ -131,11 +131,11 @@ class ModelRunner:
 
     def _replayed(
         self, graphs: DecodeGraphs, inputs: StepInputs, masks: PendingMasks | None
-    ) -> Tensor:  # [R]
+    ) -> Chosen:
         graphs.replay(inputs)
         num_rows = len(inputs.rows)
         if inputs.is_greedy:
-            return graphs.tokens(num_rows)
+            return Chosen(graphs.tokens(num_rows))
         return self._chosen(graphs.logits(num_rows), inputs, masks)
 
     @torch.inference_mode()

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch import Tensor
 
+import paceline_kernels
 from paceline_engine.constraint import Constraint, Words
 from paceline_engine.errors import BadConstraint
 from paceline_engine.grammar import no_words
 from paceline_engine.request import Request
+from paceline_engine.running.to_device import to_device
 
 # Of its thread's own time, so that a busy machine refuses nobody. A matcher gives up by itself at
 # half of it, unless a single mask goes beyond.
@@ -60,18 +62,21 @@ class PendingMasks:
     give_up: Callable[[], None]
     """Leave the threads that are stuck to themselves."""
 
-    def apply(self, logits: Tensor) -> None:  # [rows of the step, vocab]
-        """Rule out every other token; raises `BadConstraint` for a grammar that costs too much."""
+    def apply(self, scores: Tensor, places: Sequence[int]) -> None:  # [asking, vocab]
+        """Rule out every other token; `places` are the rows of the step that `scores` are of.
+
+        Raises `BadConstraint` for a grammar that costs too much.
+        """
         self._wait()
         for mask in self.masks:
             # A RuntimeError: it was given up before, and its matcher is still at work.
             if isinstance(error := mask.done.exception(), ValueError | RuntimeError):
                 raise BadConstraint(mask.request.id, f"{_WHAT}: {error}") from error
             mask.done.result()
-        allowed = _unpacked(torch.from_numpy(self.words.view("int32")).to(logits.device))
-        rows = torch.tensor([mask.row for mask in self.masks], device=logits.device)
-        allowed = allowed[:, : logits.shape[-1]]
-        logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
+        number_of = {place: number for number, place in enumerate(places)}
+        rows = np.array([number_of[mask.row] for mask in self.masks])
+        words = to_device(self.words.view("int32"), scores.device)
+        paceline_kernels.forbid(scores, to_device(rows, scores.device), words)
 
     def _wait(self) -> None:
         """Until all are done; once one is stuck, what waits behind it is called off."""
@@ -121,8 +126,3 @@ class MaskMaker:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
-
-
-def _unpacked(words: Tensor) -> Tensor:  # [rows, words] of int32 -> [rows, words * 32] of bool
-    bits = torch.arange(32, dtype=torch.int32, device=words.device)
-    return ((words.unsqueeze(-1) >> bits) & 1).bool().flatten(1)

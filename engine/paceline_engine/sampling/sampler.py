@@ -1,10 +1,11 @@
-"""From logits to tokens, for all rows of a step at once.
+"""From logits to tokens on a CPU, for all rows of a step at once; beside a GPU see `on_device.py`.
 
 Greedy rows take the first of the largest logits. The others draw once: the token at which the
 running sum of probabilities passes the draw. Rows with top-k or top-p sum over their candidates,
 best first; the candidates are nearly always few, so a partial sort finds them.
 
-What else a request asks for (penalties, biases, log-probabilities) is done for its row alone.
+What else a request asks for (penalties, biases, log-probabilities) is done for its row alone:
+`scores.py`.
 """
 
 from collections.abc import Sequence
@@ -13,23 +14,25 @@ import torch
 from torch import Tensor
 
 from paceline_engine.request import Request
-from paceline_engine.sampling.adjust import Asking, adjust
+from paceline_engine.sampling.before import Before
+from paceline_engine.sampling.chosen import Chosen
 from paceline_engine.sampling.draw import seed_of, uniform
 from paceline_engine.sampling.likeliest import GREEDY_BELOW, NOT_A_TOKEN, likeliest
-from paceline_engine.sampling.likelihood import likelihoods
 from paceline_engine.sampling.masks import PendingMasks
+from paceline_engine.sampling.scores import asked_rows
 
 # Candidates looked at before a whole sort: 49,152 logits take 0.3 ms this way and 3 ms the other.
 _FEW = 256
 
 
 class Sampler:
-    """Chooses the next token of every request that samples."""
+    """Implements `Chooser` by torch's ops."""
 
     def __init__(self, eos_token_ids: Sequence[int], salt: bytes) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
         self._salt = salt
         """Random per engine run: makes the seeds of requests that bring none."""
+        self._before = Before()
 
     def sample(
         self,
@@ -40,8 +43,7 @@ class Sampler:
         ahead: Sequence[int] = (),
     ) -> list[int]:
         """As `choose`, on the host."""
-        tokens: list[int] = self.choose(logits, requests, masks, ahead=ahead).tolist()
-        return tokens
+        return self.choose(logits, requests, masks, ahead=ahead).on_host()
 
     def choose(
         self,
@@ -50,27 +52,23 @@ class Sampler:
         masks: PendingMasks | None = None,
         *,
         ahead: Sequence[int] = (),
-    ) -> Tensor:  # [rows]
-        """Pick a token per row of `logits` [rows, vocab], which may be overwritten.
-
-        `masks` are of the rows whose requests have a constraint. `ahead` are the tokens between a
-        request's last known one and the row (guessed, or on their way), 0 where empty; such a row
-        is of a plain request. Sets `likelihood` of the requests that ask for it. Waits for the
-        device only for those that are not plain, or have top-k or top-p.
-        """
-        asking = [(row, each) for row, each in enumerate(requests) if not each.is_plain]
-        if not asking:
-            return self._choose(logits, requests, ahead)
-        told = [each for each in asking if each[1].sampling.logprobs is not None]
-        untouched = logits[[row for row, _ in told]] if told else None
-        logits = logits.float()
-        adjust(logits, asking, self._eos_token_ids)
-        if masks is not None:
-            masks.apply(logits)
+    ) -> Chosen:
+        """See `Chooser`."""
+        coming = ahead or (0,) * len(requests)
+        asked = asked_rows(
+            logits,
+            requests,
+            coming,
+            masks,
+            before=self._before,
+            eos_token_ids=self._eos_token_ids,
+        )
+        if asked is not None:
+            logits = logits.float()
+            logits[asked.rows] = asked.scores
         tokens = self._choose(logits, requests, ahead)
-        if untouched is not None:
-            _tell(untouched, told, tokens.tolist())
-        return tokens
+        self._before.keep(requests, tokens)
+        return Chosen(tokens, None if asked is None else asked.told(tokens))
 
     def _choose(
         self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
@@ -82,7 +80,7 @@ class Sampler:
             if request.sampling.temperature >= GREEDY_BELOW
         ]
         if drawn:
-            rows = _put(drawn, logits.device)
+            rows = torch.tensor(drawn)
             picked = self._draw(
                 logits[rows].float(),
                 [requests[row] for row in drawn],
@@ -94,10 +92,8 @@ class Sampler:
     def _draw(
         self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
     ) -> Tensor:  # [rows]
-        device = logits.device
-
         def column(values: Sequence[float]) -> Tensor:  # [rows, 1]
-            return _put(values, device, torch.float64).unsqueeze(1)
+            return torch.tensor(values, dtype=torch.float64).unsqueeze(1)
 
         draws = column(
             [
@@ -110,35 +106,19 @@ class Sampler:
             _drop_unlikely(logits, column([each.sampling.min_p for each in requests]).float())
         top_k = [each.sampling.top_k or logits.shape[-1] for each in requests]
         top_p = [each.sampling.top_p for each in requests]
-        # Sorted out on the host: what is looked at on the device is waited for.
         is_cut = [k < logits.shape[-1] or p < 1 for k, p in zip(top_k, top_p, strict=True)]
         if not any(is_cut):
             return _among_all(logits, draws)
-        cut = _put([row for row, is_it in enumerate(is_cut) if is_it], device)
-        whole = _put([row for row, is_it in enumerate(is_cut) if not is_it], device)
-        tokens = torch.empty(len(requests), dtype=torch.int64, device=device)
+        cut = torch.tensor([row for row, is_it in enumerate(is_cut) if is_it], dtype=torch.int64)
+        whole = torch.tensor(
+            [row for row, is_it in enumerate(is_cut) if not is_it], dtype=torch.int64
+        )
+        tokens = torch.empty(len(requests), dtype=torch.int64)
         if len(whole):
             tokens[whole] = _among_all(logits[whole], draws[whole])
         limits_k, limits_p = column(top_k), column(top_p)
         tokens[cut] = _among_best(logits[cut], limits_k[cut], limits_p[cut], draws[cut])
         return tokens
-
-
-def _put(
-    values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
-) -> Tensor:  # [values]
-    """To the device, without waiting for it."""
-    tensor = torch.tensor(values, dtype=dtype)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
-
-
-def _tell(untouched: Tensor, told: Asking, tokens: Sequence[int]) -> None:
-    """Set `likelihood` by the scores [rows that ask, vocab] as the model gave them."""
-    # A row without a token ends its request: what is told of it does not matter.
-    chosen = [max(tokens[row], 0) for row, _ in told]
-    num_top = [request.sampling.logprobs or 0 for _, request in told]
-    for (_, request), found in zip(told, likelihoods(untouched, chosen, num_top), strict=True):
-        request.likelihood = found
 
 
 def _drop_unlikely(logits: Tensor, min_p: Tensor) -> None:  # [rows, vocab], [rows, 1]

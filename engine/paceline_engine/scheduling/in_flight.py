@@ -48,8 +48,8 @@ def wants_more(request: Request, max_model_len: int) -> bool:
 
 
 def must_wait_for_tokens(rows: Rows) -> bool:
-    """Whether what follows depends on tokens in flight: penalties, grammars, likelihoods."""
-    return any(not request.is_plain for request in rows.decoding.values())
+    """Whether the host must know a token in flight to choose what follows: grammars."""
+    return any(request.constraint is not None for request in rows.decoding.values())
 
 
 def may_displace(rows: Rows, waiting: WaitingLane, blocks: BlockLedger, limits: Limits) -> bool:

@@ -2,8 +2,20 @@
 
 from paceline_kernels.dispatch import by_device
 from paceline_kernels.sampling.reference import NOT_A_TOKEN
+from paceline_kernels.sampling.reference import forbid as reference_forbid
+from paceline_kernels.sampling.reference import penalise as reference_penalise
 from paceline_kernels.sampling.reference import sample_tokens as reference_sample_tokens
 
+forbid = by_device(reference_forbid)
+penalise = by_device(reference_penalise)
 sample_tokens = by_device(reference_sample_tokens)
 
-__all__ = ["NOT_A_TOKEN", "reference_sample_tokens", "sample_tokens"]
+__all__ = [
+    "NOT_A_TOKEN",
+    "forbid",
+    "penalise",
+    "reference_forbid",
+    "reference_penalise",
+    "reference_sample_tokens",
+    "sample_tokens",
+]

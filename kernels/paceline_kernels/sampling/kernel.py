@@ -6,13 +6,13 @@ import torch
 import triton
 from torch import Tensor
 
-from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.checks import FLOATS, MAX_VOCAB, expect
+from paceline_kernels.sampling.adjust import _forbid_kernel, _penalise_kernel
 from paceline_kernels.sampling.cuts import _cuts_kernel
 from paceline_kernels.sampling.draw import _draw_kernel
 from paceline_kernels.sampling.groups import GROUP, TILE_GROUPS, _groups_kernel
 from paceline_kernels.sampling.reference import NOT_A_TOKEN
 
-MAX_VOCAB = 1 << 19  # the groups of a row are one tile: past this its registers spill
 _BATCH = 16
 """Groups read again at a time: 8 logits a thread. With twice as many, registers spill."""
 _ROW_REGISTERS = 128
@@ -147,3 +147,62 @@ def _check(
     floats = (("temperatures", temperatures), ("top_p", top_p), ("min_p", min_p))
     for name, each in floats:
         expect(name, each, shape=(rows,), dtypes=(torch.float32,), like=logits)
+
+
+def penalise(
+    scores: Tensor,
+    ids: Tensor,
+    counts: Tensor,
+    starts: Tensor,
+    arriving: Tensor,
+    repetition: Tensor,
+    frequency: Tensor,
+    presence: Tensor,
+) -> Tensor:
+    """Launch over every row."""
+    expect("scores", scores, shape=("rows", "vocab"), dtypes=(torch.float32,), like=scores)
+    rows, vocab = scores.shape
+    expect("ids", ids, shape=("ids",), dtypes=(torch.int32,), like=scores)
+    expect("counts", counts, shape=ids.shape, dtypes=(torch.int32,), like=scores)
+    expect("starts", starts, shape=(rows + 1,), dtypes=(torch.int32,), like=scores)
+    expect("arriving", arriving, shape=(rows,), dtypes=(torch.int64,), like=scores)
+    floats = (("repetition", repetition), ("frequency", frequency), ("presence", presence))
+    for name, each in floats:
+        expect(name, each, shape=(rows,), dtypes=(torch.float32,), like=scores)
+    _penalise_kernel[(rows,)](
+        scores,
+        ids,
+        counts,
+        starts,
+        arriving,
+        repetition,
+        frequency,
+        presence,
+        vocab,
+        BLOCK=512,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+    return scores
+
+
+def forbid(scores: Tensor, rows: Tensor, words: Tensor) -> Tensor:
+    """Launch over every tile of the rows that have a mask."""
+    expect("scores", scores, shape=("rows", "vocab"), dtypes=(torch.float32,), like=scores)
+    vocab = scores.shape[1]
+    expect("rows", rows, shape=("masks",), dtypes=(torch.int64,), like=scores)
+    expect("words", words, shape=(len(rows), "words"), dtypes=(torch.int32,), like=scores)
+    if words.shape[1] * 32 < vocab:
+        raise ValueError(f"words must hold {vocab} bits, got {words.shape[1]} words of 32")
+    block = 1024
+    _forbid_kernel[len(rows), triton.cdiv(vocab, block)](
+        scores,
+        rows,
+        words,
+        vocab,
+        words.shape[1],
+        BLOCK=block,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+    return scores

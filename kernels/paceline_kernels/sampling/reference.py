@@ -106,3 +106,48 @@ def _mix32(value: Tensor) -> Tensor:  # int64 in [0, 2 ** 32)
     value = ((value ^ (value >> 16)) * 0x7FEB352D) & _32_BITS
     value = ((value ^ (value >> 15)) * 0x846CA68B) & _32_BITS
     return value ^ (value >> 16)
+
+
+def penalise(
+    scores: Tensor,  # [rows, vocab], changed in place
+    ids: Tensor,  # [n] int32: the distinct tokens of each row, row after row
+    counts: Tensor,  # [n] int32: how often the row's output holds each; 0 of the prompt alone
+    starts: Tensor,  # [rows + 1] int32: those of a row are [starts[row], starts[row + 1])
+    arriving: Tensor,  # [rows] int64: one token more, which may be among them; -1: none
+    repetition: Tensor,  # [rows] float32, as are the next
+    frequency: Tensor,
+    presence: Tensor,
+) -> Tensor:
+    """Lower what was met before; returns `scores`.
+
+    `score / repetition`, or times it where negative; then `frequency` for each time that the output
+    holds the token, and `presence` once if it does (CTRL's rule, and that of OpenAI's API).
+    """
+    places = torch.arange(len(scores), device=scores.device)
+    rows = torch.repeat_interleave(places, starts.diff(), output_size=len(ids))
+    is_arriving = ids == arriving[rows]
+    is_known = torch.zeros_like(arriving).index_add(0, rows, is_arriving.long()) > 0
+
+    def penalised(score: Tensor, count: Tensor, row: Tensor) -> Tensor:
+        factor = repetition[row]
+        score = torch.where(score > 0, score / factor, score * factor)
+        return score - frequency[row] * count - presence[row] * (count > 0)
+
+    at = (rows, ids.long())
+    scores[at] = penalised(scores[at], counts + is_arriving, rows).to(scores.dtype)
+    at = (places, arriving.clamp(min=0))
+    once = penalised(scores[at], torch.ones_like(arriving), places).to(scores.dtype)
+    scores[at] = torch.where(is_known | (arriving < 0), scores[at], once)
+    return scores
+
+
+def forbid(
+    scores: Tensor,  # [rows, vocab], changed in place
+    rows: Tensor,  # [masks] int64
+    words: Tensor,  # [masks, vocab / 32 or more] int32: a bit a token, the lowest first
+) -> Tensor:
+    """Write -inf over the tokens whose bit is 0; returns `scores`."""
+    bits = torch.arange(32, dtype=torch.int32, device=words.device)
+    is_allowed = ((words.unsqueeze(-1) >> bits) & 1).bool().flatten(1)[:, : scores.shape[1]]
+    scores[rows] = torch.where(is_allowed, scores[rows], -torch.inf)
+    return scores
