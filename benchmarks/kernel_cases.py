@@ -33,6 +33,7 @@ from paceline_kernels.sampling import (
     reference_forbid,
     reference_penalise,
     reference_sample_tokens,
+    reference_token_likelihoods,
 )
 
 BLOCK_SIZE = 16
@@ -131,6 +132,7 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
         yield sampling_case(layer, load.num_rows, cut)
     yield penalty_case(layer, load.num_rows)
     yield mask_case(layer, load.num_rows)
+    yield likelihood_case(layer, load.num_rows)
     for contexts in load.contexts:
         yield decode_case(layer, contexts)
     for chunks in load.chunks:
@@ -313,6 +315,26 @@ def mask_case(layer: Layer, num_rows: int) -> Case:
         lambda: ruled_out(sampling.forbid),
         lambda: ruled_out(reference_forbid).double(),
         num_bytes=5 * scores.nbytes + words.nbytes,  # with the copy, and what bounds it
+    )
+
+
+def likelihood_case(layer: Layer, num_rows: int) -> Case:
+    """The logits are read once, for the likeliest of each row and a token somewhere among them."""
+    vocab, device = layer.model.vocab, layer.device
+    logits = 3 * layer.randn(num_rows, vocab)
+    logits[:, 5] += 20  # the likeliest, so that its rank is in few groups
+    tokens = torch.full((num_rows,), 5, device=device)
+
+    def without_ids(tell: Callable[..., Tensor], scores: Tensor) -> Tensor:
+        return tell(scores, tokens, 5)[:, :7]  # equal logits have an order in the kernel alone
+
+    return Case(
+        layer.model.name,
+        "token_likelihoods",
+        f"{num_rows} rows",
+        lambda: without_ids(sampling.token_likelihoods, logits),
+        lambda: without_ids(reference_token_likelihoods, logits.double()),
+        num_bytes=logits.nbytes,
     )
 
 

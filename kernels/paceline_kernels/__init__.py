@@ -12,7 +12,7 @@ from paceline_kernels.norm import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
 from paceline_kernels.quantized import quantized_linear
 from paceline_kernels.rotary import rope_and_store_kv
-from paceline_kernels.sampling import forbid, penalise, sample_tokens
+from paceline_kernels.sampling import forbid, penalise, sample_tokens, token_likelihoods
 
 __version__ = "0.1.0"
 
@@ -32,5 +32,6 @@ __all__ = [
     "rope_and_store_kv",
     "sample_tokens",
     "silu_mul",
+    "token_likelihoods",
     "write_rows",
 ]

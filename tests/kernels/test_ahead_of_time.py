@@ -37,6 +37,7 @@ KERNELS = {
     "_draw_kernel",
     "_penalise_kernel",
     "_forbid_kernel",
+    "_likelihood_kernel",
 }
 Compiled = list[dict[str, Any]]
 
@@ -159,4 +160,5 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_draw_kernel": 1,
         "_penalise_kernel": 1,
         "_forbid_kernel": 1,
+        "_likelihood_kernel": 1,
     }

@@ -52,6 +52,10 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rope_and_store_kv": (rotary.reference_rope_and_store_kv, rotary_kernel.rope_and_store_kv),
     "forbid": (sampling.reference_forbid, sampling_kernel.forbid),
     "penalise": (sampling.reference_penalise, sampling_kernel.penalise),
+    "token_likelihoods": (
+        sampling.reference_token_likelihoods,
+        sampling_kernel.token_likelihoods,
+    ),
     "sample_tokens": (sampling.reference_sample_tokens, sampling_kernel.sample_tokens),
     "silu_mul": (activation.reference_silu_mul, activation_kernel.silu_mul),
     "write_rows": (input_prep.reference_write_rows, input_kernel.write_rows),

@@ -17,7 +17,12 @@ from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
-from paceline_kernels.sampling.kernel import forbid, penalise, sample_tokens
+from paceline_kernels.sampling.kernel import (
+    forbid,
+    penalise,
+    sample_tokens,
+    token_likelihoods,
+)
 
 _BLOCK_SIZE = 16
 
@@ -178,6 +183,7 @@ class Launches:
         rates = [self._ints(self.rows, dtype=torch.float32) for _ in range(3)]
         penalise(scores, self._ints(9), self._ints(9), starts, arriving, *rates)
         forbid(scores, arriving, self._ints(self.rows, -(-self.shape.vocab // 32)))
+        token_likelihoods(self._floats(self.rows, self.shape.vocab), arriving, self.rows)
 
     @property
     def _bounds(self) -> tuple[int | None, float | None]:

@@ -17,7 +17,7 @@ class Told:
 
     rows: tuple[int, ...]  # [M]
     requests: tuple[Request, ...]  # [M]
-    numbers: Tensor  # [M, 2 + 2 * most] as `sampling.likelihood.numbers_of` gives them
+    numbers: Tensor  # [M, 2 + 2 * most] of `paceline_kernels.token_likelihoods`
 
     def tell(self, tokens: Sequence[int], numbers: list[list[float]]) -> None:
         """Set `likelihood` of the requests, once both are on the host."""
@@ -63,7 +63,7 @@ class Chooser(Protocol):
 
 
 def likelihood_of(token: int, numbers: Sequence[float], num_top: int) -> Likelihood:
-    """Read one row of `sampling.likelihood.numbers_of`."""
+    """Read one row of `paceline_kernels.token_likelihoods`."""
     most = (len(numbers) - 2) // 2
     top_logprobs, top_ids = numbers[2 : 2 + most], numbers[2 + most :]
     return Likelihood(

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import paceline_kernels
 from paceline_engine.request import Request
 from paceline_engine.running.to_device import to_device
 from paceline_engine.sampling.adjust import adjust
 from paceline_engine.sampling.before import Before
 from paceline_engine.sampling.chosen import Told
-from paceline_engine.sampling.likelihood import numbers_of
 from paceline_engine.sampling.masks import PendingMasks
 
 
@@ -39,7 +39,8 @@ class AskedRows:
         device = tokens.device
         logits = self.untouched[to_device(np.array(numbers), device)]
         most = max(request.sampling.logprobs or 0 for request in requests)
-        found = numbers_of(logits, tokens[to_device(np.array(places), device)], most)
+        chosen = tokens[to_device(np.array(places), device)]
+        found = paceline_kernels.token_likelihoods(logits, chosen, most)
         return Told(places, requests, found)
 
 

@@ -5,10 +5,12 @@ from paceline_kernels.sampling.reference import NOT_A_TOKEN
 from paceline_kernels.sampling.reference import forbid as reference_forbid
 from paceline_kernels.sampling.reference import penalise as reference_penalise
 from paceline_kernels.sampling.reference import sample_tokens as reference_sample_tokens
+from paceline_kernels.sampling.reference import token_likelihoods as reference_token_likelihoods
 
 forbid = by_device(reference_forbid)
 penalise = by_device(reference_penalise)
 sample_tokens = by_device(reference_sample_tokens)
+token_likelihoods = by_device(reference_token_likelihoods)
 
 __all__ = [
     "NOT_A_TOKEN",
@@ -17,5 +19,7 @@ __all__ = [
     "reference_forbid",
     "reference_penalise",
     "reference_sample_tokens",
+    "reference_token_likelihoods",
     "sample_tokens",
+    "token_likelihoods",
 ]

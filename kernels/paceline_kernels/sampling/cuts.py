@@ -45,6 +45,15 @@ def _decoded(key, SHIFT: tl.constexpr):
 
 
 @triton.jit
+def list_groups(groups, is_listed, list_ptr):
+    """Write down which groups are read again, in order; how many they are."""
+    ones = is_listed.to(tl.int32)
+    tl.store(list_ptr + tl.cumsum(ones, axis=0) - 1, groups, mask=is_listed)
+    tl.debug_barrier()  # the other threads of the program read the list
+    return tl.sum(ones, axis=0)
+
+
+@triton.jit
 def listed(
     logits_ptr, list_ptr, num_listed, first, vocab, GROUP: tl.constexpr, BATCH: tl.constexpr
 ):
@@ -179,7 +188,7 @@ def _weight(low, peak, inverse, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def _bound_of_count(best, peak, k):
+def bound_of_count(best, peak, k):
     """A logit that at least `k` groups reach: near the k-th largest of their best, and below it."""
     keys = _ordered(best)
     low = tl.full([], -0x7F7FFFFF - 1, dtype=tl.int64)
@@ -296,17 +305,14 @@ def _cuts_kernel(
         floor = tl.minimum(peak + temperature * tl.log(min_p), peak)
     bound = floor
     if has_k & (k <= num_groups):
-        bound = tl.maximum(bound, _bound_of_count(best, peak, k))
+        bound = tl.maximum(bound, bound_of_count(best, peak, k))
     if has_p & ((has_k | has_min) == 0):
         bound = tl.maximum(bound, _bound_of_mass(best, sums, peak, inverse, temperature, p, GROUP))
 
     row_list_ptr = list_ptr + row * num_groups
     is_listed = is_group & (best >= bound)
-    ones = is_listed.to(tl.int32)
-    tl.store(row_list_ptr + tl.cumsum(ones, axis=0) - 1, groups, mask=is_listed)
-    num_listed = tl.sum(ones, axis=0)
+    num_listed = list_groups(groups, is_listed, row_list_ptr)
     tl.store(num_listed_ptr + row, num_listed)
-    tl.debug_barrier()  # the other threads of the program read the list
 
     row_ptr = logits_ptr + row * vocab
     low_key = _ordered(bound) >> SHIFT

@@ -11,6 +11,7 @@ from paceline_kernels.sampling.adjust import _forbid_kernel, _penalise_kernel
 from paceline_kernels.sampling.cuts import _cuts_kernel
 from paceline_kernels.sampling.draw import _draw_kernel
 from paceline_kernels.sampling.groups import GROUP, TILE_GROUPS, _groups_kernel
+from paceline_kernels.sampling.likelihood import _likelihood_kernel
 from paceline_kernels.sampling.reference import NOT_A_TOKEN
 
 _BATCH = 16
@@ -139,14 +140,18 @@ def find_cuts(
 def _check(
     logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
 ) -> None:
-    expect("logits", logits, shape=("rows", "vocab"), dtypes=FLOATS, like=logits)
-    rows, vocab = logits.shape
-    if not 1 <= vocab <= MAX_VOCAB:
-        raise ValueError(f"vocab must be 1 to {MAX_VOCAB}, got {vocab}")
+    _check_logits(logits)
+    rows = len(logits)
     expect("top_k", top_k, shape=(rows,), dtypes=(torch.int32,), like=logits)
     floats = (("temperatures", temperatures), ("top_p", top_p), ("min_p", min_p))
     for name, each in floats:
         expect(name, each, shape=(rows,), dtypes=(torch.float32,), like=logits)
+
+
+def _check_logits(logits: Tensor) -> None:
+    expect("logits", logits, shape=("rows", "vocab"), dtypes=FLOATS, like=logits)
+    if not 1 <= logits.shape[1] <= MAX_VOCAB:
+        raise ValueError(f"vocab must be 1 to {MAX_VOCAB}, got {logits.shape[1]}")
 
 
 def penalise(
@@ -206,3 +211,33 @@ def forbid(scores: Tensor, rows: Tensor, words: Tensor) -> Tensor:
         enable_fp_fusion=True,
     )
     return scores
+
+
+def token_likelihoods(logits: Tensor, tokens: Tensor, num_top: int) -> Tensor:
+    """Launch over every tile, then over every row."""
+    _check_logits(logits)
+    rows, vocab = logits.shape
+    expect("tokens", tokens, shape=(rows,), dtypes=(torch.int64,), like=logits)
+    if not 0 <= num_top <= vocab:
+        raise ValueError(f"num_top must be 0 to {vocab}, got {num_top}")
+    best, sums = group_stats(logits, torch.ones(rows, device=logits.device))
+    num_groups = best.shape[1]
+    numbers = torch.empty((rows, 2 + 2 * num_top), dtype=torch.float32, device=logits.device)
+    _likelihood_kernel[(rows,)](
+        logits,
+        tokens,
+        best,
+        sums,
+        torch.empty((rows, num_groups), dtype=torch.int32, device=logits.device),
+        numbers,
+        vocab,
+        num_groups,
+        num_top,
+        GROUP=GROUP,
+        NUM_GROUPS=triton.next_power_of_2(num_groups),
+        BATCH=_BATCH,
+        num_warps=8,
+        maxnreg=_ROW_REGISTERS,
+        enable_fp_fusion=True,
+    )
+    return numbers

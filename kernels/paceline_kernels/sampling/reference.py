@@ -151,3 +151,22 @@ def forbid(
     is_allowed = ((words.unsqueeze(-1) >> bits) & 1).bool().flatten(1)[:, : scores.shape[1]]
     scores[rows] = torch.where(is_allowed, scores[rows], -torch.inf)
     return scores
+
+
+def token_likelihoods(
+    logits: Tensor,  # [rows, vocab]
+    tokens: Tensor,  # [rows] int64; below 0 taken as 0
+    num_top: int,
+) -> Tensor:  # [rows, 2 + 2 * num_top], float32 or wider
+    """Tell of a token of each row, and of the row's `num_top` likeliest ones.
+
+    The token's log-probability `logit - log(sum(exp(logits)))`, its rank from 1, the best
+    log-probabilities, best first, and their ids: whole numbers up to 2 ** 24 are exact.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen = wide.gather(1, tokens.clamp(min=0).unsqueeze(1))
+    top, top_ids = wide.topk(num_top, dim=-1)
+    normaliser = wide.logsumexp(dim=-1, keepdim=True)
+    ranks = (wide > chosen).sum(dim=-1, keepdim=True) + 1
+    parts = (chosen - normaliser, ranks, top - normaliser, top_ids)
+    return torch.cat([part.to(wide.dtype) for part in parts], dim=1)
