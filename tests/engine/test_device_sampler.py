@@ -35,6 +35,9 @@ _WAITS = {
 class NoWaiting(TorchDispatchMode):
     """Fails at ops whose result the host must know, and at indices that are masks."""
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name
         full = f"{name}.{func._schema.overload_name}"
@@ -101,7 +104,7 @@ def test_nothing_on_the_way_of_a_token_waits(monkeypatch: pytest.MonkeyPatch) ->
     sampler = DeviceSampler([EOS], b"salt")
     requests = [_request(name, **asked) for name, asked in ASKED.items()]
     requests += [_request("constrained")]
-    requests[-1].constraint = OnlyToken(77)  # type: ignore[assignment] # all that is asked of one
+    requests[-1].constraint = OnlyToken(77)
     requests[-1].is_plain = False
     logits = _logits(len(requests))
 
