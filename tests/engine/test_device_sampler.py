@@ -36,7 +36,7 @@ class NoWaiting(TorchDispatchMode):
     """Fails at ops whose result the host must know, and at indices that are masks."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch's own has no annotations
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name

@@ -15,7 +15,7 @@ the largest logit with so many, or so much, from it on.
 import triton
 import triton.language as tl
 
-from paceline_kernels.sampling.groups import inverse_of, is_greedy
+from paceline_kernels.sampling.groups import inverse_of, is_greedy, row_groups
 
 _LOWEST = tl.constexpr(-3.4028234663852886e38)
 _COARSE = tl.constexpr(1 << 16)
@@ -289,9 +289,7 @@ def _cuts_kernel(
     groups = tl.arange(0, NUM_GROUPS)
     is_group = groups < num_groups
     at = row * num_groups + groups
-    best = tl.load(best_ptr + at, mask=is_group, other=float("-inf"))
-    peak = tl.max(best, axis=0)
-    is_broken = (tl.max((best != best).to(tl.int32), axis=0) > 0) | (tl.abs(peak) == float("inf"))
+    best, peak, is_broken = row_groups(best_ptr + at, is_group)
     tl.store(num_listed_ptr + row, num_groups)
     tl.store(cut_ptr + row, float("-inf"))
     tl.store(place_ptr + row, vocab)

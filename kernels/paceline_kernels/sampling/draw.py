@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from paceline_kernels.sampling.cuts import listed
-from paceline_kernels.sampling.groups import inverse_of, is_greedy
+from paceline_kernels.sampling.groups import inverse_of, is_greedy, row_groups
 from paceline_kernels.sampling.noise import GROUP_STREAM, gumbel, row_key
 
 
@@ -89,9 +89,7 @@ def _draw_kernel(
     groups = tl.arange(0, NUM_GROUPS)
     is_group = groups < num_groups
     at = row * num_groups + groups
-    best = tl.load(best_ptr + at, mask=is_group, other=float("-inf"))
-    peak = tl.max(best, axis=0)
-    is_broken = (tl.max((best != best).to(tl.int32), axis=0) > 0) | (tl.abs(peak) == float("inf"))
+    best, peak, is_broken = row_groups(best_ptr + at, is_group)
     if is_broken:
         tl.store(tokens_ptr + row, NOT_A_TOKEN)
         return

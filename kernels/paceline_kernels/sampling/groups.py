@@ -26,6 +26,16 @@ def inverse_of(temperature):
     return tl.where(is_greedy(temperature), 1.0, 1.0 / tl.maximum(temperature, _MIN_TEMPERATURE))
 
 
+@triton.jit
+def row_groups(best_ptr, is_group):
+    """The best of each group of a row, the best of all, and whether the row is no distribution."""
+    best = tl.load(best_ptr, mask=is_group, other=float("-inf"))
+    has_nan = tl.max((best != best).to(tl.int32), axis=0) > 0
+    best = tl.where(best == best, best, float("-inf"))
+    peak = tl.max(best, axis=0)
+    return best, peak, has_nan | (tl.abs(peak) == float("inf"))
+
+
 # What changes from step to step is not compiled in: nothing compiles while serving.
 @triton.jit(do_not_specialize_on_alignment=["temperatures_ptr"])
 def _groups_kernel(
@@ -48,6 +58,7 @@ def _groups_kernel(
     )
 
     is_broken = tl.max((x != x).to(tl.int32), axis=1) > 0
+    x = tl.where(x == x, x, float("-inf"))
     best = tl.max(x, axis=1)
     anchor = tl.where(tl.abs(best) < float("inf"), best, 0.0)  # no inf - inf
     sums = tl.sum(tl.exp((x - anchor[:, None]) * inverse), axis=1)

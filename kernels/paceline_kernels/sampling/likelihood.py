@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from paceline_kernels.sampling.cuts import bound_of_count, list_groups, listed
+from paceline_kernels.sampling.groups import row_groups
 
 _LOWEST = tl.constexpr(-3.4028234663852886e38)
 
@@ -62,10 +63,11 @@ def _likelihood_kernel(
     groups = tl.arange(0, NUM_GROUPS)
     is_group = groups < num_groups
     at = row * num_groups + groups
-    best = tl.load(best_ptr + at, mask=is_group, other=float("-inf"))
-    sums = tl.load(sums_ptr + at, mask=is_group, other=0.0)
-    peak = tl.max(best, axis=0)
-    normaliser = peak + tl.log(tl.sum(sums * tl.exp(best - peak), axis=0))
+    best, peak, is_broken = row_groups(best_ptr + at, is_group)
+    peak = tl.where(is_broken, 0.0, peak)
+    sums = tl.where(is_broken, 0.0, tl.load(sums_ptr + at, mask=is_group, other=0.0))
+    total = tl.sum(sums * tl.exp(tl.minimum(best - peak, 0.0)), axis=0)
+    normaliser = peak + tl.log(tl.maximum(total, 1e-37))  # of a broken row nothing matters
     token = tl.maximum(tl.load(tokens_ptr + row), 0)
     chosen = tl.load(row_ptr + token).to(tl.float32)
 
