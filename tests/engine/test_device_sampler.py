@@ -95,7 +95,7 @@ class OnlyToken:
     def __init__(self, token: int) -> None:
         self._token = token
 
-    def allowed(self, _output_ids: Any, words: Any) -> None:
+    def allowed(self, output_ids: Any, words: Any) -> None:
         words[self._token // 32] |= 1 << (self._token % 32)
 
 

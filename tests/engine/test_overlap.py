@@ -108,7 +108,7 @@ def test_an_engine_with_a_step_in_flight_is_not_idle() -> None:
 class AnyToken:
     """A constraint that every token fulfils."""
 
-    def allowed(self, _output_ids: Sequence[int], words: Words) -> None:
+    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
         words[:] = 0xFFFFFFFF
 
 
