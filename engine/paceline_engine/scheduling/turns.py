@@ -118,7 +118,8 @@ class Spend:
         """Tokens that the lane may still have."""
         if lane == "interactive":
             return self._tokens
-        return min(self._tokens, self._batch_most - self._spent["batch"])
+        # What it may have shrinks where nothing comes of the other lane: what is given, stays.
+        return max(0, min(self._tokens, self._batch_most - self._spent["batch"]))
 
     def next_lane(self) -> Lane | None:
         """Pick the lane that is furthest below its share, of those that may have more."""
