@@ -132,6 +132,17 @@ def test_replayed_steps_change_no_token(
     assert answers(an_engine(graphed, overlap=overlap), arrivals) == wanted
 
 
+def test_tokens_outlive_the_replay_behind_them(eager: ModelRunner, graphed: ModelRunner) -> None:
+    """With overlap the host fetches a step's tokens when the next has been replayed."""
+    arrivals = [
+        Arrival(length, sampling=0, steps_before=0, max_batch_size=8, token_budget=48)
+        for length in (3, 5, 9)
+    ]
+    wanted = answers(an_engine(eager, overlap=False), arrivals)
+
+    assert answers(an_engine(graphed, overlap=True), arrivals) == wanted
+
+
 def test_every_size_is_recorded_and_the_capacity_is_one(folder: Path) -> None:
     """The largest first: no batch that any limit allows is without a graph."""
     runner = kernel_runner(folder, CAPACITY, graphs=False)
