@@ -23,7 +23,7 @@ class AskedRows:
     places: tuple[int, ...]  # [M]: rows of the step
     rows: Tensor  # [M]: the same, on the device
     requests: tuple[Request, ...]  # [M]
-    untouched: Tensor  # [M, vocab]: the logits as the model gave them
+    untouched: Tensor  # [M, vocab]: the logits as the model gave them, where likelihoods are told
     scores: Tensor  # [M, vocab] float32: as the requests want them
 
     def told(self, tokens: Tensor) -> Told | None:  # [R]
@@ -37,7 +37,9 @@ class AskedRows:
             return None
         numbers, places, requests = zip(*asked, strict=True)
         device = tokens.device
-        logits = self.untouched[to_device(np.array(numbers), device)]
+        logits = self.untouched
+        if len(asked) < len(self.places):
+            logits = logits[to_device(np.array(numbers), device)]
         most = max(request.sampling.logprobs or 0 for request in requests)
         chosen = tokens[to_device(np.array(places), device)]
         found = paceline_kernels.token_likelihoods(logits, chosen, most)
@@ -61,7 +63,8 @@ def asked_rows(
     coming = [ahead[row] for row in places]
     rows = to_device(np.array(places), logits.device)
     untouched = logits[rows]
-    scores = untouched.to(torch.float32, copy=True)
+    is_told = any(each.sampling.logprobs is not None for each in asking)
+    scores = untouched.to(torch.float32, copy=is_told)
     adjust(scores, asking, coming, before.arriving(asking, coming, logits.device), eos_token_ids)
     if masks is not None:
         masks.apply(scores, places)
