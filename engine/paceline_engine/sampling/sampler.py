@@ -63,10 +63,8 @@ class Sampler:
             before=self._before,
             eos_token_ids=self._eos_token_ids,
         )
-        if asked is not None:
-            logits = logits.float()
-            logits[asked.rows] = asked.scores
-        tokens = self._choose(logits, requests, ahead)
+        scores = logits if asked is None else asked.within(logits)
+        tokens = self._choose(scores, requests, ahead)
         self._before.keep(requests, tokens)
         return Chosen(tokens, None if asked is None else asked.told(tokens))
 

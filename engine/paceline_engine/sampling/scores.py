@@ -24,7 +24,15 @@ class AskedRows:
     rows: Tensor  # [M]: the same, on the device
     requests: tuple[Request, ...]  # [M]
     untouched: Tensor  # [M, vocab]: the logits as the model gave them, where likelihoods are told
-    scores: Tensor  # [M, vocab] float32: as the requests want them
+    scores: Tensor  # [M, vocab] float32: as the requests want them; of all rows maybe the logits
+
+    def within(self, logits: Tensor) -> Tensor:  # [R, vocab] -> [R, vocab] float32
+        """The step's logits with these scores in their places; they are overwritten."""
+        if len(self.places) == len(logits):
+            return self.scores
+        logits = logits.float()
+        logits[self.rows] = self.scores
+        return logits
 
     def told(self, tokens: Tensor) -> Told | None:  # [R]
         """What is to be told of a step's tokens; computed, not waited for."""
@@ -62,7 +70,7 @@ def asked_rows(
     asking = tuple(requests[row] for row in places)
     coming = [ahead[row] for row in places]
     rows = to_device(np.array(places), logits.device)
-    untouched = logits[rows]
+    untouched = logits if len(places) == len(logits) else logits[rows]
     is_told = any(each.sampling.logprobs is not None for each in asking)
     scores = untouched.to(torch.float32, copy=is_told)
     adjust(scores, asking, coming, before.arriving(asking, coming, logits.device), eos_token_ids)
