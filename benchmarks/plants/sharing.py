@@ -180,7 +180,7 @@ def _give_rest(e: Engine, tokens: int, batch_tokens: int) -> None:
     """Give what nobody needed to those that were left unfinished, the first one first."""
     for k in range(e.totals[0].granted):
         job = e.jobs[e.granted[k]]
-        left = tokens if job.lane == 0 else min(tokens, batch_tokens)
+        left = tokens if job.lane == 0 else max(0, min(tokens, batch_tokens))
         more = min(job.prompt + job.tokens - job.computed - job.grant, left)
         job.grant += more
         tokens -= more

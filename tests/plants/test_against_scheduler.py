@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.limits import Capacity, Limits
@@ -112,6 +112,12 @@ def chance_limits(draw: st.DrawFn) -> Limits:
     limits=chance_limits(),
     blocks=st.integers(9, 60),
     script=st.lists(st.integers(1, 140), min_size=1, max_size=5),
+)
+@example(  # the batch lane is given more than it may have once it turns out to be alone
+    rows=[(0.0, 1, 2, 0, 1), (0.0, 1, 4, 0, 0), (0.0, 6, 1, 0, 0), (0.0, 6, 1, 0, 0)],
+    limits=Limits(2, 7),
+    blocks=9,
+    script=[7],
 )
 def test_every_step_is_the_schedulers(
     rows: list[Row], limits: Limits, blocks: int, script: list[int]
