@@ -1,6 +1,6 @@
 """What each kernel must move and compute in one call, without a GPU: `make gpu-compile`.
 
-The sizes are those that `benchmarks/kernels.py` times. No tensor has any memory.
+The sizes are those that `benchmarks/kernel_speed.py` times. No tensor has any memory.
 """
 
 from collections.abc import Iterable

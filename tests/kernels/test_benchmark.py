@@ -7,7 +7,7 @@ import pytest
 
 import paceline_kernels
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks/kernels.py"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks/kernel_speed.py"
 
 
 def run_benchmark(*options: str) -> "subprocess.CompletedProcess[str]":
