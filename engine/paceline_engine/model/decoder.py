@@ -2,7 +2,8 @@
 
 A residual stream runs through the layers; each adds to it what attention and then the MLP make of
 its normed value. The sum is kept apart from the last addend, so that adding and norming is one op.
-Some families norm the addend as well before it joins.
+Some families norm the addend as well before it joins. Cut at the attentions it falls into pieces
+that know nothing of sequences: what those compute may have been recorded.
 """
 
 from dataclasses import dataclass
@@ -65,6 +66,26 @@ class Attention(Protocol):
         ...
 
 
+class Pieces(Protocol):
+    """What a decoder computes around its attentions: of the tokens alone, whosever they are."""
+
+    def first(
+        self,
+        token_ids: Tensor,  # [tokens]
+    ) -> tuple[Tensor, Tensor]:  # [tokens, qkv_size], [tokens, hidden]
+        """From the tokens to the first layer's attention: its qkv, and the residual stream."""
+        ...
+
+    def between(
+        self,
+        index: int,
+        attended: Tensor,  # [tokens, num_q_heads * head_size]
+        residual: Tensor,  # [tokens, hidden]
+    ) -> tuple[Tensor, Tensor]:  # [tokens, qkv_size], [tokens, hidden]
+        """From a layer's attention to the next one's: its qkv, and the residual stream."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """The weights of one layer."""
@@ -99,30 +120,55 @@ class Decoder:
         token_ids: Tensor,  # [tokens]
         attention: Attention,
         kept_rows: Tensor | None = None,  # [kept]: all where None
+        pieces: Pieces | None = None,
     ) -> Tensor:  # [kept, hidden]
         """Run every layer over the step's tokens; the normed states that the head reads.
 
         Of a token whose state nobody reads, the last layer computes no more than keys and values.
+        `pieces` are the decoder's own, or compute what those do.
         """
-        ops, eps = self.ops, self.config.norm_eps
-        first_norm = self.layers[0].attention_norm
-        x, residual = ops.embed_rms_norm(
-            token_ids, self.embedding, first_norm, eps, self.embedding_scale
+        pieces = pieces or self
+        *before, last = range(len(self.layers))
+        x, residual = pieces.first(token_ids)
+        for index in before:
+            x = self._attend(attention, index, x)
+            x, residual = pieces.between(index, x, residual)
+        x = self._attend(attention, last, x)
+        if kept_rows is not None:
+            x, residual = x[kept_rows], residual[kept_rows]
+        return self._finish_layer(last, x, residual, self.norm)[0]
+
+    def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Pieces`."""
+        layer, eps = self.layers[0], self.config.norm_eps
+        x, residual = self.ops.embed_rms_norm(
+            token_ids, self.embedding, layer.attention_norm, eps, self.embedding_scale
         )
-        norms_after = [layer.attention_norm for layer in self.layers[1:]] + [self.norm]
-        for index, (layer, norm_after) in enumerate(zip(self.layers, norms_after, strict=True)):
-            attended = attention.attend(index, layer.qkv(x), layer.q_norm, layer.k_norm)
-            if kept_rows is not None and index == len(self.layers) - 1:
-                attended, residual = attended[kept_rows], residual[kept_rows]
-            x = layer.out(attended)
-            if layer.attention_post_norm is not None:
-                x = ops.rms_norm(x, layer.attention_post_norm, eps)
-            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-            x = layer.down(layer.gated(x))
-            if layer.mlp_post_norm is not None:
-                x = ops.rms_norm(x, layer.mlp_post_norm, eps)
-            x, residual = ops.add_rms_norm(x, residual, norm_after, eps)
-        return x
+        return layer.qkv(x), residual
+
+    def between(self, index: int, attended: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Pieces`."""
+        following = self.layers[index + 1]
+        x, residual = self._finish_layer(index, attended, residual, following.attention_norm)
+        return following.qkv(x), residual
+
+    def _attend(self, attention: Attention, index: int, qkv: Tensor) -> Tensor:
+        layer = self.layers[index]
+        return attention.attend(index, qkv, layer.q_norm, layer.k_norm)
+
+    def _finish_layer(
+        self, index: int, attended: Tensor, residual: Tensor, norm_after: Tensor
+    ) -> tuple[Tensor, Tensor]:  # each [tokens, hidden]
+        """From what attention gave through the MLP: the stream, normed for what follows, and it."""
+        layer, ops, eps = self.layers[index], self.ops, self.config.norm_eps
+        x = layer.out(attended)
+        if layer.attention_post_norm is not None:
+            x = ops.rms_norm(x, layer.attention_post_norm, eps)
+        x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
+        x = layer.down(layer.gated(x))
+        if layer.mlp_post_norm is not None:
+            x = ops.rms_norm(x, layer.mlp_post_norm, eps)
+        return ops.add_rms_norm(x, residual, norm_after, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:  # [rows, hidden] -> [rows, vocab]
         """Score every token of the vocabulary."""
