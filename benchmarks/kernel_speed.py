@@ -1,7 +1,7 @@
 """Time of every kernel on this machine's GPU, beside the rates that its memory and cores reach.
 
     python benchmarks/kernel_speed.py [--json PATH]
-    python benchmarks/kernel_speed.py --dry     # tiny shapes in Triton's interpreter, nothing is timed
+    python benchmarks/kernel_speed.py --dry   # tiny shapes in Triton's interpreter, nothing timed
 
 A kernel is timed only after its result agreed with its reference in float64. Times are of a CUDA
 graph's replays, as the engine decodes, so that they hold no launch overhead; the same tensors are

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from kernel_cases import Case, Layer, cases_of
-from kernels import LOAD, MODELS
+from kernel_speed import LOAD, MODELS
 
 
 def table_of(cases: Iterable[Case]) -> str:

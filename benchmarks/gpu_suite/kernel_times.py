@@ -12,7 +12,7 @@ import kernel_cases as cases
 from gpu_suite import names
 from gpu_suite.machine import Machine
 from gpu_suite.record import Figure
-from kernels import ERROR_LIMITS, relative_error, tensors_of
+from kernel_speed import ERROR_LIMITS, relative_error, tensors_of
 
 MODELS = {
     "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),

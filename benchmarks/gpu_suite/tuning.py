@@ -17,7 +17,7 @@ from triton.runtime.jit import JITFunction
 from gpu_suite.candidates import Question, questions
 from gpu_suite.machine import Machine
 from gpu_suite.record import Figure
-from kernels import ERROR_LIMITS, relative_error, tensors_of
+from kernel_speed import ERROR_LIMITS, relative_error, tensors_of
 from paceline_kernels import tuned
 from paceline_kernels.tuned import Blocks, Gpu, Row, Table
 
