@@ -18,8 +18,6 @@ from paceline_kernels.decode_attention import reference_paged_decode_attention
 from paceline_kernels.embedding import kernel as embed
 from paceline_kernels.embedding import reference_embed_rms_norm
 from paceline_kernels.fp8 import dequantize_heads, quantize_heads
-from paceline_kernels.fp8_rows import kernel as fp8_rows
-from paceline_kernels.fp8_rows import reference_quantize_rows
 from paceline_kernels.norm import kernel as norm
 from paceline_kernels.norm import reference_add_rms_norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
@@ -117,6 +115,8 @@ class Case:
     reference: Call
     num_bytes: int
     num_flops: int = 0
+    coarseness: float = 0.0
+    """Relative error that is none in any type: sums in another order give other codes."""
 
 
 def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
@@ -125,7 +125,6 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield embedding_case(layer, load.num_tokens)
     yield activation_case(layer, load.num_tokens)
     yield gelu_case(layer, load.num_tokens)
-    yield fp8_rows_case(layer, load.num_tokens)
     yield int8_case(layer, load.num_tokens)
     yield rotary_case(layer, load.num_tokens)
     for cut in CUTS:
@@ -190,19 +189,6 @@ def gelu_case(layer: Layer, num_tokens: int) -> Case:
         lambda: activation.gelu_tanh_mul(x),
         lambda: reference_gelu_tanh_mul(x.double()),
         num_bytes=x.nbytes * 3 // 2,
-    )
-
-
-def fp8_rows_case(layer: Layer, num_tokens: int) -> Case:
-    """A row read, its codes written."""
-    x = layer.randn(num_tokens, layer.model.features)
-    return Case(
-        layer.model.name,
-        "quantize_rows",
-        f"{num_tokens} tokens",
-        lambda: fp8_rows.quantize_rows(x),
-        lambda: reference_quantize_rows(x),
-        num_bytes=x.nbytes + x.numel() + 4 * num_tokens,
     )
 
 

@@ -25,6 +25,7 @@ import torch
 import triton
 from torch import Tensor
 
+from fp8_cases import fp8_cases_of
 from input_cases import input_cases_of
 from kernel_cases import Case, Layer, Load, Model, cases_of
 
@@ -91,8 +92,9 @@ def main() -> None:
     for model in DRY_MODELS if options.dry else MODELS:
         layer = Layer(model, dtype, device)
         load = DRY_LOAD if options.dry else LOAD
-        for case in chain(cases_of(layer, load), input_cases_of(layer, load)):
-            figures.append(measure(case, ERROR_LIMITS[dtype], ceiling))
+        makers = (cases_of, fp8_cases_of, input_cases_of)
+        for case in chain.from_iterable(make(layer, load) for make in makers):
+            figures.append(measure(case, error_limit(case, dtype), ceiling))
             print(line_of(figures[-1]), flush=True)
     if options.json:
         report = {
@@ -123,13 +125,18 @@ def measure_ceiling() -> Ceiling:
     )
 
 
-def measure(case: Case, error_limit: float, ceiling: Ceiling | None) -> Figure:
+def error_limit(case: Case, dtype: torch.dtype) -> float:
+    """How far its result may be from the reference's."""
+    return max(ERROR_LIMITS[dtype], case.coarseness)
+
+
+def measure(case: Case, limit: float, ceiling: Ceiling | None) -> Figure:
     """Compare with the reference, then time; a wrong result ends the run."""
     error = max(map(relative_error, tensors_of(case.run()), tensors_of(case.reference())))
-    if not error <= error_limit:
+    if not error <= limit:
         raise SystemExit(
             f"{case.kernel} ({case.model}, {case.size}) is wrong, so it is not timed: "
-            f"its relative error is {error:.2g}, its limit {error_limit:.2g}"
+            f"its relative error is {error:.2g}, its limit {limit:.2g}"
         )
     if ceiling is None:
         return Figure(case.model, case.kernel, case.size, error)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from fp8_cases import fp8_cases_of
 from kernel_cases import Case, Layer, cases_of
 from kernel_speed import LOAD, MODELS
 
@@ -28,7 +29,8 @@ def _line(case: Case) -> str:
 def main() -> None:
     """Print the table."""
     layers = (Layer(model, torch.bfloat16, "meta") for model in MODELS)
-    print(table_of(case for layer in layers for case in cases_of(layer, LOAD)))
+    both = (cases_of, fp8_cases_of)
+    print(table_of(case for layer in layers for make in both for case in make(layer, LOAD)))
 
 
 if __name__ == "__main__":

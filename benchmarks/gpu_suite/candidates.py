@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+import fp8_cases
 import kernel_cases as cases
 from gpu_suite.machine import Machine
 from paceline_kernels.tuned import SPACES, Blocks, Shape
@@ -32,10 +33,13 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
     "rms_norm": {"num_warps": (1, 2, 4, 8, 16)},
     "quantize_rows": {"columns": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16)},
     "gate_mul": {"columns": (512, 1024, 2048, 4096), "num_warps": (4, 8)},
+    "gate_mul_fp8": {"columns": (2048, 4096, 8192, 16384), "num_warps": (4, 8, 16, 32)},
     "rope_and_store_kv": {"heads": (4, 8, 16, 32), "num_warps": (2, 4, 8)},
 }
 _HEADS = {64: (32, 8), 128: (32, 8), 256: (8, 4)}
 """Query and KV heads of models with heads of such a size: Llama 3.2 1B, 3.1 8B, Gemma 3 4B."""
+_FEATURES = (3072, 8192, 14336, 28672)
+"""Of Qwen3 0.6B, Llama 3.2 1B, 3.1 8B and 3.1 70B: a class of rows each."""
 _CONTEXTS = (2048,) * 64
 _CHUNKS = ((2048, 2048), (512, 4096))
 
@@ -90,11 +94,21 @@ def _products_and_rows(machine: Machine, bits: int) -> Iterator[Question]:
     for rows in (16, 64, 128):
         make = partial(cases.int8_case, layer, rows if rows < 128 else 2 * rows)
         yield Question("quantized_linear", {"bits": bits, "rows": rows}, make)
-    yield Question("quantize_rows", {}, partial(cases.fp8_rows_case, layer, 3 if dry else 4096))
+    yield Question("quantize_rows", {}, partial(fp8_cases.rows_case, layer, 3 if dry else 4096))
     yield Question("gate_mul", {}, partial(cases.activation_case, layer, 3 if dry else 4096))
     for hidden in (1024, 2048, 4096, 8192):
         wide = cases.Layer(
             cases.Model(f"hidden {hidden}", hidden, 80, 32, 8, 128), machine.dtype, machine.device
         )
-        make = partial(cases.norm_case, wide, 3 if dry else 4096)
-        yield Question("rms_norm", {"columns": hidden}, make)
+        for out, case in (("own", cases.norm_case), ("fp8", fp8_cases.norm_fp8_case)):
+            make = partial(case, wide, 3 if dry else 4096)
+            yield Question("rms_norm", {"out": out, "columns": hidden}, make)
+    for features in _FEATURES:
+        wide = cases.Layer(
+            cases.Model(f"features {features}", 4096, features, 32, 8, 128),
+            machine.dtype,
+            machine.device,
+        )
+        columns = 1 << (features - 1).bit_length()
+        make = partial(fp8_cases.silu_fp8_case, wide, 3 if dry else 4096)
+        yield Question("gate_mul_fp8", {"columns": columns}, make)

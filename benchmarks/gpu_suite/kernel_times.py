@@ -7,12 +7,13 @@ from itertools import chain
 
 import torch
 
+import fp8_cases
 import input_cases
 import kernel_cases as cases
 from gpu_suite import names
 from gpu_suite.machine import Machine
 from gpu_suite.record import Figure
-from kernel_speed import ERROR_LIMITS, relative_error, tensors_of
+from kernel_speed import error_limit, relative_error, tensors_of
 
 MODELS = {
     "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),
@@ -24,10 +25,13 @@ POINTWISE_TOKENS = 16384
 SAMPLING_ROWS = 512
 POINTWISE_CASES = {
     "add_rms_norm": cases.norm_case,
+    "add_rms_norm_fp8": fp8_cases.norm_fp8_case,
     "embed_rms_norm": cases.embedding_case,
     "silu_mul": cases.activation_case,
     "gelu_tanh_mul": cases.gelu_case,
-    "quantize_rows": cases.fp8_rows_case,
+    "silu_mul_fp8": fp8_cases.silu_fp8_case,
+    "gelu_tanh_mul_fp8": fp8_cases.gelu_fp8_case,
+    "quantize_rows": fp8_cases.rows_case,
     "rope_and_store_kv": cases.rotary_case,
     "lay_out_step": input_cases.step_case,
     "write_rows": input_cases.writes_case,
@@ -68,7 +72,7 @@ def measure(machine: Machine) -> Iterator[Figure]:
             except torch.OutOfMemoryError:  # float64 takes tens of gigabytes at the largest sizes
                 unchecked.append(name)
                 continue
-            if not error <= ERROR_LIMITS[machine.dtype]:
+            if not error <= error_limit(case, machine.dtype):
                 wrong.append(name)
                 continue
             yield _figure(name, case, machine.seconds_of(case.run), ceiling, of_copy=of_copy)

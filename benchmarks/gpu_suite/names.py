@@ -12,7 +12,13 @@ DECODE_LABELS = (
     "64 x 1k skewed",
     "256 x 1k skewed",
 )
-POINTWISE = ("add_rms_norm", "silu_mul", "rope_and_store_kv")
+POINTWISE = (
+    "add_rms_norm",
+    "add_rms_norm_fp8",
+    "silu_mul",
+    "silu_mul_fp8",
+    "rope_and_store_kv",
+)
 
 SAMPLING_CUTS = ("whole", "top-k 50", "top-p 0.9")
 

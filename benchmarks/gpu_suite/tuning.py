@@ -17,7 +17,7 @@ from triton.runtime.jit import JITFunction
 from gpu_suite.candidates import Question, questions
 from gpu_suite.machine import Machine
 from gpu_suite.record import Figure
-from kernel_speed import ERROR_LIMITS, relative_error, tensors_of
+from kernel_speed import error_limit, relative_error, tensors_of
 from paceline_kernels import tuned
 from paceline_kernels.tuned import Blocks, Gpu, Row, Table
 
@@ -49,7 +49,7 @@ def answer(question: Question, gpu: Gpu, machine: Machine) -> Figure:
     standing = tuned.shipped_table().row_for(gpu, question.kernel, question.shape).blocks
     case = question.make()
     wanted = tensors_of(case.reference())
-    limit = ERROR_LIMITS[machine.dtype]
+    limit = error_limit(case, machine.dtype)
 
     def is_right() -> bool:
         errors = map(relative_error, tensors_of(case.run()), wanted)

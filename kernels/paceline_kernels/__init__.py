@@ -3,12 +3,17 @@
 Every op runs its Triton kernel on CUDA tensors and its reference elsewhere, with one signature.
 """
 
-from paceline_kernels.activation import gelu_tanh_mul, silu_mul
+from paceline_kernels.activation import (
+    gelu_tanh_mul,
+    gelu_tanh_mul_fp8,
+    silu_mul,
+    silu_mul_fp8,
+)
 from paceline_kernels.decode_attention import paged_decode_attention
 from paceline_kernels.embedding import embed_rms_norm
 from paceline_kernels.fp8_rows import quantize_rows
 from paceline_kernels.input_prep import keep_tokens, lay_out_step, write_rows
-from paceline_kernels.norm import add_rms_norm, rms_norm
+from paceline_kernels.norm import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
 from paceline_kernels.quantized import quantized_linear
 from paceline_kernels.rotary import rope_and_store_kv
@@ -18,9 +23,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "add_rms_norm",
+    "add_rms_norm_fp8",
     "embed_rms_norm",
     "forbid",
     "gelu_tanh_mul",
+    "gelu_tanh_mul_fp8",
     "keep_tokens",
     "lay_out_step",
     "paged_decode_attention",
@@ -32,6 +39,7 @@ __all__ = [
     "rope_and_store_kv",
     "sample_tokens",
     "silu_mul",
+    "silu_mul_fp8",
     "token_likelihoods",
     "write_rows",
 ]

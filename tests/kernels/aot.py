@@ -69,6 +69,8 @@ class Compiled:
     """At a time on one multiprocessor."""
     occupancy: float
     """Share of a multiprocessor's warp slots, predicted from the above."""
+    loads: int
+    """Written out in the kernel: of global memory, straight into registers."""
     instructions: tuple[str, ...]
     """Those of INSTRUCTIONS that the kernel has."""
 
@@ -197,6 +199,7 @@ def inspect_cubin(gpu: Gpu, shape: str, kernel: CompiledKernel) -> Compiled:
         tensor_columns=tensor_columns,
         programs=programs,
         occupancy=occupancy(gpu, num_warps=num_warps, programs=programs),
+        loads=ptx.count("ld.global"),
         instructions=tuple(name for name, spelt in INSTRUCTIONS.items() if spelt in ptx),
     )
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from paceline_kernels import tuned
-from paceline_testing.gpus import GPUS
+from paceline_testing.gpus import GPUS, WARP
+from paceline_testing.launches import SHAPES
 
 COMPILER = Path(__file__).with_name("aot.py")
 TESTS = COMPILER.parents[1]
@@ -23,6 +24,7 @@ KERNELS = {
     "_rms_norm_kernel",
     "_embed_rms_norm_kernel",
     "_gate_mul_kernel",
+    "_gate_mul_fp8_kernel",
     "_quantize_rows_kernel",
     "_quantized_linear_kernel",
     "_write_rows_kernel",
@@ -140,12 +142,23 @@ def test_kv_is_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
             assert "copy16" in one["instructions"], one
 
 
+def test_a_row_that_is_gated_into_fp8_is_read_once(compiled: Compiled) -> None:
+    """Its largest value is found before its codes are made, and it stays in registers between."""
+    features = {shape.name: shape.features for shape in SHAPES}
+    for one in compiled:
+        if one["kernel"] == "_gate_mul_fp8_kernel":
+            columns = 1 << (features[one["shape"]] - 1).bit_length()
+            of_16_bytes = columns // (8 * WARP * one["num_warps"])
+            assert one["loads"] == 2 * of_16_bytes, one
+
+
 def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> None:
     """What is not compiled at start compiles in the middle of a request."""
     assert report["variants"] == {
-        "_rms_norm_kernel": 2,  # with a residual and without
+        "_rms_norm_kernel": 3,  # with a residual and without, and into FP8
         "_embed_rms_norm_kernel": 1,
         "_gate_mul_kernel": 1,
+        "_gate_mul_fp8_kernel": 1,
         "_quantize_rows_kernel": 1,
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_write_rows_kernel": 1,

@@ -34,8 +34,13 @@ from paceline_kernels.sampling import kernel as sampling_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
+    "add_rms_norm_fp8": (norm.reference_add_rms_norm_fp8, norm_kernel.add_rms_norm_fp8),
     "embed_rms_norm": (embedding.reference_embed_rms_norm, embedding_kernel.embed_rms_norm),
     "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
+    "gelu_tanh_mul_fp8": (
+        activation.reference_gelu_tanh_mul_fp8,
+        activation_kernel.gelu_tanh_mul_fp8,
+    ),
     "keep_tokens": (input_prep.reference_keep_tokens, input_kernel.keep_tokens),
     "lay_out_step": (input_prep.reference_lay_out_step, input_kernel.lay_out_step),
     "quantize_rows": (fp8_rows.reference_quantize_rows, fp8_rows_kernel.quantize_rows),
@@ -58,6 +63,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
     "sample_tokens": (sampling.reference_sample_tokens, sampling_kernel.sample_tokens),
     "silu_mul": (activation.reference_silu_mul, activation_kernel.silu_mul),
+    "silu_mul_fp8": (activation.reference_silu_mul_fp8, activation_kernel.silu_mul_fp8),
     "write_rows": (input_prep.reference_write_rows, input_kernel.write_rows),
 }
 

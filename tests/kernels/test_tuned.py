@@ -134,7 +134,7 @@ def test_another_table_stands_in_for_as_long_as_it_is_asked_to() -> None:
         (a_line(kernel="rms"), "kernel must be one of prefill_attention, .*, got 'rms'"),
         (a_line(kernel=[1]), r"kernel must be one of .*, got \[1\]"),
         (a_line(shape=3), "shape must be an object, got 3"),
-        (a_line(shape={"rows": 1}), "shape may have columns, got 'rows'"),
+        (a_line(shape={"rows": 1}), "shape may have out, columns, got 'rows'"),
         (a_line(shape={"columns": 5}), "shape.columns must be one of 1, 2, .*, got 5"),
         (a_line(blocks={"num_warps": 3}), "blocks.num_warps must be one of 1, 2, .*, got 3"),
         (a_line(blocks={"num_warps": True}), "blocks.num_warps must be one of .*, got True"),

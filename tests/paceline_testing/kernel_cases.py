@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.checks import Exponents
-from paceline_kernels.fp8 import dequantize_heads, quantize_heads
+from paceline_kernels.fp8 import LARGEST, dequantize_heads, quantize_heads
 
 FLOAT64 = torch.float64
 
@@ -27,6 +27,19 @@ def assert_near(seen: Tensor, wanted: Tensor) -> None:
     """Compare with a float64 result, as strictly as the dtype of `seen` allows; NaN never fits."""
     tolerance = TOLERANCES[seen.dtype]
     torch.testing.assert_close(seen.double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def assert_codes_near(codes: Tensor, scales: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    """Compare rows in FP8 with float64: off by half of a code's last bit, and by the dtype's.
+
+    Of 4 bits; below 2^-14 of the row's largest value, by as much as there.
+    """
+    largest = wanted.abs().amax(dim=1, keepdim=True)
+    bound = torch.maximum(wanted.abs() / 16, largest * 2.0**-18.8)
+    allowed = (1 + 1e-4) * bound + TOLERANCES[dtype] * wanted.abs() + 1e-12
+    assert ((codes.double() * scales.double()[:, None] - wanted).abs() <= allowed).all()
+    is_loud = largest[:, 0] > 0
+    assert (codes.double().abs().amax(dim=1)[is_loud] == LARGEST).all()
 
 
 def random_floats(*sizes: int, dtype: torch.dtype, device: str, seed: int = 0) -> Tensor:

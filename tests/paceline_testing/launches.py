@@ -6,14 +6,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline_kernels.activation.kernel import gelu_tanh_mul, silu_mul
+from paceline_kernels.activation.kernel import (
+    gelu_tanh_mul,
+    gelu_tanh_mul_fp8,
+    silu_mul,
+    silu_mul_fp8,
+)
 from paceline_kernels.checks import Exponents
 from paceline_kernels.decode_attention.kernel import paged_decode_attention
 from paceline_kernels.embedding.kernel import embed_rms_norm
 from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.fp8_rows.kernel import quantize_rows
 from paceline_kernels.input_prep.kernel import keep_tokens, lay_out_step, write_rows
-from paceline_kernels.norm.kernel import add_rms_norm, rms_norm
+from paceline_kernels.norm.kernel import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
@@ -76,6 +81,7 @@ class Launches:
         self.embed_rms_norm()
         self.quantized_linear()
         self.gate_mul()
+        self.gate_mul_fp8()
         self.quantize_rows()
         self.input_prep()
         self.rope_and_store_kv()
@@ -85,10 +91,11 @@ class Launches:
         self.adjust_scores()
 
     def rms_norm(self) -> None:
-        """With a residual and without."""
+        """With a residual and without, and into FP8."""
         x, weight = self._floats(self.rows, self.shape.hidden), self._norm(self.shape.hidden)
         rms_norm(x, weight, 1e-5)
         add_rms_norm(x, x, weight, 1e-5)
+        add_rms_norm_fp8(x, x, weight, 1e-5)
 
     def embed_rms_norm(self) -> None:
         """With a scale, as Gemma has one."""
@@ -109,6 +116,11 @@ class Launches:
     def gate_mul(self) -> None:
         """Of the model's activation."""
         gate = gelu_tanh_mul if self.shape.is_gemma else silu_mul
+        gate(self._floats(self.rows, 2 * self.shape.features))
+
+    def gate_mul_fp8(self) -> None:
+        """Of the model's activation, whole rows."""
+        gate = gelu_tanh_mul_fp8 if self.shape.is_gemma else silu_mul_fp8
         gate(self._floats(self.rows, 2 * self.shape.features))
 
     def input_prep(self) -> None:
@@ -215,14 +227,14 @@ class Launches:
 def launch_class(kernel: str, classes: Mapping[str, int | str]) -> None:
     """Call the launcher of one kernel as a call of this class does: `paceline_kernels.tuned`."""
     columns = int(classes.get("columns", 128))
-    head = columns if kernel != "rms_norm" else 64
+    is_row = kernel in {"rms_norm", "gate_mul_fp8"}
     shape = Shape(
         name="class",
-        hidden=columns if kernel == "rms_norm" else 4096,
-        features=4096,
+        hidden=columns if is_row else 4096,
+        features=columns if is_row else 4096,
         num_q_heads=32,
         num_kv_heads=8,
-        head_size=head,
+        head_size=64 if is_row else columns,
         # A window and a soft cap take registers, too.
         is_gemma=True,
         dtype=torch.float32 if classes.get("bits") == 32 else torch.bfloat16,

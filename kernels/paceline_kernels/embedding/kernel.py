@@ -58,6 +58,7 @@ def embed_rms_norm(
         torch.empty(sizes, dtype=embedding.dtype, device=embedding.device) for _ in range(2)
     )
     block = triton.next_power_of_2(hidden)
+    blocks = blocks_of("rms_norm", embedding.device, columns=block, out="own")
     _embed_rms_norm_kernel[(len(token_ids),)](
         token_ids,
         embedding,
@@ -68,7 +69,7 @@ def embed_rms_norm(
         scale,
         eps,
         BLOCK=block,
-        num_warps=blocks_of("rms_norm", embedding.device, columns=block)["num_warps"],
+        num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )
     return normed, residual

@@ -14,6 +14,22 @@ _INFINITY = tl.constexpr(0x7F800000)  # bits of float32
 
 
 @triton.jit
+def size_bits(x):
+    """Give what sizes of float32 are compared by: NaN is the largest of all, then infinity."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def scales_of(peak_bits):
+    """Give what brings a row within the codes, and the scale that they are multiplied back by."""
+    peak = peak_bits.to(tl.float32, bitcast=True)
+    peak = tl.where(peak > 0, peak, 1.0)
+    is_number = peak_bits < _INFINITY
+    inverse = tl.div_rn(448.0, tl.where(is_number, peak, 1.0))
+    return inverse, tl.where(is_number, tl.div_rn(peak, 448.0), float("nan"))
+
+
+@triton.jit
 def _quantize_rows_kernel(
     x_ptr,
     codes_ptr,  # as bytes
@@ -21,28 +37,24 @@ def _quantize_rows_kernel(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Find a row's largest value, then make codes of it; the second read is of the cache."""
+    """Find a row's largest value, then make codes of it.
+
+    A row of one block is read once: nothing is written between both loads, so they become one.
+    """
     row = tl.program_id(0).to(tl.int64)  # int64: row * columns overflows int32 on long batches
     columns = tl.arange(0, BLOCK)
     largest = tl.zeros([BLOCK], dtype=tl.int32)
     for start in range(0, COLUMNS, BLOCK):
         inside = start + columns < COLUMNS
         x = tl.load(x_ptr + row * COLUMNS + start + columns, mask=inside, other=0.0)
-        # As whole numbers: NaN is the largest of all, then infinity.
-        bits = x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        largest = tl.maximum(largest, bits)
-    peak_bits = tl.max(largest, axis=0)
-    peak = peak_bits.to(tl.float32, bitcast=True)
-    peak = tl.where(peak > 0, peak, 1.0)
-    is_number = peak_bits < _INFINITY
-    inverse = tl.div_rn(448.0, tl.where(is_number, peak, 1.0))
-    scale = tl.where(is_number, tl.div_rn(peak, 448.0), float("nan"))
-    tl.store(scales_ptr + row, scale)
+        largest = tl.maximum(largest, size_bits(x.to(tl.float32)))
+    inverse, scale = scales_of(tl.max(largest, axis=0))
     for start in range(0, COLUMNS, BLOCK):
         inside = start + columns < COLUMNS
         x = tl.load(x_ptr + row * COLUMNS + start + columns, mask=inside, other=0.0)
         code = encode(x.to(tl.float32) * inverse)
         tl.store(codes_ptr + row * COLUMNS + start + columns, code, mask=inside)
+    tl.store(scales_ptr + row, scale)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,9 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.fp8 import CODES
+from paceline_kernels.fp8.kernel import encode
+from paceline_kernels.fp8_rows.kernel import scales_of, size_bits
 from paceline_kernels.tuned import blocks_of
 
 MAX_HIDDEN = 16384  # a row is one tile: past this its registers spill
@@ -17,6 +20,7 @@ def _rms_norm_kernel(
     residual_ptr,  # None: there is nothing to add
     weight_ptr,
     normed_ptr,
+    scales_ptr,  # None: normed in x's own type; else in FP8, as bytes
     sum_ptr,
     hidden,
     eps,
@@ -27,7 +31,7 @@ def _rms_norm_kernel(
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
     offsets = row * hidden + columns
-    dtype = normed_ptr.dtype.element_ty
+    dtype = x_ptr.dtype.element_ty
 
     x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     if residual_ptr is not None:
@@ -40,31 +44,52 @@ def _rms_norm_kernel(
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0)
     normed = (x * inverse_rms).to(weight.dtype).to(tl.float32)
     weight = weight.to(tl.float32)
-    tl.store(normed_ptr + offsets, (normed * weight).to(dtype), mask=inside)
+    normed = (normed * weight).to(dtype)
+    if scales_ptr is None:
+        tl.store(normed_ptr + offsets, normed, mask=inside)
+    else:
+        # Codes of what is rounded already, so that they are those of both kernels in turn.
+        normed = normed.to(tl.float32)
+        inverse, scale = scales_of(tl.max(size_bits(normed), axis=0))
+        tl.store(normed_ptr + offsets, encode(normed * inverse), mask=inside)
+        tl.store(scales_ptr + row, scale)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Launch over [tokens, hidden]."""
     _check(x, weight)
     normed = torch.empty_like(x)
-    _launch(x, None, weight, normed, None, eps)
+    _launch(x, None, weight, normed, None, None, eps)
     return normed
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Launch over [tokens, hidden] and a residual of the same shape."""
-    _check(x, weight)
-    expect("residual", residual, shape=x.shape, dtypes=(x.dtype,), like=x)
+    _check(x, weight, residual)
     normed, new_residual = torch.empty_like(x), torch.empty_like(x)
-    _launch(x, residual, weight, normed, new_residual, eps)
+    _launch(x, residual, weight, normed, None, new_residual, eps)
     return normed, new_residual
 
 
-def _check(x: Tensor, weight: Tensor) -> None:
+def add_rms_norm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launch over [tokens, hidden] and a residual of the same shape; the norm leaves as codes."""
+    _check(x, weight, residual)
+    codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
+    new_residual = torch.empty_like(x)
+    _launch(x, residual, weight, codes, scales, new_residual, eps)
+    return codes.view(CODES), scales, new_residual
+
+
+def _check(x: Tensor, weight: Tensor, residual: Tensor | None = None) -> None:
     expect("x", x, shape=("tokens", "hidden"), dtypes=FLOATS, like=x)
     expect("weight", weight, shape=(x.shape[1],), dtypes=(x.dtype, torch.float32), like=x)
     if x.shape[1] > MAX_HIDDEN:
         raise ValueError(f"hidden must be at most {MAX_HIDDEN}, got {x.shape[1]}")
+    if residual is not None:
+        expect("residual", residual, shape=x.shape, dtypes=(x.dtype,), like=x)
 
 
 def _launch(
@@ -72,20 +97,24 @@ def _launch(
     residual: Tensor | None,
     weight: Tensor,
     normed: Tensor,
+    scales: Tensor | None,
     new_residual: Tensor | None,
     eps: float,
 ) -> None:
     num_tokens, hidden = x.shape
     block = triton.next_power_of_2(hidden)
+    written = "own" if scales is None else "fp8"
+    blocks = blocks_of("rms_norm", x.device, columns=block, out=written)
     _rms_norm_kernel[(num_tokens,)](
         x,
         residual,
         weight,
         normed,
+        scales,
         new_residual,
         hidden,
         eps,
         BLOCK=block,
-        num_warps=blocks_of("rms_norm", x.device, columns=block)["num_warps"],
+        num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )

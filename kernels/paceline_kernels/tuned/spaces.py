@@ -74,12 +74,19 @@ SPACES: Mapping[str, Space] = MappingProxyType(
             },
         ),
         "rms_norm": Space(
-            classes={"columns": _powers(1, 16384)}, blocks={"num_warps": _powers(1, 32)}
+            # `out` is what the norm is written as: in its input's own type, or in FP8.
+            classes={"out": ("own", "fp8"), "columns": _powers(1, 16384)},
+            blocks={"num_warps": _powers(1, 32)},
         ),
         "quantize_rows": Space(
             classes={}, blocks={"columns": _powers(128, 8192), "num_warps": _WARPS}
         ),
         "gate_mul": Space(classes={}, blocks={"columns": _powers(128, 8192), "num_warps": _WARPS}),
+        "gate_mul_fp8": Space(
+            # The last of them also for more.
+            classes={"columns": _powers(1, 32768)},
+            blocks={"columns": _powers(128, 16384), "num_warps": _powers(1, 32)},
+        ),
         "rope_and_store_kv": Space(
             classes={"columns": _powers(1, 256)},
             blocks={"heads": _powers(1, 64), "num_warps": _WARPS},

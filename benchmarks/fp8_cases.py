@@ -1,0 +1,81 @@
+"""What the kernels that make codes of FP8 are timed on: as `kernel_cases`, of products' inputs.
+
+Their references are not in float64: what is rounded to another code there would be no error.
+"""
+
+from collections.abc import Iterator
+
+from kernel_cases import Case, Layer, Load
+from paceline_kernels.activation import kernel as activation
+from paceline_kernels.activation import reference_gelu_tanh_mul_fp8, reference_silu_mul_fp8
+from paceline_kernels.fp8_rows import kernel as fp8_rows
+from paceline_kernels.fp8_rows import reference_quantize_rows
+from paceline_kernels.norm import kernel as norm
+from paceline_kernels.norm import reference_add_rms_norm_fp8
+
+_COARSENESS = 1e-2
+"""Between the 0.001 of some codes to either side, and the 0.015 of a column among 4,096."""
+
+
+def fp8_cases_of(layer: Layer, load: Load) -> Iterator[Case]:
+    """Every one, one after the other, so that only one's tensors live at a time."""
+    yield norm_fp8_case(layer, load.num_tokens)
+    yield silu_fp8_case(layer, load.num_tokens)
+    yield gelu_fp8_case(layer, load.num_tokens)
+    yield rows_case(layer, load.num_tokens)
+
+
+def norm_fp8_case(layer: Layer, num_tokens: int) -> Case:
+    """Two rows read, one written and the codes of another."""
+    x, residual = layer.randn(2, num_tokens, layer.model.hidden)
+    weight = layer.randn(layer.model.hidden)
+    return Case(
+        layer.model.name,
+        "add_rms_norm_fp8",
+        f"{num_tokens} tokens",
+        lambda: norm.add_rms_norm_fp8(x, residual, weight, 1e-5),
+        lambda: reference_add_rms_norm_fp8(x, residual, weight, 1e-5),
+        num_bytes=3 * x.nbytes + x.numel() + 4 * num_tokens + weight.nbytes,
+        coarseness=_COARSENESS,
+    )
+
+
+def silu_fp8_case(layer: Layer, num_tokens: int) -> Case:
+    """Two parts read, the codes of one written."""
+    x = layer.randn(num_tokens, 2 * layer.model.features)
+    return Case(
+        layer.model.name,
+        "silu_mul_fp8",
+        f"{num_tokens} tokens",
+        lambda: activation.silu_mul_fp8(x),
+        lambda: reference_silu_mul_fp8(x),
+        num_bytes=x.nbytes + x.numel() // 2 + 4 * num_tokens,
+        coarseness=_COARSENESS,
+    )
+
+
+def gelu_fp8_case(layer: Layer, num_tokens: int) -> Case:
+    """As the other gate, with another curve."""
+    x = layer.randn(num_tokens, 2 * layer.model.features)
+    return Case(
+        layer.model.name,
+        "gelu_tanh_mul_fp8",
+        f"{num_tokens} tokens",
+        lambda: activation.gelu_tanh_mul_fp8(x),
+        lambda: reference_gelu_tanh_mul_fp8(x),
+        num_bytes=x.nbytes + x.numel() // 2 + 4 * num_tokens,
+        coarseness=_COARSENESS,
+    )
+
+
+def rows_case(layer: Layer, num_tokens: int) -> Case:
+    """A row read, its codes written."""
+    x = layer.randn(num_tokens, layer.model.features)
+    return Case(
+        layer.model.name,
+        "quantize_rows",
+        f"{num_tokens} tokens",
+        lambda: fp8_rows.quantize_rows(x),
+        lambda: reference_quantize_rows(x),
+        num_bytes=x.nbytes + x.numel() + 4 * num_tokens,
+    )
