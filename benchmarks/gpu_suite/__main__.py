@@ -3,22 +3,23 @@
     make gpu                   every part
     make gpu PART=engine       one, merged into what the others found
     make gpu PART=tune         block sizes for this GPU: only where it is asked for
+    make gpu PYTHON=python3    with what that interpreter has: nothing is installed
     VLLM_PYTHON=ENV/bin/python make gpu PART=vllm    beside vLLM, of an environment of its own
     make gpu DRY=1             every path on tiny shapes without a GPU; no figure means anything
 
-Writes `benchmarks/results/<GPU>/gpu.json` and `gpu.md`, and `tuned.jsonl` where block sizes were
-found that are better. Exits with 1 where a part is not whole.
+Each part runs in a process of its own, which is ended when its minutes are over, and begun again
+where a kernel took the device down. What is found is written after each figure to
+`benchmarks/results/<GPU>/gpu.json` and `gpu.md`, and `tuned.jsonl` where block sizes were found
+that are better. Exits with 1 where a part is not whole. docs/gpu.md says more.
 """
 
 import argparse
-import json
 import os
+import signal
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from dataclasses import replace
 from pathlib import Path
 
 if "--dry" in sys.argv:
@@ -27,82 +28,108 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from gpu_suite import page
+from gpu_suite import child, page, results
+from gpu_suite.borders import import_engine
 from gpu_suite.machine import Machine
-from gpu_suite.record import Absent, Figure, Part, Record, from_json, merged, to_json
+from gpu_suite.parts import LOST, ONLY_IF_ASKED_FOR, PARTS, UNFINISHED, measure_of, run_part
+from gpu_suite.record import Part, merged
+from paceline_kernels.checks import MIN_CAPABILITY
 
-# By name: each is imported when it runs, and the kernels need neither engine nor transformers.
-PARTS = {
-    "correctness": "correctness",
-    "kernels": "kernel_times",
-    "parity": "parity",
-    "limits": "limits_under_load",
-    "engine": "engine_times",
-    "peer": "peer",
-    "vllm": "vllm_peer",
-    "tune": "tuning",
-}
-_ONLY_IF_ASKED_FOR = "tune"
-"""A search of many minutes, whose rows serve once they are committed."""
-RESULTS = Path(__file__).parents[1] / "results"
-
-
-Measure = Callable[[Machine], Iterator[Figure | Absent]]
+_BEGUN_AGAIN = 4
+"""Times at most, after a device was lost."""
+_SOFT = 0.9
+"""Of a part's time: no figure is begun after."""
 
 
 def main() -> None:
-    """Run the parts one after the other; what is found is written after each."""
+    """Run the parts one after the other, or as a child the one that is asked for."""
     options = _options()
     machine = Machine(is_dry=options.dry)
-    if not machine.is_dry and not torch.cuda.is_available():
-        sys.exit("This measures a GPU, and torch sees none. Try --dry.")
-    if machine.is_dry:
-        torch.set_num_threads(1)
-    folder = Path(tempfile.mkdtemp()) if machine.is_dry else RESULTS / machine.slug
-    folder = options.results or folder
-    record = _read(folder / "gpu.json", is_dry=machine.is_dry)
-    deadline = time.monotonic() + 60 * options.minutes
-    usual = [name for name in PARTS if machine.is_dry or name != _ONLY_IF_ASKED_FOR]
-    for name in [options.part] if options.part else usual:
-        part = run_part(name, _measure_of(name), machine, deadline, clock=time.monotonic)
-        record = merged(record, [part])
-        _write(folder, record, is_dry=machine.is_dry)
+    if options.inside:
+        _measure_inside(options, machine)
+        return
+    if problem := _unfit(machine):
+        sys.exit(problem)
+    folder = Path(tempfile.mkdtemp()) if machine.is_dry else results.FOLDER / machine.slug
+    folder = (options.results or folder).resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and no child stays behind
+    usual = [name for name in PARTS if machine.is_dry or name != ONLY_IF_ASKED_FOR]
+    run = [options.part] if options.part else usual
+    for name in run:
+        _supervise(name, folder, 60 * options.minutes, is_dry=machine.is_dry)
+    record = results.read(folder, is_dry=machine.is_dry)
     print(page.page_of(record, is_dry=machine.is_dry))
     print(f"Written to {folder}.")
-    sys.exit(1 if any(part.problems for part in record.parts.values()) else 0)
+    sys.exit(0 if all(record.parts[name].is_whole for name in run) else 1)
 
 
-def run_part(
-    name: str,
-    measure: Measure,
-    machine: Machine,
-    deadline: float,
-    *,
-    clock: Callable[[], float],
-) -> Part:
-    """Take figures until there are no more or time is up; keep them whatever happens then."""
-    started = clock()
-    figures: list[Figure] = []
-    absent: list[Absent] = []
-    problems: list[str] = []
-    try:
-        for figure in measure(machine):
-            if isinstance(figure, Absent):
-                absent.append(figure)
-                print(f"{name}: {figure.name}: {figure.why}", flush=True)
-                continue
-            figures.append(figure)
-            print(f"{name}: {figure.name}: {page.shown(figure.value, figure.unit)}", flush=True)
-            if clock() > deadline:
-                problems.append(
-                    "time was up: what would have followed was not run; run this part alone"
-                )
-                break
-    except Exception as error:  # noqa: BLE001 - the other parts are still worth measuring
-        traceback.print_exc()
-        problems.append(f"{type(error).__name__}: {error}")
-    seconds = clock() - started
-    return Part(name, machine.described(), seconds, tuple(figures), tuple(problems), tuple(absent))
+def _supervise(name: str, folder: Path, limit_s: float, *, is_dry: bool) -> None:
+    """Have a child measure a part, again where it lost the device; see that it ends in time."""
+    record = results.read(folder, is_dry=is_dry)
+    unfinished = Part(name, {}, 0.0, problems=(UNFINISHED,))  # no figure of an earlier run stays
+    results.write(folder, merged(record, [unfinished]), is_dry=is_dry)
+    started = time.monotonic()
+    for again in range(1 + _BEGUN_AGAIN):
+        left_s = limit_s - (time.monotonic() - started)
+        arguments = ["--inside", "--part", name, "--results", str(folder)]
+        arguments += ["--minutes", str(_SOFT * left_s / 60)]
+        arguments += ["--dry"] * is_dry + ["--again"] * (again > 0)
+        ended = child.run([sys.executable, "-m", "gpu_suite", *arguments], left_s)
+        record = results.read(folder, is_dry=is_dry)
+        part = record.parts[name]
+        if ended:
+            known = [problem for problem in part.problems if problem != UNFINISHED]
+            part = replace(part, problems=(*known, ended))
+            results.write(folder, merged(record, [part]), is_dry=is_dry)
+        if LOST not in part.problems:
+            return
+
+
+def _measure_inside(options: argparse.Namespace, machine: Machine) -> None:
+    """Measure one part in this process, and keep what there is after each figure."""
+    deadline = time.monotonic() + 60 * options.minutes
+    if machine.is_dry:
+        torch.set_num_threads(1)
+    record = results.read(options.results, is_dry=machine.is_dry)
+    before = record.parts[options.part] if options.again else None
+    machine = replace(machine, stood_in_for=import_engine())
+    if before is not None:
+        machine = replace(
+            machine,
+            passed=frozenset(one.name for one in before.found),
+            broken=frozenset(one.name for one in before.broken),
+        )
+
+    def keep(part: Part) -> None:
+        results.write(options.results, merged(record, [part]), is_dry=machine.is_dry)
+
+    keep(
+        run_part(
+            options.part,
+            measure_of(options.part),
+            machine,
+            deadline,
+            clock=time.monotonic,
+            keep=keep,
+            before=before,
+        )
+    )
+
+
+def _unfit(machine: Machine) -> str:
+    """Say in a sentence why nothing can be measured here; empty where it can."""
+    if machine.is_dry:
+        return ""
+    if not torch.cuda.is_available():
+        return "This measures a GPU, and torch sees none. Try --dry."
+    capability = torch.cuda.get_device_capability()
+    if capability < MIN_CAPABILITY:
+        needed, got = (f"{major}.{minor}" for major, minor in (MIN_CAPABILITY, capability))
+        return (
+            f"The kernels need a GPU of compute capability {needed} or newer, "
+            f"got {got} ({machine.name})."
+        )
+    return ""
 
 
 def _options() -> argparse.Namespace:
@@ -113,31 +140,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--part", choices=PARTS, help="this alone")
     parser.add_argument("--dry", action="store_true", help="tiny shapes, no GPU")
-    parser.add_argument("--minutes", type=float, default=30.0, help="no figure is begun after")
+    parser.add_argument("--minutes", type=float, default=8.0, help="for each part, at most")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write there")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def _measure_of(name: str) -> Measure:
-    def measure(machine: Machine) -> Iterator[Figure]:
-        return import_module(f"gpu_suite.{PARTS[name]}").measure(machine)  # type: ignore[no-any-return] # each part has one
-
-    return measure
-
-
-def _read(path: Path, *, is_dry: bool) -> Record:
-    """What earlier parts found; a dry run's figures never stand beside a GPU's."""
-    found = json.loads(path.read_text()) if path.exists() else {}
-    return from_json(found) if found.get("dry_run") == is_dry else Record()
-
-
-def _write(folder: Path, record: Record, *, is_dry: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    found = {"dry_run": is_dry, **to_json(record)}
-    (folder / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
-    (folder / "gpu.md").write_text(page.page_of(record, is_dry=is_dry))
-    if record.rows:
-        (folder / "tuned.jsonl").write_text("".join(f"{row}\n" for row in record.rows))
 
 
 if __name__ == "__main__":

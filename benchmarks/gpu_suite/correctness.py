@@ -1,59 +1,105 @@
-"""The tests of the kernels that need a GPU, as pytest runs them."""
+"""The tests that need a GPU or take whichever there is, as pytest runs them, file by file."""
 
 import os
 import re
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 
 from gpu_suite import names
 from gpu_suite.machine import Machine
-from gpu_suite.record import Figure
+from gpu_suite.record import Absent, Broken, Figure, Found
 
-_ROOT = Path(__file__).parents[2]
-_CASES = "from paceline_testing.kernel_cases import"
-"""The types among them have one that only a GPU computes rightly."""
+ROOT = Path(__file__).parents[2]
+_DRY = "tests/kernels/test_norm.py"
+"""What the interpreter computes fastest."""
+_FOLDERS = {
+    "tests/kernels": ("device: str", "mark.gpu", "DTYPES"),
+    "tests/engine": ("mark.gpu",),
+}
+"""Words of a file with tests that want a GPU: the others may import what is not installed."""
 _TIMEOUT_S = 420.0
+_MOST_AT_A_TIME = 8
+"""They compile most of their time, and each has a context of some hundred megabytes on the GPU."""
 # The project's own settings name plugins that these tests do not need.
-_OPTIONS = (
-    *("-c", os.devnull, "--rootdir", str(_ROOT), "--import-mode=importlib"),
-    *("-p", "no:cacheprovider", "-o", "markers=gpu: needs a CUDA GPU"),
+OPTIONS = (
+    *("-c", os.devnull, "--rootdir", str(ROOT), "--import-mode=importlib"),
+    *("-p", "no:cacheprovider", "-p", "gpu_suite.on_device", "-o", "markers=gpu: needs a CUDA GPU"),
 )
+_NOTHING_SELECTED = 5
 
 
-def measure(machine: Machine) -> Iterator[Figure]:
-    """Count what failed; in a dry run, of the one file that the interpreter computes fastest."""
+def measure(machine: Machine) -> Iterator[Found]:
+    """Count what failed; in a dry run, of one file."""
     if find_spec("pytest") is None:
-        raise RuntimeError("pytest is not installed")
-    wanted = ["tests/kernels/test_norm.py"] if machine.is_dry else [*marked(), "-m", "gpu"]
+        yield Absent(names.FAILED, "pytest is not installed on this machine")
+        return
+    files = [_DRY] if machine.is_dry else files_on_device()
+    until = time.monotonic() + _TIMEOUT_S
+    counts: Counter[str] = Counter()
+    at_a_time = min(_MOST_AT_A_TIME, os.cpu_count() or 1)
+    with ThreadPoolExecutor(at_a_time) as pool:
+        runs = {pool.submit(_run, file, until, machine): file for file in files}
+        for run in as_completed(runs):
+            try:
+                found = run.result()
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                yield Broken(runs[run], str(error)[-500:])
+                continue
+            counts += found
+            yield Figure(f"tests of {runs[run]}", found["passed"], "passed", _listed(found))
+    failed = counts["failed"] + counts["error"]
+    if not counts["passed"]:
+        yield Broken(names.FAILED, "no test has run")
+    else:
+        yield Figure(names.FAILED, failed, "wrong", _listed(counts))
+
+
+def _run(file: str, until: float, machine: Machine) -> Counter[str]:
+    """Run one file. Raises RuntimeError where pytest cannot, and TimeoutExpired."""
+    # Said, not looked for: a machine whose GPU has no device file would interpret, and skip.
+    environment = {**os.environ, "TRITON_INTERPRET": "1" if machine.is_dry else "0"}
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *_OPTIONS, *wanted],
-        cwd=_ROOT,
-        env=os.environ,
+        [sys.executable, "-m", "pytest", "-q", "-rfE", *OPTIONS, file],
+        cwd=ROOT,
+        env=environment,
         capture_output=True,
         text=True,
-        timeout=_TIMEOUT_S,
+        timeout=max(until - time.monotonic(), 1.0),
         check=False,
     )
     counts = counted(run.stdout)
+    if run.returncode == _NOTHING_SELECTED:
+        return counts
     if run.returncode not in {0, 1} or not counts:
-        raise RuntimeError(f"pytest did not run: {(run.stdout + run.stderr)[-500:]}")
-    failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
-    yield Figure(names.FAILED, failed, "wrong", f"{counts.get('passed', 0)} passed")
+        raise RuntimeError(f"pytest did not run: {(run.stdout + run.stderr)[-400:]}")
+    if run.returncode:
+        print(run.stdout[-8000:], flush=True)
+    return counts
 
 
-def marked() -> list[str]:
-    """Files with tests that need a GPU: the others may import what is not installed."""
-    files = sorted((_ROOT / "tests/kernels").glob("test_*.py"))
-    return [str(file) for file in files if _CASES in file.read_text()]
+def files_on_device() -> list[str]:
+    """Files with tests that want a GPU, but those that look at the suite itself."""
+    return [
+        str(file.relative_to(ROOT))
+        for folder, words in _FOLDERS.items()
+        for file in sorted((ROOT / folder).rglob("test_*.py"))
+        if any(word in file.read_text() for word in words) and "subprocess" not in file.read_text()
+    ]
 
 
-def counted(output: str) -> dict[str, int]:
+def counted(output: str) -> Counter[str]:
     """How many passed, failed and so on, from pytest's last line."""
     last = output.strip().rpartition("\n")[2]
-    return {
-        word: int(number)
-        for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?|deselected)", last)
-    }
+    found = re.findall(r"(\d+) (passed|failed|skipped|error|deselected)", last)
+    return Counter({word: int(number) for number, word in found})
+
+
+def _listed(counts: Counter[str]) -> str:
+    kinds = ("passed", "failed", "error", "skipped")
+    return ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from statistics import median, quantiles
 from typing import Any
@@ -12,24 +13,28 @@ import torch
 from gpu_suite import names, shapes
 from gpu_suite.gaps import Span, between_steps, gaps
 from gpu_suite.machine import Machine
-from gpu_suite.record import Figure
+from gpu_suite.parts import tried
+from gpu_suite.record import Figure, Found
 from gpu_suite.requests import Asked, answers, engine_of, prompt, submit, uniform
 from paceline_engine.engine import Engine
 from paceline_engine.model.load import LoadedModel
 
-THROUGHPUT_MODELS = ("qwen3-0.6b", "llama-3.1-8b")
 _WARM_STEPS = 8
 
 
-def measure(machine: Machine) -> Iterator[Figure]:
+def measure(machine: Machine) -> Iterator[Found]:
     """One model after the other, the smallest first; each is freed before the next."""
     for model in names.MODELS:
-        loaded = shapes.load(model, machine)
-        yield from _steps(machine, loaded, model)
-        if model in THROUGHPUT_MODELS:
-            yield _throughput(machine, loaded, model)
-        del loaded
-        machine.tidy()
+        if not machine.passed & {model, names.single(model)}:
+            yield from tried(model, partial(_model, machine, model), machine)
+            machine.tidy()
+
+
+def _model(machine: Machine, model: str) -> Iterator[Found]:
+    loaded = shapes.load(model, machine)
+    yield from _steps(machine, loaded, model)
+    if model in names.THROUGHPUT_MODELS:
+        yield throughput(machine, loaded, model)
 
 
 def _steps(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Figure]:
@@ -102,7 +107,8 @@ def _end(engine: Engine) -> None:
         engine.step()
 
 
-def _throughput(machine: Machine, loaded: LoadedModel, model: str) -> Figure:
+def throughput(machine: Machine, loaded: LoadedModel, model: str) -> Figure:
+    """Output tokens per second of the whole benchmark. Raises RuntimeError where any is missing."""
     asked = uniform(machine, loaded.info.vocab_size)
     warm = engine_of(loaded)  # what compiles does so here
     for number, one in enumerate(asked[:64]):

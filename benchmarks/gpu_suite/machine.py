@@ -4,12 +4,17 @@ import gc
 import platform
 import re
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+
+
+class DeviceLostError(Exception):
+    """After an illegal access, say, every call of this process fails: another must go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +22,12 @@ class Machine:
     """What kernels and engines run on."""
 
     is_dry: bool
+    passed: frozenset[str] = frozenset()
+    """What an earlier try has figures of, or broke at: it is left out."""
+    broken: frozenset[str] = frozenset()
+    """Those of `passed` that it broke at."""
+    stood_in_for: tuple[str, ...] = ()
+    """Packages that are not installed here."""
 
     @property
     def device(self) -> str:
@@ -40,18 +51,32 @@ class Machine:
 
     def described(self) -> dict[str, str]:
         """What a figure depends on beside the code."""
-        versions = {name: version(name) for name in ("torch", "triton", "transformers")}
+        versions = {name: _version(name) for name in ("torch", "triton", "transformers")}
+        missing = {"stood in for": " and ".join(self.stood_in_for)} if self.stood_in_for else {}
         return {
             "GPU": self.name,
             "CUDA": torch.version.cuda or "none",
             **versions,
             "python": platform.python_version(),
+            **missing,
         }
 
     def wait(self) -> None:
         """Until everything that was launched has run."""
         if not self.is_dry:
             torch.cuda.synchronize()
+
+    def require_alive(self, error: Exception) -> None:
+        """Raise DeviceLostError where what failed took the device with it, else free what it held.
+
+        An error of a kernel is told by whichever call comes next, and by all that follow.
+        """
+        try:
+            self.wait()
+        except RuntimeError as lost:
+            raise DeviceLostError(f"{error}; then {lost}") from error
+        traceback.clear_frames(error.__traceback__)
+        self.tidy()
 
     def tidy(self) -> None:
         """Give freed memory back, before something large is made."""
@@ -69,3 +94,10 @@ class Machine:
 
         time_ms: Any = testing.do_bench_cudagraph(run, rep=50, return_mode="median")
         return float(time_ms) / 1e3
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"

@@ -13,12 +13,11 @@ DECODE_LABELS = (
     "256 x 1k skewed",
 )
 POINTWISE = (
-    "add_rms_norm",
-    "add_rms_norm_fp8",
-    "silu_mul",
-    "silu_mul_fp8",
-    "rope_and_store_kv",
+    *("add_rms_norm", "add_rms_norm_fp8", "embed_rms_norm"),
+    *("silu_mul", "silu_mul_fp8", "gelu_tanh_mul"),
+    *("rope_and_store_kv", "quantize_rows"),
 )
+"""The fused ones that memory alone limits."""
 
 SAMPLING_CUTS = ("whole", "top-k 50", "top-p 0.9")
 
@@ -57,6 +56,11 @@ def step(model: str) -> str:
     return f"step at batch 64, context 1k, {model}"
 
 
+def parity(family: str) -> str:
+    """Name a number of tokens; transformers' name of a family."""
+    return f"{PARITY}, {family}"
+
+
 def idle(model: str) -> str:
     """Name the time in which nothing runs."""
     return f"GPU idle between decode steps, {model}"
@@ -67,6 +71,8 @@ def single(model: str) -> str:
     return f"single stream, per token, {model}"
 
 
+THROUGHPUT_MODELS = ("qwen3-0.6b", "llama-3.1-8b")
+"""Those that are asked the whole benchmark."""
 BESIDE_MODELS = ("qwen3-0.6b", "llama-3.2-1b", "llama-3.1-8b")
 """Those that are measured in turn with a peer."""
 

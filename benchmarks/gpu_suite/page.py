@@ -26,6 +26,9 @@ def _part_lines(part: Part) -> Iterable[str]:
     for problem in part.problems:
         yield ""
         yield f"**Not whole:** {problem}"
+    for broken in part.broken:
+        yield ""
+        yield f"**Broken:** {broken.name}: {broken.why}"
     for absent in part.absent:
         yield ""
         yield f"{absent.name}: {absent.why}"

@@ -26,6 +26,17 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
+class Broken:
+    """Figures that could not be taken though they should have been, and why."""
+
+    name: str
+    why: str
+
+
+Found = Figure | Absent | Broken
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """What one part of the suite found, and on what."""
 
@@ -36,6 +47,17 @@ class Part:
     problems: tuple[str, ...] = ()
     """Why it is not whole: empty where it is."""
     absent: tuple[Absent, ...] = ()
+    broken: tuple[Broken, ...] = ()
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        """All that it tried."""
+        return (*self.figures, *self.absent, *self.broken)
+
+    @property
+    def is_whole(self) -> bool:
+        """All that it should have was taken."""
+        return not self.problems and not self.broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +109,7 @@ def from_json(found: Mapping[str, Any]) -> Record:
             figures=tuple(Figure(**figure) for figure in part["figures"]),
             problems=tuple(part["problems"]),
             absent=tuple(Absent(**absent) for absent in part.get("absent", ())),
+            broken=tuple(Broken(**broken) for broken in part.get("broken", ())),
         )
         for part in found["parts"]
     )

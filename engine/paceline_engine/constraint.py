@@ -7,6 +7,7 @@ import numpy as np
 
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]
 """A bit per token of the vocabulary, lowest bit first."""
+_BITS = 32
 
 
 class Constraint(Protocol):
@@ -18,3 +19,13 @@ class Constraint(Protocol):
         Raises `ValueError`, in words for a client, when that takes more work than it may.
         """
         ...
+
+
+def num_words(vocab_size: int) -> int:
+    """32-bit words that hold a bit per token."""
+    return -(-vocab_size // _BITS)
+
+
+def no_words(rows: int, vocab_size: int) -> Words:  # [rows, words]
+    """No token allowed in any row."""
+    return np.zeros((rows, num_words(vocab_size)), dtype=np.uint32)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from paceline_engine.constraint import Words
@@ -29,7 +28,6 @@ _LIMITS = LLParserLimits(
 )
 _MOST_COMPILING_S = 5.0
 _MOST_MASK_S = 0.05
-_BITS = 32
 # Endless space between JSON's tokens is valid JSON, and what small models fall into.
 _JSON_SPACE = r"[\x20\x0A\x09]{0,32}"
 
@@ -115,16 +113,6 @@ class Grammars:
             except (OSError, ValueError) as error:
                 raise GrammarError(f"not with this model's tokenizer: {error}") from error
         return self._tokenizer
-
-
-def num_words(vocab_size: int) -> int:
-    """32-bit words that hold a bit per token."""
-    return -(-vocab_size // _BITS)
-
-
-def no_words(rows: int, vocab_size: int) -> Words:  # [rows, words]
-    """No token allowed in any row."""
-    return np.zeros((rows, num_words(vocab_size)), dtype=np.uint32)
 
 
 def _source(grammar: Grammar) -> str:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.compiling import Compiled, Compiling
-from paceline_engine.grammar import GrammarError, Grammars, no_words
+from paceline_engine.constraint import no_words
+from paceline_engine.grammar import GrammarError, Grammars
 from paceline_engine.wire import Grammar, Sampling, Submit
 from paceline_testing.byte_tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer, write_tokenizer
 

@@ -8,26 +8,29 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from triton.runtime.errors import OutOfResources
 
-from gpu_suite import names
-from gpu_suite.__main__ import run_part
+import paceline_kernels
+from gpu_suite import child, names, on_device
 from gpu_suite.candidates import Question, questions
-from gpu_suite.correctness import counted, marked
+from gpu_suite.correctness import counted, files_on_device
 from gpu_suite.gaps import between_steps, gaps
 from gpu_suite.kernel_times import even, skewed
-from gpu_suite.machine import Machine
+from gpu_suite.machine import DeviceLostError, Machine
 from gpu_suite.page import DRY, page_of, shown
-from gpu_suite.record import Figure, Part, Record, from_json, merged, to_json
+from gpu_suite.parts import LOST, TIME_IS_UP, UNFINISHED, run_part, tried
+from gpu_suite.record import Broken, Figure, Found, Part, Record, from_json, merged, to_json
 from gpu_suite.shapes import CONFIGS, RandomTensors
 from gpu_suite.targets import TARGETS, Target, judged
 from gpu_suite.tuning import Timed, counts, figure_of
 from paceline_engine.model.families import from_hugging_face
 from paceline_kernels.tuned import SPACES, Gpu, read_table, shipped_table
 from paceline_testing.clock import ManualClock
+from paceline_testing.waiting import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -84,7 +87,8 @@ def test_a_part_replaces_its_former_self_alone() -> None:
 def test_a_record_survives_its_file() -> None:
     """Whole parts and broken ones."""
     whole = a_part("engine", Figure("b", 2.5, "ms", "a note"))
-    record = merged(Record(), [whole, replace(a_part("peer"), problems=("it broke",))])
+    broken = replace(a_part("peer"), problems=("it broke",), broken=(Broken("a", "so"),))
+    record = merged(Record(), [whole, broken])
 
     assert from_json(json.loads(json.dumps(to_json(record)))) == record
 
@@ -169,6 +173,96 @@ def test_what_was_measured_before_a_failure_stays() -> None:
     assert part.problems == ("ValueError: the kernel is wrong",)
 
 
+def test_what_breaks_alone_leaves_the_rest_to_be_measured() -> None:
+    """One kernel in fifty that does not compile must not cost the other figures."""
+
+    def breaks() -> Iterator[Found]:
+        yield Figure("a", 1, "ms")
+        raise ValueError("it\ndoes not compile")
+
+    def measure(machine: Machine) -> Iterator[Found]:
+        yield from tried("b", breaks, machine)
+        yield Figure("c", 1, "ms")
+
+    part = run_part("kernels", measure, MACHINE, deadline=10.0, clock=ManualClock(0.0))
+
+    assert [figure.name for figure in part.figures] == ["a", "c"]
+    assert part.broken == (Broken("b", "ValueError: it does not compile"),)
+    assert not part.problems
+    assert not part.is_whole
+    assert "**Broken:** b: ValueError: it does not compile" in page_of(
+        merged(Record(), [part]), is_dry=False
+    )
+
+
+def test_a_lost_device_ends_the_process_and_not_the_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After an illegal access all calls fail: the next process leaves out what led to it."""
+    kept: list[Part] = []
+
+    def wild() -> Iterator[Found]:
+        yield from ()
+        raise RuntimeError("an illegal memory access was encountered")
+
+    def measure(machine: Machine) -> Iterator[Found]:
+        if not machine.passed:
+            yield Figure("a", 1, "ms")
+            yield from tried("b", wild, machine)
+        yield Figure("c", 1, "ms")
+
+    def is_dead(_machine: Machine) -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(Machine, "wait", is_dead)
+    first = run_part("kernels", measure, MACHINE, 10.0, clock=ManualClock(0.0), keep=kept.append)
+    second = run_part(
+        "kernels",
+        measure,
+        replace(MACHINE, passed=frozenset(one.name for one in first.found)),
+        deadline=10.0,
+        clock=ManualClock(0.0),
+        before=first,
+    )
+
+    assert LOST in first.problems
+    assert kept[-1].broken[0].name == "b"
+    assert [figure.name for figure in second.figures] == ["a", "c"]
+    assert [one.name for one in second.broken] == ["b"]
+    assert not second.problems
+
+
+def test_a_device_that_lives_is_not_lost() -> None:
+    """An error of the host alone."""
+    MACHINE.require_alive(ValueError("wrong"))
+    with pytest.raises(DeviceLostError, match="wrong; then"):
+        Lost(is_dry=True).require_alive(ValueError("wrong"))
+
+
+class Lost(Machine):
+    """All that is asked of it fails."""
+
+    def wait(self) -> None:
+        raise RuntimeError("CUDA error")
+
+
+def test_what_there_is_is_kept_after_each_figure() -> None:
+    """A machine may be taken away at any time: till its end a part says that it has none."""
+    kept: list[Part] = []
+
+    def measure(_machine: Machine) -> Iterator[Found]:
+        yield Figure("a", 1, "ms")
+        yield Figure("b", 1, "ms")
+
+    part = run_part(
+        "engine", measure, MACHINE, deadline=10.0, clock=ManualClock(0.0), keep=kept.append
+    )
+
+    assert [len(one.figures) for one in kept] == [1, 2]
+    assert all(one.problems == (UNFINISHED,) for one in kept)
+    assert not part.problems
+
+
 def test_no_figure_is_begun_when_time_is_up() -> None:
     """A machine that is lent is given back in time."""
     clock = ManualClock()
@@ -182,7 +276,47 @@ def test_no_figure_is_begun_when_time_is_up() -> None:
 
     assert [figure.name for figure in part.figures] == ["a", "b"]
     assert part.seconds == 12.0
-    assert "time was up" in part.problems[0]
+    assert part.problems == (TIME_IS_UP,)
+
+
+def test_a_part_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    """A process of a peer that stayed would hold the GPU's memory."""
+    pid = tmp_path / "pid"
+    script = (
+        "import subprocess, sys, time; from pathlib import Path\n"
+        "grandchild = subprocess.Popen(['sleep', '600'])\n"
+        "fresh = Path(sys.argv[1] + '.new'); fresh.write_text(str(grandchild.pid))\n"
+        "fresh.rename(sys.argv[1])\n"
+        "time.sleep(600)"
+    )
+
+    def wait_until_begun(_process: Any, timeout: float) -> int:
+        assert timeout == 480
+        wait_until(pid.exists)
+        raise subprocess.TimeoutExpired("", timeout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child, "_wait", wait_until_begun)
+        why = child.run([sys.executable, "-c", script, str(pid)], 480)
+
+    assert why == "it was stopped after 480 s"
+    wait_until(lambda: not is_running(int(pid.read_text())))
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended may still be in the table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_part_whose_process_dies_says_how() -> None:
+    """A crash of a driver raises nothing that could be caught."""
+    assert child.run([sys.executable, "-c", "raise SystemExit(3)"], 60) == (
+        "its process ended with status 3"
+    )
+    assert not child.run([sys.executable, "-c", ""], 60)
 
 
 H200 = Gpu("NVIDIA H200", (9, 0))
@@ -275,26 +409,47 @@ def test_pytests_last_line_is_counted() -> None:
         "failed": 1,
         "passed": 20,
         "skipped": 3,
-        "errors": 2,
+        "error": 2,
     }
     assert counted("") == {}
 
 
 def test_every_file_with_tests_that_need_a_gpu_is_run() -> None:
-    """As pytest itself finds them in this folder."""
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu", str(HERE)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    found = {line.partition("::")[0] for line in run.stdout.splitlines() if "::" in line}
+    """Each kernel has one that names it, and the engine's own tests of a GPU are among them."""
+    files = files_on_device()
+    texts = {file: (ROOT / file).read_text() for file in files}
+    kernels = [file for file in files if file.startswith("tests/kernels")]
 
-    assert found
-    assert found <= {str(Path(file).relative_to(ROOT)) for file in marked()}
+    for op in paceline_kernels.__all__:
+        assert any(op in texts[file] for file in kernels), op
+    marked = {
+        str(file.relative_to(ROOT))
+        for folder in ("engine", "kernels")
+        for file in (ROOT / "tests" / folder).rglob("test_*.py")
+        if "@pytest.mark.gpu" in file.read_text() and file != Path(__file__)
+    }
+    assert len(marked) >= 3
+    assert marked <= set(files)
+
+
+def test_only_tests_that_take_the_device_are_run() -> None:
+    """On a lent GPU no minute goes to what a CPU shows."""
+    left_out: list[Any] = []
+
+    def deselected(items: list[Any]) -> None:
+        left_out.extend(items)
+
+    config: Any = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=deselected))
+    by_device, by_mark, neither = (
+        SimpleNamespace(fixturenames=fixtures, get_closest_marker={"gpu": mark}.get)
+        for fixtures, mark in ((["device"], None), ([], "gpu"), (["tmp_path"], None))
+    )
+    items: list[Any] = [by_device, neither, by_mark]
+
+    on_device.pytest_collection_modifyitems(config, items)
+
+    assert items == [by_device, by_mark]
+    assert left_out == [neither]
 
 
 # Parameters of the published checkpoints.
@@ -325,14 +480,35 @@ def test_random_tensors_have_the_shapes_that_the_loader_asks_for() -> None:
     assert tensors.read("model.norm.weight").shape == (896,)
 
 
+# What comes with torch, triton and transformers is there on a machine for numbers; these are not.
+HIDE = """
+import sys
+
+HIDDEN = {"gguf", "llguidance", "msgspec", "pydantic", "pydantic_settings", "zmq"}
+
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Hide())
+"""
+
+
 def test_a_dry_part_is_merged_into_a_dry_record_alone(tmp_path: Path) -> None:
-    """One of the parts, as a person runs it: an engine whose limits change under load."""
+    """One of the parts, as a person runs it where nothing more than the three is installed.
+
+    An engine whose limits change under load.
+    """
+    (tmp_path / "sitecustomize.py").write_text(HIDE)
     stale = {"dry_run": False, **to_json(merged(Record(), [a_part("kernels")]))}
     (tmp_path / "gpu.json").write_text(json.dumps(stale))
 
     run = subprocess.run(
         [sys.executable, "-m", "gpu_suite", "--dry", "--part", "limits", "--results", tmp_path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         cwd=ROOT / "benchmarks",
         capture_output=True,
         text=True,
@@ -343,6 +519,9 @@ def test_a_dry_part_is_merged_into_a_dry_record_alone(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     record = from_json(json.loads((tmp_path / "gpu.json").read_text()))
     assert list(record.parts) == ["limits"]
+    assert record.parts["limits"].machine["stood in for"] == (
+        "msgspec and pydantic and pydantic_settings"
+    )
     assert (record.value(names.LOST), record.value(names.LEAKED)) == (0, 0)
     page = (tmp_path / "gpu.md").read_text()
     assert DRY in page

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpu_suite import names, vllm_peer
-from gpu_suite.__main__ import run_part
 from gpu_suite.machine import Machine
 from gpu_suite.page import page_of
+from gpu_suite.parts import run_part
 from gpu_suite.record import Absent, Figure, Part, Record, from_json, merged, to_json
 from gpu_suite.shapes import published
 from gpu_suite.targets import judged

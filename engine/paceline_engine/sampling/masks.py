@@ -11,9 +11,8 @@ import numpy as np
 from torch import Tensor
 
 import paceline_kernels
-from paceline_engine.constraint import Constraint, Words
+from paceline_engine.constraint import Constraint, Words, no_words
 from paceline_engine.errors import BadConstraint
-from paceline_engine.grammar import no_words
 from paceline_engine.request import Request
 from paceline_engine.running.to_device import to_device
 
