@@ -8,8 +8,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from paceline_engine.running.prefill_attention import Cache, Chunk, Prompts, Scores
-from paceline_engine.running.sdpa_prefill import SdpaPrefill
+from paceline_engine.running.prefill.attention import Cache, Chunk, Prompts, Scores
+from paceline_engine.running.prefill.sdpa import SdpaPrefill
 from paceline_kernels.activation import kernel as activation
 from paceline_kernels.activation import reference_gelu_tanh_mul, reference_silu_mul
 from paceline_kernels.checks import Exponents

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.model.config import ModelConfig, Rope
-from paceline_engine.running.prefill_attention import (
+from paceline_engine.running.prefill.attention import (
     Cache,
     Chunk,
     PagedPrefill,
@@ -20,8 +20,8 @@ from paceline_engine.running.prefill_attention import (
     Prompts,
     Scores,
 )
-from paceline_engine.running.prefill_choice import PrefillChoice, choose
-from paceline_engine.running.sdpa_prefill import SdpaPrefill
+from paceline_engine.running.prefill.choice import PrefillChoice, choose
+from paceline_engine.running.prefill.sdpa import SdpaPrefill
 from paceline_engine.settings import Settings
 from paceline_kernels.fp8 import quantize_heads
 from paceline_kernels.prefill_attention import reference_paged_prefill_attention

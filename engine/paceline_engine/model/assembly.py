@@ -26,8 +26,8 @@ from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.host_tables import HostTables
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.ops import ops_for
-from paceline_engine.running.prefill_attention import Cache
-from paceline_engine.running.prefill_choice import PrefillChoice, choose
+from paceline_engine.running.prefill.attention import Cache
+from paceline_engine.running.prefill.choice import PrefillChoice, choose
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.step_tensors import RowTables

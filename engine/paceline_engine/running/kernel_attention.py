@@ -8,14 +8,14 @@ from torch import Tensor
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.layers.rotary import Rotations
-from paceline_engine.running.prefill_attention import (
+from paceline_engine.running.prefill.attention import (
     Cache,
     Chunk,
     PrefillAttention,
     Prompts,
     Scores,
 )
-from paceline_engine.running.prefill_choice import PrefillChoice
+from paceline_engine.running.prefill.choice import PrefillChoice
 from paceline_engine.running.step_tensors import StepTensors
 from paceline_kernels import paged_decode_attention, rope_and_store_kv
 

@@ -11,7 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from paceline_engine.running.prefill_attention import Cache, Chunk, Prompts, Scores
+from paceline_engine.running.prefill.attention import (
+    Cache,
+    Chunk,
+    Prompts,
+    RefusedError,
+    Scores,
+)
 
 # Without them torch would fall back to one that writes all scores to memory.
 _FAST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
@@ -21,10 +27,11 @@ class SdpaPrefill:
     """Implements `PrefillAttention`: one call a prompt."""
 
     name = "sdpa"
+    needs = "a layer without a window, a soft cap or FP8"
 
     def serves(self, chunks: tuple[Chunk, ...]) -> bool:
         """Whole prompts: where some of a context lies in other blocks alone, ours is asked."""
-        return all(chunk.tokens == chunk.context for chunk in chunks)
+        return all(chunk.is_whole for chunk in chunks)
 
     def serves_layer(self, cache: Cache, scores: Scores) -> bool:
         """Neither windows, nor soft caps, nor FP8: torch has none of them in its fast ones."""
@@ -32,7 +39,7 @@ class SdpaPrefill:
         return is_plain and cache.exponents is None
 
     def __call__(self, q: Tensor, cache: Cache, prompts: Prompts, scores: Scores) -> Tensor:
-        """Attend. Raises RuntimeError on a GPU where torch has no fast one for such heads."""
+        """See `PrefillAttention`."""
         blocks, offsets = prompts.places
         k, v = cache.keys[blocks, offsets], cache.values[blocks, offsets]  # [T, kv heads, size]
         out = torch.zeros_like(q)
@@ -40,17 +47,26 @@ class SdpaPrefill:
         with _fast_ones(q):
             for tokens, _ in prompts.chunks:
                 rows = slice(start, start + tokens)
-                attended = functional.scaled_dot_product_attention(
-                    _heads_first(q[rows]),
-                    _heads_first(k[rows]),
-                    _heads_first(v[rows]),
-                    is_causal=True,
-                    scale=scores.scale,
-                    enable_gqa=q.shape[1] != k.shape[1],
-                )  # [1, heads, tokens, size]
-                out[rows] = attended[0].transpose(0, 1)
+                out[rows] = _attend(q[rows], k[rows], v[rows], scores.scale)
                 start += tokens
         return out
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:  # all [tokens, heads, size]
+    try:
+        attended = functional.scaled_dot_product_attention(
+            _heads_first(q),
+            _heads_first(k),
+            _heads_first(v),
+            is_causal=True,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )  # [1, heads, tokens, size]
+    except RuntimeError as error:
+        if "No available kernel" in str(error):
+            raise RefusedError("torch has no fast attention for such heads here") from error
+        raise
+    return attended[0].transpose(0, 1)
 
 
 def _heads_first(x: Tensor) -> Tensor:  # [tokens, heads, size] -> [1, heads, tokens, size]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.model.config import ModelConfig
-from paceline_engine.running.prefill_attention import (
+from paceline_engine.running.prefill.attention import (
     Cache,
     Chunk,
     PagedPrefill,
@@ -18,7 +18,7 @@ from paceline_engine.running.prefill_attention import (
     Prompts,
     Scores,
 )
-from paceline_engine.running.sdpa_prefill import SdpaPrefill
+from paceline_engine.running.prefill.sdpa import SdpaPrefill
 from paceline_engine.settings import PrefillSetting
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -10,6 +10,10 @@ from paceline_kernels import paged_prefill_attention
 from paceline_kernels.checks import Exponents
 
 
+class RefusedError(Exception):
+    """A back end says that it cannot serve here: it is not installed, or has no such kernel."""
+
+
 class Chunk(NamedTuple):
     """What a step computes of one prompt, as the host knows it."""
 
@@ -17,10 +21,15 @@ class Chunk(NamedTuple):
     context: int
     """Tokens with those before the chunk."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Nothing lies before it."""
+        return self.tokens == self.context
+
 
 @dataclass(frozen=True)
 class Prompts:
-    """The chunks of a step, P of T tokens; every layer has the same."""
+    """The chunks of a step, P of T tokens; every layer has the same, in one object."""
 
     chunks: tuple[Chunk, ...]  # [P]
     block_table: Tensor  # [P, blocks]
@@ -29,10 +38,15 @@ class Prompts:
     slots: Tensor  # [T]: where each token's k and v lie
     block_size: int
 
+    @property
+    def num_tokens(self) -> int:
+        """T, without what pads the step."""
+        return sum(chunk.tokens for chunk in self.chunks)
+
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
         """Block and offset of each token of a chunk; what pads the step has none."""
-        slots = self.slots[: sum(chunk.tokens for chunk in self.chunks)]
+        slots = self.slots[: self.num_tokens]
         return slots // self.block_size, slots % self.block_size
 
 
@@ -58,7 +72,15 @@ class Scores:
 class PrefillAttention(Protocol):
     """Attends from each token of the chunks to itself and all before it."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As the settings and the log call it."""
+        ...
+
+    @property
+    def needs(self) -> str:
+        """What a layer must be like, in words: for who asked for it in vain."""
+        ...
 
     def serves(self, chunks: tuple[Chunk, ...]) -> bool:
         """Whether it can attend for such chunks."""
@@ -75,7 +97,11 @@ class PrefillAttention(Protocol):
         prompts: Prompts,
         scores: Scores,
     ) -> Tensor:  # as q
-        """Attend; what pads the step gets zeros."""
+        """Attend; what pads the step gets zeros.
+
+        What is worked out of a step's prompts may be kept for its other layers, which bring the
+        same object. Raises RefusedError where there is no kernel for such heads.
+        """
         ...
 
 
@@ -83,6 +109,7 @@ class PagedPrefill:
     """Our kernel: every chunk and every layer."""
 
     name = "triton"
+    needs = "any layer"
 
     def serves(self, chunks: tuple[Chunk, ...]) -> bool:  # noqa: ARG002 - it serves any
         """See `PrefillAttention`."""
