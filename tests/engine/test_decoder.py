@@ -23,9 +23,9 @@ from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.native_attention import NativeAttention
 from paceline_engine.running.ops import CpuOps, KernelOps
 from paceline_engine.running.prefill.choice import PrefillChoice
+from paceline_engine.running.prefill.sdpa import SdpaPrefill
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
-from paceline_engine.running.prefill.sdpa import SdpaPrefill
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.wire import Sampling

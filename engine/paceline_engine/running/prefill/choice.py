@@ -1,54 +1,54 @@
 """Which back end attends for a step's prompts: what was measured at start, or what was set."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median
+from itertools import chain
 
 import torch
-from torch import Tensor
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.running.prefill import timing
 from paceline_engine.running.prefill.attention import (
     Cache,
     Chunk,
     PagedPrefill,
     PrefillAttention,
-    Prompts,
+    RefusedError,
     Scores,
 )
-from paceline_engine.running.prefill.sdpa import SdpaPrefill
+from paceline_engine.running.prefill.guarded import GuardedPrefill
+from paceline_engine.running.prefill.offers import Offer, Offers, offers
+from paceline_engine.running.prefill.scratch import Scratch, Step
+from paceline_engine.running.prefill.timing import SecondsOf
+from paceline_engine.running.prefill.trial import Fault, fault_of, trial_steps
 from paceline_engine.settings import PrefillSetting
 
-LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Of prompts that are measured: classes, each up to the next."""
-STEP_TOKENS = 2048
-"""In a measured step: shorter prompts come together, as they do in a step."""
-WORTH_IT = 0.95
-"""Of our own kernel's time: less gain is noise."""
-_REPEATS = 5
-_PROBE_TOKENS = 16
-
-SecondsOf = Callable[[Callable[[], object]], float]
+ByLength = Mapping[int, PrefillAttention]
+"""By the shortest mean length of a step's chunks from which one serves."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChoice:
-    """Another back end for some lengths of prompts, ours for all else."""
+    """Other back ends for some lengths of chunks, ours for all else."""
 
-    by_length: Mapping[int, PrefillAttention] = field(default_factory=dict)
-    """By the shortest mean length of a step's prompts from which it serves."""
+    whole: ByLength = field(default_factory=dict)
+    """Of steps whose prompts are all computed from their first token."""
+    later: ByLength = field(default_factory=dict)
+    """Of steps with a chunk behind a context: a cached prefix, or the prompt's first chunks."""
     ours: PrefillAttention = field(default_factory=PagedPrefill)
 
     def of_step(self, chunks: tuple[Chunk, ...]) -> PrefillAttention:
-        """Choose by the mean length of the prompts, among those that can serve them."""
+        """Choose by the mean length of the chunks, among those that can serve them."""
         if not chunks:
             return self.ours
+        by_length = self.whole if all(chunk.is_whole for chunk in chunks) else self.later
         mean = sum(chunk.tokens for chunk in chunks) / len(chunks)
-        least = max((length for length in self.by_length if length <= mean), default=None)
-        found = self.ours if least is None else self.by_length[least]
+        least = max((length for length in by_length if length <= mean), default=None)
+        found = self.ours if least is None else by_length[least]
         return found if found.serves(chunks) else self.ours
 
 
@@ -58,106 +58,143 @@ def choose(
     cache: Cache,
     max_tokens: int,
     *,
-    seconds_of: SecondsOf | None = None,
+    others: Offers | None = None,
+    ours: PrefillAttention | None = None,
+    seconds_of: SecondsOf = timing.on_device,
 ) -> PrefillChoice:
     """Decide for a model's layers, on the device of its cache; measured where it is `auto`.
 
-    `max_tokens` is the longest prompt of a step. Nothing is written to the cache. Raises
-    BadSettings where `sdpa` is set and serves no layer, or torch has none for such heads.
+    `max_tokens` is the longest chunk of a step. The cache is not touched: what is tried and
+    measured has one of its own, for as long as this runs. Raises BadSettings where one is set that
+    is not installed, serves no layer, or is not right.
     """
-    other = SdpaPrefill()
-    layers = (Scores(config.score_scale, w, config.attention_softcap) for w in set(config.windows))
-    scores = next((one for one in layers if other.serves_layer(cache, one)), None)
-    if setting == "sdpa":
-        _require(other, config, cache, scores)
-        return PrefillChoice({0: other})
-    if setting == "triton" or scores is None:
-        return PrefillChoice()
-    return _measured(
-        other, config, cache, scores, max_tokens=max_tokens, seconds_of=seconds_of or _on_device
+    ours = ours or PagedPrefill()
+    if setting == "triton":
+        return PrefillChoice(ours=ours)
+    others = offers(compiles=setting != "auto") if others is None else others
+    layers = Counter(
+        Scores(config.score_scale, window, config.attention_softcap) for window in config.windows
     )
+    model = _Model(config, cache, layers, max_tokens)
+    if setting != "auto":
+        other = GuardedPrefill(_required(setting, others[setting], ours, model), ours)
+        return PrefillChoice({0: other}, {0: other}, ours)
+    right = _right(others, ours, model)
+    return _measured(right, ours, model, seconds_of) if right else PrefillChoice(ours=ours)
 
 
-def _require(
-    other: PrefillAttention, config: ModelConfig, cache: Cache, scores: Scores | None
-) -> None:
-    if scores is None:
-        raise BadSettings(
-            "PACELINE_ENGINE_PREFILL_ATTENTION is sdpa, but every layer of the model has a window "
-            "or a soft cap, which torch's fast attention has not got."
-        )
-    prompts, q = _step(config, cache, 1, _PROBE_TOKENS)
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What the back ends are to serve."""
+
+    config: ModelConfig
+    cache: Cache
+    layers: Mapping[Scores, int]
+    """Each kind of layer, and how many there are."""
+    max_tokens: int
+
+    def served(self, other: PrefillAttention) -> list[Scores]:
+        return [layer for layer in self.layers if other.serves_layer(self.cache, layer)]
+
+    def scratch(self) -> Scratch:
+        return Scratch(self.cache, self.config.num_q_heads)
+
+    def classes(
+        self, scratch: Scratch, *, is_whole: bool
+    ) -> Iterator[tuple[int, tuple[Chunk, ...]]]:
+        return timing.classes(min(self.max_tokens, scratch.num_tokens), is_whole=is_whole)
+
+
+def _required(name: str, offer: Offer, ours: PrefillAttention, model: _Model) -> PrefillAttention:
     try:
-        other(q, cache, prompts, scores)
-    except RuntimeError as error:
+        other = offer()
+    except RefusedError as refusal:
         raise BadSettings(
-            "PACELINE_ENGINE_PREFILL_ATTENTION is sdpa, but torch has no fast attention here for "
-            f"{config.num_q_heads} heads of {config.head_size} over {config.num_kv_heads} in "
-            f"{str(q.dtype).removeprefix('torch.')}."
-        ) from error
+            f"PACELINE_ENGINE_PREFILL_ATTENTION is {name}, but {refusal}."
+        ) from refusal
+    if not model.served(other):
+        raise BadSettings(
+            f"PACELINE_ENGINE_PREFILL_ATTENTION is {name}, which serves none of the model's "
+            f"layers: it needs {other.needs}."
+        )
+    if (fault := _fault(other, ours, model, model.scratch())) is not None:
+        heads = f"{model.config.num_q_heads} heads of {model.config.head_size}"
+        dtype = str(model.cache.keys.dtype).removeprefix("torch.")
+        raise BadSettings(
+            f"PACELINE_ENGINE_PREFILL_ATTENTION is {name}, but for {heads} over "
+            f"{model.config.num_kv_heads} in {dtype} it is not right: {fault.reason}."
+        )
+    return other
+
+
+def _right(others: Offers, ours: PrefillAttention, model: _Model) -> list[PrefillAttention]:
+    """Of those that are installed and serve some layer: what one sentence each leaves out, is."""
+    right: list[PrefillAttention] = []
+    for name, offer in others.items():
+        try:
+            other = offer()
+        except RefusedError as refusal:
+            _log.info("prompts without %s: %s", name, refusal)
+            continue
+        if not model.served(other):
+            _log.info("prompts without %s: it needs %s", name, other.needs)
+            continue
+        fault = _fault(other, ours, model, model.scratch())
+        if fault is None:
+            right.append(other)
+        else:
+            _log.log(fault.level, "prompts without %s: %s", name, fault.reason)
+    return right
+
+
+def _fault(
+    other: PrefillAttention, ours: PrefillAttention, model: _Model, scratch: Scratch
+) -> Fault | None:
+    """Try it on each kind of layer, also at the sizes that are measured."""
+
+    def measured() -> Iterator[Step]:
+        for is_whole in (True, False):
+            for _, chunks in model.classes(scratch, is_whole=is_whole):
+                if other.serves(chunks):
+                    yield scratch.step(chunks)
+
+    windows = [layer.window for layer in model.layers]
+    for layer in model.served(other):
+        steps = chain(trial_steps(scratch, other, windows), measured())
+        if (fault := fault_of(other, ours, steps, layer)) is not None:
+            return fault
+    return None
 
 
 def _measured(
-    other: PrefillAttention,
-    config: ModelConfig,
-    cache: Cache,
-    scores: Scores,
-    *,
-    max_tokens: int,
+    others: list[PrefillAttention],
+    ours: PrefillAttention,
+    model: _Model,
     seconds_of: SecondsOf,
 ) -> PrefillChoice:
-    ours = PagedPrefill()
-    by_length: dict[int, PrefillAttention] = {}
-    most = min(max_tokens, cache.keys.shape[0] * cache.keys.shape[1])
-    for length in (length for length in LENGTHS if length <= most):
-        prompts, q = _step(config, cache, max(1, min(STEP_TOKENS, most) // length), length)
+    scratch = model.scratch()
+    guarded = {other.name: GuardedPrefill(other, ours) for other in others}
 
-        def run(back_end: PrefillAttention, q: Tensor = q, prompts: Prompts = prompts) -> float:
-            return seconds_of(lambda: back_end(q, cache, prompts, scores))
+    def by_length(*, is_whole: bool) -> ByLength:
+        found: dict[int, PrefillAttention] = {}
+        for length, chunks in model.classes(scratch, is_whole=is_whole):
+            serving = [other for other in others if other.serves(chunks)]
+            if not serving:
+                break
+            step = scratch.step(chunks)
+            times = {
+                one.name: timing.times_of(one, step, model.layers, seconds_of)
+                for one in (ours, *serving)
+            }
+            name = timing.fastest(times.pop(ours.name), times, model.layers)
+            found[length] = ours if name is None else guarded[name]
+        kind = "whole prompts" if is_whole else "later chunks"
+        shown = ", ".join(f"{length} {one.name}" for length, one in found.items())
+        _log.info("%s by length: %s", kind, shown or ours.name)
+        return found
 
-        try:
-            is_worth_it = run(other) < WORTH_IT * run(ours)
-        except RuntimeError as error:  # torch has none for these heads: nothing is lost
-            _log.info("prompts by %s: %s", ours.name, str(error).partition("\n")[0])
-            return PrefillChoice()
-        by_length[length] = other if is_worth_it else ours
-    found = [str(length) for length, back_end in by_length.items() if back_end is other]
-    _log.info("prompts by %s, from lengths of: %s", other.name, ", ".join(found) or "none")
-    return PrefillChoice(by_length)
-
-
-def _step(config: ModelConfig, cache: Cache, count: int, length: int) -> tuple[Prompts, Tensor]:
-    """Make prompts over the first blocks of the cache, whatever lies there, and their queries."""
-    device, block_size = cache.keys.device, cache.keys.shape[1]
-    num_blocks = -(-length // block_size)
-    table = torch.arange(count * num_blocks, dtype=torch.int32, device=device)
-    table = (table % len(cache.keys)).view(count, num_blocks)
-    lens = torch.full((count,), length, dtype=torch.int32, device=device)
-    starts = torch.arange(count + 1, dtype=torch.int32, device=device) * length
-    token = torch.arange(length, device=device)
-    slots = table[:, token // block_size].long() * block_size + token % block_size
-    prompts = Prompts(
-        (Chunk(length, length),) * count, table, starts, lens, slots.flatten(), block_size
-    )
-    q = torch.zeros(
-        count * length,
-        config.num_q_heads,
-        config.head_size,
-        dtype=cache.keys.dtype,
-        device=device,
-    )
-    return prompts, q
-
-
-def _on_device(run: Callable[[], object]) -> float:
-    """Median time of a call on the GPU, behind one that compiles and warms up."""
-    run()
-    times_ms: list[float] = []
-    for _ in range(_REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times_ms.append(start.elapsed_time(end))
-    return median(times_ms) / 1e3
+    choice = PrefillChoice(by_length(is_whole=True), by_length(is_whole=False), ours)
+    if model.cache.keys.is_cuda:
+        del scratch
+        torch.cuda.empty_cache()
+    return choice

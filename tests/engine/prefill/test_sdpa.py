@@ -1,0 +1,75 @@
+"""Torch's own attention for whole prompts, beside the reference."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from paceline_engine.running.prefill.attention import Cache, Chunk, RefusedError, Scores
+from paceline_engine.running.prefill.choice import PrefillChoice
+from paceline_engine.running.prefill.sdpa import SdpaPrefill
+from paceline_kernels.fp8 import quantize_heads
+from paceline_testing.prefill import a_cache, attended, prompts_of, some_queries
+
+TORCHS = SdpaPrefill()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    num_kv=st.integers(1, 3),
+    group=st.integers(1, 5),
+    size=st.sampled_from([8, 16, 20, 64]),
+    padding=st.integers(0, 3),
+)
+def test_torchs_attention_is_the_reference(
+    lengths: list[int], num_kv: int, group: int, size: int, padding: int
+) -> None:
+    """Whatever the heads share, however the prompts lie: in float64, to the last digits."""
+    cache = a_cache(60, num_kv, size, torch.float64)
+    prompts = prompts_of([(length, length) for length in lengths], 60, padding)
+    q = some_queries(sum(lengths) + padding, num_kv * group, size, torch.float64)
+
+    seen = TORCHS(q, cache, prompts, Scores(0.3))
+
+    wanted = attended(q, cache, prompts, Scores(0.3))
+    torch.testing.assert_close(seen, wanted, atol=1e-12, rtol=1e-10)
+
+
+def test_it_serves_whole_prompts_alone() -> None:
+    """A chunk behind a shared prefix, or behind the prompt's first chunk, is ours."""
+    choice = PrefillChoice({0: TORCHS}, {0: TORCHS})
+
+    assert choice.of_step((Chunk(7, 7), Chunk(3, 3))) is TORCHS
+    assert choice.of_step((Chunk(7, 7), Chunk(3, 4))) is choice.ours
+
+
+def test_it_serves_neither_windows_nor_caps_nor_fp8() -> None:
+    """Torch's fast ones have none of them, and the slow one writes all scores to memory."""
+    cache = a_cache(4)
+    codes, exponents = quantize_heads(cache.keys)
+
+    assert TORCHS.serves_layer(cache, Scores(1.0))
+    assert not TORCHS.serves_layer(cache, Scores(1.0, window=8))
+    assert not TORCHS.serves_layer(cache, Scores(1.0, softcap=50.0))
+    assert not TORCHS.serves_layer(Cache(codes, codes, (exponents, exponents)), Scores(1.0))
+
+
+@pytest.mark.parametrize(
+    ("says", "is_refusal"),
+    [("No available kernel. Aborting execution.", True), ("CUDA error: unspecified", False)],
+)
+def test_heads_that_no_fast_one_knows_are_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, says: str, is_refusal: bool
+) -> None:
+    """On such a GPU, or in such a type: nothing is wrong. Anything else that torch raises is."""
+
+    def refuses(*_arguments: object, **_options: object) -> None:
+        raise RuntimeError(says)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", refuses)
+    cache, prompts = a_cache(4), prompts_of([(3, 3)], 4)
+
+    with pytest.raises(RefusedError if is_refusal else RuntimeError):
+        TORCHS(some_queries(3, 2, 16, torch.float32), cache, prompts, Scores(1.0))
