@@ -32,7 +32,7 @@ def a_double(name: str, call_s: float | Callable[[int], float] = 1.0, **rest: An
 
 
 def measured(ours: PrefillDouble, *others: PrefillDouble, **options: Any) -> PrefillChoice:
-    given: dict[str, Any] = {"config": CONFIG, "cache": a_cache(), "max_tokens": 600, **options}
+    given: dict[str, Any] = {"config": CONFIG, "cache": a_cache(), "max_tokens": 200, **options}
     return choose(
         "auto",
         given["config"],
@@ -72,10 +72,10 @@ def test_later_chunks_are_a_class_of_their_own() -> None:
 def test_the_fastest_one_serves_each_length() -> None:
     """Among all that are right; a gain of four per cent is noise."""
     ours = a_double("triton", lambda length: 1.0 if length < 512 else 2.0)
-    sdpa = a_double("sdpa", lambda length: {64: 1.1, 128: 0.96, 256: 0.95}.get(length, 1.5))
+    sdpa = a_double("sdpa", lambda length: {64: 1.1, 128: 0.96, 256: 0.94}.get(length, 1.5))
     flashinfer = a_double("flashinfer", lambda length: 1.4 if length == 512 else 1.0)
 
-    choice = measured(ours, sdpa, flashinfer)
+    choice = measured(ours, sdpa, flashinfer, max_tokens=600)
 
     assert names(choice.whole) == {64: "triton", 128: "triton", 256: "sdpa", 512: "flashinfer"}
 
@@ -159,7 +159,7 @@ def test_one_that_refuses_or_is_absent_is_left_out_quietly(
     ours = a_double("triton")
     others = {"a": absent, "b": lambda: a_double("b", 0.1, spoil=refuses)}
     choice = choose(
-        "auto", CONFIG, a_cache(), 600, others=others, ours=ours, seconds_of=ours.seconds_of
+        "auto", CONFIG, a_cache(), 200, others=others, ours=ours, seconds_of=ours.seconds_of
     )
 
     assert choice == PrefillChoice(ours=ours)
@@ -178,8 +178,8 @@ def test_what_is_set_is_not_measured(windows: tuple[int | None, ...]) -> None:
     """It is tried all the same."""
     config = replace(CONFIG, windows=windows)
 
-    assert not choose("triton", config, a_cache(), 600, seconds_of=never).whole
-    choice = choose("sdpa", config, a_cache(), 600, seconds_of=never)
+    assert not choose("triton", config, a_cache(), 200, seconds_of=never).whole
+    choice = choose("sdpa", config, a_cache(), 200, seconds_of=never)
     assert choice.of_step((Chunk(1, 1),)).name == "sdpa"
     assert choice.of_step((Chunk(1, 2),)).name == "triton"
 
@@ -190,9 +190,9 @@ def test_a_model_that_torch_cannot_serve_is_ours_or_refused(changes: dict[str, A
     config = replace(CONFIG, **changes)
     torchs = {"sdpa": SdpaPrefill}
 
-    assert not choose("auto", config, a_cache(), 600, others=torchs, seconds_of=never).whole
-    with pytest.raises(BadSettings, match=r"is sdpa, which serves none .* without a window, a soft"):
-        choose("sdpa", config, a_cache(), 600)
+    assert not choose("auto", config, a_cache(), 200, others=torchs, seconds_of=never).whole
+    with pytest.raises(BadSettings, match=r"is sdpa, which serves none .* without a window"):
+        choose("sdpa", config, a_cache(), 200)
 
 
 def test_what_is_set_and_wrong_is_refused() -> None:
@@ -202,13 +202,13 @@ def test_what_is_set_and_wrong_is_refused() -> None:
     with pytest.raises(
         BadSettings, match="is sdpa, but for 4 heads of 16 over 2 in float32 it is not right: on"
     ):
-        choose("sdpa", CONFIG, a_cache(), 600, others=wrong)
+        choose("sdpa", CONFIG, a_cache(), 200, others=wrong)
 
 
 def test_what_is_set_and_absent_is_refused() -> None:
     """The sentence names the package."""
     with pytest.raises(BadSettings, match="is flashinfer, but the package flashinfer-python is"):
-        choose("flashinfer", CONFIG, a_cache(), 600)
+        choose("flashinfer", CONFIG, a_cache(), 200)
 
 
 def test_a_cache_in_fp8_is_refused_with_others() -> None:

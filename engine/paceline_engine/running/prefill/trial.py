@@ -58,8 +58,9 @@ def trial_steps(
     for window in filter(None, windows):
         kinds.append(_chunks((24, window + 90), (130, window + 130), (40, max(40, window // 2))))
         kinds.append(_chunks((window + 90, window + 90), (30, 30)))
-    for chunks in kinds:
-        if other.serves(chunks) and max(chunk.context for chunk in chunks) <= scratch.num_tokens:
+    for kind in kinds:
+        chunks = tuple(_at_most(chunk, scratch.num_tokens) for chunk in kind)
+        if other.serves(chunks):
             yield scratch.step(chunks, _PADDING)
 
 
@@ -130,6 +131,10 @@ def _require_alive(device: torch.device, other: PrefillAttention, error: Excepti
 
 def _chunks(*sizes: tuple[int, int]) -> tuple[Chunk, ...]:
     return tuple(Chunk(*size) for size in sizes)
+
+
+def _at_most(chunk: Chunk, num_tokens: int) -> Chunk:
+    return Chunk(min(chunk.tokens, num_tokens), min(chunk.context, num_tokens))
 
 
 def _words(step: Step) -> str:
