@@ -28,6 +28,7 @@ from paceline_engine.model.group import Group
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.launcher import ModelLauncher
+from paceline_engine.running.prefill.offers import set_aside_bytes
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.warm_up import warm_up
 from paceline_engine.sampling.on_device import DeviceSampler
@@ -200,6 +201,8 @@ def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group:
     if _records(settings, device):
         rows, size = settings.max_batch_size, settings.block_size
         step_bytes += memory.graph_bytes(decoder.config, rows, size, dtype)
+    if device.type == "cuda":
+        step_bytes += (1 + len(beside)) * set_aside_bytes(settings.prefill_attention)
     kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
     return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +32,10 @@ def a_double(name: str, call_s: float | Callable[[int], float] = 1.0, **rest: An
     return PrefillDouble(name, CLOCK, takes, **rest)
 
 
+def _same(one: PrefillAttention) -> PrefillAttention:
+    return one
+
+
 def measured(ours: PrefillDouble, *others: PrefillDouble, **options: Any) -> PrefillChoice:
     given: dict[str, Any] = {"config": CONFIG, "cache": a_cache(), "max_tokens": 200, **options}
     return choose(
@@ -38,7 +43,7 @@ def measured(ours: PrefillDouble, *others: PrefillDouble, **options: Any) -> Pre
         given["config"],
         given["cache"],
         given["max_tokens"],
-        others={one.name: lambda one=one: one for one in others},
+        others={one.name: partial(_same, one) for one in others},
         ours=ours,
         seconds_of=ours.seconds_of,
     )
@@ -206,9 +211,13 @@ def test_what_is_set_and_wrong_is_refused() -> None:
 
 
 def test_what_is_set_and_absent_is_refused() -> None:
-    """The sentence names the package."""
-    with pytest.raises(BadSettings, match="is flashinfer, but the package flashinfer-python is"):
-        choose("flashinfer", CONFIG, a_cache(), 200)
+    """The sentence says what is missing."""
+
+    def absent() -> PrefillAttention:
+        raise RefusedError("the package is not installed")
+
+    with pytest.raises(BadSettings, match=r"is flashinfer, but the package is not installed\."):
+        choose("flashinfer", CONFIG, a_cache(), 200, others={"flashinfer": absent})
 
 
 def test_a_cache_in_fp8_is_refused_with_others() -> None:

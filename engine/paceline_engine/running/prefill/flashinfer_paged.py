@@ -27,6 +27,8 @@ from paceline_engine.running.prefill.pages import page_bounds, page_ids
 PACKAGE = "flashinfer"
 WORKSPACE_BYTES = 128 << 20
 """Where contexts that it splits lie in parts; as much as its documentation recommends."""
+KEPT_BYTES = WORKSPACE_BYTES + 2 * (8 << 20)
+"""With the plans of two kinds of layers, 8 MiB each."""
 HEAD_SIZES = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
 

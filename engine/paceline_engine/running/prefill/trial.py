@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.running.prefill.attention import (
@@ -73,7 +74,7 @@ def fault_of(
     """
     for step in steps:
         try:
-            error = _difference(other, ours, step, layer)
+            differs_by = _difference(other, ours, step, layer)
         except RefusedError as refusal:
             return Fault(str(refusal), logging.INFO)
         except Exception as error:  # noqa: BLE001 - whatever it is, ours serves
@@ -81,9 +82,9 @@ def fault_of(
             first_line = str(error).partition("\n")[0]
             return Fault(f"on {_words(step)} it raised {type(error).__name__}: {first_line}")
         limit = tolerance(step.q.dtype)
-        if not error <= limit:  # NaN as well
+        if not differs_by <= limit:  # NaN as well
             return Fault(
-                f"on {_words(step)} a row differs from our kernel's by {error:.2g} of its length, "
+                f"on {_words(step)} a row differs from our kernel's by {differs_by:.2g} of its length, "
                 f"where {limit:.2g} is rounding"
             )
     return None
@@ -113,7 +114,7 @@ def _difference(
 
 def _rows_difference(seen: Tensor, wanted: Tensor) -> Tensor:  # [T, heads, size] -> [T, heads]
     exact = wanted.float()
-    return (seen.float() - exact).norm(dim=-1) / exact.norm(dim=-1)
+    return vector_norm(seen.float() - exact, dim=-1) / vector_norm(exact, dim=-1)
 
 
 def _require_alive(device: torch.device, other: PrefillAttention, error: Exception) -> None:
