@@ -55,8 +55,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
         assert kv_layout == "NHD", "the only one that this double knows"
         assert not use_cuda_graph
         assert backend == "auto"
-        unused = (qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf)
-        unused += (paged_kv_last_page_len_buf, custom_mask_buf, mask_indptr_buf)
+        unused: list[object] = [qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf]
+        unused += [paged_kv_last_page_len_buf, custom_mask_buf, mask_indptr_buf]
         assert all(one is None for one in (*unused, jit_args, jit_kwargs))
         assert not variant_owns_mask
         self.workspace = float_workspace_buffer
@@ -101,8 +101,14 @@ class BatchPrefillWithPagedKVCacheWrapper:
         disable_split_kv: bool = False,
         uniform_q_len: int | None = None,
     ) -> None:
-        unused = (custom_mask, packed_custom_mask, rope_scale, rope_theta, prefix_len_ptr)
-        unused += (token_pos_in_items_ptr, max_item_len_ptr, seq_lens, seq_lens_q, block_tables)
+        unused: list[object] = [
+            custom_mask,
+            packed_custom_mask,
+            rope_scale,
+            rope_theta,
+            prefix_len_ptr,
+        ]
+        unused += [token_pos_in_items_ptr, max_item_len_ptr, seq_lens, seq_lens_q, block_tables]
         lengths = (max_token_per_sequence, max_sequence_kv, fixed_split_size, uniform_q_len)
         assert all(one is None for one in (*unused, *lengths))
         assert not any((use_fp16_qk_reduction, token_pos_in_items_len, disable_split_kv))
@@ -160,8 +166,17 @@ class BatchPrefillWithPagedKVCacheWrapper:
         use_fp16_softmax: bool | None = None,
         uses_spcompress: bool | None = None,
     ) -> Tensor:
-        unused = (q_scale, k_scale, v_scale, lse, enable_pdl, window_left, sinks, kv_cache_sf)
-        unused += (skip_softmax_threshold_scale_factor, use_fp16_softmax, uses_spcompress)
+        unused: list[object] = [
+            q_scale,
+            k_scale,
+            v_scale,
+            lse,
+            enable_pdl,
+            window_left,
+            sinks,
+            kv_cache_sf,
+        ]
+        unused += [skip_softmax_threshold_scale_factor, use_fp16_softmax, uses_spcompress]
         assert all(one is None for one in unused)
         assert not args
         assert not return_lse

@@ -120,7 +120,8 @@ def _plan(planned: _Planned, q: Tensor, cache: Cache, prompts: Prompts, scores: 
         kv_data_type=cache.keys.dtype,
     )
     if q.is_cuda:
-        planned.copied = torch.cuda.current_stream(q.device).record_event()
+        planned.copied = torch.cuda.Event()
+        planned.copied.record(torch.cuda.current_stream(q.device))
     planned.prompts = prompts
 
 

@@ -84,8 +84,8 @@ def fault_of(
         limit = tolerance(step.q.dtype)
         if not differs_by <= limit:  # NaN as well
             return Fault(
-                f"on {_words(step)} a row differs from our kernel's by {differs_by:.2g} of its length, "
-                f"where {limit:.2g} is rounding"
+                f"on {_words(step)} a row differs from our kernel's by {differs_by:.2g} of its "
+                f"length, where {limit:.2g} is rounding"
             )
     return None
 
@@ -114,7 +114,8 @@ def _difference(
 
 def _rows_difference(seen: Tensor, wanted: Tensor) -> Tensor:  # [T, heads, size] -> [T, heads]
     exact = wanted.float()
-    return vector_norm(seen.float() - exact, dim=-1) / vector_norm(exact, dim=-1)
+    share: Tensor = vector_norm(seen.float() - exact, dim=-1) / vector_norm(exact, dim=-1)
+    return share
 
 
 def _require_alive(device: torch.device, other: PrefillAttention, error: Exception) -> None:
