@@ -10,14 +10,8 @@ from msgspec import UnsetType
 
 from paceline_engine.wire import LimitsState, SetLimits
 from paceline_sidecar.errors import Unavailable
-from paceline_sidecar.runtime_api import (
-    ConfigPatch,
-    LimitsAnswer,
-    LimitsPatch,
-    coefficients_of,
-    limits_answer,
-    merged,
-)
+from paceline_sidecar.runtime_answers import LimitsAnswer, limits_answer
+from paceline_sidecar.runtime_patch import ConfigPatch, LimitsPatch, coefficients_of, merged
 from paceline_sidecar.service import Service
 
 Number = TypeVar("Number", int, float)

@@ -5,7 +5,7 @@ import pytest
 
 from paceline_engine.wire import CapacityInfo, EngineLoad, LimitsView, StepModelInfo
 from paceline_operator import telemetry as read
-from paceline_sidecar import runtime_api as written
+from paceline_sidecar import runtime_answers as written
 
 PAIRS = {
     "telemetry": (read.Telemetry, written.TelemetryAnswer),

@@ -11,7 +11,7 @@ from helm_python.chart import Chart
 from paceline_engine import wire
 from paceline_operator import telemetry
 from paceline_operator.memory_map import NAME
-from paceline_sidecar import runtime_api
+from paceline_sidecar import runtime_answers, runtime_patch
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,16 +38,16 @@ def test_the_chart_lets_the_operator_keep_its_memory(watched: list[str]) -> None
 @pytest.mark.parametrize(
     ("read", "written"),
     [
-        (telemetry.Telemetry, runtime_api.TelemetryAnswer),
-        (telemetry.LimitsAnswer, runtime_api.LimitsAnswer),
+        (telemetry.Telemetry, runtime_answers.TelemetryAnswer),
+        (telemetry.LimitsAnswer, runtime_answers.LimitsAnswer),
         (telemetry.LimitValues, wire.LimitsView),
         (telemetry.CapacityValues, wire.CapacityInfo),
         (telemetry.Load, wire.EngineLoad),
         (telemetry.ModelFit, wire.StepModelInfo),
-        (telemetry.EngineInfo, runtime_api.Info),
-        (telemetry.Step, runtime_api.Step),
-        (telemetry.RequestRecord, runtime_api.Request),
-        (telemetry.SketchSlice, runtime_api.Sketch),
+        (telemetry.EngineInfo, runtime_answers.Info),
+        (telemetry.Step, runtime_answers.Step),
+        (telemetry.RequestRecord, runtime_answers.Request),
+        (telemetry.SketchSlice, runtime_answers.Sketch),
     ],
     ids=lambda kind: kind.__name__,
 )
@@ -72,9 +72,9 @@ def test_the_tuners_start_is_a_patch_that_the_sidecar_takes() -> None:
         },
     }
 
-    patch = msgspec.json.decode(msgspec.json.encode(body), type=runtime_api.LimitsPatch)
+    patch = msgspec.json.decode(msgspec.json.encode(body), type=runtime_patch.LimitsPatch)
 
-    sent = runtime_api.coefficients_of(patch)
+    sent = runtime_patch.coefficients_of(patch)
     assert sent is not None
     assert (sent.theta, sent.knee, sent.correction) == ([30.0, 2.0, 0.5, 2.0, 50.0], 256, [1.0])
     assert sent.bin_tokens == 4

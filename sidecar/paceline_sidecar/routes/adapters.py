@@ -15,7 +15,7 @@ from paceline_engine.wire import AdaptersState, LoadAdapter, UnloadAdapter
 from paceline_sidecar.connection import read_body
 from paceline_sidecar.errors import InvalidRequest, Unauthorized
 from paceline_sidecar.keys import BearerKeys
-from paceline_sidecar.runtime_api import AdapterName, AdapterPath
+from paceline_sidecar.runtime_patch import AdapterName, AdapterPath
 from paceline_sidecar.service import Service
 
 _MAX_BODY_BYTES = 64 * 1024

@@ -10,8 +10,7 @@ from paceline_sidecar.control import ChangeRefused, Control, EpochTooOld
 from paceline_sidecar.errors import InvalidRequest, Unauthorized
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.openai.errors import body_of
-from paceline_sidecar.runtime_api import (
-    LimitsPatch,
+from paceline_sidecar.runtime_answers import (
     ProfileAnswer,
     TelemetryAnswer,
     info_of,
@@ -19,6 +18,7 @@ from paceline_sidecar.runtime_api import (
     sketch_of,
     step_of,
 )
+from paceline_sidecar.runtime_patch import LimitsPatch
 from paceline_sidecar.service import Service
 
 _MAX_PATCH_BYTES = 64 * 1024

@@ -1,15 +1,12 @@
-"""The page docs/runtime-api.md as types: what the admin port reads and writes."""
+"""The page docs/runtime-api.md as types: what the admin port answers."""
 
-from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
 from paceline_engine.limits import Lane
 from paceline_engine.wire import (
     CapacityInfo,
-    Coefficients,
     EngineLoad,
     LimitsState,
     LimitsView,
@@ -22,113 +19,6 @@ from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord
 from paceline_sidecar.telemetry.sketch import ALPHA, Slice
-
-_LARGEST = 2**31 - 1
-
-Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
-TargetMs = Annotated[float, Meta(gt=0, le=3_600_000)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Coefficient = Annotated[float, Meta(ge=0, le=1e9)]
-AdapterName = Annotated[str, Meta(min_length=1, max_length=128)]
-AdapterPath = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^(/|hf://.)")]
-"""A folder of the engine's container, or `hf://ORG/NAME@COMMIT`."""
-PositiveShare = Annotated[float, Meta(gt=0, le=1)]
-
-
-# --- PATCH /runtime/limits -----------------------------------------------------------------------
-
-
-class SlaPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`sla`: what is left out stays, null removes a target."""
-
-    ttft_p99_ms: TargetMs | UnsetType | None = UNSET
-    tpot_p99_ms: TargetMs | UnsetType | None = UNSET
-    itl_p99_ms: TargetMs | UnsetType | None = UNSET
-    objective: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
-
-
-class AdmissionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`admission`: what is left out stays."""
-
-    max_queued_requests: Count | UnsetType = UNSET
-    max_queued_tokens: Count | UnsetType | None = UNSET
-    reject_at: PositiveShare | UnsetType = UNSET
-    request_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | UnsetType = UNSET
-    shed_hopeless: bool | UnsetType = UNSET
-
-
-class CoefficientsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`coefficients`: where the step model starts from while it has no fit of its own."""
-
-    theta: Annotated[list[Coefficient], Meta(min_length=5, max_length=5)]
-    knee: Count
-    correction: Annotated[list[Coefficient], Meta(max_length=4096)] = []
-    bin_tokens: Count = 128
-
-
-class AdapterPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of `adapters`: a LoRA adapter that the engine is to have."""
-
-    name: AdapterName
-    path: AdapterPath
-
-
-class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change without its epoch: also the content of the runtime configuration file."""
-
-    max_batch_size: Count | UnsetType = UNSET
-    token_budget: Count | UnsetType = UNSET
-    step_target_ms: TargetMs | UnsetType | None = UNSET
-    interactive_share: Share | UnsetType = UNSET
-    batch_share: Share | UnsetType = UNSET
-    pace_tpot_ms: TargetMs | UnsetType | None = UNSET
-    batch_step_target_ms: TargetMs | UnsetType | None = UNSET
-    sla: SlaPatch | UnsetType = UNSET
-    batch_sla: SlaPatch | UnsetType | None = UNSET
-    """The batch lane's own targets; null judges it by `sla` again."""
-    admission: AdmissionPatch | UnsetType = UNSET
-    config_hash: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
-    certified: bool = False
-    lease_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
-    coefficients: CoefficientsPatch | UnsetType = UNSET
-    adapters: Annotated[list[AdapterPatch], Meta(max_length=256)] | UnsetType = UNSET
-    """All LoRA adapters that the engine is to have; what is left out is unloaded."""
-
-
-class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of `PATCH /runtime/limits`."""
-
-    epoch: Annotated[int, Meta(ge=0, le=2**62)]
-
-
-def coefficients_of(patch: ConfigPatch) -> Coefficients | None:
-    """What the engine shall start from; None where the change does not say."""
-    given = patch.coefficients
-    if isinstance(given, UnsetType):
-        return None
-    return Coefficients(
-        theta=given.theta,
-        knee=given.knee,
-        correction=given.correction,
-        bin_tokens=given.bin_tokens,
-    )
-
-
-def merged(config: HotConfig, patch: ConfigPatch) -> HotConfig:
-    """What the sidecar obeys after the change."""
-    sla, batch_sla, admission = config.sla, config.batch_sla, config.admission
-    if isinstance(patch.sla, SlaPatch):
-        sla = replace(sla, **_given(patch.sla))
-    if isinstance(patch.batch_sla, SlaPatch):
-        batch_sla = replace(batch_sla or Sla(), **_given(patch.batch_sla))
-    elif patch.batch_sla is None:
-        batch_sla = None
-    if isinstance(patch.admission, AdmissionPatch):
-        admission = replace(admission, **_given(patch.admission))
-    given_hash = patch.config_hash
-    config_hash = config.config_hash if isinstance(given_hash, UnsetType) else given_hash
-    return HotConfig(sla=sla, batch_sla=batch_sla, admission=admission, config_hash=config_hash)
-
 
 # --- GET /runtime/limits -------------------------------------------------------------------------
 
@@ -296,8 +186,3 @@ def sketch_of(part: Slice) -> Sketch:
 def info_of(model: ModelInfo) -> Info:
     """The part of the model's description that the page shows."""
     return Info(*(getattr(model, name) for name in Info.__struct_fields__))
-
-
-def _given(patch: msgspec.Struct) -> dict[str, Any]:
-    values = ((name, getattr(patch, name)) for name in patch.__struct_fields__)
-    return {name: value for name, value in values if value is not UNSET}
