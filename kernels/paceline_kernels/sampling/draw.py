@@ -8,8 +8,8 @@ the noise of 128 tokens is made, not of all.
 import triton
 import triton.language as tl
 
-from paceline_kernels.sampling.cuts import listed
 from paceline_kernels.sampling.groups import inverse_of, is_greedy, row_groups
+from paceline_kernels.sampling.listed import listed
 from paceline_kernels.sampling.noise import GROUP_STREAM, gumbel, row_key
 
 

@@ -7,8 +7,9 @@ likeliest, as for top-k, and those whose best is above the token, whose rank the
 import triton
 import triton.language as tl
 
-from paceline_kernels.sampling.cuts import bound_of_count, list_groups, listed
+from paceline_kernels.sampling.bounds import bound_of_count
 from paceline_kernels.sampling.groups import row_groups
+from paceline_kernels.sampling.listed import list_groups, listed
 
 _LOWEST = tl.constexpr(-3.4028234663852886e38)
 
