@@ -8,7 +8,7 @@ from paceline_operator.tuning.caps import Caps
 from paceline_operator.tuning.decision import Decision
 from paceline_operator.tuning.model import SLA, TuningSpec
 from paceline_operator.tuning.patch import patch_body
-from paceline_sidecar import runtime_api as told
+from paceline_sidecar import runtime_patch as told
 
 
 def fields(kind: type[msgspec.Struct]) -> set[str]:
