@@ -1,5 +1,8 @@
 """What one step costs on the host: scheduling, preparing, settling and recording, without a model.
 
+With `--replayed` a step goes through the model's runner as one that is replayed from a graph, up to
+its tokens on the host; no kernel runs, so what is left is what the host does for it.
+
 `python benchmarks/host.py` prints a line per number of running sequences: the median and the 99th
 percentile of a decode step's host time, with the fitted pacer asked in every step and the garbage
 collector kept as the engine's process keeps it. Wall time is what a step waits; processor time is
@@ -9,22 +12,35 @@ what it would be on a machine that nobody shares.
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import cast
+from unittest import mock
 
 import torch
 
 from paceline_engine.collector import QuietCollector
 from paceline_engine.engine import Engine
+from paceline_engine.graph_sizes import decode_sizes
 from paceline_engine.limits import Capacity, Limits
+from paceline_engine.model.decoder import Decoder
 from paceline_engine.pacing import make_pacer
+from paceline_engine.running import device_tables
+from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.device_tables import DeviceTables
+from paceline_engine.running.graphs import Replay
 from paceline_engine.running.row_book import RowBook
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.scheduling.batch import Batch
 from paceline_engine.wire import ModelInfo, Sampling, Submit
 
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 256
 WARM_UP_STEPS = 50
+CPU = torch.device("cpu")
+TEMPERATURES = {"greedy": 0.0, "drawn": 0.8}
 TARGET_MS = {64: 0.3, 256: 1.0, 1024: 4.0}
 
 
@@ -52,19 +68,64 @@ class StagingRunner(InstantRunner):
     def __init__(self, capacity: Capacity, vocab_size: int) -> None:
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // block_size)
-        self._book = RowBook(num_rows, num_columns, block_size, vocab_size)
+        self._book = RowBook(num_rows, num_columns, block_size, vocab_size, salt=b"salt")
         self._tables = DeviceTables(
-            num_rows, num_columns, block_size, capacity.max_token_budget, torch.device("cpu")
+            num_rows, num_columns, block_size, capacity.max_token_budget, CPU
         )
 
     def run(self, batch: Batch) -> list[int | None]:
         """Sample where sampling is wanted."""
-        self._tables.stage(self._book.prepare(batch), write=_launch_nothing)
+        self._tables.stage(self._book.prepare(batch))
         return super().run(batch)
 
 
+class ReplayingRunner(InstantRunner):
+    """A model's runner whose steps are replayed from graphs that hold nothing."""
+
+    def __init__(self, capacity: Capacity, vocab_size: int) -> None:
+        num_rows, block_size = capacity.max_batch_size, capacity.block_size
+        num_columns = -(-capacity.max_model_len // block_size)
+        self._tables = DeviceTables(num_rows, num_columns, block_size, num_rows, CPU)
+        self._runner = ModelRunner(
+            cast(
+                "Decoder",
+                _NoModel(
+                    SimpleNamespace(vocab_size=vocab_size), torch.empty(0, dtype=torch.bfloat16)
+                ),
+            ),
+            cast("AttentionBackend", None),
+            DeviceSampler(()),
+            RowBook(num_rows, num_columns, block_size, vocab_size, salt=b"salt"),
+            self._tables,
+        )
+        self._runner.record(_NothingRecorded(), decode_sizes(num_rows), lambda _fraction: None)
+
+    def run(self, batch: Batch) -> list[int | None]:
+        """Sample where sampling is wanted; a step with prompts only leaves its rows in the book."""
+        if batch.num_decodes == len(batch.slices):
+            return cast("list[int | None]", self._runner.run(batch))
+        self._runner.prepare(batch)
+        return super().run(batch)
+
+
+@dataclass(frozen=True)
+class _NoModel:
+    config: SimpleNamespace
+    embedding: torch.Tensor
+
+
+class _NothingRecorded:
+    def record(self, compute: Callable[[], None]) -> Replay:
+        del compute
+        return lambda: None
+
+
 def _launch_nothing(*_: torch.Tensor) -> None:
-    """In place of the kernel, whose reference would take the host's time."""
+    """In place of a kernel."""
+
+
+MakeRunner = Callable[[Capacity, int], InstantRunner]
+"""Of a capacity and a vocabulary's size."""
 
 
 def an_info(max_model_len: int) -> ModelInfo:
@@ -85,7 +146,9 @@ def an_info(max_model_len: int) -> ModelInfo:
     )
 
 
-def decode_host_times(running: int, steps: int, *, has_inputs: bool = True) -> HostTimes:
+def decode_host_times(
+    running: int, steps: int, make_runner: MakeRunner, sampling: Sampling
+) -> HostTimes:
     """Measure the host time of `steps` decode steps with `running` sequences."""
     max_model_len = PROMPT_TOKENS + WARM_UP_STEPS + steps + BLOCK_SIZE
     capacity = Capacity(
@@ -97,7 +160,7 @@ def decode_host_times(running: int, steps: int, *, has_inputs: bool = True) -> H
     )
     info = an_info(max_model_len)
     engine = Engine(
-        StagingRunner(capacity, info.vocab_size) if has_inputs else InstantRunner(),
+        make_runner(capacity, info.vocab_size),
         info,
         capacity,
         make_pacer(info, capacity),
@@ -106,7 +169,7 @@ def decode_host_times(running: int, steps: int, *, has_inputs: bool = True) -> H
     )
     for number in range(running):
         prompt = [(number * 7 + position) % 32_000 for position in range(PROMPT_TOKENS)]
-        engine.submit(Submit(str(number), prompt, Sampling(max_tokens=WARM_UP_STEPS + steps)))
+        engine.submit(Submit(str(number), prompt, sampling))
     while len(engine.scheduler.decoding) < running:
         engine.step()
     for _ in range(WARM_UP_STEPS // 2):
@@ -137,14 +200,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--running", type=int, nargs="+", default=[1, 16, 64, 256, 1024])
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--no-inputs", action="store_true")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--no-inputs", action="store_true")
+    kind.add_argument("--replayed", choices=TEMPERATURES, help="what the rows ask for")
     arguments = parser.parse_args()
+    make_runner: MakeRunner = StagingRunner
+    if arguments.no_inputs:
+        make_runner = lambda _capacity, _vocab_size: InstantRunner()  # noqa: E731 - as the others
+    if arguments.replayed:
+        make_runner = ReplayingRunner
+    max_tokens = WARM_UP_STEPS + arguments.steps
+    temperature = TEMPERATURES.get(arguments.replayed, 1.0)
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, ignore_eos=True)
     print(
         f"{'running':>8} {'wall p50':>8} {'p99 ms':>8} {'cpu p50':>8} {'p99 ms':>8} target   gc ms"
     )
     for running in arguments.running:
-        has_inputs = not arguments.no_inputs
-        times = decode_host_times(running, arguments.steps, has_inputs=has_inputs)
+        # In place of the kernel, whose reference would take the host's time.
+        with mock.patch.object(device_tables, "write_rows", _launch_nothing):
+            times = decode_host_times(running, arguments.steps, make_runner, sampling)
         print(
             f"{running:>8} {p50_p99(times.wall_ms):>17} {p50_p99(times.cpu_ms):>17} "
             f"{TARGET_MS.get(running, ''):>6} {times.gc_pause_ms:>7.2f}",

@@ -6,18 +6,22 @@ import torch
 from torch import Tensor
 
 from kernel_cases import BLOCK_SIZE, Case, Layer, Load
-from paceline_kernels.input_prep import kernel as input_prep
+from paceline_engine.sampling.parameters import Parameters
 from paceline_kernels.input_prep import (
+    DRAW_COLUMNS,
     reference_keep_tokens,
+    reference_lay_out_draws,
     reference_lay_out_step,
     reference_write_rows,
 )
+from paceline_kernels.input_prep import kernel as input_prep
 
 
 def input_cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     """Every kernel, for as many decodes as the load has tokens."""
     yield step_case(layer, load.num_tokens)
     yield writes_case(layer, load.num_tokens)
+    yield draws_case(layer, load.num_tokens)
     yield keep_case(layer, load.num_tokens)
 
 
@@ -74,6 +78,30 @@ def writes_case(layer: Layer, num_tokens: int) -> Case:
         lambda: write(input_prep.write_rows),
         lambda: write(reference_write_rows),
         num_bytes=num_tokens * (4 * 8 + 4),
+    )
+
+
+def draws_case(layer: Layer, num_tokens: int) -> Case:
+    """What each row draws its token by, behind the blocks of 1,000 tokens."""
+    column, device = -(-1000 // BLOCK_SIZE), layer.device
+    # Of the bits up to here every float32 is a number.
+    size = (num_tokens, column + DRAW_COLUMNS)
+    table = torch.randint(1 << 30, size, dtype=torch.int32, device=device)
+    rows = torch.randperm(num_tokens, device=device)
+
+    def lay_out(op: Callable[..., None]) -> tuple[Tensor, ...]:
+        parameters = Parameters.zeros(num_tokens, table.device)
+        op(table, rows, rows, column=column, **parameters._asdict())
+        return parameters
+
+    return Case(
+        layer.model.name,
+        "lay_out_draws",
+        f"{num_tokens} rows",
+        lambda: lay_out(input_prep.lay_out_draws),
+        lambda: lay_out(reference_lay_out_draws),
+        # The rows lie apart: a sector of 32 bytes of each.
+        num_bytes=num_tokens * (32 + 4 * 8 + 4 * 4),
     )
 
 

@@ -35,6 +35,7 @@ POINTWISE_CASES = {
     "quantize_rows": fp8_cases.rows_case,
     "rope_and_store_kv": cases.rotary_case,
     "lay_out_step": input_cases.step_case,
+    "lay_out_draws": input_cases.draws_case,
     "write_rows": input_cases.writes_case,
     "keep_tokens": input_cases.keep_case,
 }

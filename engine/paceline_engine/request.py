@@ -70,7 +70,7 @@ class Request:
     constraint: Constraint | None = None
     """What the output must be, if that was asked for."""
     is_plain: bool = field(init=False)
-    """Its tokens are chosen by temperature, top-k and top-p alone, and nothing is told of them."""
+    """Its tokens are chosen by temperature, top-k, top-p and min-p, and nothing is told of them."""
     likelihood: Likelihood | None = None
     """Of the newest token, where asked for."""
     prompt_likelihoods: list[Likelihood] = field(default_factory=list)
@@ -111,7 +111,6 @@ def _is_plain(sampling: Sampling) -> bool:
         and sampling.presence_penalty == 0
         and sampling.frequency_penalty == 0
         and sampling.repetition_penalty == 1
-        and sampling.min_p == 0
         and not sampling.logit_bias
         and sampling.logprobs is None
         and sampling.prompt_logprobs is None

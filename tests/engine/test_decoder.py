@@ -123,7 +123,7 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
         decoder,
         attention,
         Sampler((), b"salt"),
-        RowBook(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size),
+        RowBook(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size, salt=None),
         DeviceTables(NUM_ROWS, num_columns, BLOCK_SIZE, 64, CPU)
         if "kernels" in back_end
         else HostTables(NUM_ROWS, num_columns, BLOCK_SIZE),

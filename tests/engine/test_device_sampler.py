@@ -13,6 +13,7 @@ from paceline_engine.sampling.masks import MaskMaker
 from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.wire import Sampling
+from paceline_testing.draws import AskingSampler, parameters_of
 
 VOCAB = 400
 EOS = 7
@@ -102,23 +103,65 @@ class OnlyToken:
 
 def test_nothing_on_the_way_of_a_token_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the rows ask for, with a step in flight and without."""
-    sampler = DeviceSampler([EOS], b"salt")
+    sampler = DeviceSampler([EOS])
     requests = [_request(name, **asked) for name, asked in ASKED.items()]
     requests += [_request("constrained")]
     requests[-1].constraint = OnlyToken(77)
     requests[-1].is_plain = False
     logits = _logits(len(requests))
+    aheads = ((), (1,) * (len(requests) - 1) + (0,))
+    given = [parameters_of(requests, ahead, b"salt") for ahead in aheads]
 
+    chosen = []
     with nothing_waits(monkeypatch):
-        for ahead in ((), (1,) * (len(requests) - 1) + (0,)):
+        for ahead, parameters in zip(aheads, given, strict=True):
             masks = MaskMaker().begin(requests, VOCAB)
-            chosen = sampler.choose(logits.clone(), requests, masks, ahead=ahead)
+            chosen += [
+                sampler.choose(logits.clone(), requests, masks, ahead=ahead, parameters=parameters),
+                sampler.choose_asked(
+                    logits.clone(),
+                    logits.argmax(dim=-1),
+                    requests,
+                    masks,
+                    ahead=ahead,
+                    parameters=parameters,
+                ),
+            ]
 
-    tokens = chosen.on_host()
-    assert tokens[0] == int(logits[0].argmax())
-    assert tokens[-1] == 77
-    assert requests[-2].likelihood is not None
-    assert requests[-2].likelihood.token_id == tokens[-2]
+    for each in chosen:
+        tokens = each.on_host()
+        assert tokens[0] == int(logits[0].argmax())
+        assert tokens[-1] == 77
+        assert requests[-2].likelihood is not None
+        assert requests[-2].likelihood.token_id == tokens[-2]
+
+
+def test_only_rows_that_ask_are_chosen_again() -> None:
+    """The others have drawn in the graph, and keep what they drew."""
+    requests = [_request(name, **asked) for name, asked in ASKED.items()]
+    parameters = parameters_of(requests, (), b"salt")
+    logits = _logits(len(requests))
+    drawn = torch.arange(100, 100 + len(requests))
+    wanted = AskingSampler([EOS], b"salt").choose(logits.clone(), requests)
+    wanted_ids, told = wanted.on_host(), requests[-1].likelihood
+
+    seen = DeviceSampler([EOS]).choose_asked(
+        logits.clone(), drawn.clone(), requests, None, ahead=(), parameters=parameters
+    )
+
+    asks = [name in {"penalties", "bias", "least length", "told"} for name in ASKED]
+    assert sum(asks) == 4
+    for row, is_asked in enumerate(asks):
+        assert seen.tokens[row] == (wanted_ids if is_asked else drawn)[row]
+    requests[-1].likelihood = None
+    seen.on_host()
+    assert requests[-1].likelihood == told is not None
+
+
+def test_a_sampler_on_the_device_is_told_what_to_draw_by() -> None:
+    """A book that keeps none of it would make every row greedy, and nobody would see why."""
+    with pytest.raises(TypeError, match="must have the rows' parameters, got None"):
+        DeviceSampler([EOS]).choose(_logits(1), [_request()])
 
 
 def test_what_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +174,7 @@ def test_what_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_samplers_agree_where_nothing_is_drawn(name: str) -> None:
     """What is asked of the scores is one thing; likelihoods are told alike."""
     told, tokens = [], []
-    for sampler in (Sampler([EOS], b""), DeviceSampler([EOS], b"")):
+    for sampler in (Sampler([EOS], b""), AskingSampler([EOS], b"")):
         requests = [_request("x", temperature=0.0)]
         requests += [_request(str(n), **{**ASKED[name], "temperature": 0.0}) for n in range(3)]
         logits = _logits(4)
@@ -147,7 +190,7 @@ def test_a_row_draws_the_same_alone_and_beside_others() -> None:
     """Also where the others ask for more than it does."""
     logits = _logits(len(ASKED))
     requests = [_request(name, **asked) for name, asked in ASKED.items()]
-    sampler = DeviceSampler([EOS], b"salt")
+    sampler = AskingSampler([EOS], b"salt")
 
     together = sampler.choose(logits.clone(), requests).on_host()
     alone = [
@@ -156,10 +199,10 @@ def test_a_row_draws_the_same_alone_and_beside_others() -> None:
     ]
 
     assert together == alone
-    assert DeviceSampler([EOS], b"other").choose(logits.clone(), requests).on_host() != together
+    assert AskingSampler([EOS], b"other").choose(logits.clone(), requests).on_host() != together
 
 
-@pytest.mark.parametrize("kind", [Sampler, DeviceSampler])
+@pytest.mark.parametrize("kind", [Sampler, AskingSampler])
 @pytest.mark.parametrize("arriving", [4, 200, 30], ids=["again", "new", "of the prompt"])
 def test_a_token_on_its_way_is_penalised(kind: Any, arriving: int) -> None:
     """The step before has chosen it, and the host does not know it yet."""

@@ -121,7 +121,7 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
     ):
         for tensor in kv.all:
             tensor.zero_()
-        book = RowBook(1, 8, 16, config.vocab_size)
+        book = RowBook(1, 8, 16, config.vocab_size, salt=None)
         runner = ModelRunner(decoder, attention, sampler, book, HostTables(1, 8, 16))
 
         seen = _logits(

@@ -12,10 +12,10 @@ from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.running.host_tokens import HostTokens
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.sampling.chosen import Chosen
-from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.wire import Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
+from paceline_testing.draws import AskingSampler
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
 
 PROMPTS = [[5 + 7 * i % 250 for i in range(41)], [9, 8, 7], [11], list(range(20, 43))]
@@ -74,9 +74,9 @@ ASKING = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Sampler, DeviceSampler])
+@pytest.mark.parametrize("kind", [Sampler, AskingSampler])
 def test_what_is_asked_of_scores_overlaps_too(
-    kind: type[Sampler | DeviceSampler], tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch
+    kind: type[Sampler | AskingSampler], tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Penalties count the token on its way, likelihoods are told with it; nobody waits."""
     given = []

@@ -1,5 +1,7 @@
 """A step says of a row only what it does not hold; see the scheduler's properties too."""
 
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -10,18 +12,26 @@ from paceline_engine.running.device_tables import DeviceTables
 from paceline_engine.running.inputs import AT_ITS_ROW, RowWrites
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.staging import Staging
+from paceline_engine.sampling.parameters import row_numbers
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.wire import Sampling
+from paceline_kernels.input_prep import DRAW_COLUMNS
+from paceline_testing.draws import parameters_of
 
 CPU = torch.device("cpu")
 
 
-def a_book(*, tokens_stay: bool = True) -> RowBook:
-    return RowBook(4, 8, block_size=4, vocab_size=100, tokens_stay=tokens_stay)
+def a_book(*, tokens_stay: bool = True, salt: bytes | None = None) -> RowBook:
+    return RowBook(4, 8, block_size=4, vocab_size=100, salt=salt, tokens_stay=tokens_stay)
 
 
-def a_request(row: int, token_ids: list[int], block_ids: list[int]) -> Request:
-    sampling = Sampling(max_tokens=9, temperature=0.0)
+GREEDY = Sampling(max_tokens=9, temperature=0.0)
+DRAWN = Sampling(max_tokens=9, temperature=0.7, seed=-5, top_k=3, top_p=0.9, min_p=0.1)
+
+
+def a_request(
+    row: int, token_ids: list[int], block_ids: list[int], sampling: Sampling = GREEDY
+) -> Request:
     return Request(f"row {row}", token_ids, len(token_ids), sampling, row=row, block_ids=block_ids)
 
 
@@ -43,7 +53,7 @@ def decodes(*starts: tuple[Request, int]) -> Batch:
 def writes_of(writes: RowWrites) -> list[tuple[int, int, list[int]]]:
     bounds = writes.bounds.tolist()
     runs = zip(writes.rows.tolist(), writes.columns.tolist(), bounds, bounds[1:], strict=False)
-    return [(row, at, writes.block_ids[first:end].tolist()) for row, at, first, end in runs]
+    return [(row, at, writes.numbers[first:end].tolist()) for row, at, first, end in runs]
 
 
 def test_a_decode_writes_its_row_only_when_it_has_got_a_block() -> None:
@@ -119,6 +129,68 @@ def test_a_request_that_comes_back_to_its_row_is_written_anew() -> None:
     request.block_ids = [6]
 
     assert writes_of(book.prepare(prompts(request)).writes) == [(1, 0, [6])]
+
+
+def test_a_row_is_told_once_what_its_owner_draws_by() -> None:
+    """Behind its blocks, in the same copy; a step of drawn rows sends no more than a greedy one."""
+    book = a_book(salt=b"salt")
+    drawn, greedy = a_request(2, [1] * 3, [7], DRAWN), a_request(0, [1] * 3, [5])
+
+    writes = writes_of(book.prepare(prompts(drawn, greedy)).writes)
+
+    assert [(row, column) for row, column, _ in writes] == [(2, 8), (2, 0), (0, 8), (0, 0)]
+    assert writes[0][2] == [*row_numbers(drawn, b"salt")]
+    assert writes[2][2] == [*row_numbers(greedy, b"salt")]
+    again = book.prepare(decodes((drawn, 3), (greedy, 3)))
+    assert writes_of(again.writes) == []
+    assert again.rows_suffice
+
+
+@pytest.mark.parametrize("is_in_between", [False, True], ids=["at once", "beside others"])
+def test_a_row_that_changes_hands_draws_by_its_new_owner(is_in_between: bool) -> None:
+    """Its parameters, its seed and its own places, whoever had the row."""
+    book, tables = a_book(salt=b"salt"), DeviceTables(4, 8, 4, num_tokens=40, device=CPU)
+    before, other = a_request(1, [1] * 5, [5, 6]), a_request(3, [2] * 2, [4], DRAWN)
+    tables.lay_out(book.prepare(prompts(before, other)))
+    after = a_request(1, [2, 3, 4], [6], DRAWN)
+    batch = prompts(after)
+    if is_in_between:
+        batch = Batch((*decodes((other, 2)).slices, *batch.slices), num_decodes=1)
+    inputs = book.prepare(batch)
+
+    tables.lay_out(inputs)
+
+    seen, wanted = tables.parameters(inputs), parameters_of(inputs.sampled, (), b"salt")
+    assert seen is not None
+    if is_in_between:
+        wanted.positions[0] += 1  # of a step on its way
+    for name, column in wanted._asdict().items():
+        assert torch.equal(getattr(seen, name), column), name
+
+
+def test_rows_suffice_where_nobody_asks_for_more_than_a_draw() -> None:
+    """One that does makes the host look at the step; where the rows hold no draws, all do."""
+    plain = a_request(0, [1] * 3, [5], DRAWN)
+    telling = a_request(1, [1] * 3, [6], Sampling(max_tokens=9, logprobs=1))
+
+    assert a_book(salt=b"").prepare(prompts(plain)).rows_suffice
+    assert not a_book(salt=b"").prepare(prompts(plain, telling)).rows_suffice
+    assert not a_book(salt=None).prepare(prompts(plain)).rows_suffice
+    book = a_book(salt=b"")
+    book.prepare(prompts(telling))
+    assert book.prepare(prompts(a_request(1, [1], [6]))).rows_suffice
+
+
+def test_numbers_of_a_row_keep_to_their_types() -> None:
+    """What float32 cannot hold is its largest; a top-k beyond 32 bits keeps all the same."""
+    asked = Sampling(max_tokens=1, temperature=1e300, seed=(1 << 63) - 1, top_k=1 << 40)
+
+    numbers = row_numbers(a_request(0, [1], [1], asked), b"")
+
+    assert len(numbers) == DRAW_COLUMNS
+    assert numbers[:2] == (-1, (1 << 31) - 1)
+    assert numbers[3] == (1 << 31) - 1
+    assert struct.pack("<i", numbers[2]) == struct.pack("<f", torch.finfo(torch.float32).max)
 
 
 def test_tokens_that_do_not_stay_are_brought() -> None:

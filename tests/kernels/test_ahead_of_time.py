@@ -29,6 +29,7 @@ KERNELS = {
     "_quantized_linear_kernel",
     "_write_rows_kernel",
     "_lay_out_step_kernel",
+    "_lay_out_draws_kernel",
     "_keep_tokens_kernel",
     "_rope_and_store_kv_kernel",
     "_attend_split_kernel",
@@ -163,6 +164,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_write_rows_kernel": 1,
         "_lay_out_step_kernel": 1,
+        "_lay_out_draws_kernel": 1,
         "_keep_tokens_kernel": 1,
         "_rope_and_store_kv_kernel": 1,
         "_attend_split_kernel": 3,  # 8, 16 and 32 parts of the context

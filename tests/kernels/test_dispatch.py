@@ -42,6 +42,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         activation_kernel.gelu_tanh_mul_fp8,
     ),
     "keep_tokens": (input_prep.reference_keep_tokens, input_kernel.keep_tokens),
+    "lay_out_draws": (input_prep.reference_lay_out_draws, input_kernel.lay_out_draws),
     "lay_out_step": (input_prep.reference_lay_out_step, input_kernel.lay_out_step),
     "quantize_rows": (fp8_rows.reference_quantize_rows, fp8_rows_kernel.quantize_rows),
     "quantized_linear": (quantized.reference_quantized_linear, quantized_kernel.quantized_linear),

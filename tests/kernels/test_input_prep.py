@@ -1,3 +1,4 @@
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -6,8 +7,10 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.input_prep import (
+    DRAW_COLUMNS,
     kernel,
     reference_keep_tokens,
+    reference_lay_out_draws,
     reference_lay_out_step,
     reference_write_rows,
 )
@@ -143,6 +146,81 @@ def test_tokens_are_kept_at_their_rows(device: str) -> None:
 
     assert torch.equal(seen, wanted)
     assert seen.eq(POISON).sum() == 200
+
+
+def draws_of(count: int, device: str) -> dict[str, Tensor]:
+    """Memory that held something else."""
+    dtypes = {
+        "seeds": torch.int64,
+        "positions": torch.int64,
+        "temperatures": torch.float32,
+        "top_k": torch.int32,
+        "top_p": torch.float32,
+        "min_p": torch.float32,
+    }
+    return {
+        name: torch.full((count,), POISON, dtype=dtype, device=device)
+        for name, dtype in dtypes.items()
+    }
+
+
+@pytest.mark.parametrize("count", [1, 7, 600])
+@pytest.mark.parametrize("column", [0, 5])
+def test_draws_are_gathered_as_the_reference_does(count: int, column: int, device: str) -> None:
+    """Over more than one tile, of rows in any order, some twice, some nobody's."""
+    generator = torch.Generator().manual_seed(count)
+    bits = torch.randint(
+        -(1 << 31), 1 << 31, (NUM_ROWS, column + DRAW_COLUMNS + 2), generator=generator
+    )
+    bits[:, column + 2 :] = bits[:, column + 2 :] & 0x3FFFFFFF  # of floats that are numbers
+    table = bits.int().to(device)
+    rows = torch.randint(-1, NUM_ROWS, (count,), generator=generator).to(device)
+    places = torch.randint(0, 1 << 40, (count,), generator=generator).to(device)
+    seen, wanted = draws_of(count, device), draws_of(count, device)
+
+    kernel.lay_out_draws(table, rows, places, column=column, **seen)
+    reference_lay_out_draws(table, rows, places, column=column, **wanted)
+
+    for name, tensor in seen.items():
+        assert torch.equal(tensor, wanted[name]), name
+
+
+@pytest.mark.parametrize("op", [kernel.lay_out_draws, reference_lay_out_draws])
+def test_draws_are_gathered_by_hand(op: Any, device: str) -> None:
+    """A row as it was written, and padding: greedy, cut by nothing, whatever lies at a row."""
+    seeds = [-5, (1 << 63) - 1, -(1 << 63), 1 << 31]
+    written = [
+        [3, *struct.unpack("<6i", struct.pack("<qfiff", seed, 0.7, 40, 0.9, 0.05))]
+        for seed in seeds
+    ]
+    table = torch.tensor(written, dtype=torch.int32, device=device)
+    rows = torch.tensor([2, -1, 0, 1, 3, 2], device=device)
+    places = torch.tensor([8, 5, 0, 1 << 33, 2, 9], device=device)
+    seen = draws_of(6, device)
+
+    op(table, rows, places, column=1, **seen)
+
+    assert seen["seeds"].tolist() == [seeds[2], 0, *seeds[:2], seeds[3], seeds[2]]
+    assert seen["positions"].tolist() == [9, 0, 1, (1 << 33) + 1, 3, 10]
+    assert seen["top_k"].tolist() == [40, 0, 40, 40, 40, 40]
+    for name, value, of_padding in (
+        ("temperatures", 0.7, 0),
+        ("top_p", 0.9, 1),
+        ("min_p", 0.05, 0),
+    ):
+        given = torch.full((6,), value)
+        given[1] = of_padding
+        assert torch.equal(seen[name].cpu(), given), name
+
+
+def test_a_row_too_narrow_for_draws_is_refused(device: str) -> None:
+    """What lies behind it is another's."""
+    longs = torch.zeros(2, dtype=torch.int64, device=device)
+
+    with pytest.raises(ValueError, match=f"column must be 0 to {COLUMNS - 6}, got {COLUMNS - 5}"):
+        kernel.lay_out_draws(
+            a_table(device), longs, longs, column=COLUMNS - 5, **draws_of(2, device)
+        )
 
 
 def test_a_tensor_that_does_not_fit_is_refused(device: str) -> None:

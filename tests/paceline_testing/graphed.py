@@ -17,14 +17,21 @@ from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.ops import KernelOps
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
-from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_testing.draws import AskingSampler
 from paceline_testing.op_tape import TapeRecorder
 
 CPU = torch.device("cpu")
+_SALT = b"salt"
 
 
-def kernel_runner(folder: Path, capacity: Capacity, *, graphs: bool) -> ModelRunner:
-    """Put it together; with graphs, every size up to the capacity is recorded."""
+def kernel_runner(
+    folder: Path, capacity: Capacity, *, graphs: bool, asks: bool = False
+) -> ModelRunner:
+    """Put it together; with graphs, every size up to the capacity is recorded.
+
+    `asks`: the sampler draws by what each request says, and not by what lies at the rows.
+    """
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
     # Neither compiled products nor weights packed by oneDNN are what a tape can see.
@@ -43,11 +50,12 @@ def kernel_runner(folder: Path, capacity: Capacity, *, graphs: bool) -> ModelRun
     kv = allocate(config, capacity.num_blocks, capacity.block_size, device=CPU, dtype=torch.float32)
     num_rows, size = capacity.max_batch_size, capacity.block_size
     num_columns = -(-capacity.max_model_len // size)
+    eos = checkpoint.eos_token_ids
     runner = ModelRunner(
         decoder,
         KernelAttention(config, kv, rotations(config, capacity.max_model_len)),
-        Sampler(checkpoint.eos_token_ids, b"salt"),
-        RowBook(num_rows, num_columns, size, config.vocab_size),
+        AskingSampler(eos, _SALT) if asks else DeviceSampler(eos),
+        RowBook(num_rows, num_columns, size, config.vocab_size, salt=_SALT),
         DeviceTables(num_rows, num_columns, size, capacity.max_token_budget, CPU),
     )
     if graphs:

@@ -17,7 +17,12 @@ from paceline_kernels.decode_attention.kernel import paged_decode_attention
 from paceline_kernels.embedding.kernel import embed_rms_norm
 from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.fp8_rows.kernel import quantize_rows
-from paceline_kernels.input_prep.kernel import keep_tokens, lay_out_step, write_rows
+from paceline_kernels.input_prep.kernel import (
+    keep_tokens,
+    lay_out_draws,
+    lay_out_step,
+    write_rows,
+)
 from paceline_kernels.norm.kernel import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
@@ -144,6 +149,19 @@ class Launches:
             context_lens=self._ints(self.rows),
         )
         keep_tokens(torch.zeros(4, dtype=torch.int64), longs[0], longs[1])
+        rates = [self._ints(self.rows, dtype=torch.float32) for _ in range(3)]
+        lay_out_draws(
+            tables,
+            longs[0],
+            longs[1],
+            column=self.max_blocks - 6,
+            seeds=longs[0],
+            positions=longs[1],
+            temperatures=rates[0],
+            top_k=self._ints(self.rows),
+            top_p=rates[1],
+            min_p=rates[2],
+        )
 
     def rope_and_store_kv(self) -> None:
         """Into the cache as it lies."""

@@ -17,15 +17,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from paceline_engine.running import device_tables, kernel_attention
+from paceline_engine.running import device_tables, graphs, kernel_attention
 
 _OPS = (
     (device_tables, "lay_out_step"),
+    (device_tables, "lay_out_draws"),
     (device_tables, "keep_tokens"),
+    (graphs, "sample_tokens"),
     (kernel_attention, "rope_and_store_kv"),
     (kernel_attention, "paged_decode_attention"),
 )
-"""Kernels of one launch whose references look at numbers on the host."""
+"""Ops of kernels, each recorded as one: most references look at numbers on the host."""
 _WAITS = {"aten._local_scalar_dense.default", "aten.nonzero.default", "aten.masked_select.default"}
 """The host would have to see a number of the device: no graph can hold that."""
 

@@ -1,15 +1,22 @@
 """Holds what rows give against the arrays that are made anew, step by step."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from paceline_engine.limits import Capacity
+from paceline_engine.request import Request
 from paceline_engine.running.device_tables import DeviceTables
 from paceline_engine.running.host_tables import HostTables
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.step_tensors import RowTables, StepTensors
+from paceline_engine.sampling.parameters import Parameters
 from paceline_engine.scheduling.batch import Batch
+from paceline_testing.draws import parameters_of
 from paceline_testing.step_reference import Choose, StepReference, step_reference
+
+_SALT = b"salt"
 
 
 class RowChecker:
@@ -20,26 +27,48 @@ class RowChecker:
     ) -> None:
         num_rows, self._block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // self._block_size)
-        self._book = RowBook(
-            num_rows, num_columns, self._block_size, vocab_size, tokens_stay=tokens_stay
-        )
+
+        def a_book(salt: bytes | None) -> RowBook:
+            return RowBook(
+                num_rows,
+                num_columns,
+                self._block_size,
+                vocab_size,
+                salt=salt,
+                tokens_stay=tokens_stay,
+            )
+
         self._choose = choose
         most = max(capacity.max_token_budget, num_rows)
-        self._tables: tuple[RowTables, ...] = (
-            HostTables(num_rows, num_columns, self._block_size),
-            DeviceTables(num_rows, num_columns, self._block_size, most, torch.device("cpu")),
+        device = torch.device("cpu")
+        on_host = HostTables(num_rows, num_columns, self._block_size)
+        on_device = DeviceTables(num_rows, num_columns, self._block_size, most, device)
+        self._sides: tuple[tuple[RowBook, RowTables], ...] = (
+            (a_book(None), on_host),
+            (a_book(_SALT), on_device),
         )
 
     def check(self, batch: Batch) -> None:
         """Compare every array of a step, and leave what it samples at its rows."""
         wanted = step_reference(batch, self._block_size, self._choose)
-        inputs = self._book.prepare(batch)
-        np.testing.assert_array_equal(inputs.sample_rows, wanted.sample_rows)
-        assert tuple(request.id for request in inputs.sampled) == wanted.sampled
-        assert inputs.ahead == wanted.ahead
-        for tables in self._tables:
+        for book, tables in self._sides:
+            inputs = book.prepare(batch)
+            np.testing.assert_array_equal(inputs.sample_rows, wanted.sample_rows)
+            assert tuple(request.id for request in inputs.sampled) == wanted.sampled
+            assert inputs.ahead == wanted.ahead
             _require_equal(tables.lay_out(inputs), wanted)
+            _require_drawn_by(tables.parameters(inputs), inputs.sampled, wanted)
             tables.keep(inputs, torch.from_numpy(wanted.next_ids))
+
+
+def _require_drawn_by(
+    seen: Parameters | None, requests: Sequence[Request], wanted: StepReference
+) -> None:
+    if seen is None:  # on a CPU the sampler asks the requests
+        return
+    ahead = wanted.draws_at - [len(request.token_ids) for request in requests]
+    for name, column in parameters_of(requests, ahead.tolist(), _SALT)._asdict().items():
+        assert torch.equal(getattr(seen, name), column), name
 
 
 def _require_equal(step: StepTensors, wanted: StepReference) -> None:

@@ -24,13 +24,14 @@ class StepReference:
     sample_rows: Int64s  # [R]
     sampled: tuple[str, ...]  # [R]
     ahead: tuple[int, ...]  # [R]
+    draws_at: Int64s  # [R]: places in their sequences of the tokens that are drawn
     next_ids: Int64s  # [R]: what the step samples
 
 
 def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReference:
     """Lay every slice out. What is not known yet of a request is what the model would `choose`."""
     token_ids, positions, slots, bounds = [], [], [], [0]
-    sample_rows, sampled, ahead, next_ids = [], [], [], []
+    sample_rows, sampled, ahead, draws_at, next_ids = [], [], [], [], []
     for piece in batch.slices:
         end = piece.start + piece.count
         ids = _all_ids(piece, choose)
@@ -45,6 +46,7 @@ def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReferen
             sample_rows.append(bounds[-1] - 1 - len(piece.draft) + guessed)
             sampled.append(piece.request.id)
             ahead.append(guessed)
+            draws_at.append(place)
             next_ids.append(choose(ids[:place]))
     ends = [piece.start + piece.count for piece in batch.slices]
     widths = [-(-end // block_size) for end in ends]
@@ -61,6 +63,7 @@ def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReferen
         np.array(sample_rows, dtype=np.int64),
         tuple(sampled),
         tuple(ahead) if batch.num_drafted else (),
+        np.array(draws_at, dtype=np.int64),
         np.array(next_ids, dtype=np.int64),
     )
 

@@ -98,12 +98,14 @@ class Assembly:
         capacity: Capacity,
         sampler: Chooser,
         *,
+        salt: bytes,
         adapters: LoraAdapters | None = None,
         group: Group | None = None,
         tokens_stay: bool = True,
     ) -> ModelRunner:
         """Put together what computes the steps.
 
+        `salt`, random per engine run: makes the seeds of requests that bring none.
         `tokens_stay`: a request goes on with what this runner samples for it.
         """
         config, group = decoder.config, group or Group()
@@ -120,6 +122,7 @@ class Assembly:
             num_columns,
             block_size,
             config.vocab_size,
+            salt=None if self.device.type == "cpu" else salt,
             # Ranks above 0 do not learn what is sampled but from rank 0.
             tokens_stay=tokens_stay and group.size == 1,
         )

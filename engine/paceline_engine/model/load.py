@@ -31,6 +31,7 @@ from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.prefill.offers import set_aside_bytes
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.running.warm_up import warm_up
+from paceline_engine.sampling.chosen import Chooser
 from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
@@ -154,15 +155,22 @@ def load_checkpoint(
     capacity = _capacity(parts, decoder, guesser, group)
     kv = parts.kv(decoder, capacity)
     # One for both: what draws with the same number draws the same token.
-    kind = Sampler if parts.device.type == "cpu" else DeviceSampler
-    sampler = kind(checkpoint.eos_token_ids, salt=os.urandom(16))
-    runner = parts.runner(decoder, kv, capacity, sampler, adapters=adapters, group=group)
+    salt = os.urandom(16)
+    sampler: Chooser = DeviceSampler(checkpoint.eos_token_ids)
+    if parts.device.type == "cpu":
+        sampler = Sampler(checkpoint.eos_token_ids, salt)
+    runner = parts.runner(decoder, kv, capacity, sampler, salt=salt, adapters=adapters, group=group)
     loaded_draft = None
     if draft is not None and guesser is not None:
         loaded_draft = LoadedDraft(
             # What the model itself chooses takes the place of a wrong guess.
             parts.runner(
-                guesser, parts.kv(guesser, capacity), capacity, sampler, tokens_stay=False
+                guesser,
+                parts.kv(guesser, capacity),
+                capacity,
+                sampler,
+                salt=salt,
+                tokens_stay=False,
             ),
             parts.info(
                 draft.located,

@@ -17,6 +17,8 @@ _CPU_KV_BYTES = 1 << 30
 _CPU_MAX_MODEL_LEN = 2048
 # Most parts that decode attention splits a context into.
 _PARTS = 32
+# Logits in a group of `paceline_kernels.sampling`, which is not imported: it needs Triton.
+_GROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +119,17 @@ def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) ->
 def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torch.dtype) -> int:
     """What recorded decodes of so many rows take beside weights and cache: an estimate.
 
-    Logits twice (made, and where they are left), the widest moment of their step, a table of
-    blocks, and the parts that split attention joins: of each query head up to `_PARTS`, in float32.
-    What the driver keeps of each graph is not counted.
+    Logits twice (made, and where they are left), three numbers of each group of them that a draw
+    looks at, the widest moment of their step, a table of blocks, and the parts that split attention
+    joins: of each query head up to `_PARTS`, in float32. What the driver keeps of each graph is not
+    counted.
     """
     logits = 2 * num_rows * config.vocab_size * dtype.itemsize
+    groups = num_rows * -(-config.vocab_size // _GROUP) * 3 * torch.float32.itemsize
     table = num_rows * -(-config.max_len // block_size) * torch.int32.itemsize
     parts = num_rows * config.num_q_heads * _PARTS * (config.head_size + 1)
     step = peak_step_bytes(config, num_rows, dtype)
-    return logits + step + table + parts * torch.float32.itemsize
+    return logits + groups + step + table + parts * torch.float32.itemsize
 
 
 def kv_bytes(settings: Settings, device: torch.device, memory: Memory, step_bytes: int) -> int:

@@ -1,6 +1,5 @@
 """The rows' tables of a GPU: they stay on it, and a step sends what changed. See `RowTables`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,9 @@ from paceline_engine.running.inputs import Int64s, RowWrites, StepInputs
 from paceline_engine.running.staging import Staging
 from paceline_engine.running.static_decodes import StaticDecodes
 from paceline_engine.running.step_tensors import StepTensors
-from paceline_kernels import keep_tokens, lay_out_step, write_rows
+from paceline_engine.sampling.parameters import Parameters
+from paceline_kernels import keep_tokens, lay_out_draws, lay_out_step, write_rows
+from paceline_kernels.input_prep import DRAW_COLUMNS
 
 _WRITES_ROOM = 65_536
 """Numbers of writes in one copy: 512 KiB. What is more goes ahead in copies of its own."""
@@ -19,9 +20,6 @@ _WRITES_ROOM = 65_536
 
 _PADDING = -1
 """In place of a row: nobody's."""
-
-Write = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
-"""As `write_rows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,12 @@ class Staged:
     starts: Tensor  # [S]
     bounds: Tensor  # [S + 1]
     token_ids: Tensor  # [T]
-    kept_at: Tensor  # [R]
+    sampled_rows: Tensor  # [R]: whose row each token is that samples
+    sampled_at: Tensor  # [R]: its place in its sequence
 
 
 class DeviceTables:
-    """Blocks and newest tokens of every row, on a device."""
+    """Blocks, draws and newest tokens of every row, on a device."""
 
     def __init__(
         self,
@@ -48,11 +47,16 @@ class DeviceTables:
     ) -> None:
         """`num_tokens`: the most in one step."""
         self._block_size = block_size
-        self._blocks = torch.zeros((num_rows, num_columns), dtype=torch.int32, device=device)
+        self._num_columns = num_columns
+        # Of each row its blocks, and behind them what its owner's tokens are drawn by.
+        width = num_columns + DRAW_COLUMNS
+        self._table = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
         self._latest = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        # Rows, starts, bounds, rows that keep, and tokens: none are more than the step's tokens.
-        self._staging = Staging(5 * num_tokens + 3 + _WRITES_ROOM, device)
-        self._kept_at = torch.empty(0, dtype=torch.int64, device=device)
+        # Rows, starts, bounds and tokens, and of those that sample rows and places: none are more
+        # than the step's tokens.
+        self._staging = Staging(6 * num_tokens + 3 + _WRITES_ROOM, device)
+        none = torch.empty(0, dtype=torch.int64, device=device)
+        self._sampled_rows, self._sampled_at = none, none
         self._static = StaticDecodes(num_rows, num_columns, device)
 
     @property
@@ -66,7 +70,7 @@ class DeviceTables:
         step = self._empty_step(inputs, staged.bounds)
         is_decode = inputs.num_decodes == len(inputs.rows)
         lay_out_step(
-            self._blocks,
+            self._table,
             self._latest,
             staged.rows,
             staged.starts,
@@ -82,13 +86,18 @@ class DeviceTables:
         )
         return step
 
-    def stage(self, inputs: StepInputs, write: Write = write_rows) -> Staged:
+    def stage(self, inputs: StepInputs) -> Staged:
         """Copy a step's numbers to the device, and write what changed in the rows."""
-        kept_at = inputs.rows[:0] if inputs.kept_at is None else inputs.kept_at
-        step = [inputs.rows, inputs.starts, inputs.bounds, inputs.token_ids, kept_at]
-        staged = Staged(*self._put(step, inputs.writes, write))
-        self._kept_at = staged.kept_at
+        step = [inputs.rows, inputs.starts, inputs.bounds, inputs.token_ids, *inputs.sampled_at]
+        staged = Staged(*self._put(step, inputs.writes))
+        self._sampled_rows, self._sampled_at = staged.sampled_rows, staged.sampled_at
         return staged
+
+    def parameters(self, inputs: StepInputs) -> Parameters | None:  # [R]
+        """See `RowTables`."""
+        parameters = Parameters.zeros(len(inputs.sample_rows), self.device)
+        self._lay_out_draws(self._sampled_rows, self._sampled_at, parameters)
+        return parameters
 
     # --- a step of decodes alone, in tensors that stay where they are -----------------------------
 
@@ -98,8 +107,8 @@ class DeviceTables:
         step = np.zeros((3, size), dtype=np.int64)
         step[0, num_rows:] = _PADDING
         step[:, :num_rows] = inputs.rows, inputs.starts, inputs.token_ids
-        rows, _, _ = self._put(list(step), inputs.writes, write_rows)
-        self._kept_at = rows[:num_rows]
+        rows, starts, _ = self._put(list(step), inputs.writes)
+        self._sampled_rows, self._sampled_at = rows[:num_rows], starts[:num_rows]
 
     def stage_padding(self, size: int) -> None:
         """Copy a step of nobody's rows to the places of this size."""
@@ -112,7 +121,7 @@ class DeviceTables:
         rows, starts, token_ids = self._staging.places([size] * 3)
         step = self._static.step(size)
         lay_out_step(
-            self._blocks,
+            self._table,
             self._latest,
             rows,
             starts,
@@ -128,27 +137,41 @@ class DeviceTables:
         )
         return step
 
+    def lay_out_draws(self, size: int) -> Parameters:  # [size]
+        """Make what the step that was staged at this size draws its tokens by; as above."""
+        rows, starts = self._staging.places([size] * 2)
+        parameters = self.draws(size)
+        self._lay_out_draws(rows, starts, parameters)
+        return parameters
+
+    def draws(self, num_rows: int) -> Parameters:  # [num_rows]
+        """Where that lies, until the next step is made."""
+        return self._static.parameters(num_rows)
+
     def keep_decodes(self, size: int, tokens: Tensor) -> None:  # [size]
         """Leave what was sampled at the rows that were staged at this size."""
         keep_tokens(self._latest, self._staging.places([size])[0], tokens)
 
     # ----------------------------------------------------------------------------------------------
 
-    def _put(self, step: list[Int64s], writes: RowWrites, write: Write) -> list[Tensor]:
+    def _put(self, step: list[Int64s], writes: RowWrites) -> list[Tensor]:
         """Copy a step's numbers, and write what changed before anybody reads it."""
         *ahead, last = writes.parts(_WRITES_ROOM)
         for part in ahead:
-            write(self._blocks, *self._staging.put(part.arrays))
+            write_rows(self._table, *self._staging.put(part.arrays))
         if not len(last):
             return self._staging.put(step)
         numbers = self._staging.put([*step, *last.arrays])
-        write(self._blocks, *numbers[len(step) :])
+        write_rows(self._table, *numbers[len(step) :])
         return numbers[: len(step)]
 
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:
         """See `RowTables`; of the step laid out last."""
         if inputs.kept_at is not None and len(tokens):
-            keep_tokens(self._latest, self._kept_at, tokens)
+            keep_tokens(self._latest, self._sampled_rows, tokens)
+
+    def _lay_out_draws(self, rows: Tensor, places: Tensor, parameters: Parameters) -> None:
+        lay_out_draws(self._table, rows, places, column=self._num_columns, **parameters._asdict())
 
     def _empty_step(self, inputs: StepInputs, bounds: Tensor) -> StepTensors:
         num_tokens, num_sequences = len(inputs.token_ids), len(inputs.rows)

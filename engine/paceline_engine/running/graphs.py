@@ -18,7 +18,10 @@ from paceline_engine.graph_sizes import padded_size
 from paceline_engine.running.device_tables import DeviceTables
 from paceline_engine.running.inputs import StepInputs
 from paceline_engine.running.step_tensors import StepTensors
-from paceline_engine.sampling.likeliest import likeliest
+from paceline_engine.sampling.chosen import Chosen
+from paceline_engine.sampling.masks import PendingMasks
+from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_kernels import sample_tokens
 
 Replay = Callable[[], None]
 
@@ -43,6 +46,7 @@ class DecodeGraphs:
         sizes: Sequence[int],
         tables: DeviceTables,
         logits_of: Callable[[StepTensors], Tensor],
+        sampler: DeviceSampler,
         recorder: Recorder,
         *,
         vocab_size: int,
@@ -52,6 +56,7 @@ class DecodeGraphs:
         self._sizes = tuple(sizes)
         self._tables = tables
         self._logits_of = logits_of
+        self._sampler = sampler
         self._recorder = recorder
         self._logits = torch.empty((sizes[-1], vocab_size), dtype=dtype, device=tables.device)
         self._tokens = torch.empty(sizes[-1], dtype=torch.int64, device=tables.device)
@@ -72,15 +77,30 @@ class DecodeGraphs:
         self._tables.stage_decodes(inputs, size)
         self._replays[size]()
 
-    def logits(self, num_rows: int) -> Tensor:  # [num_rows, vocab]
-        """Scores of the step replayed last, until the next."""
-        return self._logits[:num_rows]
+    @torch.inference_mode()
+    def chosen(self, inputs: StepInputs, masks: PendingMasks | None) -> Chosen:
+        """What the step replayed last samples; it stays, also when the next is replayed.
 
-    def tokens(self, num_rows: int) -> Tensor:  # [num_rows]
-        """The likeliest token of each row, left at the rows too; a copy that stays."""
-        return self._tokens[:num_rows].clone()
+        Every row has drawn its token, and left it there. Those that ask for more draw again, by
+        scores that are changed as they ask.
+        """
+        num_rows = len(inputs.rows)
+        tokens = self._tokens[:num_rows].clone()
+        if inputs.rows_suffice:
+            return Chosen(tokens)
+        chosen = self._sampler.choose_asked(
+            self._logits[:num_rows],
+            tokens,
+            inputs.sampled,
+            masks,
+            ahead=inputs.ahead,
+            parameters=self._tables.draws(num_rows),
+        )
+        self._tables.keep(inputs, chosen.tokens)
+        return chosen
 
     def _compute(self, size: int) -> None:
         logits = self._logits[:size].copy_(self._logits_of(self._tables.lay_out_decodes(size)))
-        tokens = self._tokens[:size].copy_(likeliest(logits))
+        parameters = self._tables.lay_out_draws(size)
+        tokens = self._tokens[:size].copy_(sample_tokens(logits, *parameters))
         self._tables.keep_decodes(size, tokens)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from paceline_engine.running.inputs import Int32s, Int64s, RowWrites, StepInputs
 from paceline_engine.running.step_tensors import StepTensors
+from paceline_engine.sampling.parameters import Parameters
 
 
 class HostTables:
@@ -35,6 +36,11 @@ class HostTables:
             chunks=inputs.chunks,
         )
 
+    def parameters(self, inputs: StepInputs) -> Parameters | None:
+        """See `RowTables`: the sampler of a CPU asks the requests."""
+        del inputs
+        return None
+
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:
         """See `RowTables`."""
         if inputs.kept_at is not None:
@@ -43,7 +49,7 @@ class HostTables:
     def _write(self, writes: RowWrites) -> None:
         runs = zip(writes.rows, writes.columns, writes.bounds, writes.bounds[1:], strict=False)
         for row, column, first, end in runs:
-            self._blocks[row, column : column + end - first] = writes.block_ids[first:end]
+            self._blocks[row, column : column + end - first] = writes.numbers[first:end]
 
     def _block_table(self, rows: Int64s, ends: Int64s) -> Int32s:  # [S, P]
         num_blocks = -(-ends // self._block_size)

@@ -17,12 +17,15 @@ AT_ITS_ROW = -1
 
 @dataclass(frozen=True, slots=True)
 class RowWrites:
-    """Blocks that rows have got since the step before: W runs, each within one row."""
+    """What rows have got since the step before: W runs of numbers, each within one row.
+
+    Blocks; and behind the columns of those, once for each owner, what its tokens are drawn by.
+    """
 
     rows: Int64s  # [W]
     columns: Int64s  # [W]: where each run begins in its row
-    bounds: Int64s  # [W + 1]: run w is block_ids[bounds[w] : bounds[w + 1]]
-    block_ids: Int64s  # [B]
+    bounds: Int64s  # [W + 1]: run w is numbers[bounds[w] : bounds[w + 1]]
+    numbers: Int64s  # [B]: of 32 bits
 
     def __len__(self) -> int:
         """Count the runs."""
@@ -31,7 +34,7 @@ class RowWrites:
     @property
     def arrays(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
         """All there is, in the order above."""
-        return self.rows, self.columns, self.bounds, self.block_ids
+        return self.rows, self.columns, self.bounds, self.numbers
 
     def parts(self, room: int) -> list["RowWrites"]:
         """Cut into parts of up to `room` numbers each; one part as a rule, and at least."""
@@ -41,10 +44,10 @@ class RowWrites:
         parts = []
         for run, (first, end) in enumerate(itertools.pairwise(self.bounds.tolist())):
             for begin in range(first, end, most):
-                block_ids = self.block_ids[begin : min(begin + most, end)]
+                numbers = self.numbers[begin : min(begin + most, end)]
                 column = self.columns[run : run + 1] + (begin - first)
-                bounds = np.array([0, len(block_ids)], dtype=np.int64)
-                parts.append(RowWrites(self.rows[run : run + 1], column, bounds, block_ids))
+                bounds = np.array([0, len(numbers)], dtype=np.int64)
+                parts.append(RowWrites(self.rows[run : run + 1], column, bounds, numbers))
         return parts
 
 
@@ -61,8 +64,8 @@ class StepInputs:
     sample_rows: Int64s  # [R]: tokens whose logits are wanted
     sampled: tuple[Request, ...]  # [R]: whose they are
     kept_at: Int64s | None  # [R]: rows where the sampled tokens are left; None: nowhere
-    is_greedy: bool = False
-    """Of every token that samples the likeliest is wanted, and nothing is told of it."""
+    rows_suffice: bool = False
+    """What lies at the rows is all that sampling takes: no request need be asked."""
     ahead: tuple[int, ...] = ()  # [R]: guessed tokens before each, all 0 where empty
     keeps_every_state: bool = False
     """More of a prompt is asked for than the token that follows it, or adapters take part."""
@@ -78,6 +81,15 @@ class StepInputs:
         """Of each sequence behind the decodes, its tokens and what its last one attends to."""
         counts = np.diff(self.bounds[self.num_decodes :])
         return tuple(zip(counts.tolist(), self.ends[self.num_decodes :].tolist(), strict=True))
+
+    @property
+    def sampled_at(self) -> tuple[Int64s, Int64s]:  # each [R]
+        """Of each token that samples, whose row it is and its place in its sequence."""
+        if len(self.sample_rows) == len(self.token_ids) == len(self.rows):
+            return self.rows, self.starts
+        sequences = np.searchsorted(self.bounds, self.sample_rows, side="right") - 1
+        places = self.starts[sequences] + self.sample_rows - self.bounds[sequences]
+        return self.rows[sequences], places
 
     @property
     def kept_rows(self) -> Int64s | None:

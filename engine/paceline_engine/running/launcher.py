@@ -25,7 +25,9 @@ class ModelLauncher:
         """Queue a step behind the one before, whose tokens need not be known."""
         if batch.num_drafted or batch.num_padding:  # nothing else is on its way then
             return _Done(self._runner.run(batch))
-        inputs = replace(self._runner.prepare(batch), ahead=_ahead(batch))
+        inputs = self._runner.prepare(batch)
+        if not inputs.rows_suffice:
+            inputs = replace(inputs, ahead=_ahead(batch))
         chosen = self._runner.sampled(batch, inputs)
         return ModelFlight(batch, inputs.sampled, self._host_tokens.fetch(chosen))
 

@@ -1,16 +1,19 @@
 """From a batch to a step's inputs: what the rows hold already is not said again.
 
 A request owns one row from when it is admitted until it leaves. Beside the model lie, for each row,
-its blocks and the token that was sampled last; the book knows how far they are written. So a decode
-costs a place in a few arrays, and its blocks are looked at once in `block_size` steps.
+its blocks, what its tokens are drawn by, and the token that was sampled last; the book knows how
+far they are written. So a decode costs a place in a few arrays, and its blocks are looked at once
+in `block_size` steps.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from paceline_engine.errors import RequestError
 from paceline_engine.request import Request
 from paceline_engine.running.inputs import AT_ITS_ROW, Int64s, RowWrites, StepInputs
-from paceline_engine.sampling.likeliest import GREEDY_BELOW
+from paceline_engine.sampling.parameters import row_numbers
 from paceline_engine.scheduling.batch import Batch, Slice
 
 _NOBODY = -1
@@ -27,19 +30,24 @@ class RowBook:
         block_size: int,
         vocab_size: int,
         *,
+        salt: bytes | None,
         tokens_stay: bool = True,
     ) -> None:
         """`num_columns` are the blocks of the longest sequence.
+
+        `salt`, random per engine run, makes the seeds of requests that bring none; None where the
+        rows do not hold what tokens are drawn by: on a CPU, whose sampler asks the requests.
 
         `tokens_stay`: what is sampled is what a request goes on with, unless the host says so.
         """
         self._num_columns = num_columns
         self._block_size = block_size
         self._vocab_size = vocab_size
+        self._salt = salt
         self._tokens_stay = tokens_stay
         self._stays = np.full(num_rows, _NOBODY, dtype=np.int64)
         self._num_blocks = np.zeros(num_rows, dtype=np.int64)
-        self._is_greedy = np.zeros(num_rows, dtype=np.bool_)
+        self._is_plain = np.zeros(num_rows, dtype=np.bool_)
         self._token_at = np.full(num_rows, _NOWHERE, dtype=np.int64)
         """Place in its sequence of the token that was sampled last."""
         self._stays_before: list[int] = []
@@ -81,7 +89,7 @@ class RowBook:
             sample_rows=places,
             sampled=sampled,
             kept_at=kept_at,
-            is_greedy=bool(self._is_greedy[rows].all()),
+            rows_suffice=self._salt is not None and bool(self._is_plain[rows].all()),
             ahead=ahead,
             keeps_every_state=any(map(_keeps_every_state, slices[num_decodes:])),
         )
@@ -134,28 +142,30 @@ class RowBook:
         is_changed = -(-ends // self._block_size) > self._num_blocks[rows]
         if stays is not None:
             is_changed |= self._stays[rows] != np.array(stays, dtype=np.int64)
-        written, columns, bounds, block_ids = [], [], [0], []
+        written, columns, bounds = [], [], [0]
+        numbers: list[int] = []
+
+        def write(row: int, column: int, run: Sequence[int]) -> None:
+            written.append(row)
+            columns.append(column)
+            numbers.extend(run)
+            bounds.append(len(numbers))
+
         for place in np.flatnonzero(is_changed).tolist():
-            request, row = slices[place].request, rows[place]
+            request, row = slices[place].request, int(rows[place])
             if self._stays[row] != request.stay:
                 self._stays[row] = request.stay
                 self._num_blocks[row] = 0
                 self._token_at[row] = _NOWHERE
-                self._is_greedy[row] = _is_greedy(request)
+                if self._salt is not None:
+                    self._is_plain[row] = request.is_plain
+                    write(row, self._num_columns, row_numbers(request, self._salt))
             column = int(self._num_blocks[row])
             more = request.block_ids[column : self._num_columns]
-            if not more:  # a slice of padding beside the request's own
-                continue
-            self._num_blocks[row] += len(more)
-            written.append(row)
-            columns.append(column)
-            block_ids += more
-            bounds.append(len(block_ids))
-        return RowWrites(_int64s(written), _int64s(columns), _int64s(bounds), _int64s(block_ids))
-
-
-def _is_greedy(request: Request) -> bool:
-    return request.is_plain and request.sampling.temperature < GREEDY_BELOW
+            if more:  # else a slice of padding beside the request's own
+                self._num_blocks[row] += len(more)
+                write(row, column, more)
+        return RowWrites(_int64s(written), _int64s(columns), _int64s(bounds), _int64s(numbers))
 
 
 def _row_of(request: Request) -> int:

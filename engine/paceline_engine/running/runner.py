@@ -25,6 +25,7 @@ from paceline_engine.running.to_device import to_device
 from paceline_engine.sampling.chosen import Chooser, Chosen
 from paceline_engine.sampling.likeliest import NOT_A_TOKEN
 from paceline_engine.sampling.masks import MaskMaker, PendingMasks
+from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.sampling.pooling import pool_prompts
 from paceline_engine.sampling.prompt import score_prompts
 from paceline_engine.scheduling.batch import Batch, Slice
@@ -86,9 +87,12 @@ class ModelRunner:
         Aligned with `inputs.sampled`; `NOT_A_TOKEN` where the model's output is not a number.
         """
         vocab_size = self._decoder.config.vocab_size
-        masks = self._mask_maker.begin(inputs.sampled, vocab_size)
+        masks = None
+        if not inputs.rows_suffice:
+            masks = self._mask_maker.begin(inputs.sampled, vocab_size)
         if self._graphs is not None and self._is_recorded(batch):
-            return self._replayed(self._graphs, inputs, masks)
+            self._graphs.replay(inputs)
+            return self._graphs.chosen(inputs, masks)
         hidden = self._hidden(inputs)
         score_prompts(batch, hidden, self._decoder.logits)
         pool_prompts(batch, hidden)
@@ -98,7 +102,10 @@ class ModelRunner:
         return self._chosen(logits, inputs, masks)
 
     def _chosen(self, logits: Tensor, inputs: StepInputs, masks: PendingMasks | None) -> Chosen:
-        chosen = self._sampler.choose(logits, inputs.sampled, masks, ahead=inputs.ahead)
+        parameters = self._tables.parameters(inputs)
+        chosen = self._sampler.choose(
+            logits, inputs.sampled, masks, ahead=inputs.ahead, parameters=parameters
+        )
         self._tables.keep(inputs, chosen.tokens)
         return chosen
 
@@ -109,11 +116,14 @@ class ModelRunner:
         """
         if not isinstance(self._tables, DeviceTables) or self._group.size > 1:
             raise TypeError(f"graphs need one rank, and rows on the device, got {self._tables}")
+        if not isinstance(self._sampler, DeviceSampler):
+            raise TypeError(f"graphs need a sampler on the device, got {self._sampler}")
         decoder, attention = self._decoder, self._attention
         graphs = DecodeGraphs(
             sizes,
             self._tables,
             lambda step: decoder.logits(decoder.hidden(step.token_ids, attention.plan(step))),
+            self._sampler,
             recorder,
             vocab_size=decoder.config.vocab_size,
             dtype=decoder.embedding.dtype,
@@ -128,15 +138,6 @@ class ModelRunner:
         else:
             self.graph_use.eager[why] += 1
         return why is None
-
-    def _replayed(
-        self, graphs: DecodeGraphs, inputs: StepInputs, masks: PendingMasks | None
-    ) -> Chosen:
-        graphs.replay(inputs)
-        num_rows = len(inputs.rows)
-        if inputs.is_greedy:
-            return Chosen(graphs.tokens(num_rows))
-        return self._chosen(graphs.logits(num_rows), inputs, masks)
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.running.step_tensors import StepTensors
+from paceline_engine.sampling.parameters import Parameters
 
 
 class StaticDecodes:
@@ -20,6 +21,7 @@ class StaticDecodes:
         self._block_table = zeros(num_rows, num_columns, dtype=torch.int32)
         self._context_lens = zeros(num_rows, dtype=torch.int32)
         self._bounds = torch.arange(num_rows + 1, device=device)
+        self._parameters = Parameters.zeros(num_rows, device)
 
     def step(self, size: int) -> StepTensors:
         """The step of so many rows."""
@@ -33,3 +35,7 @@ class StaticDecodes:
             context_lens=self._context_lens[:size],
             chunks=(),
         )
+
+    def parameters(self, size: int) -> Parameters:
+        """What the tokens of so many rows are drawn by."""
+        return self._parameters.first(size)

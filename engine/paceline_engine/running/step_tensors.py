@@ -6,6 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from paceline_engine.running.inputs import Int32s, Int64s, StepInputs
+from paceline_engine.sampling.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,14 @@ class StepArrays:
 
 
 class RowTables(Protocol):
-    """What lies beside the model for each row: its blocks, and the token sampled last."""
+    """What lies beside the model for each row: its blocks, its draws, its newest token."""
 
     def lay_out(self, inputs: StepInputs) -> StepTensors:
         """Write what changed in the rows, then make the step from them."""
+        ...
+
+    def parameters(self, inputs: StepInputs) -> Parameters | None:  # [R]
+        """What the step laid out last draws its tokens by; None where no row holds any of it."""
         ...
 
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:  # [R]

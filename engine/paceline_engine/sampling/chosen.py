@@ -8,6 +8,7 @@ from torch import Tensor
 
 from paceline_engine.request import Request
 from paceline_engine.sampling.masks import PendingMasks
+from paceline_engine.sampling.parameters import Parameters
 from paceline_engine.wire import Likelihood
 
 
@@ -52,12 +53,14 @@ class Chooser(Protocol):
         masks: PendingMasks | None = None,
         *,
         ahead: Sequence[int] = (),
+        parameters: Parameters | None = None,
     ) -> Chosen:
         """Pick a token per row of `logits` [rows, vocab], which may be overwritten.
 
         `masks` are of the rows whose requests have a constraint. `ahead` are the tokens between a
         request's last known one and the row, 0 where empty: guessed ones, of plain requests, or
-        the one that the call before has chosen. Waits for no device but for grammars' masks.
+        the one that the call before has chosen. `parameters` are the rows' where they lie on a
+        device, and None on a CPU. Waits for no device but for grammars' masks.
         """
         ...
 

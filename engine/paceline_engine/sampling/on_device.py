@@ -13,17 +13,15 @@ from paceline_engine.request import Request
 from paceline_engine.sampling.before import Before
 from paceline_engine.sampling.chosen import Chosen
 from paceline_engine.sampling.masks import PendingMasks
-from paceline_engine.sampling.parameters import parameters_of
-from paceline_engine.sampling.scores import asked_rows
+from paceline_engine.sampling.parameters import Parameters
+from paceline_engine.sampling.scores import AskedRows, asked_rows
 
 
 class DeviceSampler:
     """Implements `Chooser` by kernels."""
 
-    def __init__(self, eos_token_ids: Sequence[int], salt: bytes) -> None:
+    def __init__(self, eos_token_ids: Sequence[int]) -> None:
         self._eos_token_ids = tuple(eos_token_ids)
-        self._salt = salt
-        """Random per engine run: makes the seeds of requests that bring none."""
         self._before = Before()
 
     def choose(
@@ -33,28 +31,60 @@ class DeviceSampler:
         masks: PendingMasks | None = None,
         *,
         ahead: Sequence[int] = (),
+        parameters: Parameters | None = None,
     ) -> Chosen:
         """See `Chooser`."""
-        ahead = ahead or (0,) * len(requests)
-        asked = asked_rows(
+        if parameters is None:
+            raise TypeError("a sampler on the device must have the rows' parameters, got None")
+        asked = self._asked(logits, requests, ahead, masks)
+        if asked is None:
+            tokens = paceline_kernels.sample_tokens(logits, *parameters)
+        elif len(asked.places) == len(requests):
+            tokens = paceline_kernels.sample_tokens(asked.scores, *parameters)
+        else:
+            tokens = _again(paceline_kernels.sample_tokens(logits, *parameters), asked, parameters)
+        return self._chosen(tokens, asked, requests)
+
+    def choose_asked(
+        self,
+        logits: Tensor,  # [rows, vocab]: may be overwritten
+        tokens: Tensor,  # [rows]: drawn from them as they are; overwritten
+        requests: Sequence[Request],
+        masks: PendingMasks | None,
+        *,
+        ahead: Sequence[int],
+        parameters: Parameters,
+    ) -> Chosen:
+        """Choose anew for the rows alone whose requests ask for more than a draw."""
+        asked = self._asked(logits, requests, ahead, masks)
+        if asked is not None:
+            tokens = _again(tokens, asked, parameters)
+        return self._chosen(tokens, asked, requests)
+
+    def _asked(
+        self,
+        logits: Tensor,
+        requests: Sequence[Request],
+        ahead: Sequence[int],
+        masks: PendingMasks | None,
+    ) -> AskedRows | None:
+        return asked_rows(
             logits,
             requests,
-            ahead,
+            ahead or (0,) * len(requests),
             masks,
             before=self._before,
             eos_token_ids=self._eos_token_ids,
         )
-        parameters = parameters_of(requests, ahead, self._salt, logits.device)
-        if asked is None:
-            chosen = Chosen(paceline_kernels.sample_tokens(logits, *parameters))
-        elif len(asked.places) == len(requests):
-            tokens = paceline_kernels.sample_tokens(asked.scores, *parameters)
-            chosen = Chosen(tokens, asked.told(tokens))
-        else:
-            tokens = paceline_kernels.sample_tokens(logits, *parameters)
-            tokens[asked.rows] = paceline_kernels.sample_tokens(
-                asked.scores, *parameters.of(asked.rows)
-            )
-            chosen = Chosen(tokens, asked.told(tokens))
-        self._before.keep(requests, chosen.tokens)
-        return chosen
+
+    def _chosen(
+        self, tokens: Tensor, asked: AskedRows | None, requests: Sequence[Request]
+    ) -> Chosen:
+        self._before.keep(requests, tokens)
+        return Chosen(tokens, None if asked is None else asked.told(tokens))
+
+
+def _again(tokens: Tensor, asked: AskedRows, parameters: Parameters) -> Tensor:
+    """Put the tokens that the asked rows' scores give in the places of those."""
+    tokens[asked.rows] = paceline_kernels.sample_tokens(asked.scores, *parameters.of(asked.rows))
+    return tokens

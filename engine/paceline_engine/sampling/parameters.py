@@ -1,65 +1,60 @@
-"""What the sampler on a GPU is told of each row: one copy a step, through pinned memory."""
+"""What a token is drawn by beside a GPU, and how a request's part of it is kept at its row."""
 
-from collections.abc import Sequence
+import struct
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from paceline_engine.request import Request
-from paceline_engine.running.to_device import to_device
 from paceline_engine.sampling.draw import seed_of
 
 _MOST_TOP_K = (1 << 31) - 1
-_COLUMNS = ("i8", "i8", "f4", "i4", "f4", "f4")
-_ROW_BYTES = sum(int(column[1]) for column in _COLUMNS)
+_LARGEST = torch.finfo(torch.float32).max
 
 
 class Parameters(NamedTuple):
     """In the order in which `paceline_kernels.sample_tokens` takes them."""
 
     seeds: Tensor  # [rows] int64
-    positions: Tensor  # [rows] int64
+    positions: Tensor  # [rows] int64: place in its sequence of the token that is drawn
     temperatures: Tensor  # [rows] float32
     top_k: Tensor  # [rows] int32
     top_p: Tensor  # [rows] float32
     min_p: Tensor  # [rows] float32
+
+    @classmethod
+    def zeros(cls, num_rows: int, device: torch.device) -> "Parameters":
+        """Memory for those of so many rows."""
+
+        def each(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(num_rows, dtype=dtype, device=device)
+
+        floats = [each(torch.float32) for _ in range(3)]
+        longs = [each(torch.int64) for _ in range(2)]
+        return cls(longs[0], longs[1], floats[0], each(torch.int32), floats[1], floats[2])
+
+    def first(self, num_rows: int) -> "Parameters":
+        """Those of the first rows, where they lie."""
+        return Parameters(*(each[:num_rows] for each in self))
 
     def of(self, rows: Tensor) -> "Parameters":
         """Those of some rows."""
         return Parameters(*(each[rows] for each in self))
 
 
-def parameters_of(
-    requests: Sequence[Request], ahead: Sequence[int], salt: bytes, device: torch.device
-) -> Parameters:
-    """Begin to copy them; `ahead` are tokens between each request's last known one and the row."""
-    num_rows = len(requests)
-    packed = np.empty(num_rows * _ROW_BYTES, dtype=np.uint8)
-    columns = zip(*map(_row, requests, ahead, [salt] * num_rows), strict=True)
-    sizes = [num_rows * int(column[1]) for column in _COLUMNS]
-    ends = np.cumsum(sizes).tolist()
-    for values, kind, size, end in zip(columns, _COLUMNS, sizes, ends, strict=True):
-        packed[end - size : end].view(kind)[:] = values
-    copied = to_device(packed, device)
-    dtypes = (torch.int64, torch.int64, torch.float32, torch.int32, torch.float32, torch.float32)
-    return Parameters(
-        *(
-            copied[end - size : end].view(dtype)
-            for dtype, size, end in zip(dtypes, sizes, ends, strict=True)
-        )
-    )
-
-
-def _row(request: Request, ahead: int, salt: bytes) -> tuple[int, int, float, int, float, float]:
+def row_numbers(request: Request, salt: bytes) -> tuple[int, ...]:
+    """All of it but the position, as `paceline_kernels.input_prep.DRAW_COLUMNS` numbers."""
     sampling = request.sampling
     seed = (seed_of(request, salt) + (1 << 63)) % (1 << 64) - (1 << 63)
-    return (
-        seed,
-        len(request.token_ids) + ahead,
-        sampling.temperature,
-        min(max(sampling.top_k, 0), _MOST_TOP_K),
-        sampling.top_p,
-        sampling.min_p,
+    return struct.unpack(
+        "<6i",
+        struct.pack(
+            "<qfiff",
+            seed,
+            min(sampling.temperature, _LARGEST),
+            min(max(sampling.top_k, 0), _MOST_TOP_K),
+            sampling.top_p,
+            sampling.min_p,
+        ),
     )

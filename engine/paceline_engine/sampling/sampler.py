@@ -19,6 +19,7 @@ from paceline_engine.sampling.chosen import Chosen
 from paceline_engine.sampling.draw import seed_of, uniform
 from paceline_engine.sampling.likeliest import GREEDY_BELOW, NOT_A_TOKEN, likeliest
 from paceline_engine.sampling.masks import PendingMasks
+from paceline_engine.sampling.parameters import Parameters
 from paceline_engine.sampling.scores import asked_rows
 
 # Candidates looked at before a whole sort: 49,152 logits take 0.3 ms this way and 3 ms the other.
@@ -52,8 +53,10 @@ class Sampler:
         masks: PendingMasks | None = None,
         *,
         ahead: Sequence[int] = (),
+        parameters: Parameters | None = None,
     ) -> Chosen:
         """See `Chooser`."""
+        del parameters  # looked up at the requests
         coming = ahead or (0,) * len(requests)
         asked = asked_rows(
             logits,

@@ -6,27 +6,28 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import expect
+from paceline_kernels.input_prep.reference import DRAW_COLUMNS
 
 TILE = 256
-_LONGS, _INTS = (torch.int64,), (torch.int32,)
+_LONGS, _INTS, _FLOATS = (torch.int64,), (torch.int32,), (torch.float32,)
 
 
 # Everything lies somewhere in one buffer that was copied at once: no alignment is compiled in.
 @triton.jit(
     do_not_specialize=["table_stride"],
-    do_not_specialize_on_alignment=["rows_ptr", "columns_ptr", "bounds_ptr", "block_ids_ptr"],
+    do_not_specialize_on_alignment=["rows_ptr", "columns_ptr", "bounds_ptr", "numbers_ptr"],
 )
 def _write_rows_kernel(
-    table_ptr, rows_ptr, columns_ptr, bounds_ptr, block_ids_ptr, table_stride, TILE: tl.constexpr
+    table_ptr, rows_ptr, columns_ptr, bounds_ptr, numbers_ptr, table_stride, TILE: tl.constexpr
 ):
     """Write one tile of one run."""
     run = tl.program_id(0)
     first = tl.load(bounds_ptr + run)
     end = tl.load(bounds_ptr + run + 1)
     place = first + tl.program_id(1) * TILE + tl.arange(0, TILE)
-    block_ids = tl.load(block_ids_ptr + place, mask=place < end, other=0)
+    numbers = tl.load(numbers_ptr + place, mask=place < end, other=0)
     row_ptr = table_ptr + tl.load(rows_ptr + run) * table_stride + tl.load(columns_ptr + run)
-    tl.store(row_ptr + place - first, block_ids.to(tl.int32), mask=place < end)
+    tl.store(row_ptr + place - first, numbers.to(tl.int32), mask=place < end)
 
 
 @triton.jit(
@@ -91,6 +92,59 @@ def _lay_out_step_kernel(
     tl.store(block_table_ptr + sequence * width + place, held, mask=place < width)
 
 
+@triton.jit
+def _as_float(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit(
+    do_not_specialize=["table_stride", "column", "count"],
+    do_not_specialize_on_alignment=[
+        "rows_ptr",
+        "places_ptr",
+        "seeds_ptr",
+        "positions_ptr",
+        "temperatures_ptr",
+        "top_k_ptr",
+        "top_p_ptr",
+        "min_p_ptr",
+    ],
+)
+def _lay_out_draws_kernel(
+    table_ptr,
+    rows_ptr,
+    places_ptr,
+    seeds_ptr,
+    positions_ptr,
+    temperatures_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
+    table_stride,
+    column,
+    count,
+    TILE: tl.constexpr,
+):
+    """Gather what the tokens of one tile are drawn by."""
+    place = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = place < count
+    row = tl.load(rows_ptr + place, mask=inside, other=-1)
+    is_real = row >= 0
+    draw_ptr = table_ptr + row * table_stride + column
+    low = tl.load(draw_ptr, mask=is_real, other=0).to(tl.int64)
+    high = tl.load(draw_ptr + 1, mask=is_real, other=0).to(tl.int64)
+    last = tl.load(places_ptr + place, mask=is_real, other=-1)
+    top_p = _as_float(tl.load(draw_ptr + 4, mask=is_real, other=0))
+    tl.store(seeds_ptr + place, (high << 32) | (low & 0xFFFFFFFF), mask=inside)
+    tl.store(positions_ptr + place, last + 1, mask=inside)
+    temperature = _as_float(tl.load(draw_ptr + 2, mask=is_real, other=0))
+    tl.store(temperatures_ptr + place, temperature, mask=inside)
+    tl.store(top_k_ptr + place, tl.load(draw_ptr + 3, mask=is_real, other=0), mask=inside)
+    tl.store(top_p_ptr + place, tl.where(is_real, top_p, 1.0), mask=inside)
+    min_p = _as_float(tl.load(draw_ptr + 5, mask=is_real, other=0))
+    tl.store(min_p_ptr + place, min_p, mask=inside)
+
+
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["rows_ptr", "tokens_ptr"])
 def _keep_tokens_kernel(latest_ptr, rows_ptr, tokens_ptr, count, TILE: tl.constexpr):
     """Keep the tokens of one tile of rows."""
@@ -101,7 +155,7 @@ def _keep_tokens_kernel(latest_ptr, rows_ptr, tokens_ptr, count, TILE: tl.conste
 
 
 def write_rows(
-    table: Tensor, rows: Tensor, columns: Tensor, bounds: Tensor, block_ids: Tensor
+    table: Tensor, rows: Tensor, columns: Tensor, bounds: Tensor, numbers: Tensor
 ) -> None:
     """Launch over the runs, and tiles of the longest that a row can hold."""
     runs = len(rows)
@@ -109,13 +163,13 @@ def write_rows(
     expect("rows", rows, shape=(runs,), dtypes=_LONGS, like=table)
     expect("columns", columns, shape=(runs,), dtypes=_LONGS, like=table)
     expect("bounds", bounds, shape=(runs + 1,), dtypes=_LONGS, like=table)
-    expect("block_ids", block_ids, shape=("blocks",), dtypes=_LONGS, like=table)
+    expect("numbers", numbers, shape=("numbers",), dtypes=_LONGS, like=table)
     _write_rows_kernel[runs, triton.cdiv(table.shape[1], TILE)](
         table,
         rows,
         columns,
         bounds,
-        block_ids,
+        numbers,
         table.stride(0),
         TILE=TILE,
         num_warps=4,
@@ -168,6 +222,52 @@ def lay_out_step(
         table.stride(0),
         width,
         BLOCK_SIZE=block_size,
+        TILE=TILE,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+
+
+def lay_out_draws(
+    table: Tensor,
+    rows: Tensor,
+    places: Tensor,
+    *,
+    column: int,
+    seeds: Tensor,
+    positions: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+) -> None:
+    """Launch over the tokens that sample."""
+    count = len(rows)
+    expect("table", table, shape=("rows", "columns"), dtypes=_INTS, like=table)
+    if not 0 <= column <= table.shape[1] - DRAW_COLUMNS:
+        most = table.shape[1] - DRAW_COLUMNS
+        raise ValueError(f"column must be 0 to {most}, got {column}")
+    expect("rows", rows, shape=(count,), dtypes=_LONGS, like=table)
+    expect("places", places, shape=(count,), dtypes=_LONGS, like=table)
+    expect("seeds", seeds, shape=(count,), dtypes=_LONGS, like=table)
+    expect("positions", positions, shape=(count,), dtypes=_LONGS, like=table)
+    expect("temperatures", temperatures, shape=(count,), dtypes=_FLOATS, like=table)
+    expect("top_k", top_k, shape=(count,), dtypes=_INTS, like=table)
+    expect("top_p", top_p, shape=(count,), dtypes=_FLOATS, like=table)
+    expect("min_p", min_p, shape=(count,), dtypes=_FLOATS, like=table)
+    _lay_out_draws_kernel[(triton.cdiv(count, TILE),)](
+        table,
+        rows,
+        places,
+        seeds,
+        positions,
+        temperatures,
+        top_k,
+        top_p,
+        min_p,
+        table.stride(0),
+        column,
+        count,
         TILE=TILE,
         num_warps=4,
         enable_fp_fusion=True,

@@ -3,22 +3,26 @@
 import torch
 from torch import Tensor
 
+DRAW_COLUMNS = 6
+"""Numbers of a row that its tokens are drawn by: the seed's low half and its high one, temperature,
+top-k, top-p and min-p; all but the halves and top-k are the bits of a float32."""
+
 
 def write_rows(
     table: Tensor,  # [rows, columns] int32, written to
     rows: Tensor,  # [runs] int64: no two runs overlap
     columns: Tensor,  # [runs] int64: where each begins in its row
-    bounds: Tensor,  # [runs + 1] int64: run w is block_ids[bounds[w] : bounds[w + 1]]
-    block_ids: Tensor,  # [blocks] int64
+    bounds: Tensor,  # [runs + 1] int64: run w is numbers[bounds[w] : bounds[w + 1]]
+    numbers: Tensor,  # [numbers] int64, of 32 bits each
 ) -> None:
-    """Put runs of blocks into their rows."""
+    """Put runs of numbers into their rows."""
     runs = zip(rows.tolist(), columns.tolist(), bounds.tolist(), bounds[1:].tolist(), strict=False)
     for row, column, first, end in runs:
-        table[row, column : column + end - first] = block_ids[first:end].to(torch.int32)
+        table[row, column : column + end - first] = numbers[first:end].to(torch.int32)
 
 
 def lay_out_step(
-    table: Tensor,  # [rows, columns] int32: blocks of each row
+    table: Tensor,  # [rows, columns] int32: of each row its blocks, and maybe more
     latest: Tensor,  # [rows] int64: the token that each row sampled last
     rows: Tensor,  # [sequences] int64: whose row each sequence is; -1 is padding
     starts: Tensor,  # [sequences] int64: place of its first token
@@ -57,6 +61,35 @@ def lay_out_step(
         context_lens[sequence] = length
         num_blocks = -(-length // block_size)
         block_table[sequence, :num_blocks] = table[row, :num_blocks]
+
+
+def lay_out_draws(
+    table: Tensor,  # [rows, columns] int32
+    rows: Tensor,  # [tokens] int64: whose row each token is that samples; -1 is padding
+    places: Tensor,  # [tokens] int64: its place in its sequence
+    *,
+    column: int,  # where the DRAW_COLUMNS of a row begin
+    seeds: Tensor,  # [tokens] int64, written to, as all that follow
+    positions: Tensor,  # [tokens] int64: place of the token that is drawn, one further
+    temperatures: Tensor,  # [tokens] float32
+    top_k: Tensor,  # [tokens] int32
+    top_p: Tensor,  # [tokens] float32
+    min_p: Tensor,  # [tokens] float32
+) -> None:
+    """Gather what `sample_tokens` draws by. Padding is greedy: it cuts nothing, and draws nothing.
+
+    Looks at no number on the host.
+    """
+    is_real = rows >= 0
+    draws = table[:, column : column + DRAW_COLUMNS][rows.clamp(min=0)]
+    draws = draws.masked_fill(~is_real.unsqueeze(1), 0)
+    floats = draws.view(torch.float32)
+    seeds.copy_((draws[:, 1].long() << 32) | (draws[:, 0].long() & 0xFFFFFFFF))
+    positions.copy_(torch.where(is_real, places + 1, 0))
+    temperatures.copy_(floats[:, 2])
+    top_k.copy_(draws[:, 3])
+    top_p.copy_(floats[:, 4].masked_fill(~is_real, 1.0))
+    min_p.copy_(floats[:, 5])
 
 
 def keep_tokens(
