@@ -8,8 +8,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from paceline_engine.running.prefill.attention import Cache, Chunk, Prompts, Scores
-from paceline_engine.running.prefill.sdpa import SdpaPrefill
+from paceline_engine.running.prefill.attention import (
+    Cache,
+    Chunk,
+    PrefillAttention,
+    Prompts,
+    Scores,
+)
 from paceline_kernels.activation import kernel as activation
 from paceline_kernels.activation import reference_gelu_tanh_mul, reference_silu_mul
 from paceline_kernels.checks import Exponents
@@ -370,27 +375,27 @@ def prefill_case(
     )
 
 
-def sdpa_case(layer: Layer, num_tokens: int) -> Case:
-    """Torch's own attention for one whole prompt, as the engine would call it."""
+def other_prefill_case(layer: Layer, back_end: PrefillAttention, chunk: Chunk) -> Case:
+    """Somebody else's attention for one chunk, as the engine would call it; planned before."""
     scale = layer.model.head_size**-0.5
-    table, lens, num_blocks = layer.tables([num_tokens])
+    table, lens, num_blocks = layer.tables([chunk.context])
     cache = Cache(*layer.caches(num_blocks), None)
-    q = layer.queries(num_tokens)
-    token = torch.arange(num_tokens, device=layer.device)
+    q = layer.queries(chunk.tokens)
+    token = torch.arange(chunk.context - chunk.tokens, chunk.context, device=layer.device)
     slots = table[0, token // BLOCK_SIZE].long() * BLOCK_SIZE + token % BLOCK_SIZE
-    starts = torch.tensor([0, num_tokens], dtype=torch.int32, device=layer.device)
-    chunks = (Chunk(num_tokens, num_tokens),)
-    prompts = Prompts(chunks, table, starts, lens, slots, BLOCK_SIZE)
+    starts = torch.tensor([0, chunk.tokens], dtype=torch.int32, device=layer.device)
+    prompts = Prompts((chunk,), table, starts, lens, slots, BLOCK_SIZE)
+    num_pairs = chunk.tokens * chunk.context - math.comb(chunk.tokens, 2)
     return Case(
         layer.model.name,
-        "sdpa",
-        sizes_of([f"{num_tokens}/{num_tokens}"]),
-        lambda: SdpaPrefill()(q, cache, prompts, Scores(scale)),
+        back_end.name,
+        sizes_of([f"{chunk.tokens}/{chunk.context}"]),
+        lambda: back_end(q, cache, prompts, Scores(scale)),
         lambda: reference_paged_prefill_attention(
             q.double(), cache.keys.double(), cache.values.double(), table, starts, lens, scale
         ),
         num_bytes=2 * q.nbytes + 2 * cache.keys.nbytes,
-        num_flops=4 * math.comb(num_tokens + 1, 2) * q[0].numel(),
+        num_flops=4 * num_pairs * q[0].numel(),
     )
 
 

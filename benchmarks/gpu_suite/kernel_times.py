@@ -13,8 +13,10 @@ import kernel_cases as cases
 from gpu_suite import names
 from gpu_suite.machine import Machine
 from gpu_suite.parts import tried
+from gpu_suite.prefill_times import PROMPTS, by_others, chunk_of
 from gpu_suite.record import Absent, Broken, Figure, Found
 from kernel_speed import error_limit, relative_error, tensors_of
+from paceline_engine.running.prefill.offers import offers
 
 MODELS = {
     "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),
@@ -41,7 +43,6 @@ POINTWISE_CASES = {
 }
 CONTEXTS = {"1 x 32k": (1, 32768), "16 x 8k": (16, 8192), "64 x 1k": (64, 1024)}
 CONTEXTS["256 x 1k"] = (256, 1024)
-PROMPTS = {"2k": 2048, "8k": 8192}
 
 
 COPY, PRODUCT = "copy bandwidth", "matrix product"
@@ -78,7 +79,19 @@ def measure(machine: Machine) -> Iterator[Found]:
             for found in tried(named[0], partial(_timed, named, layer, machine, ceiling), machine):
                 wrong += isinstance(found, Broken)
                 yield found
+        timed = partial(_rate, layer=layer, machine=machine, ceiling=ceiling)
+        yield from by_others(model, layer, machine, offers(compiles=False), timed)
     yield Figure(names.WRONG, wrong, "wrong", "named above" if wrong else "")
+
+
+def _rate(
+    name: str,
+    make: Callable[[cases.Layer], cases.Case],
+    layer: cases.Layer,
+    machine: Machine,
+    ceiling: Ceiling,
+) -> Iterator[Found]:
+    return _timed((name, make, False), layer, machine, ceiling)
 
 
 def _timed(named: Named, layer: cases.Layer, machine: Machine, ceiling: Ceiling) -> Iterator[Found]:
@@ -130,13 +143,9 @@ def _decodes(model: str, machine: Machine) -> Iterator[Named]:
 
 
 def _prefills(model: str, machine: Machine) -> Iterator[Named]:
-    for label, length in PROMPTS.items():
-        tokens = 20 if machine.is_dry else length
-        chunks = ((tokens, tokens),)
-        name = names.prefill(label, model)
-        yield name, partial(cases.prefill_case, chunks=chunks), False
-        torchs = names.prefill(f"{label}, by torch", model)
-        yield torchs, partial(cases.sdpa_case, num_tokens=tokens), False
+    for label in PROMPTS:
+        case = partial(cases.prefill_case, chunks=(chunk_of(label, machine),))
+        yield names.prefill(label, model), case, False
 
 
 def even(rows: int, context: int) -> tuple[int, ...]:

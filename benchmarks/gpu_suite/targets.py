@@ -17,6 +17,14 @@ class Target:
     bound: float
     unit: str
     at_most: bool = False
+    best_of: tuple[str, ...] = ()
+    """Figures of which the best counts, where it is not one of its own name."""
+
+    def value_in(self, record: Record) -> float | None:
+        """What was measured, if it was."""
+        values = (record.value(name) for name in self.best_of or (self.name,))
+        measured = [value for value in values if value is not None]
+        return (min if self.at_most else max)(measured, default=None)
 
     def verdict(self, value: float | None) -> Verdict:
         """Judge a figure; NaN never meets anything."""
@@ -41,7 +49,7 @@ TARGETS: tuple[Target, ...] = (
     *(Target(names.decode(label), 0.80, "share") for label in names.DECODE_LABELS),
     *(Target(names.pointwise(kernel), 0.85, "share") for kernel in names.POINTWISE),
     *(Target(names.sampling(cut), 0.80, "share") for cut in names.SAMPLING_CUTS),
-    Target(names.PREFILL_8K, 450, "TFLOP/s"),
+    Target(names.PREFILL_8K, 450, "TFLOP/s", best_of=names.PREFILL_8K_BY),
     *(
         Target(names.step(model), bound_ms, "ms", at_most=True)
         for model, bound_ms in (("qwen2.5-0.5b", 0.8), ("llama-3.2-1b", 1.4), ("llama-3.1-8b", 5.8))
@@ -67,7 +75,7 @@ TARGETS: tuple[Target, ...] = (
 
 def judged(record: Record) -> tuple[Judged, ...]:
     """Every target beside what the record holds."""
-    values = ((target, record.value(target.name)) for target in TARGETS)
+    values = ((target, target.value_in(record)) for target in TARGETS)
     return tuple(
         Judged(target, value, target.verdict(value), record.why_absent(target.name) or "")
         for target, value in values

@@ -6,7 +6,6 @@ from functools import partial
 from paceline_engine.running.prefill import flashinfer_paged
 from paceline_engine.running.prefill.attention import PrefillAttention
 from paceline_engine.running.prefill.sdpa import SdpaPrefill
-from paceline_engine.settings import PrefillSetting
 
 Offer = Callable[[], PrefillAttention]
 """Makes a back end; raises RefusedError where it cannot serve here, with the reason."""
@@ -24,7 +23,7 @@ def offers(*, compiles: bool) -> Offers:
     }
 
 
-def set_aside_bytes(setting: PrefillSetting) -> int:
+def set_aside_bytes(setting: str) -> int:
     """What a back end that may be chosen keeps of a GPU for itself, for each model."""
     is_asked_for = setting in {"auto", "flashinfer"}
     return flashinfer_paged.KEPT_BYTES if is_asked_for and flashinfer_paged.is_installed() else 0
