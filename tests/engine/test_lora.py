@@ -171,9 +171,10 @@ def test_an_unloaded_adapter_serves_its_requests_to_their_end(served: Served) ->
     assert _load(engine, served, "every").error is None
 
 
-def test_adapters_add_to_quantised_products(tmp_path: Path) -> None:
-    """The adapter itself stays in float: its logits move as much as they do without INT8."""
-    served = _served(tmp_path, max_loras=1, quantization="int8")
+@pytest.mark.parametrize("quantization", ["int8", "fp8_dynamic"])
+def test_adapters_add_to_quantised_products(tmp_path: Path, quantization: Quantization) -> None:
+    """The adapter itself stays in float: its logits move as much as they do without."""
+    served = _served(tmp_path, max_loras=1, quantization=quantization)
     engine = served.engine()
     _load(engine, served, "every")
     _submit(engine, "plain", "")

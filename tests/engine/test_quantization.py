@@ -1,6 +1,7 @@
 """Weights in INT8 and FP8: what they cost in exactness, and what they save in memory."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.model import memory
 from paceline_engine.model.layers.gated_linear import GatedLinear, NativeGatedLinear
-from paceline_engine.model.layers.linear import Linear, NativeLinear
+from paceline_engine.model.layers.handover import Mlp
+from paceline_engine.model.layers.linear import NativeLinear
 from paceline_engine.model.layers.quantized_linear import (
     DynamicFp8Linear,
     KernelLinear,
@@ -180,7 +182,7 @@ def test_a_models_logits_stay_near_those_in_float32(
     assert 1e-4 < error < bound, error
 
 
-def _parts(product: Linear) -> tuple[torch.Tensor, torch.Tensor]:
+def _parts(product: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Values and scales, without the zeros that fill a panel."""
     if isinstance(product, TiledLinear):
         return product.weight.values, product.weight.scales
@@ -200,12 +202,14 @@ def test_weights_take_what_is_reported(tmp_path: Path, to: Quantization) -> None
     decoder = loaded[to].runner._decoder
     held = [decoder.embedding, decoder.embedding, decoder.norm]  # the head is as large
     for layer in decoder.layers:
-        held += [layer.attention_norm, layer.mlp_norm]
+        held += [layer.qkv.weight, layer.mlp.weight]
         held += [norm for norm in (layer.q_norm, layer.k_norm) if norm is not None]
-        gated = layer.gated.product if isinstance(layer.gated, GatedLinear) else layer.gated
+        mlp = layer.mlp.product
+        assert isinstance(mlp, Mlp)
+        gated = mlp.gated.product if isinstance(mlp.gated, GatedLinear) else mlp.gated
         held += [
             each
-            for product in (layer.qkv, layer.out, gated, layer.down)
+            for product in (layer.qkv.product, layer.out, gated, mlp.down)
             for each in _parts(product)
         ]
     assert loaded[to].info.weight_bytes == sum(tensor.nbytes for tensor in held)

@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.layers.handover import NormedLinear
 from paceline_engine.model.layers.linear import Linear
 
 
@@ -90,15 +91,12 @@ class Pieces(Protocol):
 class Layer:
     """The weights of one layer."""
 
-    attention_norm: Tensor  # [hidden]
-    qkv: Linear
+    qkv: NormedLinear
     q_norm: Tensor | None  # [head_size]
     k_norm: Tensor | None  # [head_size]
     out: Linear
     attention_post_norm: Tensor | None  # [hidden]
-    mlp_norm: Tensor  # [hidden]
-    gated: Linear  # [tokens, hidden] to [tokens, intermediate]: gate and up, multiplied
-    down: Linear
+    mlp: NormedLinear
     mlp_post_norm: Tensor | None  # [hidden]
 
 
@@ -136,39 +134,38 @@ class Decoder:
         x = self._attend(attention, last, x)
         if kept_rows is not None:
             x, residual = x[kept_rows], residual[kept_rows]
-        return self._finish_layer(last, x, residual, self.norm)[0]
+        x, residual = self._finish_layer(last, x, residual)
+        return self.ops.add_rms_norm(x, residual, self.norm, self.config.norm_eps)[0]
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `Pieces`."""
-        layer, eps = self.layers[0], self.config.norm_eps
+        qkv, eps = self.layers[0].qkv, self.config.norm_eps
         x, residual = self.ops.embed_rms_norm(
-            token_ids, self.embedding, layer.attention_norm, eps, self.embedding_scale
+            token_ids, self.embedding, qkv.weight, eps, self.embedding_scale
         )
-        return layer.qkv(x), residual
+        return qkv.product(x), residual
 
     def between(self, index: int, attended: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """See `Pieces`."""
-        following = self.layers[index + 1]
-        x, residual = self._finish_layer(index, attended, residual, following.attention_norm)
-        return following.qkv(x), residual
+        x, residual = self._finish_layer(index, attended, residual)
+        return self.layers[index + 1].qkv(x, residual)
 
     def _attend(self, attention: Attention, index: int, qkv: Tensor) -> Tensor:
         layer = self.layers[index]
         return attention.attend(index, qkv, layer.q_norm, layer.k_norm)
 
     def _finish_layer(
-        self, index: int, attended: Tensor, residual: Tensor, norm_after: Tensor
+        self, index: int, attended: Tensor, residual: Tensor
     ) -> tuple[Tensor, Tensor]:  # each [tokens, hidden]
-        """From what attention gave through the MLP: the stream, normed for what follows, and it."""
+        """From what attention gave through the MLP: what joins the stream next, and the stream."""
         layer, ops, eps = self.layers[index], self.ops, self.config.norm_eps
         x = layer.out(attended)
         if layer.attention_post_norm is not None:
             x = ops.rms_norm(x, layer.attention_post_norm, eps)
-        x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-        x = layer.down(layer.gated(x))
+        x, residual = layer.mlp(x, residual)
         if layer.mlp_post_norm is not None:
             x = ops.rms_norm(x, layer.mlp_post_norm, eps)
-        return ops.add_rms_norm(x, residual, norm_after, eps)
+        return x, residual
 
     def logits(self, hidden: Tensor) -> Tensor:  # [rows, hidden] -> [rows, vocab]
         """Score every token of the vocabulary."""

@@ -5,14 +5,17 @@ products after them are cut by their inputs, so what the ranks give adds up to t
 (Shoeybi et al., Megatron-LM, arXiv:1909.08053). Embedding, norms and head are whole everywhere.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.group import Group
-from paceline_engine.model.layers.linear import Linear
+
+Taken = TypeVar("Taken")
 
 
 def shard_of(config: ModelConfig, size: int) -> ModelConfig:
@@ -43,12 +46,12 @@ def part_of(weight: Tensor, group: Group, dim: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class SummedLinear:
+class SummedLinear(Generic[Taken]):
     """A product that every rank holds a part of the inputs of."""
 
-    base: Linear
+    base: Callable[[Taken], Tensor]
     group: Group
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Taken) -> Tensor:
         """See `Linear`."""
         return self.group.sum_(self.base(x))

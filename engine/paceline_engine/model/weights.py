@@ -15,10 +15,18 @@ from torch import Tensor
 
 from paceline_engine.checkpoint.tensors import TensorSource
 from paceline_engine.errors import CorruptModel
-from paceline_engine.model.config import ModelConfig
+from paceline_engine.model.config import Activation, ModelConfig
 from paceline_engine.model.decoder import Decoder, Layer, Ops
 from paceline_engine.model.group import Group
-from paceline_engine.model.layers.gated_linear import GatedLinear, fused_gated_linear
+from paceline_engine.model.layers import fp8_rows
+from paceline_engine.model.layers.gated_linear import NativeGatedLinear, fused_gated_linear
+from paceline_engine.model.layers.handover import (
+    Gates,
+    Mlp,
+    NormedLinear,
+    gated_mlp,
+    normed,
+)
 from paceline_engine.model.layers.linear import Linear, linear
 from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
@@ -35,7 +43,8 @@ class Build:
 
     quantization: Quantization
     wrap: Wrap
-    gated: Callable[[Tensor], Tensor]
+    ops: Ops
+    gates: Gates
     group: Group
 
     def lay_out(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
@@ -44,10 +53,15 @@ class Build:
             return linear(weight, bias)
         return quantized_linear(weight, bias, to=self.quantization)
 
-    @property
-    def may_fuse_gates(self) -> bool:
-        """The gate follows its product at once."""
-        return self.wrap is as_it_is
+    def fused_gate(self, weight: Tensor, activation: Activation) -> NativeGatedLinear | None:
+        """Make the product [2 * out, in] and its gate in one, where the gate follows at once."""
+        if self.wrap is not as_it_is:
+            return None
+        return fused_gated_linear(weight, activation, self.quantization)
+
+    def behind(self, norm: Tensor, eps: float, product: Linear) -> NormedLinear:
+        """Put the norm of this weight [hidden] before a product."""
+        return normed(norm, eps, self.ops.add_rms_norm, product)
 
 
 def as_it_is(_prefix: str, _parts: dict[str, int], _num_inputs: int, product: Linear) -> Linear:
@@ -74,8 +88,10 @@ def build_decoder(
     Of several ranks each reads its part of the layers.
     """
     group = group or Group()
-    gated = ops.silu_mul if config.activation == "silu" else ops.gelu_tanh_mul
-    build = Build(quantization, wrap, gated, group)
+    gates = Gates(ops.gelu_tanh_mul, fp8_rows.gelu_tanh_mul)
+    if config.activation == "silu":
+        gates = Gates(ops.silu_mul, fp8_rows.silu_mul)
+    build = Build(quantization, wrap, ops, gates, group)
     reader = _Reader(source, device, dtype, group)
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = reader.read("model.embed_tokens.weight", (vocab, hidden))
@@ -106,13 +122,11 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
     def product(parts: dict[str, int], weight: Tensor, bias: Tensor | None = None) -> Linear:
         return build.wrap(prefix, parts, hidden, build.lay_out(weight, bias))
 
-    def gated(parts: dict[str, int]) -> Linear:
+    def mlp_of(parts: dict[str, int], down: Linear) -> Linear:
         weight = stacked(parts)
-        if build.may_fuse_gates:
-            fused = fused_gated_linear(weight, config.activation, build.quantization)
-            if fused is not None:
-                return fused
-        return GatedLinear(product(parts, weight), build.gated)
+        if (gated := build.fused_gate(weight, config.activation)) is not None:
+            return Mlp(gated, down)
+        return gated_mlp(product(parts, weight), build.gates, down)
 
     def summed(name: str, num_inputs: int) -> Linear:
         weight = reader.read(f"{prefix}{name}.weight", (hidden, num_inputs), cut=1)
@@ -121,24 +135,26 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
             product = SummedLinear(product, build.group)
         return build.wrap(prefix, {name: hidden}, num_inputs, product)
 
-    def norm(name: str, width: int, *, present: bool) -> Tensor | None:
-        return reader.norm(f"{prefix}{name}.weight", width, config.norm_offset) if present else None
+    def norm(name: str, width: int = hidden) -> Tensor:
+        return reader.norm(f"{prefix}{name}.weight", width, config.norm_offset)
 
+    gate_up = {"mlp.gate_proj": mlp, "mlp.up_proj": mlp}
     before_mlp = "pre_feedforward_layernorm" if config.post_norms else "post_attention_layernorm"
     qkv_bias = None
     if config.qkv_bias:
         qkv_bias = reader.fused({f"{prefix}{name}.bias": (size,) for name, size in qkv.items()})
     return Layer(
-        attention_norm=reader.norm(f"{prefix}input_layernorm.weight", hidden, config.norm_offset),
-        qkv=product(qkv, stacked(qkv), qkv_bias),
-        q_norm=norm("self_attn.q_norm", size, present=config.qk_norm),
-        k_norm=norm("self_attn.k_norm", size, present=config.qk_norm),
+        qkv=build.behind(
+            norm("input_layernorm"), config.norm_eps, product(qkv, stacked(qkv), qkv_bias)
+        ),
+        q_norm=norm("self_attn.q_norm", size) if config.qk_norm else None,
+        k_norm=norm("self_attn.k_norm", size) if config.qk_norm else None,
         out=summed("self_attn.o_proj", q_size),
-        attention_post_norm=norm("post_attention_layernorm", hidden, present=config.post_norms),
-        mlp_norm=reader.norm(f"{prefix}{before_mlp}.weight", hidden, config.norm_offset),
-        gated=gated({"mlp.gate_proj": mlp, "mlp.up_proj": mlp}),
-        down=summed("mlp.down_proj", mlp),
-        mlp_post_norm=norm("post_feedforward_layernorm", hidden, present=config.post_norms),
+        attention_post_norm=norm("post_attention_layernorm") if config.post_norms else None,
+        mlp=build.behind(
+            norm(before_mlp), config.norm_eps, mlp_of(gate_up, summed("mlp.down_proj", mlp))
+        ),
+        mlp_post_norm=norm("post_feedforward_layernorm") if config.post_norms else None,
     )
 
 

@@ -63,9 +63,9 @@ def test_a_draft_model_may_be_quantised_alone(folder: Path) -> None:
     assert both.draft is not None
     assert isinstance(both.draft.runner, ModelRunner)
     exact, guesser = both.runner._decoder, both.draft.runner._decoder
-    assert not is_quantized(exact.layers[0].qkv)
+    assert not is_quantized(exact.layers[0].qkv.product)
     assert not is_quantized(exact.head)
-    assert is_quantized(guesser.layers[0].qkv)
+    assert is_quantized(guesser.layers[0].qkv.product)
     assert is_quantized(guesser.head)
     assert both.draft.info.weight_bytes < both.info.weight_bytes
 

@@ -1,27 +1,30 @@
 """The first half of an MLP: a gate and what it lets through, multiplied."""
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from paceline_engine.model.config import Activation
-from paceline_engine.model.layers.linear import Linear
 from paceline_engine.model.layers.quantized_linear import quantize
 from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import Gate, Matmul, can_gate, native_ops
 
+Taken = TypeVar("Taken")
+Gated = TypeVar("Gated")
 
-class GatedLinear:
-    """Two steps: the product of both halves, then the gate."""
 
-    def __init__(self, product: Linear, gated: Callable[[Tensor], Tensor]) -> None:
+class GatedLinear(Generic[Taken, Gated]):
+    """Two steps: the product of both halves, then the gate; `handover` says what each gives."""
+
+    def __init__(self, product: Callable[[Taken], Tensor], gate: Callable[[Tensor], Gated]) -> None:
         self.product = product  # [rows, in] to [rows, 2 * out]
-        self._gated = gated
+        self._gate = gate
 
-    def __call__(self, x: Tensor) -> Tensor:  # [rows, in] -> [rows, out]
+    def __call__(self, x: Taken) -> Gated:  # [rows, in] -> [rows, out]
         """See `Linear`."""
-        return self._gated(self.product(x))
+        return self._gate(self.product(x))
 
 
 class NativeGatedLinear:

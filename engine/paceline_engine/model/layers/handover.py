@@ -1,0 +1,106 @@
+"""What an op hands to the product behind it: rows in their own type, or codes of FP8.
+
+Nothing else reads the normed rows before a product, nor the gated ones. Where the product takes
+codes, the op before it makes them, and the rows never reach memory. The products say which it is,
+once, when the decoder is built: one that an adapter adds to takes rows, as the adapter does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeGuard, TypeVar
+
+from torch import Tensor
+
+from paceline_engine.model.layers import fp8_rows
+from paceline_engine.model.layers.fp8_rows import Fp8Rows
+from paceline_engine.model.layers.gated_linear import GatedLinear
+from paceline_engine.model.layers.linear import Linear
+from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear
+from paceline_engine.model.sharding import SummedLinear
+
+Taken = TypeVar("Taken")
+Gated = TypeVar("Gated")
+Rows = Tensor | Fp8Rows
+AddNorm = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+"""`Ops.add_rms_norm`."""
+
+
+class NormedLinear(Protocol):
+    """A product, or an MLP, behind the norm of the residual stream."""
+
+    @property
+    def weight(self) -> Tensor:  # [hidden]
+        """The norm's."""
+        ...
+
+    @property
+    def product(self) -> Linear:
+        """What takes rows that are normed already."""
+        ...
+
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """`(product(rms_norm(x + residual)), x + residual)`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Normed(Generic[Taken]):
+    """See `NormedLinear`: a norm that makes what the product takes."""
+
+    weight: Tensor  # [hidden]
+    eps: float
+    norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Taken, Tensor]]
+    product: Callable[[Taken], Tensor]
+
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """See `NormedLinear`."""
+        normed, residual = self.norm(x, residual, self.weight, self.eps)
+        return self.product(normed), residual
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp(Generic[Taken, Gated]):
+    """Gate and up, multiplied, and down: [rows, hidden] to [rows, hidden]."""
+
+    gated: Callable[[Taken], Gated]
+    down: Callable[[Gated], Tensor]
+
+    def __call__(self, x: Taken) -> Tensor:
+        """See `Linear`."""
+        return self.down(self.gated(x))
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """One activation, giving either."""
+
+    rows: Callable[[Tensor], Tensor]
+    codes: Callable[[Tensor], Fp8Rows]
+
+
+class _RowsLinear(Protocol):
+    def __call__(self, x: Rows) -> Tensor: ...
+
+
+def takes_codes(product: Callable[[Tensor], Tensor]) -> TypeGuard[_RowsLinear]:
+    """Tell whether a product takes rows and codes alike."""
+    if isinstance(product, SummedLinear):
+        return takes_codes(product.base)
+    if isinstance(product, Mlp):
+        return isinstance(product.gated, GatedLinear) and takes_codes(product.gated.product)
+    return isinstance(product, DynamicFp8Linear)
+
+
+def normed(weight: Tensor, eps: float, add_rms_norm: AddNorm, product: Linear) -> NormedLinear:
+    """Put the norm before a product that makes what the product takes."""
+    if takes_codes(product):
+        of_codes: Normed[Rows] = Normed(weight, eps, fp8_rows.add_rms_norm, product)
+        return of_codes
+    return Normed(weight, eps, add_rms_norm, product)
+
+
+def gated_mlp(product: Linear, gates: Gates, down: Linear) -> Linear:
+    """Put the gate between both products that makes what the second takes."""
+    if takes_codes(down):
+        return Mlp(GatedLinear(product, gates.codes), down)
+    return Mlp(GatedLinear(product, gates.rows), down)
