@@ -20,7 +20,7 @@ _PACKED_FOR_ROWS = 64
 class Linear(Protocol):
     """Maps [rows, in] to [rows, out]."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, /) -> Tensor:
         """Multiply, and add the bias where there is one."""
         ...
 
