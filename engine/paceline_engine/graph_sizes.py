@@ -1,8 +1,14 @@
-"""Sizes of decode batches that are captured at start, and the one that a batch is padded to. Pure.
+"""Sizes of steps that are captured at start, and the one that a step is padded to. Pure.
 
-Dense where a step is short and padding shows, sparser where one more row is a small share:
+Of decodes alone, in rows: dense where a step is short and padding shows, sparser where one more row
+is a small share:
 
     1 2 3 4 6 8, then by 8 to 128, by 16 to 256, by 32 to 512, by 64 beyond; the capacity itself
+
+Of what lies between attentions, in tokens: sparse, as each size is a graph for each layer, and up
+to where the device takes long enough for the host to launch every op meanwhile:
+
+    8 16 32 48 64 96 128 192 256 384 512 768 1024; the budget's capacity where it is less
 """
 
 from bisect import bisect_left
@@ -13,6 +19,7 @@ _FEW = (1, 2, 3, 4, 6, 8)
 _RANGES = ((8, 128), (16, 256), (32, 512))
 """By how much sizes grow, and up to where."""
 _STRIDE_BEYOND = 64
+_PIECES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 def decode_sizes(max_batch_size: int) -> tuple[int, ...]:
@@ -25,10 +32,21 @@ def decode_sizes(max_batch_size: int) -> tuple[int, ...]:
     return (*takewhile(lambda size: size < max_batch_size, _ladder()), max_batch_size)
 
 
-def padded_size(sizes: Sequence[int], num_decodes: int) -> int:
-    """The least of `sizes`, ascending, that holds `num_decodes` rows.
+def piece_sizes(max_tokens: int) -> tuple[int, ...]:
+    """Numbers of tokens up to `max_tokens`, the most of a step, ascending.
 
-    Raises `ValueError` where none does: nothing was captured for such a batch.
+    Raises `ValueError` where there is no token at all.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+    largest = min(max_tokens, _PIECES[-1])
+    return (*takewhile(lambda size: size < largest, _PIECES), largest)
+
+
+def padded_size(sizes: Sequence[int], num_decodes: int) -> int:
+    """The least of `sizes`, ascending, that holds `num_decodes` rows, or as many tokens.
+
+    Raises `ValueError` where none does: nothing was captured for such a step.
     """
     if not 1 <= num_decodes <= sizes[-1]:
         raise ValueError(f"num_decodes must be in [1, {sizes[-1]}], got {num_decodes}")

@@ -146,6 +146,7 @@ def load_of(
         overlap_fallbacks=totals.overlap_fallbacks,
         graph_steps=graph_use.replayed,
         graph_fallbacks=dict(graph_use.eager),
+        graph_piece_steps=graph_use.in_pieces,
     )
 
 

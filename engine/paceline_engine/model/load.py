@@ -14,7 +14,6 @@ from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.drafting.loaded import LoadedDraft
 from paceline_engine.errors import DoesNotFit
-from paceline_engine.graph_sizes import decode_sizes
 from paceline_engine.graph_use import GraphUse
 from paceline_engine.limits import Capacity
 from paceline_engine.model import memory
@@ -25,6 +24,7 @@ from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.device import choose_device, look, require_kernels_cover
 from paceline_engine.model.draft import OpenedDraft, open_draft
 from paceline_engine.model.group import Group
+from paceline_engine.model.recording import is_recorded, record, recorded_bytes
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.running.launcher import ModelLauncher
@@ -184,8 +184,8 @@ def load_checkpoint(
     if group.rank == 0:
         warm_up(runner, capacity)
     progress("warming up", 1.0)
-    if _records(settings, device):
-        _record(runner, capacity, progress)
+    if is_recorded(settings, device):
+        record(settings, runner, capacity, progress)
     return LoadedModel(
         runner,
         parts.info(located, checkpoint, capacity, decoder, settings.quantization),
@@ -206,29 +206,12 @@ def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group:
         memory.peak_step_bytes(config, settings.max_token_budget, dtype)
         for config in [decoder.config, *beside]
     )
-    if _records(settings, device):
-        rows, size = settings.max_batch_size, settings.block_size
-        step_bytes += memory.graph_bytes(decoder.config, rows, size, dtype)
+    if is_recorded(settings, device):
+        step_bytes += recorded_bytes(settings, decoder.config, dtype)
     if device.type == "cuda":
         step_bytes += (1 + len(beside)) * set_aside_bytes(settings.prefill_attention)
     kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
     return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
-
-
-def _records(settings: Settings, device: torch.device) -> bool:
-    is_wanted = settings.graphs != "off" and settings.tensor_parallel_size == 1
-    return is_wanted and device.type == "cuda"
-
-
-def _record(runner: ModelRunner, capacity: Capacity, progress: Progress) -> None:
-    # Not imported at the top: of a GPU alone.
-    from paceline_engine.running.cuda_graphs import CudaRecorder  # noqa: PLC0415 - as above
-
-    def recorded(fraction: float) -> None:
-        progress("recording graphs", fraction)
-
-    runner.record(CudaRecorder(runner.device), decode_sizes(capacity.max_batch_size), recorded)
-    progress("recording graphs", 1.0)
 
 
 def _places(settings: Settings) -> Places:

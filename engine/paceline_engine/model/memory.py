@@ -132,6 +132,18 @@ def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torc
     return logits + groups + step + table + parts * torch.float32.itemsize
 
 
+def piece_bytes(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> int:
+    """What pieces of up to so many tokens take, recorded between attentions: an estimate.
+
+    Their tensors (token ids, what attention gave, qkv, the residual stream), and the widest moment
+    of the largest in memory of their own. What the driver keeps of each graph is not counted.
+    """
+    attended = config.num_q_heads * config.head_size
+    tensors = num_tokens * (attended + config.qkv_size + config.hidden_size) * dtype.itemsize
+    token_ids = num_tokens * torch.int64.itemsize
+    return token_ids + tensors + peak_step_bytes(config, num_tokens, dtype)
+
+
 def kv_bytes(settings: Settings, device: torch.device, memory: Memory, step_bytes: int) -> int:
     """Memory for the KV cache, from what is free after the weights and beside a full step."""
     if settings.kv_cache_bytes is not None:

@@ -35,8 +35,11 @@ class KernelAttention:
         self.rotations = rotations
         self.prefill = prefill or PrefillChoice()
 
-    def plan(self, step: StepTensors) -> "KernelStep":
-        """Part decodes from prompts."""
+    def plan(self, step: StepTensors, into: Tensor | None = None) -> "KernelStep":
+        """Part decodes from prompts; each layer's result is left in `into`, where that is given.
+
+        It is [T, num_q_heads * head_size].
+        """
         decodes, bounds = step.num_decodes, step.bounds[step.num_decodes :]
         prompts = Prompts(
             tuple(Chunk(*chunk) for chunk in step.chunks),
@@ -55,6 +58,7 @@ class KernelAttention:
             context_lens=step.context_lens,
             prompts=prompts,
             prefill=self.prefill.of_step(prompts.chunks),
+            into=into,
         )
 
 
@@ -71,6 +75,7 @@ class KernelStep:
     prompts: Prompts
     prefill: PrefillAttention
     """Where it serves the layer."""
+    into: Tensor | None = None  # [T, num_q_heads * head_size]
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -115,4 +120,7 @@ class KernelStep:
             served = self.prefill.serves_layer(cache, scores)
             prefill = self.prefill if served else self.backend.prefill.ours
             parts.append(prefill(q[split:], cache, self.prompts, scores))
-        return torch.cat(parts).flatten(1)
+        if self.into is None:
+            return torch.cat(parts).flatten(1)
+        torch.cat(parts, out=self.into.view(q.shape))
+        return self.into

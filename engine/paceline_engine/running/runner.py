@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline_engine.drafting.verify import verify
 from paceline_engine.errors import RequestError
-from paceline_engine.graph_use import GraphUse, why_eager
+from paceline_engine.graph_use import GraphUse, Way, why_eager
 from paceline_engine.model.adapters import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
@@ -19,6 +19,8 @@ from paceline_engine.running.attention import AttentionBackend
 from paceline_engine.running.device_tables import DeviceTables
 from paceline_engine.running.graphs import DecodeGraphs, Recorder
 from paceline_engine.running.inputs import StepInputs
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.pieces import RecordedPieces
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.step_tensors import RowTables
 from paceline_engine.running.to_device import to_device
@@ -57,6 +59,7 @@ class ModelRunner:
         self.device = decoder.embedding.device
         self._mask_maker = MaskMaker()
         self._graphs: DecodeGraphs | None = None
+        self._pieces: RecordedPieces | None = None
         self.graph_use = GraphUse()
 
     def run(self, batch: Batch) -> list[Next]:
@@ -90,10 +93,11 @@ class ModelRunner:
         masks = None
         if not inputs.rows_suffice:
             masks = self._mask_maker.begin(inputs.sampled, vocab_size)
-        if self._graphs is not None and self._is_recorded(batch):
+        way = self._way(batch)
+        if way == "replayed" and self._graphs is not None:
             self._graphs.replay(inputs)
             return self._graphs.chosen(inputs, masks)
-        hidden = self._hidden(inputs)
+        hidden = self._hidden(inputs, self._pieces if way == "in pieces" else None)
         score_prompts(batch, hidden, self._decoder.logits)
         pool_prompts(batch, hidden)
         if not inputs.sampled:
@@ -131,13 +135,37 @@ class ModelRunner:
         graphs.record(progress)
         self._graphs = graphs
 
-    def _is_recorded(self, batch: Batch) -> bool:
-        why = why_eager(batch)
-        if why is None:
-            self.graph_use.replayed += 1
+    def record_pieces(
+        self, recorder: Recorder, sizes: Sequence[int], progress: Progress
+    ) -> RecordedPieces:
+        """Record what lies between attentions, for steps that are no plain decodes; `keep_pieces`.
+
+        Behind `record`, and for whom that is.
+        """
+        if self._graphs is None or not isinstance(self._attention, KernelAttention):
+            raise TypeError(f"pieces need recorded decodes and kernels, got {self._attention}")
+        self._pieces = RecordedPieces(sizes, self._decoder, self._attention, recorder)
+        self._pieces.record(progress)
+        return self._pieces
+
+    def keep_pieces(self, sizes: Sequence[int]) -> None:
+        """Compute steps of these sizes alone in pieces; give up what was recorded of others."""
+        if self._pieces is not None and sizes:
+            self._pieces.keep(sizes)
         else:
-            self.graph_use.eager[why] += 1
-        return why is None
+            self._pieces = None
+
+    def _way(self, batch: Batch) -> Way:
+        """Choose how a step is computed, and count it."""
+        if self._graphs is None:
+            return "eager"
+        way: Way = "eager"
+        if (why := why_eager(batch)) is None:
+            way = "replayed"
+        elif why != "adapter" and self._pieces and self._pieces.serves(batch.num_tokens):
+            way = "in pieces"
+        self.graph_use.count(way, why)
+        return way
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]
@@ -151,15 +179,21 @@ class ModelRunner:
         while isinstance(inputs := self._group.hear(), StepInputs):
             self._run_decoder(inputs)
 
-    def _hidden(self, inputs: StepInputs) -> Tensor:  # [kept, hidden]
+    def _hidden(
+        self, inputs: StepInputs, pieces: RecordedPieces | None = None
+    ) -> Tensor:  # [kept, hidden]
         if self._group.size > 1:
             self._group.tell(replace(inputs, sampled=()))
-        return self._run_decoder(inputs)
+        return self._run_decoder(inputs, pieces)
 
-    def _run_decoder(self, inputs: StepInputs) -> Tensor:  # [kept, hidden]
+    def _run_decoder(
+        self, inputs: StepInputs, pieces: RecordedPieces | None = None
+    ) -> Tensor:  # [kept, hidden]
         step = self._tables.lay_out(inputs)
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)
+        if pieces is not None:
+            return pieces.hidden(step, rows)
         return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)
 
     def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]

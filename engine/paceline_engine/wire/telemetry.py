@@ -130,9 +130,11 @@ class EngineLoad(msgspec.Struct, frozen=True):
     overlap_fallbacks: int = 0
     """Steps that had to wait for the tokens of the one before though steps overlap, since start."""
     graph_steps: int = 0
-    """Steps that were replayed from what was recorded at start."""
+    """Steps that were replayed whole from what was recorded at start."""
     graph_fallbacks: dict[str, int] = {}
     """Steps that were computed op by op though others are replayed, by reason, since start."""
+    graph_piece_steps: int = 0
+    """Steps of which all but attention was replayed, in pieces between it."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, tag=True):

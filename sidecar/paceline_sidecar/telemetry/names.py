@@ -91,7 +91,11 @@ STUCK_ADMISSIONS = _counter(
 OVERLAP_FALLBACKS = _counter(
     "overlap_fallbacks", "Steps that waited for the tokens of the one before, though steps overlap."
 )
-GRAPH_STEPS = _counter("graph_steps", "Steps replayed from CUDA graphs.")
+GRAPH_STEPS = _counter("graph_steps", "Steps replayed whole from CUDA graphs.")
+GRAPH_PIECE_STEPS = _counter(
+    "graph_piece_steps",
+    "Steps replayed in pieces from CUDA graphs, attention between them op by op.",
+)
 GRAPH_FALLBACKS = _counter(
     "graph_fallbacks", "Steps computed op by op though others are replayed, by reason.", "reason"
 )
