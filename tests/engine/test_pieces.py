@@ -1,0 +1,347 @@
+"""Steps with prompts or drafts are computed in recorded pieces, and nobody who asks can tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from paceline_engine.drafting.proposer import Ask, Proposal
+from paceline_engine.engine import Engine
+from paceline_engine.limits import Limits
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.request import Request
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.launcher import ModelLauncher
+from paceline_engine.running.pieces import RecordedPieces
+from paceline_engine.running.runner import ModelRunner
+from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.wire import Sampling, SetLimits, Submit
+from paceline_testing.clock import ManualClock
+from paceline_testing.engines import a_capacity, a_model_info
+from paceline_testing.graphed import kernel_runner
+from paceline_testing.op_tape import TapeRecorder
+from paceline_testing.tiny_model import Family, make_tiny_model
+
+CAPACITY = a_capacity(max_batch_size=6, max_token_budget=40, num_blocks=60, max_model_len=64)
+SIZES = (4, 8, 24)
+"""Of 25 tokens and more a step is computed op by op."""
+SAMPLINGS = (
+    Sampling(10, temperature=0.0, ignore_eos=True),
+    Sampling(8, temperature=0.8, seed=3, ignore_eos=True),
+    Sampling(6, temperature=0.0, ignore_eos=True, prompt_logprobs=1),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    make_tiny_model(folder, "llama")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def eager(folder: Path) -> ModelRunner:
+    return kernel_runner(folder, CAPACITY, graphs=False)
+
+
+@pytest.fixture(scope="module")
+def pieced(folder: Path) -> ModelRunner:
+    return in_pieces(kernel_runner(folder, CAPACITY, graphs=True))
+
+
+def in_pieces(runner: ModelRunner, sizes: Sequence[int] = SIZES) -> ModelRunner:
+    """With all of these sizes recorded, as if each had been faster."""
+    runner.record_pieces(TapeRecorder(), sizes, lambda _fraction: None)
+    return runner
+
+
+def pieces_of(runner: ModelRunner) -> RecordedPieces:
+    assert runner._pieces is not None
+    return runner._pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Guesses what was answered without guesses, and slips at every fourth place."""
+
+    answered: Mapping[str, list[int]]
+    first_chance: float = 1.0
+
+    def reach(self, request: Request, most: int) -> int:
+        return most if request.id in self.answered else 0
+
+    def pending(self, request: Request) -> int:  # noqa: ARG002 - the port's
+        return 0
+
+    def ms(self, asks: Sequence[Ask]) -> float:  # noqa: ARG002 - the port's
+        return 0.0
+
+    def ms_of_one(self, rows: int, context: int) -> float:  # noqa: ARG002 - the port's
+        return 0.0
+
+    def propose(self, asks: Sequence[Ask]) -> Proposal:
+        drafts = {ask.request.id: self._guess(ask) for ask in asks}
+        return Proposal({id_: draft for id_, draft in drafts.items() if draft})
+
+    def forget(self, request: Request) -> None:
+        pass
+
+    def _guess(self, ask: Ask) -> tuple[int, ...]:
+        first = ask.request.num_output_tokens
+        known = self.answered[ask.request.id][first : first + ask.count]
+        slips = ((first + place) % 4 == 3 for place in range(len(known)))
+        return tuple((token + slip) % 300 for token, slip in zip(known, slips, strict=True))
+
+
+def an_engine(
+    runner: ModelRunner, *, overlap: bool = False, guesser: Oracle | None = None
+) -> Engine:
+    runner.graph_use.restart()
+    return Engine(
+        runner,
+        a_model_info(vocab_size=300),
+        CAPACITY,
+        NoPacer(),
+        limits=Limits(CAPACITY.max_batch_size, CAPACITY.max_token_budget),
+        clock=ManualClock(),
+        graph_use=runner.graph_use,
+        launcher=ModelLauncher(runner, CAPACITY.max_batch_size) if overlap else None,
+        draft_tokens=3 if guesser is not None else 0,
+        proposer=guesser,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request, and the limits that are set as it comes."""
+
+    length: int
+    sampling: int = 0
+    steps_before: int = 0
+    """Steps until the next one comes."""
+    max_batch_size: int = CAPACITY.max_batch_size
+    token_budget: int = CAPACITY.max_token_budget
+    starts_alike: bool = False
+    """Its prompt begins as others' do, so it may find blocks in the prefix cache."""
+    leaves: bool = False
+
+
+ARRIVALS = st.builds(
+    Arrival,
+    length=st.integers(1, 45),
+    sampling=st.integers(0, len(SAMPLINGS) - 1),
+    steps_before=st.integers(0, 4),
+    max_batch_size=st.integers(1, CAPACITY.max_batch_size),
+    token_budget=st.integers(1, CAPACITY.max_token_budget),
+    starts_alike=st.booleans(),
+    leaves=st.booleans(),
+)
+
+
+def answers(engine: Engine, arrivals: Sequence[Arrival]) -> dict[str, list[int]]:
+    """What each request that stays is answered."""
+    tokens: dict[str, list[int]] = {}
+
+    def step() -> None:
+        for output in engine.step():
+            assert output.error is None, output.error
+            tokens.setdefault(output.id, []).extend(output.token_ids)
+
+    for number, arrival in enumerate(arrivals):
+        kind = 0 if arrival.starts_alike else number + 1
+        prompt = [(5 + 7 * place + 11 * kind) % 300 for place in range(arrival.length)]
+        engine.submit(Submit(str(number), prompt, SAMPLINGS[arrival.sampling]))
+        epoch, rows, budget = number + 1, arrival.max_batch_size, arrival.token_budget
+        engine.set_limits(SetLimits(call=1, epoch=epoch, max_batch_size=rows, token_budget=budget))
+        for _ in range(arrival.steps_before):
+            step()
+        if arrival.leaves:
+            engine.abort([str(number)])
+    while not engine.is_idle:
+        step()
+    return {
+        str(number): tokens.get(str(number), [])
+        for number, arrival in enumerate(arrivals)
+        if not arrival.leaves
+    }
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    arrivals=st.lists(ARRIVALS, min_size=1, max_size=9),
+    way=st.sampled_from(["alone", "overlap", "drafts"]),
+)
+def test_pieces_change_no_token(
+    eager: ModelRunner, pieced: ModelRunner, arrivals: list[Arrival], way: str
+) -> None:
+    """Chunks, prefix hits, guesses that hold or not, whoever comes and leaves, at any limits."""
+    wanted = answers(an_engine(eager), arrivals)
+    guesser = Oracle(wanted) if way == "drafts" else None
+
+    found = answers(an_engine(pieced, overlap=way == "overlap", guesser=guesser), arrivals)
+
+    assert found == wanted
+
+
+def test_steps_with_drafts_are_computed_in_pieces(eager: ModelRunner, pieced: ModelRunner) -> None:
+    """Every token of a draft is one of the step's, as a prompt's are."""
+    arrivals = [Arrival(5), Arrival(7)]
+    wanted = answers(an_engine(eager), arrivals)
+    engine = an_engine(pieced, guesser=Oracle(wanted))
+
+    assert answers(engine, arrivals) == wanted
+    load = engine.load()
+    assert load.accepted_tokens > 0
+    assert load.graph_piece_steps > 2  # more than those with the prompts
+    assert load.graph_fallbacks == {}
+
+
+@pytest.mark.parametrize(
+    ("length", "is_in_pieces"),
+    [(1, True), (4, True), (5, True), (8, True), (9, True), (24, True), (25, False), (40, False)],
+    ids=str,
+)
+def test_a_step_is_padded_to_the_next_size_up_to_the_last(
+    eager: ModelRunner, pieced: ModelRunner, length: int, is_in_pieces: bool
+) -> None:
+    """One token less than a size, one more, and more than the largest."""
+    wanted = answers(an_engine(eager), [Arrival(length)])
+    engine = an_engine(pieced)
+
+    assert answers(engine, [Arrival(length)]) == wanted
+    load = engine.load()
+    assert load.graph_piece_steps == is_in_pieces
+    assert load.graph_fallbacks == ({} if is_in_pieces else {"prefill": 1})
+    assert load.graph_steps == SAMPLINGS[0].max_tokens - 1
+
+
+def test_nothing_is_recorded_while_serving(folder: Path) -> None:
+    """A graph for each size and each piece, all before the first request."""
+    runner, recorder = kernel_runner(folder, CAPACITY, graphs=True), TapeRecorder()
+    done: list[float] = []
+
+    runner.record_pieces(recorder, SIZES, done.append)
+
+    num_layers = 3
+    assert recorder.num_recorded == len(SIZES) * num_layers
+    assert done == [0, 1 / 3, 2 / 3]
+    answers(an_engine(runner), [Arrival(length) for length in (3, 20, 30)])
+    assert recorder.num_recorded == len(SIZES) * num_layers
+
+
+def test_only_sizes_that_are_kept_are_computed_in_pieces(folder: Path, eager: ModelRunner) -> None:
+    """Of a size that was given up a step is computed op by op, though a larger one is there."""
+    runner = in_pieces(kernel_runner(folder, CAPACITY, graphs=True))
+    arrivals = [Arrival(length, steps_before=1) for length in (3, 7, 20)]
+    wanted = answers(an_engine(eager), arrivals)
+
+    runner.keep_pieces([4, 24])
+
+    engine = an_engine(runner)
+    assert answers(engine, arrivals) == wanted
+    load = engine.load()
+    assert (load.graph_piece_steps, load.graph_fallbacks) == (2, {"prefill": 1})
+
+
+def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
+    """Neither graphs nor the tensors between them."""
+    runner = in_pieces(kernel_runner(folder, CAPACITY, graphs=True))
+
+    runner.keep_pieces([])
+
+    assert runner._pieces is None
+    engine = an_engine(runner)
+    answers(engine, [Arrival(3)])
+    assert engine.load().graph_fallbacks == {"prefill": 1}
+
+
+def test_pieces_need_recorded_decodes(folder: Path) -> None:
+    """Who records nothing else has told why: a CPU, or ranks that share the layers."""
+    with pytest.raises(TypeError, match="pieces need recorded decodes and kernels"):
+        in_pieces(kernel_runner(folder, CAPACITY, graphs=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step left."""
+
+    hidden: Tensor  # [kept, hidden]
+    kv: tuple[Tensor, ...]
+
+
+def computed(runner: ModelRunner, batch: Batch, *, every_state: bool, way: str) -> Computed:
+    """Run a step's layers alone."""
+    with torch.inference_mode():
+        inputs = replace(runner.prepare(batch), keeps_every_state=every_state)
+        pieces = pieces_of(runner) if way == "in pieces" else None
+        hidden = runner._hidden(inputs, pieces)
+    attention = runner._attention
+    assert isinstance(attention, KernelAttention)
+    return Computed(hidden, tuple(each.clone() for each in attention.kv.all))
+
+
+def a_step(num_prompt: int) -> Batch:
+    """A decode, the second chunk of a prompt, and a short prompt: rows 0 to 2, blocks from 1."""
+
+    def request(row: int, length: int) -> Request:
+        tokens = [(3 + 7 * place + row) % 300 for place in range(length)]
+        blocks = list(range(1 + 10 * row, 11 + 10 * row))
+        return Request(f"{row}", tokens, length, Sampling(4), row=row, block_ids=blocks)
+
+    return Batch(
+        (
+            Slice(request(0, 9), 8, 1, samples=True, is_decode=True),
+            Slice(request(1, 4 + num_prompt), 4, num_prompt, samples=False, is_decode=False),
+            Slice(request(2, 2), 0, 2, samples=True, is_decode=False),
+        ),
+        num_decodes=1,
+    )
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("every_state", [False, True], ids=["sampled", "every state"])
+def test_what_lies_behind_a_steps_tokens_does_not_matter(
+    tmp_path: Path, family: Family, every_state: bool
+) -> None:
+    """States, keys and values are as op by op, though all that is there before is no number."""
+    is_gemma = family.startswith("gemma")
+    more = {"sliding_window": 6, "head_dim": 16, "query_pre_attn_scalar": 24} if is_gemma else {}
+    make_tiny_model(tmp_path, family, **more)
+    runner = in_pieces(kernel_runner(tmp_path, CAPACITY, graphs=True), (16,))
+    wanted = computed(runner, a_step(9), every_state=every_state, way="eager")
+    pieces = pieces_of(runner)
+    with torch.inference_mode():
+        for tensor in (pieces._attended, pieces._qkv, pieces._residual):
+            tensor.fill_(torch.nan)
+        for tensor in runner._attention.kv.all:  # type: ignore[attr-defined] # of the kernels'
+            tensor.zero_()
+
+    found = computed(runner, a_step(9), every_state=every_state, way="in pieces")
+
+    assert wanted.hidden.shape[0] == (12 if every_state else 2)
+    torch.testing.assert_close(found.hidden, wanted.hidden, rtol=1e-4, atol=1e-4)
+    for before, after in zip(wanted.kv, found.kv, strict=True):
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_a_replay_reads_this_steps_tokens(folder: Path) -> None:
+    """A short step behind a long one: nothing of the long one is left in what it gives."""
+    runner = in_pieces(kernel_runner(folder, CAPACITY, graphs=True), (32,))
+    wanted = computed(runner, a_step(3), every_state=True, way="eager").hidden
+    long = computed(runner, a_step(25), every_state=True, way="in pieces").hidden
+
+    found = computed(runner, a_step(3), every_state=True, way="in pieces").hidden
+
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(found, long[: len(found)], rtol=1e-2, atol=1e-2)
