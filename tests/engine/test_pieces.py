@@ -12,9 +12,11 @@ from torch import Tensor
 
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.engine import Engine
+from paceline_engine.graph_sizes import decode_sizes
 from paceline_engine.limits import Limits
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.request import Request
+from paceline_engine.running.graphs import Replay
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.pieces import RecordedPieces
@@ -27,9 +29,10 @@ from paceline_testing.graphed import kernel_runner
 from paceline_testing.op_tape import TapeRecorder
 from paceline_testing.tiny_model import Family, make_tiny_model
 
-CAPACITY = a_capacity(max_batch_size=6, max_token_budget=40, num_blocks=60, max_model_len=64)
-SIZES = (4, 8, 24)
-"""Of 25 tokens and more a step is computed op by op."""
+CAPACITY = a_capacity(max_batch_size=4, max_token_budget=40, num_blocks=60, max_model_len=64)
+SIZES = (4, 16)
+"""Of 17 tokens and more a step is computed op by op."""
+NUM_LAYERS = 3
 SAMPLINGS = (
     Sampling(10, temperature=0.0, ignore_eos=True),
     Sampling(8, temperature=0.8, seed=3, ignore_eos=True),
@@ -51,18 +54,31 @@ def eager(folder: Path) -> ModelRunner:
 
 @pytest.fixture(scope="module")
 def pieced(folder: Path) -> ModelRunner:
-    return in_pieces(kernel_runner(folder, CAPACITY, graphs=True))
-
-
-def in_pieces(runner: ModelRunner, sizes: Sequence[int] = SIZES) -> ModelRunner:
-    """With all of these sizes recorded, as if each had been faster."""
-    runner.record_pieces(TapeRecorder(), sizes, lambda _fraction: None)
+    runner = kernel_runner(folder, CAPACITY, graphs=True)
+    # As if each had been faster.
+    runner.record_pieces(TapeRecorder(), SIZES, lambda _fraction: None)
     return runner
 
 
-def pieces_of(runner: ModelRunner) -> RecordedPieces:
-    assert runner._pieces is not None
-    return runner._pieces
+@dataclass
+class Again:
+    """A recorder that is quick: what it gives computes anew."""
+
+    num_recorded: int = 0
+
+    def record(self, compute: Replay) -> Replay:
+        compute()
+        self.num_recorded += 1
+        return compute
+
+
+def quickly_in_pieces(folder: Path, recorder: Again | None = None) -> ModelRunner:
+    """For tests of what is computed how, and not of what comes of it."""
+    recorder = recorder or Again()
+    runner = kernel_runner(folder, CAPACITY, graphs=False)
+    runner.record(recorder, decode_sizes(CAPACITY.max_batch_size), lambda _fraction: None)
+    runner.record_pieces(recorder, SIZES, lambda _fraction: None)
+    return runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +225,7 @@ def test_steps_with_drafts_are_computed_in_pieces(eager: ModelRunner, pieced: Mo
 
 @pytest.mark.parametrize(
     ("length", "is_in_pieces"),
-    [(1, True), (4, True), (5, True), (8, True), (9, True), (24, True), (25, False), (40, False)],
+    [(1, True), (4, True), (5, True), (16, True), (17, False), (40, False)],
     ids=str,
 )
 def test_a_step_is_padded_to_the_next_size_up_to_the_last(
@@ -228,35 +244,32 @@ def test_a_step_is_padded_to_the_next_size_up_to_the_last(
 
 def test_nothing_is_recorded_while_serving(folder: Path) -> None:
     """A graph for each size and each piece, all before the first request."""
-    runner, recorder = kernel_runner(folder, CAPACITY, graphs=True), TapeRecorder()
+    runner, recorder = quickly_in_pieces(folder), Again()
     done: list[float] = []
 
     runner.record_pieces(recorder, SIZES, done.append)
 
-    num_layers = 3
-    assert recorder.num_recorded == len(SIZES) * num_layers
-    assert done == [0, 1 / 3, 2 / 3]
-    answers(an_engine(runner), [Arrival(length) for length in (3, 20, 30)])
-    assert recorder.num_recorded == len(SIZES) * num_layers
+    assert recorder.num_recorded == len(SIZES) * NUM_LAYERS
+    assert done == [0, 1 / 2]
+    answers(an_engine(runner), [Arrival(length) for length in (3, 15, 30)])
+    assert recorder.num_recorded == len(SIZES) * NUM_LAYERS
 
 
-def test_only_sizes_that_are_kept_are_computed_in_pieces(folder: Path, eager: ModelRunner) -> None:
+def test_only_sizes_that_are_kept_are_computed_in_pieces(folder: Path) -> None:
     """Of a size that was given up a step is computed op by op, though a larger one is there."""
-    runner = in_pieces(kernel_runner(folder, CAPACITY, graphs=True))
-    arrivals = [Arrival(length, steps_before=1) for length in (3, 7, 20)]
-    wanted = answers(an_engine(eager), arrivals)
+    runner = quickly_in_pieces(folder)
 
-    runner.keep_pieces([4, 24])
+    runner.keep_pieces([16])
 
     engine = an_engine(runner)
-    assert answers(engine, arrivals) == wanted
+    answers(engine, [Arrival(length, steps_before=1) for length in (3, 7, 20)])
     load = engine.load()
-    assert (load.graph_piece_steps, load.graph_fallbacks) == (2, {"prefill": 1})
+    assert (load.graph_piece_steps, load.graph_fallbacks) == (1, {"prefill": 2})
 
 
 def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
     """Neither graphs nor the tensors between them."""
-    runner = in_pieces(kernel_runner(folder, CAPACITY, graphs=True))
+    runner = quickly_in_pieces(folder)
 
     runner.keep_pieces([])
 
@@ -269,26 +282,40 @@ def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
 def test_pieces_need_recorded_decodes(folder: Path) -> None:
     """Who records nothing else has told why: a CPU, or ranks that share the layers."""
     with pytest.raises(TypeError, match="pieces need recorded decodes and kernels"):
-        in_pieces(kernel_runner(folder, CAPACITY, graphs=False))
+        kernel_runner(folder, CAPACITY, graphs=False).record_pieces(Again(), SIZES, print)
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step left."""
+    """What the layers of a step left."""
 
     hidden: Tensor  # [kept, hidden]
     kv: tuple[Tensor, ...]
 
 
-def computed(runner: ModelRunner, batch: Batch, *, every_state: bool, way: str) -> Computed:
-    """Run a step's layers alone."""
-    with torch.inference_mode():
-        inputs = replace(runner.prepare(batch), keeps_every_state=every_state)
-        pieces = pieces_of(runner) if way == "in pieces" else None
-        hidden = runner._hidden(inputs, pieces)
-    attention = runner._attention
-    assert isinstance(attention, KernelAttention)
-    return Computed(hidden, tuple(each.clone() for each in attention.kv.all))
+@torch.inference_mode()
+def computed(
+    runner: ModelRunner, batch: Batch, pieces: RecordedPieces | None, *, every_state: bool = True
+) -> Computed:
+    """Run a step's layers, over an empty cache."""
+    cache = kernels_of(runner).kv.all
+    for tensor in cache:
+        tensor.zero_()
+    inputs = replace(runner.prepare(batch), keeps_every_state=every_state)
+    hidden = runner._hidden(inputs, pieces)
+    return Computed(hidden, tuple(each.clone() for each in cache))
+
+
+def kernels_of(runner: ModelRunner) -> KernelAttention:
+    assert isinstance(runner._attention, KernelAttention)
+    return runner._attention
+
+
+def recorded(runner: ModelRunner, size: int) -> RecordedPieces:
+    """Pieces of one size, of a runner that records nothing else."""
+    pieces = RecordedPieces((size,), runner._decoder, kernels_of(runner), TapeRecorder())
+    pieces.record(lambda _fraction: None)
+    return pieces
 
 
 def a_step(num_prompt: int) -> Batch:
@@ -309,39 +336,33 @@ def a_step(num_prompt: int) -> Batch:
     )
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"])
-@pytest.mark.parametrize("every_state", [False, True], ids=["sampled", "every state"])
-def test_what_lies_behind_a_steps_tokens_does_not_matter(
-    tmp_path: Path, family: Family, every_state: bool
-) -> None:
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2"])
+def test_what_lies_behind_a_steps_tokens_does_not_matter(tmp_path: Path, family: Family) -> None:
     """States, keys and values are as op by op, though all that is there before is no number."""
-    is_gemma = family.startswith("gemma")
-    more = {"sliding_window": 6, "head_dim": 16, "query_pre_attn_scalar": 24} if is_gemma else {}
+    more = {"sliding_window": 6, "head_dim": 16} if family == "gemma2" else {}
     make_tiny_model(tmp_path, family, **more)
-    runner = in_pieces(kernel_runner(tmp_path, CAPACITY, graphs=True), (16,))
-    wanted = computed(runner, a_step(9), every_state=every_state, way="eager")
-    pieces = pieces_of(runner)
-    with torch.inference_mode():
+    runner = kernel_runner(tmp_path, CAPACITY, graphs=False)
+    pieces, step = recorded(runner, 16), a_step(9)
+    for every_state, num_kept in ((True, 12), (False, 2)):
+        wanted = computed(runner, step, None, every_state=every_state)
         for tensor in (pieces._attended, pieces._qkv, pieces._residual):
             tensor.fill_(torch.nan)
-        for tensor in runner._attention.kv.all:  # type: ignore[attr-defined] # of the kernels'
-            tensor.zero_()
 
-    found = computed(runner, a_step(9), every_state=every_state, way="in pieces")
+        found = computed(runner, step, pieces, every_state=every_state)
 
-    assert wanted.hidden.shape[0] == (12 if every_state else 2)
-    torch.testing.assert_close(found.hidden, wanted.hidden, rtol=1e-4, atol=1e-4)
-    for before, after in zip(wanted.kv, found.kv, strict=True):
-        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+        assert wanted.hidden.shape[0] == num_kept
+        torch.testing.assert_close(found.hidden, wanted.hidden, rtol=1e-4, atol=1e-4)
+        for before, after in zip(wanted.kv, found.kv, strict=True):
+            torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
-def test_a_replay_reads_this_steps_tokens(folder: Path) -> None:
+def test_a_replay_reads_this_steps_tokens(eager: ModelRunner) -> None:
     """A short step behind a long one: nothing of the long one is left in what it gives."""
-    runner = in_pieces(kernel_runner(folder, CAPACITY, graphs=True), (32,))
-    wanted = computed(runner, a_step(3), every_state=True, way="eager").hidden
-    long = computed(runner, a_step(25), every_state=True, way="in pieces").hidden
+    pieces = recorded(eager, 32)
+    wanted = computed(eager, a_step(3), None).hidden
+    long = computed(eager, a_step(25), pieces).hidden
 
-    found = computed(runner, a_step(3), every_state=True, way="in pieces").hidden
+    found = computed(eager, a_step(3), pieces).hidden
 
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(found, long[: len(found)], rtol=1e-2, atol=1e-2)
