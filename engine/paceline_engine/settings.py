@@ -111,6 +111,7 @@ class Settings(BaseSettings):
     graphs: Literal["auto", "on", "off"] = "auto"
     """Record steps of decodes alone at start, for every batch size of a ladder, and replay them.
 
+    Of other steps what lies between attentions is recorded too, and kept where it measures faster.
     `auto` does so beside a GPU, unless ranks share the layers: their steps are told to each.
     """
 

@@ -27,20 +27,33 @@ PADDING = Slice(a_request(), 2, 1, samples=False, is_decode=True, is_padding=Tru
         (Batch((PLAIN, PROMPT), 1), "prefill"),
         (Batch((PLAIN, DRAFTED), 1, num_drafted=1), "draft"),
         (Batch((PLAIN, ADAPTED), 2), "adapter"),
+        (Batch((ADAPTED, PROMPT), 1), "adapter"),
         (Batch((PLAIN, PADDING), 2), "padding"),
     ],
-    ids=["plain", "prefill", "draft", "adapter", "padding"],
+    ids=["plain", "prefill", "draft", "adapter", "adapter beside a prompt", "padding"],
 )
 def test_only_plain_decodes_are_replayed(batch: Batch, why: WhyEager | None) -> None:
-    """What was recorded has one token of each row, and knows of nothing else."""
+    """What was recorded whole has one token of each row, and nothing recorded has an adapter."""
     assert why_eager(batch) == why
 
 
 def test_what_ran_before_the_first_request_does_not_count() -> None:
     """Warm-up and profile are nobody's steps."""
-    use = GraphUse(replayed=3)
+    use = GraphUse(replayed=3, in_pieces=2)
     use.eager["prefill"] += 1
 
     use.restart()
 
-    assert (use.replayed, use.eager.total()) == (0, 0)
+    assert use == GraphUse()
+
+
+def test_every_step_counts_once() -> None:
+    """As what it was computed by; by reason where that was op by op."""
+    use = GraphUse()
+
+    use.count("replayed", None)
+    use.count("in pieces", "prefill")
+    use.count("in pieces", "draft")
+    use.count("eager", "prefill")
+
+    assert (use.replayed, use.in_pieces, dict(use.eager)) == (1, 2, {"prefill": 1})

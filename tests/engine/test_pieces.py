@@ -16,13 +16,13 @@ from paceline_engine.graph_sizes import decode_sizes
 from paceline_engine.limits import Limits
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.request import Request
-from paceline_engine.running.graphs import Replay
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.pieces import RecordedPieces
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.wire import Sampling, SetLimits, Submit
+from paceline_testing.again import Again
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.graphed import kernel_runner
@@ -58,18 +58,6 @@ def pieced(folder: Path) -> ModelRunner:
     # As if each had been faster.
     runner.record_pieces(TapeRecorder(), SIZES, lambda _fraction: None)
     return runner
-
-
-@dataclass
-class Again:
-    """A recorder that is quick: what it gives computes anew."""
-
-    num_recorded: int = 0
-
-    def record(self, compute: Replay) -> Replay:
-        compute()
-        self.num_recorded += 1
-        return compute
 
 
 def quickly_in_pieces(folder: Path, recorder: Again | None = None) -> ModelRunner:
