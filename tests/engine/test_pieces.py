@@ -267,6 +267,16 @@ def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
     assert engine.load().graph_fallbacks == {"prefill": 1}
 
 
+def test_steps_with_adapters_are_computed_op_by_op(folder: Path) -> None:
+    """Which adapter a token uses is chosen by the host; what was recorded chose none."""
+    runner, step = quickly_in_pieces(folder), a_step(3)
+    step.slices[1].request.adapter_slot = 0
+
+    runner.run(step)
+
+    assert (runner.graph_use.in_pieces, dict(runner.graph_use.eager)) == (0, {"adapter": 1})
+
+
 def test_pieces_need_recorded_decodes(folder: Path) -> None:
     """Who records nothing else has told why: a CPU, or ranks that share the layers."""
     with pytest.raises(TypeError, match="pieces need recorded decodes and kernels"):
