@@ -94,7 +94,7 @@ OVERLAP_FALLBACKS = _counter(
 GRAPH_STEPS = _counter("graph_steps", "Steps replayed whole from CUDA graphs.")
 GRAPH_PIECE_STEPS = _counter(
     "graph_piece_steps",
-    "Steps replayed in pieces from CUDA graphs, attention between them op by op.",
+    "Steps replayed from CUDA graphs in pieces, but for attention.",
 )
 GRAPH_FALLBACKS = _counter(
     "graph_fallbacks", "Steps computed op by op though others are replayed, by reason.", "reason"
