@@ -151,6 +151,19 @@ def test_products_of_fp8_with_fp8_are_bfloat16(dtype: Any) -> None:
     assert choose_device(Settings(quantization="fp8_dynamic"), _on(H200)).type == "cuda"
 
 
+def test_products_of_a_draft_are_named_as_the_drafts() -> None:
+    """Whoever reads it changes the setting that it names."""
+    wanted = Settings(
+        speculative="draft",
+        draft_model_uri="builtin://small",
+        draft_quantization="fp8_dynamic",
+        dtype="float16",
+    )
+
+    with pytest.raises(BadSettings, match="PACELINE_ENGINE_DRAFT_QUANTIZATION is fp8_dynamic"):
+        choose_device(wanted, _on(H200))
+
+
 def test_a_draft_in_fp8_needs_a_gpu_that_knows_it() -> None:
     """As the model itself does."""
     wanted = Settings(

@@ -167,10 +167,17 @@ def test_a_drafts_own_quantization_is_told_where_one_is_asked_for() -> None:
     assert name not in _environment(_engine(engine={"speculative": plain}))
 
 
-def test_fp8_is_rendered_in_the_engines_words() -> None:
-    environment = _environment(_engine(engine={"quantization": "FP8", "kvCacheDtype": "FP8"}))
+@pytest.mark.parametrize(
+    ("asked", "word"), [("FP8", "fp8"), ("FP8Dynamic", "fp8_dynamic"), ("INT8", "int8")]
+)
+def test_what_is_quantised_is_rendered_in_the_engines_words(asked: str, word: str) -> None:
+    speculative = {"method": "Draft", "draftModelUri": "builtin://x", "draftQuantization": asked}
+    engine = {"quantization": asked, "kvCacheDtype": "FP8", "speculative": speculative}
 
-    assert environment["PACELINE_ENGINE_QUANTIZATION"] == "fp8"
+    environment = _environment(_engine(engine=engine))
+
+    assert environment["PACELINE_ENGINE_QUANTIZATION"] == word
+    assert environment["PACELINE_ENGINE_DRAFT_QUANTIZATION"] == word
     assert environment["PACELINE_ENGINE_KV_CACHE_DTYPE"] == "fp8"
 
 

@@ -30,6 +30,18 @@ def _draft(**fields: Any) -> dict[str, Any]:
     return {"engine": {"speculative": {"method": "Draft", "draftModelUri": _HF} | fields}}
 
 
+def _fp8_draft(*, gpus: int) -> dict[str, Any]:
+    speculative = {
+        "method": "Draft",
+        "draftModelUri": "file:///draft",
+        "draftQuantization": "FP8Dynamic",
+    }
+    return {
+        "engine": {"dtype": "Float32", "speculative": speculative},
+        "resources": {"gpu": {"count": gpus}},
+    }
+
+
 def _adapters(
     *adapters: dict[str, str], room: int = 4, claim: str | None = None, served: str | None = None
 ) -> dict[str, Any]:
@@ -234,6 +246,26 @@ CASES = (
         {"engine": {"swapMemory": "1023Mi"}, "resources": {"memory": "1Gi"}},
         {"engine": {"swapMemory": "1024Mi"}, "resources": {"memory": "1Gi"}},
         "must be less than resources.memory",
+    ),
+    Case(
+        "products of FP8 give bfloat16",
+        "spec.engine.dtype",
+        {
+            "engine": {"quantization": "FP8Dynamic", "dtype": "BFloat16"},
+            "resources": {"gpu": {"count": 1}},
+        },
+        {
+            "engine": {"quantization": "FP8Dynamic", "dtype": "Float16"},
+            "resources": {"gpu": {"count": 1}},
+        },
+        "a GPU's products of FP8 give bfloat16",
+    ),
+    Case(
+        "also those of a draft model",
+        "spec.engine.dtype",
+        _fp8_draft(gpus=0),
+        _fp8_draft(gpus=1),
+        "must be Auto or BFloat16 beside FP8Dynamic",
     ),
     Case(
         "memory may be plain bytes",

@@ -107,13 +107,13 @@ def test_both_read_the_same_sizes(config: dict[str, object]) -> None:
     [QWEN3, QWEN2, LLAMA, MISTRAL, GEMMA2, GEMMA3],
     ids=["qwen3", "qwen2", "llama", "mistral", "gemma2", "gemma3"],
 )
-@pytest.mark.parametrize("quantization", ["none", "int8", "fp8"])
+@pytest.mark.parametrize("quantization", ["none", "int8", "fp8", "fp8_dynamic"])
 @pytest.mark.parametrize("kv_cache_dtype", ["auto", "fp8"])
 def test_both_count_what_is_kept_in_a_byte(
     config: dict[str, object], quantization: Quantization, kv_cache_dtype: KvCacheDtype
 ) -> None:
     """Weights with their scales, keys and values with their exponents."""
-    named = "" if quantization == "none" else quantization.upper()
+    named = {"none": "", "int8": "INT8"}.get(quantization, "FP8")
     precision = Precision(2, quantization=named, has_fp8_kv=kv_cache_dtype == "fp8")
     settings = Settings(kv_cache_dtype=kv_cache_dtype)
     stored = memory.kv_dtype(settings, torch.bfloat16)

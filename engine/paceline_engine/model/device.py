@@ -151,12 +151,12 @@ def _require_capable(settings: Settings, gpu: Gpu) -> None:
             f"got {_dotted(gpu.capability)} ({gpu.name}); {_ON_THE_CPU}."
         )
     is_bfloat16 = settings.dtype in {"auto", "bfloat16"}
-    quantizations = {settings.quantization, settings.quantization_of_draft}
-    if "fp8_dynamic" in quantizations and not is_bfloat16:
-        raise BadSettings(
-            "PACELINE_ENGINE_QUANTIZATION is fp8_dynamic, whose products on a GPU are bfloat16: "
-            f"PACELINE_ENGINE_DTYPE must be auto or bfloat16, got {settings.dtype}."
-        )
+    for name in ("quantization", "draft_quantization"):
+        if getattr(settings, name) == "fp8_dynamic" and not is_bfloat16:
+            raise BadSettings(
+                f"PACELINE_ENGINE_{name.upper()} is fp8_dynamic, whose products on a GPU are "
+                f"bfloat16: PACELINE_ENGINE_DTYPE must be auto or bfloat16, got {settings.dtype}."
+            )
     if gpu.capability >= FP8_CAPABILITY:
         return
     for name in ("kv_cache_dtype", "quantization", "draft_quantization"):

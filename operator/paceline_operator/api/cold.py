@@ -12,6 +12,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_len
 
 ModelUri = Annotated[str, Field(pattern=r"^(builtin|oci|hf|pvc|file|s3)://.+$", max_length=2048)]
 
+WeightsIn = Literal["None", "FP8", "FP8Dynamic", "INT8"]
+
 Revision = Annotated[str, Field(pattern=r"^[-._/a-zA-Z0-9]+$", max_length=128)]
 
 
@@ -93,7 +95,7 @@ class Speculative(Part):
     """A smaller model with the same vocabulary, by a URI like that of `model.uri`."""
     draft_model_revision: Revision | None = None
     """The commit of an hf:// draft model."""
-    draft_quantization: Literal["None", "FP8", "INT8"] | None = None
+    draft_quantization: WeightsIn | None = None
     """Of the draft model's layers and head; when absent, of its layers as `engine.quantization`
     says. On a CPU a model in INT8 drafts well for itself: `draftModelUri` is then `model.uri`."""
     max_tokens: Annotated[int, Field(ge=1, le=16)] = 4
@@ -153,9 +155,11 @@ class Engine(Part):
     """The operator's own engine image when absent."""
     dtype: Literal["Auto", "Float16", "BFloat16", "Float32"] = "Auto"
     """Auto: as the weights were saved on a GPU, Float32 on a CPU."""
-    quantization: Literal["None", "FP8", "INT8"] = "None"
+    quantization: WeightsIn = "None"
     """Of the layers' weights, with a scale for each output; embedding and head stay as they are.
-    FP8 needs a GPU of compute capability 8.9 or newer."""
+    FP8Dynamic makes FP8 of what they multiply as well, with a scale for each token, and multiplies
+    in FP8: what vLLM calls fp8, and less exact than FP8. Both need a GPU of compute capability 8.9
+    or newer."""
     max_model_len: Annotated[int, Field(ge=16, le=10_485_760)] | None = None
     """Longest prompt and answer together, in tokens; the model's own when absent."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=8)] = 1

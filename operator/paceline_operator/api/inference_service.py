@@ -68,6 +68,15 @@ class Spec(Part):
             ".engine.swapMemory",
         ),
         Rule(
+            "self.resources.gpu.count == 0 || self.engine.dtype == 'Auto' ||"
+            " self.engine.dtype == 'BFloat16' ||"
+            " (self.engine.quantization != 'FP8Dynamic' &&"
+            " (!has(self.engine.speculative.draftQuantization) ||"
+            " self.engine.speculative.draftQuantization != 'FP8Dynamic'))",
+            "must be Auto or BFloat16 beside FP8Dynamic: a GPU's products of FP8 give bfloat16",
+            ".engine.dtype",
+        ),
+        Rule(
             "!has(self.adapters) || size(self.adapters) <= self.engine.lora.maxAdapters",
             "must be no more than engine.lora.maxAdapters: their memory is taken at start",
             ".adapters",

@@ -13,6 +13,8 @@ from paceline_operator.planning.device import Device
 from paceline_operator.planning.model_size import ModelSize, Precision, RanksDoNotDivide
 
 _FLAGS: Final = "say how large it is: --params 8B --kv-bytes 131072"
+_WEIGHTS_IN: Final = {"None": "", "FP8Dynamic": "FP8"}
+"""As `Precision` calls them: weights are the same, whatever they multiply."""
 _DRAFT_FLAGS: Final = "say how large it is: --draft-params 1B --draft-kv-bytes 32768"
 
 
@@ -98,7 +100,7 @@ class Sizes:
         quantization = own_quantization or engine.quantization
         return Precision(
             _bytes_per_value(self.service, self.device),
-            quantization="" if quantization == "None" else quantization,
+            quantization=_WEIGHTS_IN.get(quantization, quantization),
             has_fp8_kv=engine.kv_cache_dtype == "FP8",
         )
 

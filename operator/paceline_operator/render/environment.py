@@ -3,7 +3,7 @@
 import math
 from typing import Any, Final
 
-from paceline_operator.api.cold import Engine
+from paceline_operator.api.cold import Engine, WeightsIn
 from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.api.units import amount
 from paceline_operator.render.volumes import (
@@ -33,7 +33,7 @@ def engine(service: InferenceService) -> list[dict[str, Any]]:
         "PACELINE_ENGINE_DEVICE": "cuda" if spec.resources.gpu.count else "cpu",
         "PACELINE_ENGINE_DTYPE": spec.engine.dtype.lower(),
         "PACELINE_ENGINE_QUANTIZATION": (
-            None if spec.engine.quantization == "None" else spec.engine.quantization.lower()
+            None if spec.engine.quantization == "None" else _word(spec.engine.quantization)
         ),
         "PACELINE_ENGINE_THREADS": _threads(service),
         "PACELINE_ENGINE_MAX_MODEL_LEN": spec.engine.max_model_len,
@@ -69,7 +69,7 @@ def _chosen(engine: Engine) -> dict[str, str | int | None]:
         found["PACELINE_ENGINE_DRAFT_MODEL_REVISION"] = engine.speculative.draft_model_revision
         found["PACELINE_ENGINE_DRAFT_MODEL_MOUNT"] = DRAFT_MODEL
         if quantization := engine.speculative.draft_quantization:
-            found["PACELINE_ENGINE_DRAFT_QUANTIZATION"] = quantization.lower()
+            found["PACELINE_ENGINE_DRAFT_QUANTIZATION"] = _word(quantization)
     if engine.lora.max_adapters:
         found["PACELINE_ENGINE_MAX_LORAS"] = engine.lora.max_adapters
         found["PACELINE_ENGINE_MAX_LORA_RANK"] = engine.lora.max_rank
@@ -102,6 +102,11 @@ def _variables(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
     return [
         {"name": name, "value": str(value)} for name, value in values.items() if value is not None
     ]
+
+
+def _word(quantization: WeightsIn) -> str:
+    """As the engine's settings call it."""
+    return "fp8_dynamic" if quantization == "FP8Dynamic" else quantization.lower()
 
 
 def _threads(service: InferenceService) -> int | None:

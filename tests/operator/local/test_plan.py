@@ -189,9 +189,12 @@ def test_the_table_says_replicas_limits_and_the_arithmetic_of_memory(
         assert words in result.output
 
 
-def test_weights_of_a_byte_leave_more_to_the_cache(tmp_path: Path, trace: Path) -> None:
+@pytest.mark.parametrize("quantization", ["INT8", "FP8Dynamic"])
+def test_weights_of_a_byte_leave_more_to_the_cache(
+    tmp_path: Path, trace: Path, quantization: str
+) -> None:
     """All but embedding and head: told, or assumed to be rather many."""
-    manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, quantization="INT8")
+    manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, quantization=quantization)
     told = ("--embedding-params", "1050M")
 
     def weight_bytes(*more: str) -> int:
