@@ -90,7 +90,7 @@ def draws_case(layer: Layer, num_tokens: int) -> Case:
     rows = torch.randperm(num_tokens, device=device)
 
     def lay_out(op: Callable[..., None]) -> tuple[Tensor, ...]:
-        parameters = Parameters.zeros(num_tokens, table.device)
+        parameters = Parameters.empty(num_tokens, table.device)
         op(table, rows, rows, column=column, **parameters._asdict())
         return parameters
 

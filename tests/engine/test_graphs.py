@@ -1,8 +1,11 @@
 """Decodes are replayed from what was recorded at start, and nobody who asks can tell."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +17,14 @@ from paceline_engine.engine import Engine
 from paceline_engine.graph_sizes import decode_sizes
 from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.request import Request
 from paceline_engine.running.device_tables import DeviceTables
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.runner import ModelRunner
+from paceline_engine.sampling.masks import MaskMaker
+from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.wire import Sampling, SetLimits, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
@@ -40,6 +47,9 @@ SAMPLINGS = (
     Sampling(8, temperature=1.0, ignore_eos=True),
 )
 CONSTRAINED = len(SAMPLINGS) - 1
+DRAWN = (2, 3, 5, 6)
+"""Of these, nothing but a draw is asked for."""
+ASKING = 8
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +123,17 @@ class EveryThird:
             words[token // 32] |= 1 << (token % 32)
 
 
-def answers(engine: Engine, arrivals: list[Arrival]) -> dict[str, list[int]]:
-    """What each request that stays is answered."""
+def answers(
+    engine: Engine,
+    arrivals: list[Arrival],
+    before_steps: Mapping[int, Callable[[], None]] = MappingProxyType({}),
+) -> dict[str, list[int]]:
+    """What each request that stays is answered; what is done before some of the steps."""
     tokens: dict[str, list[int]] = {}
+    steps = count()
 
     def step() -> None:
+        before_steps.get(next(steps), lambda: None)()
         for output in engine.step():
             assert output.error is None, output.error
             tokens.setdefault(output.id, []).extend(output.token_ids)
@@ -184,6 +200,99 @@ def test_tokens_outlive_the_replay_behind_them(eager: ModelRunner, graphed: Mode
     wanted = answers(an_engine(eager, overlap=False), arrivals)
 
     assert answers(an_engine(graphed, overlap=True), arrivals) == wanted
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_whoever_loses_a_row_draws_on_as_if_it_had_not(
+    asking: ModelRunner, graphed: ModelRunner, overlap: bool
+) -> None:
+    """Each comes back to a row where another's draws lie, and the next time to its first."""
+    arrivals = [Arrival(3 + number, one, steps_before=1) for number, one in enumerate(DRAWN)]
+    wanted = answers(an_engine(asking, overlap=False), arrivals)
+    engine = an_engine(graphed, overlap=overlap)
+    rows: list[list[int | None]] = []
+
+    def lose_all() -> None:
+        engine.settle()
+        running = sorted(engine.scheduler.running(), key=lambda request: request.number)
+        rows.append([request.row for request in running])
+        for request in running:
+            engine.scheduler._preempt(request)
+        free = engine.scheduler.rows.free
+        free[-len(running) :] = free[-len(running) :][::-1]  # else each would get its own again
+
+    assert answers(engine, arrivals, before_steps={4: lose_all, 7: lose_all}) == wanted
+    assert len(rows[0]) == len(DRAWN)
+    assert rows[0] == rows[1][::-1]
+
+
+def test_a_drawn_step_needs_nothing_of_the_host(
+    graphed: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs behind the graph, or looks at requests, runs where one asks for more."""
+    looked = []
+    begin = MaskMaker.begin
+
+    def behind(*args: Any, **kwargs: Any) -> Any:
+        looked.append("sampler")
+        return choose_asked(*args, **kwargs)
+
+    def begun(*args: Any) -> Any:
+        looked.append("masks")
+        return begin(*args)
+
+    choose_asked = DeviceSampler.choose_asked
+    monkeypatch.setattr(DeviceSampler, "choose_asked", behind)
+    monkeypatch.setattr(MaskMaker, "begin", begun)
+    arrivals = [Arrival(3, sampling, steps_before=2) for sampling in DRAWN]
+    replayed = graphed.graph_use.replayed
+
+    answers(an_engine(graphed, overlap=True), arrivals)
+
+    assert graphed.graph_use.replayed > replayed
+    assert not looked
+    answers(an_engine(graphed, overlap=True), [Arrival(3, ASKING, steps_before=0)])
+    assert {*looked} == {"sampler", "masks"}
+
+
+def test_guesses_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: ModelRunner) -> None:
+    """Several places of one row, each with a draw of its own, beside a row without guesses."""
+    prompts = [[5, 8, 13, 21], [3, 6]]
+    seen = []
+    for runner in (eager, asking):
+        requests = [
+            Request(
+                str(number),
+                [*prompt],
+                len(prompt),
+                SAMPLINGS[DRAWN[number]],
+                row=number + 2,
+                block_ids=[2 * number, 2 * number + 1],
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+        prefills = [
+            Slice(one, 0, len(one.token_ids), samples=True, is_decode=False) for one in requests
+        ]
+        first = runner.run(Batch(tuple(prefills), num_decodes=0))
+        for request, token in zip(requests, first, strict=True):
+            assert isinstance(token, int)
+            request.token_ids.append(token)
+        drafted, plain = requests
+        guesses = (7, 9, 11)
+        batch = Batch(
+            (
+                Slice(plain, 2, 1, samples=True, is_decode=True),
+                Slice(drafted, 4, 4, samples=True, is_decode=True, draft=guesses),
+            ),
+            num_decodes=1,
+            num_drafted=1,
+        )
+        inputs = runner.prepare(batch)
+        seen.append((first, runner.sampled(batch, inputs).tokens.tolist()))
+
+    assert len(seen[0][1]) == 5
+    assert seen[0] == seen[1]
 
 
 def test_every_size_is_recorded_and_the_capacity_is_one(folder: Path) -> None:

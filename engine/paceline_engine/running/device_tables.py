@@ -95,7 +95,7 @@ class DeviceTables:
 
     def parameters(self, inputs: StepInputs) -> Parameters | None:  # [R]
         """See `RowTables`."""
-        parameters = Parameters.zeros(len(inputs.sample_rows), self.device)
+        parameters = Parameters.empty(len(inputs.sample_rows), self.device)
         self._lay_out_draws(self._sampled_rows, self._sampled_at, parameters)
         return parameters
 

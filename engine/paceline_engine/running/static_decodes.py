@@ -21,7 +21,7 @@ class StaticDecodes:
         self._block_table = zeros(num_rows, num_columns, dtype=torch.int32)
         self._context_lens = zeros(num_rows, dtype=torch.int32)
         self._bounds = torch.arange(num_rows + 1, device=device)
-        self._parameters = Parameters.zeros(num_rows, device)
+        self._parameters = Parameters.empty(num_rows, device)
 
     def step(self, size: int) -> StepTensors:
         """The step of so many rows."""

@@ -24,11 +24,11 @@ class Parameters(NamedTuple):
     min_p: Tensor  # [rows] float32
 
     @classmethod
-    def zeros(cls, num_rows: int, device: torch.device) -> "Parameters":
-        """Memory for those of so many rows."""
+    def empty(cls, num_rows: int, device: torch.device) -> "Parameters":
+        """Memory for those of so many rows, not written yet."""
 
         def each(dtype: torch.dtype) -> Tensor:
-            return torch.zeros(num_rows, dtype=dtype, device=device)
+            return torch.empty(num_rows, dtype=dtype, device=device)
 
         floats = [each(torch.float32) for _ in range(3)]
         longs = [each(torch.int64) for _ in range(2)]
