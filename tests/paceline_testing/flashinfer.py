@@ -15,7 +15,9 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class _Plan:
+class PagedPlan:
+    """Which queries see which pages, and how."""
+
     qo_indptr: list[int]
     kv_indptr: list[int]
     kv_indices: Tensor
@@ -61,7 +63,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         assert not variant_owns_mask
         self.workspace = float_workspace_buffer
         self.num_plans = 0
-        self._plan: _Plan | None = None
+        self._plan: PagedPlan | None = None
 
     def plan(
         self,
@@ -129,7 +131,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         assert all(1 <= length <= page_size for length in last_page_lens)
         assert paged_kv_indices.shape == (int(paged_kv_indptr[-1]),)
         self.num_plans += 1
-        self._plan = _Plan(
+        self._plan = PagedPlan(
             qo_indptr.tolist(),
             paged_kv_indptr.tolist(),
             paged_kv_indices,
@@ -195,16 +197,21 @@ class BatchPrefillWithPagedKVCacheWrapper:
         assert (q.dtype, keys.dtype, values.dtype) == (plan.q_dtype, plan.kv_dtype, plan.kv_dtype)
         out = torch.zeros_like(q) if out is None else out
         assert (out.shape, out.dtype) == (q.shape, q.dtype)
-        for row in range(len(plan.last_page_len)):
-            tokens = slice(plan.qo_indptr[row], plan.qo_indptr[row + 1])
-            pages = plan.kv_indices[plan.kv_indptr[row] : plan.kv_indptr[row + 1]]
-            length = (len(pages) - 1) * plan.page_size + plan.last_page_len[row]
-            k, v = (cache[pages].flatten(0, 1)[:length].float() for cache in (keys, values))
-            out[tokens] = _attend(q[tokens].float(), k, v, plan)
+        attend_by_pages(q, keys, values, plan, out)
         return out
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, plan: _Plan) -> Tensor:
+def attend_by_pages(q: Tensor, keys: Tensor, values: Tensor, plan: PagedPlan, out: Tensor) -> None:
+    """Compute what is planned into `out`, from nothing but the page lists."""
+    for row in range(len(plan.last_page_len)):
+        tokens = slice(plan.qo_indptr[row], plan.qo_indptr[row + 1])
+        pages = plan.kv_indices[plan.kv_indptr[row] : plan.kv_indptr[row + 1]]
+        length = (len(pages) - 1) * plan.page_size + plan.last_page_len[row]
+        k, v = (cache[pages].flatten(0, 1)[:length].float() for cache in (keys, values))
+        out[tokens] = _attend(q[tokens].float(), k, v, plan)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, plan: PagedPlan) -> Tensor:
     """Queries [t, Hq, D] at the end of keys and values [n, Hkv, D], aligned bottom right."""
     group = plan.num_qo_heads // plan.num_kv_heads
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
