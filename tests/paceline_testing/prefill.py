@@ -1,7 +1,8 @@
 """Prompts over shuffled blocks, and back ends whose time, rights and wrongs a test sets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -108,7 +109,7 @@ class PrefillDouble:
     name: str = "double"
     clock: ManualClock = field(default_factory=ManualClock)
     call_s: Callable[[int], float] = lambda _length: 1.0
-    """By the length of a chunk."""
+    """By the longest of its chunks, rounded up to a class."""
     plan_s: float = 0.0
     """Once for each step's prompts and kind of layer."""
     wholes: bool = True
@@ -117,6 +118,9 @@ class PrefillDouble:
     spoil: Callable[[Tensor], Tensor] = _nothing
     """What it does to the right output."""
     needs: str = "a layer of its liking"
+    length_s: float = 0.0
+    """Once for each length that it sees."""
+    lengths: set[int] = field(default_factory=set)
     planned: dict[Scores, Prompts] = field(default_factory=dict)
     served: list[tuple[Chunk, ...]] = field(default_factory=list)
 
@@ -135,13 +139,21 @@ class PrefillDouble:
         if self.planned.get(scores) is not prompts:
             self.clock.advance(self.plan_s)
         self.planned[scores] = prompts
+        unseen = {chunk.tokens for chunk in prompts.chunks} - self.lengths
+        self.clock.advance(self.length_s * len(unseen))
+        self.lengths |= unseen
         self.served.append(prompts.chunks)
-        self.clock.advance(self.call_s(prompts.chunks[0].tokens))
+        # The longest: measured steps have shorter ones of their class, too.
+        longest = max(chunk.tokens for chunk in prompts.chunks)
+        self.clock.advance(self.call_s(1 << (longest - 1).bit_length()))
         return self.spoil(PagedPrefill()(q, cache, prompts, scores))
 
-    def seconds_of(self, run: Callable[[], object]) -> float:
-        """In the place of a GPU's stopwatch, which warms up too."""
-        run()
-        before = self.clock()
-        run()
-        return self.clock() - before
+    def seconds_of(self, runs: Iterable[Callable[[], object]]) -> float:
+        """In the place of a GPU's stopwatch."""
+
+        def seconds(run: Callable[[], object]) -> float:
+            before = self.clock()
+            run()
+            return self.clock() - before
+
+        return median(map(seconds, runs))

@@ -107,6 +107,17 @@ def test_what_the_first_layer_pays_counts_once_a_step() -> None:
     assert set(names(measured(ours, other, config=of_32).whole).values()) == {"flashinfer"}
 
 
+def test_what_a_length_costs_that_was_never_seen_counts() -> None:
+    """Prompts are of any length: who compiles for each is fast only when it is measured twice."""
+    ours = a_double("triton")
+    whole = [
+        names(measured(ours, a_double("sdpa", 0.5, length_s=length_s, laters=False)).whole)
+        for length_s in (0.01, 5.0)
+    ]
+
+    assert [set(each.values()) for each in whole] == [{"sdpa"}, {"triton"}]
+
+
 def test_layers_that_another_does_not_serve_count_for_who_does() -> None:
     """One is faster where there is no window, the other a little faster everywhere."""
     config = replace(CONFIG, num_layers=6, windows=(None, 8, 8, 8, 8, 8))
@@ -174,7 +185,7 @@ def test_one_that_refuses_or_is_absent_is_left_out_quietly(
     ]
 
 
-def never(_run: Callable[[], object]) -> float:
+def never(_runs: object) -> float:
     raise AssertionError("nothing is to be measured")
 
 

@@ -181,9 +181,8 @@ def _measured(
             serving = [other for other in others if other.serves(chunks)]
             if not serving:
                 break
-            step = scratch.step(chunks)
             times = {
-                one.name: timing.times_of(one, step, model.layers, seconds_of)
+                one.name: timing.times_of(one, chunks, scratch, model.layers, seconds_of)
                 for one in (ours, *serving)
             }
             name = timing.fastest(times.pop(ours.name), times, model.layers)

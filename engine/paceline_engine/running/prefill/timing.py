@@ -1,13 +1,15 @@
 """What a step's attention takes with each back end, and which of them is worth its while."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from statistics import median
 
 import torch
 
 from paceline_engine.running.prefill.attention import Chunk, PrefillAttention, Scores
-from paceline_engine.running.prefill.scratch import Step
+from paceline_engine.running.prefill.scratch import Scratch, Step
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Of chunks that are measured: classes, each up to the next."""
@@ -18,8 +20,13 @@ CONTEXT_BEFORE = 2048
 WORTH_IT = 0.95
 """Of our own kernel's time at most: less gain is noise."""
 _REPEATS = 5
+_UNSEEN_STEPS = 3
+_UNSEEN = 8
+"""Lengths in a step: each may take a compiler's time, while the engine starts."""
 
-SecondsOf = Callable[[Callable[[], object]], float]
+Run = Callable[[], object]
+SecondsOf = Callable[[Iterable[Run]], float]
+"""Median time of some calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class LayerTimes:
     """Of one kind of layer."""
 
     first_s: float
-    """Of the first in a step: what is worked out of its prompts is worked out here."""
+    """Of the first in a step: what is worked out of its prompts or lengths is worked out here."""
     again_s: float
     """Of each one after it."""
 
@@ -48,22 +55,46 @@ def classes(most: int, *, is_whole: bool) -> Iterator[tuple[int, tuple[Chunk, ..
         yield length, (Chunk(length, length + before),) * count
 
 
+def unseen(chunks: tuple[Chunk, ...]) -> Iterator[tuple[Chunk, ...]]:
+    """Give steps like this one, of lengths that no class has: as a step's lengths mostly are.
+
+    Up to `_UNSEEN` of its chunks differ from one another; a step of one chunk comes in several.
+    """
+    for turn in range(_UNSEEN_STEPS if len(chunks) == 1 else 1):
+        yield tuple(
+            Chunk(chunk.tokens - by, chunk.context - by)
+            for place, chunk in enumerate(chunks)
+            for by in (1 + turn + place % _UNSEEN,)
+        )
+
+
 def times_of(
-    back_end: PrefillAttention, step: Step, layers: Mapping[Scores, int], seconds_of: SecondsOf
+    back_end: PrefillAttention,
+    chunks: tuple[Chunk, ...],
+    scratch: Scratch,
+    layers: Iterable[Scores],
+    seconds_of: SecondsOf,
 ) -> Times:
-    """Measure it on each kind of layer that it serves."""
+    """Measure it on each kind of layer that it serves.
 
-    def first(layer: Scores) -> object:
-        return back_end(step.q, step.cache, replace(step.prompts), layer)
+    The first layer's time is that of steps it has not seen, neither their prompts nor their
+    lengths: some plan for the one, and some compile for the other.
+    """
+    step = scratch.step(chunks)
 
-    def again(layer: Scores) -> object:
+    def call(step: Step, layer: Scores) -> object:
         return back_end(step.q, step.cache, step.prompts, layer)
 
-    return {
-        layer: LayerTimes(seconds_of(lambda: first(layer)), seconds_of(lambda: again(layer)))  # noqa: B023 - called at once
-        for layer in layers
-        if back_end.serves_layer(step.cache, layer)
-    }
+    def again(layer: Scores) -> Iterator[Run]:
+        call(step, layer)  # compiles what there is to compile, and plans
+        return repeat(partial(call, step, layer), _REPEATS)
+
+    def first(layer: Scores) -> Iterator[Run]:
+        return (partial(call, scratch.step(lengths), layer) for lengths in unseen(chunks))
+
+    served = [layer for layer in layers if back_end.serves_layer(step.cache, layer)]
+    again_s = {layer: seconds_of(again(layer)) for layer in served}
+    return {layer: LayerTimes(seconds_of(first(layer)), again_s[layer]) for layer in served}
 
 
 def fastest(
@@ -83,14 +114,13 @@ def fastest(
     return max(worth_it, key=lambda name: instead[name] - theirs[name], default=None)
 
 
-def on_device(run: Callable[[], object]) -> float:
-    """Median time of a call on the GPU, behind one that compiles and warms up.
+def on_device(runs: Iterable[Run]) -> float:
+    """Median time of calls on the GPU.
 
-    It begins with an idle GPU: what the host takes before the first kernel is counted.
+    Each begins with an idle GPU: what the host takes before the first kernel is counted.
     """
-    run()
     times_ms: list[float] = []
-    for _ in range(_REPEATS):
+    for run in runs:
         torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
