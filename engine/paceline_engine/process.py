@@ -114,7 +114,11 @@ def serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> i
 def explain(error: EngineError, termination_log: Path) -> None:
     """Say why the engine cannot serve, where an operator and a person look."""
     _log.error("%s: %s", error.reason, error.message)
-    line = json.dumps({"reason": error.reason, "message": error.message})
+    _leave_word(Failed(error.reason, error.message), termination_log)
+
+
+def _leave_word(failed: Failed, termination_log: Path) -> None:
+    line = json.dumps({"reason": failed.reason, "message": failed.message})
     try:
         termination_log.write_text(line + "\n")
     except OSError as failure:
@@ -190,6 +194,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
     except Exception as error:
         # A defect of ours: the traceback says where, and the sidecar need not wait to find out.
         reason = Failed("EngineCrashed", f"{type(error).__name__}: {error}")
+        _leave_word(reason, settings.termination_log)
         _fail(link, settings.run_dir, instance, reason)
         raise
     finally:

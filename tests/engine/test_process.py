@@ -365,12 +365,16 @@ def test_a_defect_in_a_step_ends_the_engine(start: Callable[..., EngineProcess])
     assert engine.process.wait(DEADLINE_S) == 1
 
 
-@pytest.mark.parametrize("overlap", ["off", "on"])
+# Of eight tokens two are told by then; where the third launch fails the second step's never are.
+@pytest.mark.parametrize(
+    ("fault", "overlap", "told"),
+    [("memory", "off", 2), ("memory", "on", 1), ("late", "on", 2)],
+)
 def test_an_illegal_memory_access_ends_the_engine(
-    start: Callable[..., EngineProcess], overlap: str
+    start: Callable[..., EngineProcess], fault: str, overlap: str, told: int
 ) -> None:
     """After it no result of the device is true: not one token more leaves."""
-    engine = start(FAKE_ENGINE_FAULT="memory", PACELINE_ENGINE_OVERLAP=overlap)
+    engine = start(FAKE_ENGINE_FAULT=fault, PACELINE_ENGINE_OVERLAP=overlap)
     client = engine.ready_client()
     prompt = [5, 6, 7]
 
@@ -384,8 +388,9 @@ def test_an_illegal_memory_access_ends_the_engine(
     assert json.loads((engine.run_dir / "engine.json").read_text())["state"] == "failed"
     given = [one for heard in client.heard if isinstance(heard, Outputs) for one in heard.outputs]
     wanted = continuation(prompt, 8, FAKE_MODEL.vocab_size)
-    assert tokens_of(given) == wanted[: 2 if overlap == "off" else 1]
+    assert tokens_of(given) == wanted[:told]
     assert not any(output.finish for output in given)
+    assert json.loads(engine.termination_log.read_text())["reason"] == "EngineCrashed"
 
 
 def test_a_step_that_hangs_ends_the_engine(start: Callable[..., EngineProcess]) -> None:

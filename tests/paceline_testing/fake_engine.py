@@ -3,7 +3,8 @@
 `python -m paceline_testing.fake_engine` takes the settings of `python -m paceline_engine`.
 `FAKE_ENGINE_FAULT` makes it fail:
 `load` (the model is not found), `step` (a defect in the first step), `wait` (loading never ends),
-`hang` (the first step never ends), `memory` (the third step reads wild memory, on a GPU).
+`hang` (the first step never ends), `memory` (on a GPU the third step could not be launched, for a
+kernel before it read wild memory), `late` (as `memory`, told when the third step is waited for).
 """
 
 import json
@@ -94,6 +95,8 @@ def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) 
         model.runner.before_run = _hang
     if fault == "memory":
         model.runner.before_run = _IllegalAccess()
+    if fault == "late":
+        model.runner.before_choice = _IllegalAccess()
     return model
 
 
@@ -111,7 +114,7 @@ class _IllegalAccess:
 
     steps: int = 0
 
-    def __call__(self, _batch: Batch) -> None:
+    def __call__(self, _of: object) -> None:
         import torch  # noqa: PLC0415 - no other fake needs it
 
         self.steps += 1

@@ -47,6 +47,7 @@ class FakeRunner:
         self._capacity = capacity
         self.slots: list[int | None] = [None] * (capacity.num_blocks * capacity.block_size)
         self.before_run: Callable[[Batch], None] = lambda _: None
+        self.before_choice: Callable[[list[int]], None] = lambda _: None
 
     def run(self, batch: Batch) -> list[Next]:
         """Write every slice, then read the whole context of those that sample."""
@@ -84,6 +85,7 @@ class FakeRunner:
 
     def choose(self, known: list[int]) -> int:
         """The token that follows."""
+        self.before_choice(known)
         return next_token(known, self.vocab_size)
 
     def _slot(self, piece: Slice, position: int) -> int:

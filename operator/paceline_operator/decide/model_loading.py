@@ -22,7 +22,8 @@ LASTING: Final = frozenset(
         "BadSettings",
     }
 )
-_REASONS: Final = LASTING | {"DownloadFailed"}
+REASONS: Final = LASTING | {"DownloadFailed"}
+"""What is told of a model: an engine that crashed or hung is started again, and may serve."""
 
 
 def model_available(observed: Observed) -> Judgement:
@@ -52,5 +53,5 @@ def _failures(pods: Iterable[PodView]) -> Iterable[tuple[str, str]]:
             reason, message = str(words["reason"]), str(words["message"])
         except (ValueError, KeyError, TypeError):
             continue  # killed, or it crashed: that is the workload's condition
-        if reason in _REASONS:
+        if reason in REASONS:
             yield reason, message

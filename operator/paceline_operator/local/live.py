@@ -13,6 +13,7 @@ import msgspec
 
 from paceline_operator.api.inference_service import InferenceService
 from paceline_operator.api.tuning_spec import hot
+from paceline_operator.decide.model_loading import REASONS
 from paceline_operator.local import state
 from paceline_operator.local.child import Exit
 from paceline_operator.local.errors import LocalError
@@ -127,10 +128,10 @@ class LiveService:
     def exited(self, end: Exit) -> None:
         """Report a child that died; give up where a restart cannot help."""
         self.became(is_ready=False, phase=f"restarting the {end.name}")
-        reason = _termination(self.place.termination_log) if end.name == "engine" else ""
+        refusal = _refusal(self.place.termination_log) if end.name == "engine" else ""
         self._failed_starts += 1
-        if reason:
-            raise StartError(f"the engine cannot serve {self.service.spec.model.uri}: {reason}")
+        if refusal:
+            raise StartError(f"the engine cannot serve {self.service.spec.model.uri}: {refusal}")
         if self._failed_starts >= _HOPELESS_STARTS:
             tail = "\n".join(end.log.read_text(errors="replace").splitlines()[-15:])
             raise StartError(
@@ -182,10 +183,11 @@ def write_runtime_config(live: LiveService) -> None:
     live.place.runtime_config_file.write_bytes(msgspec.json.encode(config))
 
 
-def _termination(log: Path) -> str:
+def _refusal(log: Path) -> str:
     """`reason: message` of an engine that gave up for a reason that a person can act on."""
     try:
         last = json.loads(log.read_text().splitlines()[-1])
-        return f"{last['reason']}: {last['message']}"
+        said = f"{last['reason']}: {last['message']}"
+        return said if last["reason"] in REASONS else ""
     except (OSError, ValueError, IndexError, KeyError, TypeError):
         return ""

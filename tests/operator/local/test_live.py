@@ -1,8 +1,12 @@
 """What happens to the local service is noted once, in a sentence."""
 
+import json
 from pathlib import Path
 
-from paceline_operator.local.live import LiveService
+import pytest
+
+from paceline_operator.local.child import Exit
+from paceline_operator.local.live import LiveService, StartError
 from paceline_operator.local.settings import Place
 from paceline_operator.tuning.model import PodAdapter, ServiceReport
 from paceline_testing.reports import a_pod_report, a_report
@@ -47,3 +51,31 @@ def test_loading_is_told_by_the_tenth(tmp_path: Path) -> None:
     live.became(is_ready=True, phase="serving")
 
     assert told == ["loading weights 0%", "loading weights 10%", "loading weights 57%"]
+
+
+def ended(live: LiveService, reason: str) -> None:
+    """The engine's process left with status 1 and these last words."""
+    words = json.dumps({"reason": reason, "message": "why"})
+    live.place.termination_log.parent.mkdir(exist_ok=True)
+    live.place.termination_log.write_text(words + "\n")
+    log = live.place.termination_log.with_name("engine.log")
+    log.write_text("")
+    live.exited(Exit("engine", 1, ran_s=100.0, restart_in_s=1.0, log=log))
+
+
+@pytest.mark.parametrize("reason", ["EngineCrashed", "StepHung"])
+def test_an_engine_whose_device_fails_is_started_again(tmp_path: Path, reason: str) -> None:
+    """It has served, and a fresh process finds a fresh device."""
+    live = a_live_service(tmp_path)
+    live.became(is_ready=True, phase="serving")
+
+    ended(live, reason)
+
+    assert not live.ready.is_set()
+    assert "starting it again" in live.events[-1]
+
+
+def test_an_engine_that_refuses_its_model_is_not(tmp_path: Path) -> None:
+    """It would refuse it again."""
+    with pytest.raises(StartError, match="DoesNotFit: why"):
+        ended(a_live_service(tmp_path), "DoesNotFit")
