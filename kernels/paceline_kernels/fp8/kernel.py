@@ -7,6 +7,7 @@ what a GPU does.
 
 import triton
 import triton.language as tl
+from triton.language.target_info import cuda_capability_geq
 
 # Bits of float32.
 _INFINITY = tl.constexpr(0x7F800000)
@@ -52,3 +53,12 @@ def encode(x):
     small = (tl.abs(x) + 16384.0).to(tl.int32, bitcast=True) - _TWO_TO_14
     code = tl.where(size < _TWO_TO_MINUS_6, small, normal)
     return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def widened(codes, dtype: tl.constexpr):
+    """Give the values of E4M3 codes in a float type, all of which hold them exactly."""
+    # Triton 3.6 goes by way of float16, from which only 9.0 and newer convert to bfloat16.
+    if dtype == tl.bfloat16 and not cuda_capability_geq(9, 0):
+        codes = codes.to(tl.float32)
+    return codes.to(dtype)

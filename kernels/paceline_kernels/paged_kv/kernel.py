@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from paceline_kernels.fp8.kernel import scale_of
+from paceline_kernels.fp8.kernel import scale_of, widened
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def attend(
         v = tl.load(v_cache_ptr + at, mask=loaded, other=0.0)
 
         if k_exponents_ptr is not None:
-            k, v = k.to(q.dtype), v.to(q.dtype)
+            k, v = widened(k, q.dtype), widened(v, q.dtype)
             head_at = block * (BLOCK_SIZE * NUM_KV_HEADS) + slot
             k_scale = scale_of(tl.load(k_exponents_ptr + head_at, mask=inside, other=127))
             v_scale = scale_of(tl.load(v_exponents_ptr + head_at, mask=inside, other=127))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
 from paceline_kernels.fp8 import CODES
+from paceline_kernels.fp8.kernel import widened
 from paceline_kernels.tuned import blocks_of
 
 # A few classes, so that all batches together compile only a few variants.
@@ -49,7 +50,8 @@ def _quantized_linear_kernel(
         weight = tl.load(
             weight_ptr + weight_at + start, mask=is_output[:, None] & inside[None, :], other=0.0
         )
-        total = tl.dot(x, tl.trans(weight.to(dtype)), total, input_precision="ieee")
+        wide = widened(weight, dtype) if weight.dtype == tl.float8e4nv else weight.to(dtype)
+        total = tl.dot(x, tl.trans(wide), total, input_precision="ieee")
 
     total *= tl.load(scales_ptr + output, mask=is_output, other=0.0)[None, :]
     if bias_ptr is not None:
