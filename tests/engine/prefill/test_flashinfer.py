@@ -3,6 +3,7 @@
 Its kernels need a GPU; what they compute there is tried at start.
 """
 
+import logging
 import os
 import sys
 from dataclasses import replace
@@ -189,11 +190,19 @@ def test_auto_compiles_nothing(installed: set[str]) -> None:
     assert os.environ.pop("FLASHINFER_DISABLE_JIT") == "1"
 
 
-def test_whoever_asks_for_it_lets_it_compile(installed: set[str]) -> None:
-    """And whoever sets FlashInfer's own variable decides for `auto` too."""
-    assert installed
+def test_whoever_asks_for_it_lets_it_compile(
+    installed: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And is told before a start that seems to hang."""
+    caplog.set_level(logging.INFO)
+
     assert flashinfer_prefill(compiles=True).name == "flashinfer"
     assert "FLASHINFER_DISABLE_JIT" not in os.environ
+    installed.add("flashinfer_jit_cache")
+    assert flashinfer_prefill(compiles=True).name == "flashinfer"
+    assert [record.getMessage() for record in caplog.records] == [
+        "prompts by flashinfer: kernels that it lacks are compiled now, for minutes"
+    ]
 
 
 def test_its_own_variable_decides_for_auto_too(

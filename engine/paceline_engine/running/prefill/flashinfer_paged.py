@@ -5,6 +5,7 @@ host, and run for every layer (documented as of flashinfer-python 0.7.2). On com
 it takes its FA3 kernels, elsewhere those of FA2. It is never imported unless it is asked for.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ DTYPES = (torch.float16, torch.bfloat16)
 _KERNELS = "flashinfer_jit_cache"
 _NO_COMPILING = "FLASHINFER_DISABLE_JIT"
 _NOTHING_COMPILED = "MissingJITCacheError"
+
+_log = logging.getLogger(__name__)
 
 MakeWrapper = Callable[..., Any]
 """As the class `BatchPrefillWithPagedKVCacheWrapper`."""
@@ -144,6 +147,8 @@ def flashinfer_prefill(*, compiles: bool) -> FlashInferPrefill:
                 "none"
             )
         os.environ.setdefault(_NO_COMPILING, "1")
+    elif find_spec(_KERNELS) is None:
+        _log.info("prompts by flashinfer: kernels that it lacks are compiled now, for minutes")
     try:
         module = import_module(PACKAGE)
         return FlashInferPrefill(module.BatchPrefillWithPagedKVCacheWrapper)

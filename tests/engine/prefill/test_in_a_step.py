@@ -1,0 +1,88 @@
+"""A step of decodes and chunks together, through the engine's attention, by FlashInfer's double."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from paceline_engine.kv_cache.tensors import allocate
+from paceline_engine.model.layers.rotary import rotations
+from paceline_engine.running.kernel_attention import KernelAttention
+from paceline_engine.running.prefill import flashinfer_paged
+from paceline_engine.running.prefill.choice import PrefillChoice
+from paceline_engine.running.prefill.flashinfer_paged import FlashInferPrefill
+from paceline_engine.running.step_tensors import StepTensors
+from paceline_testing.flashinfer import BatchPrefillWithPagedKVCacheWrapper
+from paceline_testing.prefill import CONFIG
+
+CPU = torch.device("cpu")
+MODEL = replace(
+    CONFIG, num_layers=4, head_size=64, hidden_size=256, max_len=64, windows=(None, 6) * 2
+)
+SEQUENCES = ((1, 9), (1, 30), (7, 7), (5, 21), (1, 4))
+"""Tokens and context: two decodes, a whole prompt, a later chunk, a prompt's last token."""
+PADDING = 3
+
+
+def a_step() -> StepTensors:
+    blocks = torch.randperm(40, generator=torch.Generator().manual_seed(3)).view(5, 8)
+    counts, lens = (torch.tensor(column) for column in zip(*SEQUENCES, strict=True))
+    places = [
+        (row, position)
+        for row, (tokens, context) in enumerate(SEQUENCES)
+        for position in range(context - tokens, context)
+    ]
+    slots = [int(blocks[row, at // 4]) * 4 + at % 4 for row, at in places]
+    positions = [position for _, position in places]
+    return StepTensors(
+        num_decodes=2,
+        token_ids=torch.zeros(len(places) + PADDING, dtype=torch.int64),
+        positions=torch.tensor(positions + [0] * PADDING),
+        slots=torch.tensor(slots + [-1] * PADDING),
+        block_table=blocks.to(torch.int32),
+        bounds=torch.cat([torch.zeros(1), counts.cumsum(0)]).to(torch.int32),
+        context_lens=lens.to(torch.int32),
+        chunks=SEQUENCES[2:],
+    )
+
+
+def attended(prefill: PrefillChoice, step: StepTensors) -> list[Tensor]:
+    """What each layer gives, of the same numbers."""
+    kv = allocate(MODEL, 40, 4, device=CPU, dtype=torch.float16)
+    generator = torch.Generator().manual_seed(4)
+    for tensor in kv.all:
+        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    attention = KernelAttention(MODEL, kv, rotations(MODEL, MODEL.max_len), prefill)
+    with torch.inference_mode():
+        planned = attention.plan(step)
+        return [
+            planned.attend(
+                layer,
+                torch.randn(len(step.positions), MODEL.qkv_size, generator=generator).half(),
+                None,
+                None,
+            )
+            for layer in range(MODEL.num_layers)
+        ]
+
+
+def test_chunks_beside_decodes_are_served_in_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by ours, in layers with windows and without; what pads the step is zero."""
+    monkeypatch.setattr(flashinfer_paged, "WORKSPACE_BYTES", 1 << 10)
+    made: list[BatchPrefillWithPagedKVCacheWrapper] = []
+
+    def make(workspace: Tensor, layout: str) -> BatchPrefillWithPagedKVCacheWrapper:
+        made.append(BatchPrefillWithPagedKVCacheWrapper(workspace, layout))
+        return made[-1]
+
+    other = FlashInferPrefill(make)
+    step = a_step()
+
+    seen = attended(PrefillChoice({0: other}, {0: other}), step)
+
+    wanted = attended(PrefillChoice(), step)
+    for theirs, ours in zip(seen, wanted, strict=True):
+        assert not theirs[-PADDING:].any()
+        torch.testing.assert_close(theirs, ours, atol=2e-2, rtol=2e-2)
+    assert [wrapper.num_plans for wrapper in made] == [1, 1]
