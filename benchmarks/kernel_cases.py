@@ -41,9 +41,12 @@ from paceline_kernels.sampling import (
 
 BLOCK_SIZE = 16
 
+GREEDY = "greedy"
+"""Rows that take their likeliest token, by the same three launches."""
 # What cuts a row that is drawn from: top-k, top-p, and how far its likely tokens stand out. Where
 # they do not, thousands share the probability, and the kernel reads nearly all of them again.
 CUTS: dict[str, tuple[int, float, float]] = {
+    GREEDY: (0, 1.0, 12.0),
     "whole": (0, 1.0, 12.0),
     "top-k 50": (50, 1.0, 12.0),
     "top-p 0.9": (0, 0.9, 12.0),
@@ -256,7 +259,8 @@ def sampling_case(layer: Layer, num_rows: int, cut: str) -> Case:
 
     seeds = torch.randint(1 << 62, (num_rows,), device=device)
     rows = torch.arange(num_rows, device=device)
-    limits = (rates(0.8), rates(top_k).to(torch.int32), rates(top_p), rates(0.0))
+    temperature = rates(0.0 if cut == GREEDY else 0.8)
+    limits = (temperature, rates(top_k).to(torch.int32), rates(top_p), rates(0.0))
     return Case(
         layer.model.name,
         "sample_tokens",

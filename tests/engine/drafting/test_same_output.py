@@ -181,6 +181,7 @@ def greedy_and_drawn() -> list[Submit]:
         Sampling(max_tokens=60, temperature=0.0, ignore_eos=True),
         Sampling(max_tokens=60, temperature=0.3, seed=7, ignore_eos=True),
         Sampling(max_tokens=60, temperature=1.0, top_k=3, seed=8, ignore_eos=True),
+        Sampling(max_tokens=60, temperature=1.0, min_p=0.2, seed=9, ignore_eos=True),
         Sampling(max_tokens=40, temperature=0.0, ignore_eos=True, frequency_penalty=0.5),
     ]
     return [

@@ -119,6 +119,18 @@ def test_who_adjusts_scores_gets_no_draft() -> None:
     assert drafts(a_speculation(), penalised) == {}
 
 
+def test_who_only_cuts_what_it_draws_from_gets_drafts() -> None:
+    """By top-k, top-p or min-p alike: a draw needs nothing of the tokens before."""
+    cut = Request(
+        id="c",
+        token_ids=list(REPETITIVE),
+        num_prompt_tokens=10,
+        sampling=Sampling(max_tokens=500, top_k=5, top_p=0.9, min_p=0.1),
+    )
+
+    assert drafts(a_speculation(), cut)
+
+
 @given(
     st.lists(st.integers(1, 8), min_size=1, max_size=6),
     st.integers(0, 30),
