@@ -13,6 +13,7 @@ import torch
 from gpu_suite import names, shapes
 from gpu_suite.gaps import Span, between_steps, gaps
 from gpu_suite.machine import Machine
+from gpu_suite.mixed_step import mixed_times
 from gpu_suite.parts import tried
 from gpu_suite.record import Figure, Found
 from gpu_suite.requests import Asked, answers, engine_of, prompt, submit, uniform
@@ -35,6 +36,7 @@ def _model(machine: Machine, model: str) -> Iterator[Found]:
     yield from _steps(machine, loaded, model)
     if model in names.THROUGHPUT_MODELS:
         yield throughput(machine, loaded, model)
+    yield from mixed_times(machine, loaded, model)  # the last: it changes what is recorded
 
 
 def _steps(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Figure]:

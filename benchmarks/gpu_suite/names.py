@@ -83,6 +83,13 @@ def single(model: str) -> str:
 
 THROUGHPUT_MODELS = ("qwen3-0.6b", "llama-3.1-8b")
 """Those that are asked the whole benchmark."""
+
+
+def mixed(model: str, way: str) -> str:
+    """Name a step's time; the way that it is computed."""
+    return f"step of 32 decodes at context 1k beside a chunk of 256, {way}, {model}"
+
+
 BESIDE_MODELS = ("qwen3-0.6b", "llama-3.2-1b", "llama-3.1-8b")
 """Those that are measured in turn with a peer."""
 

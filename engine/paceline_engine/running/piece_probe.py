@@ -32,10 +32,12 @@ class PieceProbe:
         self._overlap = overlap
 
     def seconds_of(self, num_tokens: int) -> tuple[float, ...] | None:
-        """What each step of a chain took; None where the engine cannot hold such a step."""
+        """What each of some steps of so many tokens took; None where the engine holds none."""
         point = mixed_step(num_tokens, self._capacity)
-        if point is None:
-            return None
+        return None if point is None else self.seconds_at(point)
+
+    def seconds_at(self, point: CostPoint) -> tuple[float, ...]:
+        """What each of some steps took."""
         batch = scratch_batch(point, self._capacity.block_size)
         marks = self._overlapped(batch) if self._overlap else self._one_by_one(batch)
         return tuple(after - before for before, after in pairwise(marks))

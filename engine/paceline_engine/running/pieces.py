@@ -61,6 +61,11 @@ class RecordedPieces:
             self._replays[size] = tuple(map(self._recorder.record, pieces))
         self._served = frozenset(self.sizes)
 
+    @property
+    def served(self) -> tuple[int, ...]:
+        """Sizes whose steps are computed from pieces, ascending."""
+        return tuple(sorted(self._served))
+
     def serve(self, sizes: Collection[int]) -> None:
         """Serve steps of these sizes alone, until told otherwise."""
         self._served = frozenset(sizes)

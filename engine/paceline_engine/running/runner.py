@@ -148,6 +148,11 @@ class ModelRunner:
         self._pieces.record(progress)
         return self._pieces
 
+    @property
+    def sizes_in_pieces(self) -> tuple[int, ...]:
+        """Numbers of tokens up to which steps are computed in pieces, ascending."""
+        return () if self._pieces is None else self._pieces.served
+
     def keep_pieces(self, sizes: Sequence[int]) -> None:
         """Compute steps of these sizes alone in pieces; give up what was recorded of others."""
         if self._pieces is not None and sizes:

@@ -1,0 +1,53 @@
+"""A step of decodes beside a chunk of a prompt: op by op, and in recorded pieces."""
+
+import time
+from collections.abc import Iterator
+from statistics import median
+
+from gpu_suite import names
+from gpu_suite.machine import Machine
+from gpu_suite.record import Absent, Figure
+from paceline_engine.graph_sizes import padded_size, piece_sizes
+from paceline_engine.model.load import LoadedModel
+from paceline_engine.pacing.cost_points import CostPoint
+from paceline_engine.running.cuda_graphs import CudaRecorder
+from paceline_engine.running.graphs import Recorder
+from paceline_engine.running.launcher import ModelLauncher
+from paceline_engine.running.piece_choice import measure
+from paceline_engine.running.piece_probe import PieceProbe
+
+STEP = CostPoint(32, 1024, 256, prompt_tokens=256, prefill_context=256)
+_DRY_STEP = CostPoint(2, 20, 6, prompt_tokens=6, prefill_context=6)
+_EAGER, _PIECES = "op by op", "in pieces"
+
+
+def mixed_times(
+    machine: Machine, loaded: LoadedModel, model: str, *, recorder: Recorder | None = None
+) -> Iterator[Figure | Absent]:
+    """Time both ways, in turn, one step behind the other; a CPU has one of them.
+
+    Afterwards nothing is computed in pieces.
+    """
+    runner, capacity = loaded.runner, loaded.capacity
+    launcher = ModelLauncher(runner, capacity.max_batch_size)
+    probe = PieceProbe(launcher, capacity, time.perf_counter, overlap=True)
+    step = _DRY_STEP if machine.is_dry else STEP
+    if machine.is_dry and recorder is None:
+        yield _figure(model, _EAGER, probe.seconds_at(step), "")
+        yield Absent(names.mixed(model, _PIECES), "nothing is recorded on a CPU")
+        return
+    kept = ", ".join(map(str, runner.sizes_in_pieces)) or "none"
+    size = padded_size(piece_sizes(capacity.max_token_budget), step.tokens)
+    pieces = runner.record_pieces(
+        recorder or CudaRecorder(runner.device), [size], lambda _fraction: None
+    )
+    times = measure(pieces, lambda _: probe.seconds_at(step), clock=time.perf_counter)[size]
+    runner.keep_pieces([])
+    yield _figure(model, _EAGER, times.eager, "")
+    note = f"{step.tokens} tokens padded to {size}; chosen at start: {kept}"
+    yield _figure(model, _PIECES, times.in_pieces, note)
+
+
+def _figure(model: str, way: str, seconds: tuple[float, ...], note: str) -> Figure:
+    said = f"median of {len(seconds)}" + (f"; {note}" if note else "")
+    return Figure(names.mixed(model, way), 1e3 * median(seconds), "ms", said)
