@@ -26,11 +26,17 @@ _SALT = b"salt"
 
 
 def kernel_runner(
-    folder: Path, capacity: Capacity, *, graphs: bool, asks: bool = False
+    folder: Path,
+    capacity: Capacity,
+    *,
+    graphs: bool,
+    asks: bool = False,
+    tokens_stay: bool = True,
 ) -> ModelRunner:
     """Put it together; with graphs, every size up to the capacity is recorded.
 
     `asks`: the sampler draws by what each request says, and not by what lies at the rows.
+    `tokens_stay`: see `RowBook`; not those of a draft model.
     """
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
@@ -55,7 +61,9 @@ def kernel_runner(
         decoder,
         KernelAttention(config, kv, rotations(config, capacity.max_model_len)),
         AskingSampler(eos, _SALT) if asks else DeviceSampler(eos),
-        RowBook(num_rows, num_columns, size, config.vocab_size, salt=_SALT),
+        RowBook(
+            num_rows, num_columns, size, config.vocab_size, tokens_stay=tokens_stay, salt=_SALT
+        ),
         DeviceTables(num_rows, num_columns, size, capacity.max_token_budget, CPU),
     )
     if graphs:

@@ -160,18 +160,19 @@ def load_checkpoint(
     if parts.device.type == "cpu":
         sampler = Sampler(checkpoint.eos_token_ids, salt)
     runner = parts.runner(decoder, kv, capacity, sampler, salt=salt, adapters=adapters, group=group)
-    loaded_draft = None
+    draft_runner = loaded_draft = None
     if draft is not None and guesser is not None:
-        loaded_draft = LoadedDraft(
+        draft_runner = parts.runner(
+            guesser,
+            parts.kv(guesser, capacity),
+            capacity,
+            sampler,
+            salt=salt,
             # What the model itself chooses takes the place of a wrong guess.
-            parts.runner(
-                guesser,
-                parts.kv(guesser, capacity),
-                capacity,
-                sampler,
-                salt=salt,
-                tokens_stay=False,
-            ),
+            tokens_stay=False,
+        )
+        loaded_draft = LoadedDraft(
+            draft_runner,
             parts.info(
                 draft.located,
                 draft.checkpoint,
@@ -185,7 +186,7 @@ def load_checkpoint(
         warm_up(runner, capacity)
     progress("warming up", 1.0)
     if is_recorded(settings, device):
-        record(settings, runner, capacity, progress)
+        record(settings, runner, capacity, progress, draft=draft_runner)
     return LoadedModel(
         runner,
         parts.info(located, checkpoint, capacity, decoder, settings.quantization),
@@ -207,7 +208,7 @@ def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group:
         for config in [decoder.config, *beside]
     )
     if is_recorded(settings, device):
-        step_bytes += recorded_bytes(settings, decoder.config, dtype)
+        step_bytes += recorded_bytes(settings, decoder.config, dtype, beside=beside)
     if device.type == "cuda":
         step_bytes += (1 + len(beside)) * set_aside_bytes(settings.prefill_attention)
     kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))

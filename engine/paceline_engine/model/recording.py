@@ -1,7 +1,7 @@
 """What is recorded of a model before the first request, and the memory that is set aside for it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -26,11 +26,22 @@ def is_recorded(settings: Settings, device: torch.device) -> bool:
     return is_wanted and device.type == "cuda"
 
 
-def recorded_bytes(settings: Settings, config: ModelConfig, dtype: torch.dtype) -> int:
-    """What recordings take beside weights and cache: an estimate."""
+def recorded_bytes(
+    settings: Settings,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    *,
+    beside: Sequence[ModelConfig] = (),
+) -> int:
+    """What recordings take beside weights and cache: an estimate.
+
+    Of models `beside` the first decodes alone are recorded.
+    """
     rows, block_size = settings.max_batch_size, settings.block_size
     most_tokens = piece_sizes(settings.max_token_budget)[-1]
-    of_decodes = memory.graph_bytes(config, rows, block_size, dtype)
+    of_decodes = sum(
+        memory.graph_bytes(each, rows, block_size, dtype) for each in (config, *beside)
+    )
     return of_decodes + memory.piece_bytes(config, most_tokens, dtype)
 
 
@@ -40,10 +51,14 @@ def record(
     capacity: Capacity,
     progress: Progress,
     *,
+    draft: ModelRunner | None = None,
     make_recorder: Callable[[], Recorder] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Record decodes, then of other steps what lies between attentions, where that is faster."""
+    """Record decodes, then of other steps what lies between attentions, where that is faster.
+
+    A draft model guesses by decodes, one behind the other: of it these alone are recorded.
+    """
     make_recorder = make_recorder or _of_cuda(runner.device)
 
     def decodes(fraction: float) -> None:
@@ -52,8 +67,14 @@ def record(
     def pieces(fraction: float) -> None:
         progress("recording pieces", fraction)
 
+    def guesses(fraction: float) -> None:
+        progress("recording the draft model", fraction)
+
     runner.record(make_recorder(), decode_sizes(capacity.max_batch_size), decodes)
     decodes(1.0)
+    if draft is not None:
+        draft.record(make_recorder(), decode_sizes(capacity.max_batch_size), guesses)
+        guesses(1.0)
     # With a recorder of their own, and its memory: where none is kept, that is free again.
     sizes = piece_sizes(capacity.max_token_budget)
     recorded = runner.record_pieces(make_recorder(), sizes, pieces)
