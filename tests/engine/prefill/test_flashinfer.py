@@ -201,7 +201,7 @@ def test_whoever_asks_for_it_lets_it_compile(
     installed.add("flashinfer_jit_cache")
     assert flashinfer_prefill(compiles=True).name == "flashinfer"
     assert [record.getMessage() for record in caplog.records] == [
-        "prompts by flashinfer: kernels that it lacks are compiled now, for minutes"
+        "prompts by flashinfer: what it lacks is compiled now, which can take minutes"
     ]
 
 

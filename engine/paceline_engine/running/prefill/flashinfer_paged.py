@@ -148,7 +148,7 @@ def flashinfer_prefill(*, compiles: bool) -> FlashInferPrefill:
             )
         os.environ.setdefault(_NO_COMPILING, "1")
     elif find_spec(_KERNELS) is None:
-        _log.info("prompts by flashinfer: kernels that it lacks are compiled now, for minutes")
+        _log.info("prompts by flashinfer: what it lacks is compiled now, which can take minutes")
     try:
         module = import_module(PACKAGE)
         return FlashInferPrefill(module.BatchPrefillWithPagedKVCacheWrapper)

@@ -15,7 +15,7 @@ Offers = Mapping[str, Offer]
 def offers(*, compiles: bool) -> Offers:
     """Those that were written, whatever is installed; the first of equals is preferred.
 
-    `compiles`: one that brings no kernels may have them compiled now, which takes minutes.
+    `compiles`: one that brings no kernels may have them compiled now, which can take minutes.
     """
     return {
         "sdpa": SdpaPrefill,
