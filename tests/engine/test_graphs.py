@@ -191,6 +191,22 @@ def test_replayed_steps_change_no_token(
     assert answers(an_engine(graphed, overlap=overlap), arrivals) == wanted
 
 
+def test_codes_that_are_handed_over_are_replayed(folder: Path) -> None:
+    """They and their scales lie between two ops of a recorded step, as rows do."""
+    arrivals = [
+        Arrival(length, sampling=0, steps_before=1, max_batch_size=8, token_budget=48)
+        for length in (3, 5, 9)
+    ]
+    op_by_op, replayed = (
+        kernel_runner(folder, CAPACITY, graphs=graphs, quantization="fp8_dynamic")
+        for graphs in (False, True)
+    )
+    wanted = answers(an_engine(op_by_op, overlap=False), arrivals)
+
+    assert answers(an_engine(replayed, overlap=True), arrivals) == wanted
+    assert replayed.graph_use.replayed > 0
+
+
 def test_tokens_outlive_the_replay_behind_them(eager: ModelRunner, graphed: ModelRunner) -> None:
     """With overlap the host fetches a step's tokens when the next has been replayed."""
     arrivals = [

@@ -18,6 +18,7 @@ from paceline_engine.running.ops import KernelOps
 from paceline_engine.running.row_book import RowBook
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_engine.settings import Quantization
 from paceline_testing.draws import AskingSampler
 from paceline_testing.op_tape import TapeRecorder
 
@@ -32,6 +33,7 @@ def kernel_runner(
     graphs: bool,
     asks: bool = False,
     tokens_stay: bool = True,
+    quantization: Quantization = "none",
 ) -> ModelRunner:
     """Put it together; with graphs, every size up to the capacity is recorded.
 
@@ -52,6 +54,7 @@ def kernel_runner(
             device=CPU,
             dtype=torch.float32,
             progress=lambda _fraction: None,
+            quantization=quantization,
         )
     kv = allocate(config, capacity.num_blocks, capacity.block_size, device=CPU, dtype=torch.float32)
     num_rows, size = capacity.max_batch_size, capacity.block_size
