@@ -5,7 +5,10 @@ Their references are not in float64: what is rounded to another code there would
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from kernel_cases import Case, Layer, Load
+from paceline_engine.model.layers.fp8_rows import multiply, quantized
 from paceline_kernels.activation import kernel as activation
 from paceline_kernels.activation import reference_gelu_tanh_mul_fp8, reference_silu_mul_fp8
 from paceline_kernels.fp8_rows import kernel as fp8_rows
@@ -78,4 +81,27 @@ def rows_case(layer: Layer, num_tokens: int) -> Case:
         lambda: fp8_rows.quantize_rows(x),
         lambda: reference_quantize_rows(x),
         num_bytes=x.nbytes + x.numel() + 4 * num_tokens,
+    )
+
+
+def product_case(layer: Layer, num_tokens: int) -> Case:
+    """Torch's product after the gate, of codes with codes; its inputs are quantised already."""
+    model = layer.model
+    rows, weight = (
+        quantized(layer.randn(size, model.features)) for size in (num_tokens, model.hidden)
+    )
+    num_outputs = num_tokens * model.hidden
+
+    def exact() -> Tensor:
+        x, w = (one.codes.double() * one.scales.double()[:, None] for one in (rows, weight))
+        return x @ w.t()
+
+    return Case(
+        model.name,
+        "fp8_product",
+        f"{num_tokens} tokens",
+        lambda: multiply(rows, weight.codes, weight.scales),
+        exact,
+        num_bytes=rows.codes.nbytes + weight.codes.nbytes + num_outputs * layer.dtype.itemsize,
+        num_flops=2 * num_outputs * model.features,
     )

@@ -41,6 +41,8 @@ POINTWISE_CASES = {
     "write_rows": input_cases.writes_case,
     "keep_tokens": input_cases.keep_case,
 }
+FP8_TOKENS = {64: True, 4096: False}
+"""A decode, whose weight is what is read, and a prompt, where arithmetic decides."""
 CONTEXTS = {"1 x 32k": (1, 32768), "16 x 8k": (16, 8192), "64 x 1k": (64, 1024)}
 CONTEXTS["256 x 1k"] = (256, 1024)
 
@@ -70,6 +72,7 @@ def measure(machine: Machine) -> Iterator[Found]:
         layer = cases.Layer(DRY_MODEL if machine.is_dry else sizes, machine.dtype, machine.device)
         for named in chain(
             _pointwise(model, machine),
+            _products(model, machine),
             _samplings(model, machine),
             _decodes(model, machine),
             _prefills(model, machine),
@@ -120,6 +123,14 @@ def _pointwise(model: str, machine: Machine) -> Iterator[Named]:
     num_tokens = 3 if machine.is_dry else POINTWISE_TOKENS
     for kernel, case in POINTWISE_CASES.items():
         yield names.pointwise(kernel, model), partial(case, num_tokens=num_tokens), True
+
+
+def _products(model: str, machine: Machine) -> Iterator[Named]:
+    if not machine.has_fp8:
+        return
+    for num_tokens, of_copy in FP8_TOKENS.items():
+        case = partial(fp8_cases.product_case, num_tokens=3 if machine.is_dry else num_tokens)
+        yield names.fp8_product(num_tokens, model), case, of_copy
 
 
 def _samplings(model: str, machine: Machine) -> Iterator[Named]:

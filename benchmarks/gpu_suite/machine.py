@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+FP8_CAPABILITY = (8, 9)
+
 
 class DeviceLostError(Exception):
     """After an illegal access, say, every call of this process fails: another must go on."""
@@ -48,6 +50,11 @@ class Machine:
     def slug(self) -> str:
         """The name as a folder has it."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+    @property
+    def has_fp8(self) -> bool:
+        """Whether it multiplies codes of FP8; torch's product on a CPU does."""
+        return self.is_dry or torch.cuda.get_device_capability() >= FP8_CAPABILITY
 
     def described(self) -> dict[str, str]:
         """What a figure depends on beside the code."""

@@ -43,6 +43,11 @@ def sampling(cut: str, model: str = KERNEL_MODEL) -> str:
     return f"sampling, {model}, {cut}"
 
 
+def fp8_product(num_tokens: int, model: str = KERNEL_MODEL) -> str:
+    """Name a share of copy bandwidth for few tokens, a rate for many."""
+    return f"product of FP8 with FP8, {model}, {num_tokens} tokens"
+
+
 def prefill(label: str, model: str = KERNEL_MODEL) -> str:
     """Name a rate; tokens of one prompt."""
     return f"prefill attention, {model}, {label}"

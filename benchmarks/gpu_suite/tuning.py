@@ -15,13 +15,12 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
 from gpu_suite.candidates import Question, questions
-from gpu_suite.machine import Machine
+from gpu_suite.machine import FP8_CAPABILITY, Machine
 from gpu_suite.record import Figure
 from kernel_speed import error_limit, relative_error, tensors_of
 from paceline_kernels import tuned
 from paceline_kernels.tuned import Blocks, Gpu, Row, Table
 
-FP8_CAPABILITY = (8, 9)
 WORTH_A_ROW = 0.98
 """Of the time of what stands: a smaller gain is noise."""
 _DRY_GPU = Gpu("dry run", (9, 0))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import paceline_kernels
-from paceline_engine.model.layers.fp8_rows import Fp8Rows, quantized
+from paceline_engine.model.layers.fp8_rows import Fp8Rows, multiply, quantized
 from paceline_engine.model.layers.linear import NativeLinear
 from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import native_ops
@@ -58,8 +58,6 @@ class DynamicFp8Linear:
     """FP8 with FP8, on either device: each token has a scale of its own (W8A8).
 
     What no op before it has made codes of is quantised here.
-
-    Sums are kept in float32: Hopper's faster ones have 14 bits, too few for long rows.
     """
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
@@ -69,14 +67,7 @@ class DynamicFp8Linear:
     def __call__(self, x: Tensor | Fp8Rows) -> Tensor:
         """See `Linear`."""
         rows = quantized(x) if isinstance(x, Tensor) else x
-        y: Tensor = torch.ops.aten._scaled_mm(  # noqa: SLF001 - the only product of FP8 that torch has had since 2.11
-            rows.codes,
-            self.weight.values.t(),
-            scale_a=rows.scales[:, None],
-            scale_b=self.weight.scales[None, :],
-            out_dtype=rows.dtype,
-            use_fast_accum=False,
-        )
+        y = multiply(rows, self.weight.values, self.weight.scales)
         return y if self.bias is None else y.add_(self.bias)
 
 
