@@ -16,6 +16,7 @@ from paceline_engine.graph_sizes import decode_sizes
 from paceline_engine.limits import Limits
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.request import Request
+from paceline_engine.running.graphs import Recorder
 from paceline_engine.running.kernel_attention import KernelAttention
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.pieces import RecordedPieces
@@ -309,9 +310,10 @@ def kernels_of(runner: ModelRunner) -> KernelAttention:
     return runner._attention
 
 
-def recorded(runner: ModelRunner, size: int) -> RecordedPieces:
-    """Pieces of one size, of a runner that records nothing else."""
-    pieces = RecordedPieces((size,), runner._decoder, kernels_of(runner), TapeRecorder())
+def recorded(runner: ModelRunner, *sizes: int, recorder: Recorder | None = None) -> RecordedPieces:
+    """Pieces of a runner that records nothing else."""
+    recorder = recorder or TapeRecorder()
+    pieces = RecordedPieces(sizes, runner._decoder, kernels_of(runner), recorder)
     pieces.record(lambda _fraction: None)
     return pieces
 
@@ -364,3 +366,26 @@ def test_a_replay_reads_this_steps_tokens(eager: ModelRunner) -> None:
 
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(found, long[: len(found)], rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_cuda_replays_pieces_of_every_size(tmp_path: Path) -> None:
+    """States, keys and values as op by op: recorded in one pool, replayed in any order."""
+    from paceline_engine.running.cuda_graphs import CudaRecorder  # noqa: PLC0415 - of a GPU alone
+
+    device = torch.device("cuda")
+    make_tiny_model(tmp_path, "qwen3", head_dim=32)
+    runner = kernel_runner(tmp_path, CAPACITY, graphs=False, device=device)
+    pieces = recorded(runner, 8, 16, 32, recorder=CudaRecorder(device))
+    for num_prompt in (9, 25, 3, 13):
+        step = a_step(num_prompt)
+        wanted = computed(runner, step, None)
+        for tensor in (pieces._attended, pieces._qkv, pieces._residual):
+            tensor.fill_(torch.nan)
+
+        found = computed(runner, step, pieces)
+
+        torch.testing.assert_close(found.hidden, wanted.hidden, rtol=1e-2, atol=1e-2)
+        for before, after in zip(wanted.kv, found.kv, strict=True):
+            torch.testing.assert_close(after, before, rtol=1e-2, atol=1e-2)

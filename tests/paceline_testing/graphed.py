@@ -34,6 +34,7 @@ def kernel_runner(
     asks: bool = False,
     tokens_stay: bool = True,
     quantization: Quantization = "none",
+    device: torch.device = CPU,
 ) -> ModelRunner:
     """Put it together; with graphs, every size up to the capacity is recorded.
 
@@ -51,23 +52,23 @@ def kernel_runner(
             config,
             checkpoint.tensors,
             KernelOps(),
-            device=CPU,
+            device=device,
             dtype=torch.float32,
             progress=lambda _fraction: None,
             quantization=quantization,
         )
-    kv = allocate(config, capacity.num_blocks, capacity.block_size, device=CPU, dtype=torch.float32)
     num_rows, size = capacity.max_batch_size, capacity.block_size
+    kv = allocate(config, capacity.num_blocks, size, device=device, dtype=torch.float32)
     num_columns = -(-capacity.max_model_len // size)
     eos = checkpoint.eos_token_ids
     runner = ModelRunner(
         decoder,
-        KernelAttention(config, kv, rotations(config, capacity.max_model_len)),
+        KernelAttention(config, kv, rotations(config, capacity.max_model_len).to(device)),
         AskingSampler(eos, _SALT) if asks else DeviceSampler(eos),
         RowBook(
             num_rows, num_columns, size, config.vocab_size, tokens_stay=tokens_stay, salt=_SALT
         ),
-        DeviceTables(num_rows, num_columns, size, capacity.max_token_budget, CPU),
+        DeviceTables(num_rows, num_columns, size, capacity.max_token_budget, device),
     )
     if graphs:
         runner.record(TapeRecorder(), decode_sizes(num_rows), lambda _fraction: None)
