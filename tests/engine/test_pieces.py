@@ -22,6 +22,7 @@ from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.pieces import RecordedPieces
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.settings import Quantization
 from paceline_engine.wire import Sampling, SetLimits, Submit
 from paceline_testing.again import Again
 from paceline_testing.clock import ManualClock
@@ -336,12 +337,17 @@ def a_step(num_prompt: int) -> Batch:
     )
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2"])
-def test_what_lies_behind_a_steps_tokens_does_not_matter(tmp_path: Path, family: Family) -> None:
+@pytest.mark.parametrize(
+    ("family", "quantization"),
+    [("qwen2", "none"), ("qwen3", "none"), ("gemma2", "none"), ("llama", "fp8_dynamic")],
+)
+def test_what_lies_behind_a_steps_tokens_does_not_matter(
+    tmp_path: Path, family: Family, quantization: Quantization
+) -> None:
     """States, keys and values are as op by op, though all that is there before is no number."""
     more = {"sliding_window": 6, "head_dim": 16} if family == "gemma2" else {}
     make_tiny_model(tmp_path, family, **more)
-    runner = kernel_runner(tmp_path, CAPACITY, graphs=False)
+    runner = kernel_runner(tmp_path, CAPACITY, graphs=False, quantization=quantization)
     pieces, step = recorded(runner, 16), a_step(9)
     for every_state, num_kept in ((True, 12), (False, 2)):
         wanted = computed(runner, step, None, every_state=every_state)
