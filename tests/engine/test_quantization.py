@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.model import memory
+from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.gated_linear import GatedLinear, NativeGatedLinear
 from paceline_engine.model.layers.handover import Mlp
 from paceline_engine.model.layers.linear import NativeLinear
@@ -121,6 +122,21 @@ def test_a_dynamic_product_is_that_of_both_restored(
     unit = 1e-6 if dtype == torch.float32 else 2.0**-8
     assert y.dtype == dtype
     assert ((y.double() - wanted).abs() <= unit * size).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_scales_may_follow_the_product(dtype: torch.dtype) -> None:
+    """Older torch knows one scale for all on a CPU; also a row without a scale has none."""
+    weight, x = quantize(_random(64, 48), "fp8_dynamic"), _random(5, 48, seed=1).to(dtype)
+    x[3, 7] = torch.nan
+    rows = fp8_rows.quantized(x)
+
+    y = fp8_rows.multiply_then_scale(rows, weight.values, weight.scales)
+
+    wanted = fp8_rows.multiply(rows, weight.values, weight.scales)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y, wanted, equal_nan=True)
+    assert y.isnan().all(dim=1).tolist() == [False, False, False, True, False]
 
 
 def test_a_row_of_a_dynamic_product_does_not_depend_on_its_neighbours() -> None:

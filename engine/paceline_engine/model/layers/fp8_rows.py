@@ -1,11 +1,13 @@
 """Rows in FP8, on their way from the op that makes them to the product that takes them."""
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import paceline_kernels
+from paceline_kernels.fp8 import CODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +30,40 @@ def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
 
     Sums are kept in float32: Hopper's faster ones have 14 bits, too few for long rows.
     """
+    if values.device.type == "cpu" and not _cpu_scales_rows():
+        return multiply_then_scale(rows, values, scales)
+    return _product(rows.codes, values, rows.scales[:, None], scales[None, :], rows.dtype)
+
+
+def multiply_then_scale(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
+    """Give the same of a product that knows one scale for all: torch's on a CPU until 2.11."""
+    one = torch.ones((), device=values.device)
+    sums = _product(rows.codes, values, one, one, torch.float32)
+    return sums.mul_(rows.scales[:, None]).mul_(scales).to(rows.dtype)
+
+
+def _product(
+    codes: Tensor, values: Tensor, scale: Tensor, weight_scale: Tensor, dtype: torch.dtype
+) -> Tensor:
     y: Tensor = torch.ops.aten._scaled_mm(  # noqa: SLF001 - the only product of FP8 that torch has had since 2.11
-        rows.codes,
+        codes,
         values.t(),
-        scale_a=rows.scales[:, None],
-        scale_b=scales[None, :],
-        out_dtype=rows.dtype,
+        scale_a=scale,
+        scale_b=weight_scale,
+        out_dtype=dtype,
         use_fast_accum=False,
     )
     return y
+
+
+@functools.cache
+def _cpu_scales_rows() -> bool:
+    codes, scales = torch.zeros(16, 16, dtype=CODES), torch.ones(16)
+    try:
+        _product(codes, codes, scales[:, None], scales[None, :], torch.float32)
+    except RuntimeError:
+        return False
+    return True
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Fp8Rows, Tensor]:
