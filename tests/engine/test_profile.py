@@ -179,6 +179,15 @@ def test_overlapped_steps_are_timed_as_they_will_run() -> None:
     assert apart.rows[0].ms == pytest.approx(together.rows[0].ms + 5.0)
 
 
+def test_a_step_takes_as_long_as_the_host_takes_to_launch_it() -> None:
+    """Where the device is done before: steps come no faster than they are launched."""
+    table = a_profile(Device(ManualClock(), host_ms=60.0), budget_s=1e6, overlap=True)
+
+    times = [usual_ms(row.decode, row.prefill, row.context) for row in table.rows]
+    assert min(times) < 60.0 < max(times)
+    assert [row.ms for row in table.rows] == pytest.approx([max(60.0, ms) for ms in times])
+
+
 @given(
     point=st.builds(
         CostPoint,
