@@ -69,8 +69,8 @@ sim-to-real: install ## Measure the simulator against the real engine; writes do
 	PYTHONPATH=benchmarks $(PY) -m sim_to_real
 
 .PHONY: gpu
-gpu: $(if $(PYTHON),,install) ## On a CUDA machine: all that is claimed of one, beside what is wanted; PART=kernels, PYTHON=python3, or DRY=1.
-	PYTHONPATH=engine:kernels:benchmarks:tests $(or $(PYTHON),$(PY)) -m gpu_suite $(if $(PART),--part $(PART)) $(if $(DRY),--dry)
+gpu: $(if $(PYTHON),,install) ## On a CUDA machine: all that is claimed of one, beside what is wanted (docs/gpu.md); DRY=1 without.
+	PYTHONPATH=engine:kernels:benchmarks:tests $(or $(PYTHON),$(PY)) -m gpu_suite $(if $(PART),--part $(PART)) $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRY),--dry)
 
 .PHONY: gpu-compile
 gpu-compile: install ## Without a GPU: registers, spills, occupancy and bytes of every kernel.

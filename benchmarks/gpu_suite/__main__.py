@@ -4,6 +4,7 @@
     make gpu PART=engine       one, merged into what the others found
     make gpu PART=tune         block sizes for this GPU: only where it is asked for
     make gpu PYTHON=python3    with what that interpreter has: nothing is installed
+    make gpu RESULTS=FOLDER    write there, and merge into what lies there
     VLLM_PYTHON=ENV/bin/python make gpu PART=vllm    beside vLLM, of an environment of its own
     make gpu DRY=1             every path on tiny shapes without a GPU; no figure means anything
 

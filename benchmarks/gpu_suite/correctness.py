@@ -23,7 +23,7 @@ _FOLDERS = {
     "tests/engine": ("mark.gpu",),
 }
 """Words of a file with tests that want a GPU: the others may import what is not installed."""
-_TIMEOUT_S = 420.0
+_TIMEOUT_S = 260.0
 _MOST_AT_A_TIME = 8
 """They compile most of their time, and each has a context of some hundred megabytes on the GPU."""
 # The project's own settings name plugins that these tests do not need.

@@ -13,9 +13,9 @@ import torch
 from gpu_suite import names, shapes
 from gpu_suite.gaps import Span, between_steps, gaps
 from gpu_suite.machine import Machine
-from gpu_suite.mixed_step import mixed_times
+from gpu_suite.mixed_step import IN_PIECES, mixed_times
 from gpu_suite.parts import tried
-from gpu_suite.record import Figure, Found
+from gpu_suite.record import Absent, Figure, Found
 from gpu_suite.requests import Asked, answers, engine_of, prompt, submit, uniform
 from paceline_engine.engine import Engine
 from paceline_engine.model.load import LoadedModel
@@ -26,36 +26,64 @@ _WARM_STEPS = 8
 def measure(machine: Machine) -> Iterator[Found]:
     """One model after the other, the smallest first; each is freed before the next."""
     for model in names.MODELS:
-        if not machine.passed & {model, names.single(model)}:
+        if model not in machine.passed:
             yield from tried(model, partial(_model, machine, model), machine)
             machine.tidy()
 
 
 def _model(machine: Machine, model: str) -> Iterator[Found]:
-    loaded = shapes.load(model, machine)
-    yield from _steps(machine, loaded, model)
+    """Load it once for all; what an earlier try has, or broke at, is left out."""
+    takes = {names.step(model): _step, names.idle(model): _idle, names.single(model): _single}
     if model in names.THROUGHPUT_MODELS:
-        yield throughput(machine, loaded, model)
-    yield from mixed_times(machine, loaded, model)  # the last: it changes what is recorded
+        takes[names.throughput(model)] = _throughput
+    takes[names.mixed(model, IN_PIECES)] = _mixed  # the last: it changes what is recorded
+    left = {name: take for name, take in takes.items() if name not in machine.passed}
+    loaded = shapes.load(model, machine) if left else None
+    for name, take in left.items():
+        assert loaded is not None
+        yield from tried(name, partial(take, machine, loaded, model), machine)
 
 
-def _steps(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Figure]:
-    rows, context, steps = (3, 20, 4) if machine.is_dry else (64, 1024, 64)
+def _step(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:
+    rows, context, steps = _load(machine)
     engine = decoding(loaded, rows, context, steps)
     yield _time_figure(names.step(model), timed(machine, engine, steps))
-    engine = decoding(loaded, rows, context, steps)
+
+
+def _idle(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:
+    rows, context, steps = _load(machine)
     num_profiled = min(steps, 24)
+    engine = decoding(loaded, rows, context, steps)
     spans = profiled(machine, engine, num_profiled)
-    if spans:  # without a profiler nothing is known, which is not an idle time of 0
-        yield Figure(
-            names.idle(model),
-            between_steps(spans, num_profiled),
-            "us",
-            f"at most, under the profiler; {sum(gaps(spans)) / num_profiled:.1f} us in all of a "
-            "step's pauses",
-        )
+    if not spans:  # nothing is known, which is not an idle time of 0
+        yield Absent(names.idle(model), "torch's profiler saw nothing run on this machine's GPU")
+        return
+    yield Figure(
+        names.idle(model),
+        between_steps(spans, num_profiled),
+        "us",
+        f"at most, under the profiler; {sum(gaps(spans)) / num_profiled:.1f} us in all of a "
+        "step's pauses",
+    )
+
+
+def _single(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:
+    _, _, steps = _load(machine)
     engine = decoding(loaded, 1, 20 if machine.is_dry else 128, 2 * steps)
     yield _time_figure(names.single(model), timed(machine, engine, 2 * steps))
+
+
+def _throughput(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:
+    yield throughput(machine, loaded, model)
+
+
+def _mixed(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:
+    return mixed_times(machine, loaded, model)
+
+
+def _load(machine: Machine) -> tuple[int, int, int]:
+    """Rows, their context, and steps."""
+    return (3, 20, 4) if machine.is_dry else (64, 1024, 64)
 
 
 def decoding(loaded: LoadedModel, rows: int, context: int, steps: int) -> Engine:

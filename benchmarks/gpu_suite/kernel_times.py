@@ -43,6 +43,12 @@ POINTWISE_CASES = {
 }
 FP8_TOKENS = {64: True, 4096: False}
 """A decode, whose weight is what is read, and a prompt, where arithmetic decides."""
+ASKED_FOR_CASES = {
+    "penalise": cases.penalty_case,
+    "forbid": cases.mask_case,
+    "token_likelihoods": cases.likelihood_case,
+}
+QUANTIZED_ROWS = 16
 CONTEXTS = {"1 x 32k": (1, 32768), "16 x 8k": (16, 8192), "64 x 1k": (64, 1024)}
 CONTEXTS["256 x 1k"] = (256, 1024)
 
@@ -76,6 +82,8 @@ def measure(machine: Machine) -> Iterator[Found]:
             _samplings(model, machine),
             _decodes(model, machine),
             _prefills(model, machine),
+            _asked_for(model, machine),
+            _quantized(model, machine),
         ):
             if named[0] in machine.passed:
                 continue
@@ -157,6 +165,30 @@ def _prefills(model: str, machine: Machine) -> Iterator[Named]:
     for label in PROMPTS:
         case = partial(cases.prefill_case, chunks=(chunk_of(label, machine),))
         yield names.prefill(label, model), case, False
+
+
+def _asked_for(model: str, machine: Machine) -> Iterator[Named]:
+    """What a row costs only where its request asks for it."""
+    num_rows = 2 if machine.is_dry else SAMPLING_ROWS
+    for kernel, case in ASKED_FOR_CASES.items():
+        yield names.pointwise(kernel, model), partial(case, num_rows=num_rows), True
+
+
+def _quantized(model: str, machine: Machine) -> Iterator[Named]:
+    """Weights of a byte, which few rows read once, and keys and values of one."""
+    rows = 3 if machine.is_dry else QUANTIZED_ROWS
+    name = names.pointwise(f"quantized_linear of {rows} rows", model)
+    yield name, partial(cases.int8_case, num_tokens=rows), True
+    if not machine.has_fp8:
+        return
+    for label, (num_rows, context) in CONTEXTS.items():
+        contexts = (20, 3) if machine.is_dry else even(num_rows, context)
+        make = partial(cases.decode_case, contexts=contexts, is_fp8=True)
+        yield names.decode(f"{label}, KV in FP8", model), make, True
+    for label in PROMPTS:
+        chunks = (chunk_of(label, machine),)
+        make = partial(cases.prefill_case, chunks=chunks, is_fp8=True)
+        yield names.prefill(f"{label}, KV in FP8", model), make, False
 
 
 def even(rows: int, context: int) -> tuple[int, ...]:

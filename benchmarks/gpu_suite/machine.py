@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def has_fp8(self) -> bool:
-        """Whether it multiplies codes of FP8; torch's product on a CPU does."""
+        """Whether it computes with codes of FP8; on a CPU torch and the interpreter do."""
         return self.is_dry or torch.cuda.get_device_capability() >= FP8_CAPABILITY
 
     def described(self) -> dict[str, str]:

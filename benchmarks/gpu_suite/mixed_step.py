@@ -18,7 +18,7 @@ from paceline_engine.running.piece_probe import PieceProbe
 
 STEP = CostPoint(32, 1024, 256, prompt_tokens=256, prefill_context=256)
 _DRY_STEP = CostPoint(2, 20, 6, prompt_tokens=6, prefill_context=6)
-_EAGER, _PIECES = "op by op", "in pieces"
+_EAGER, IN_PIECES = "op by op", "in pieces"
 
 
 def mixed_times(
@@ -34,7 +34,7 @@ def mixed_times(
     step = _DRY_STEP if machine.is_dry else STEP
     if machine.is_dry and recorder is None:
         yield _figure(model, _EAGER, probe.seconds_at(step), "")
-        yield Absent(names.mixed(model, _PIECES), "nothing is recorded on a CPU")
+        yield Absent(names.mixed(model, IN_PIECES), "nothing is recorded on a CPU")
         return
     kept = ", ".join(map(str, runner.sizes_in_pieces)) or "none"
     size = padded_size(piece_sizes(capacity.max_token_budget), step.tokens)
@@ -45,7 +45,7 @@ def mixed_times(
     runner.keep_pieces([])
     yield _figure(model, _EAGER, times.eager, "")
     note = f"{step.tokens} tokens padded to {size}; chosen at start: {kept}"
-    yield _figure(model, _PIECES, times.in_pieces, note)
+    yield _figure(model, IN_PIECES, times.in_pieces, note)
 
 
 def _figure(model: str, way: str, seconds: tuple[float, ...], note: str) -> Figure:

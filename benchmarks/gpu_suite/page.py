@@ -15,7 +15,7 @@ def page_of(record: Record, *, is_dry: bool) -> str:
         lines += [f"**{DRY}**", ""]
     lines += ["Targets are for one H200 and bfloat16.", ""]
     lines += ["| | wanted | measured | |", "|---|---|---|---|"]
-    lines += [_target_row(one) for one in judged(record)]
+    lines += [_target_row(one, is_dry=is_dry) for one in judged(record)]
     for part in record.parts.values():
         lines += ["", f"## {part.name}", "", *_part_lines(part)]
     return "\n".join(lines) + "\n"
@@ -37,11 +37,12 @@ def _part_lines(part: Part) -> Iterable[str]:
         yield from map(_figure_row, part.figures)
 
 
-def _target_row(one: Judged) -> str:
+def _target_row(one: Judged, *, is_dry: bool) -> str:
     target = one.target
     bound = f"{'<=' if target.at_most else '>='} {shown(target.bound, target.unit)}"
     value = "" if one.value is None else shown(one.value, target.unit)
-    return f"| {target.name} | {bound} | {value or one.why_absent} | {one.verdict} |"
+    verdict = "tried" if is_dry and value else one.verdict
+    return f"| {target.name} | {bound} | {value or one.why_absent} | {verdict} |"
 
 
 def _figure_row(figure: Figure) -> str:

@@ -14,7 +14,7 @@ from gpu_suite.parts import tried
 from gpu_suite.record import Figure, Found
 from gpu_suite.requests import TEMPERATURE, Asked, uniform
 
-_LIMIT_S = 150.0
+_LIMIT_S = 100.0
 """What is not answered by then is left; the rate is of what was."""
 
 

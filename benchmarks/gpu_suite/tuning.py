@@ -6,6 +6,7 @@ serves nobody until its row is committed: production looks up, and never searche
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 from unittest import mock
@@ -15,8 +16,9 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from triton.runtime.jit import JITFunction
 
 from gpu_suite.candidates import Question, questions
-from gpu_suite.machine import FP8_CAPABILITY, Machine
-from gpu_suite.record import Figure
+from gpu_suite.machine import Machine
+from gpu_suite.parts import tried
+from gpu_suite.record import Figure, Found
 from kernel_speed import error_limit, relative_error, tensors_of
 from paceline_kernels import tuned
 from paceline_kernels.tuned import Blocks, Gpu, Row, Table
@@ -35,12 +37,23 @@ class Timed:
     seconds: float
 
 
-def measure(machine: Machine) -> Iterator[Figure]:
+def measure(machine: Machine) -> Iterator[Found]:
     """Answer every question; a figure has a row where something is better than what stands."""
     gpu = _DRY_GPU if machine.is_dry else tuned.gpu_of(torch.device("cuda", 0))
-    for question in questions(machine, has_fp8=gpu.capability >= FP8_CAPABILITY):
+    for question in questions(machine, has_fp8=machine.has_fp8):
+        if (name := name_of(question)) in machine.passed:
+            continue
         machine.tidy()
-        yield answer(question, gpu, machine)
+        yield from tried(name, partial(_answered, question, gpu, machine), machine)
+
+
+def _answered(question: Question, gpu: Gpu, machine: Machine) -> Iterator[Found]:
+    yield answer(question, gpu, machine)
+
+
+def name_of(question: Question) -> str:
+    """Name its figure."""
+    return f"blocks of {question.name}"
 
 
 def answer(question: Question, gpu: Gpu, machine: Machine) -> Figure:
@@ -108,7 +121,7 @@ def figure_of(
     blocks = ", ".join(f"{name} {value}" for name, value in best.blocks.items())
     found = blocks if is_better else "what stands stays"
     return Figure(
-        f"blocks of {question.name}",
+        name_of(question),
         best.seconds * 1e6,
         "us",
         f"{found}; {was}; {len(timed)} of {tried} candidates",

@@ -108,8 +108,15 @@ def test_the_page_has_targets_figures_and_problems() -> None:
 
 
 def test_a_dry_page_says_so() -> None:
-    """Nobody must take a CPU's figures for a GPU's."""
-    assert DRY in page_of(Record(), is_dry=True)
+    """Nobody must take a CPU's figures for a GPU's, nor its verdicts."""
+    record = merged(Record(), [a_part("engine", Figure(names.step("llama-3.1-8b"), 0.1, "ms"))])
+
+    page = page_of(record, is_dry=True)
+
+    assert DRY in page
+    assert "| 0.10 ms | tried |" in page
+    assert "| met |" not in page
+    assert "| 0.10 ms | met |" in page_of(record, is_dry=False)
 
 
 @pytest.mark.parametrize(

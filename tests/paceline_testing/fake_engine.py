@@ -7,7 +7,6 @@
 kernel before it read wild memory), `late` (as `memory`, told when the third step is waited for).
 """
 
-import json
 import logging
 import os
 import sys
@@ -24,6 +23,7 @@ from paceline_engine.process import serve
 from paceline_engine.scheduling.batch import Batch
 from paceline_engine.settings import Settings, read_settings
 from paceline_engine.wire import ModelInfo
+from paceline_testing.byte_tokenizer import write_tokenizer
 from paceline_testing.fake_runner import FakeLauncher, FakeRunner
 
 FAKE_MODEL = ModelInfo(
@@ -75,9 +75,8 @@ class FakeModel:
         return GraphUse()
 
     def write_tokenizer(self, run_dir: Path) -> None:
-        """Write files that no test reads."""
-        (run_dir / "tokenizer.json").write_text("{}")
-        (run_dir / "tokenizer_config.json").write_text(json.dumps({"chat_template": ""}))
+        """Write files that a sidecar reads; what the model answers are not its bytes."""
+        write_tokenizer(run_dir)
 
 
 def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) -> FakeModel:
