@@ -203,7 +203,7 @@ def test_a_damaged_folder_is_refused(
 def test_weights_that_do_not_fit_the_config_are_corrupt(folder: Path) -> None:
     _edit(folder / "config.json", intermediate_size=96)
 
-    with pytest.raises(CorruptModel, match=r"has shape \(80, 48\), .* asks for \(96, 48\)"):
+    with pytest.raises(CorruptModel, match=r"has shape \(48, 80\), .* asks for \(48, 96\)"):
         _load(_settings(folder))
 
 
