@@ -7,12 +7,16 @@ import pytest
 import torch
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1"
+_KNOWS_E4M3 = (8, 9)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU where there is none."""
-    if INTERPRETS and item.get_closest_marker("gpu"):
-        pytest.skip("needs a CUDA GPU")
+    """Skip what needs a GPU where there is none, and what needs a newer one."""
+    if INTERPRETS:
+        if item.get_closest_marker("gpu"):
+            pytest.skip("needs a CUDA GPU")
+    elif item.get_closest_marker("fp8") and torch.cuda.get_device_capability() < _KNOWS_E4M3:
+        pytest.skip("needs a GPU of compute capability 8.9 or newer")
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from paceline_testing.kernel_cases import (
     random_floats,
 )
 
+pytestmark = pytest.mark.fp8
+
 Op = Callable[..., Tensor]
 Bounds = tuple[int | None, float | None]
 """Window and soft cap."""

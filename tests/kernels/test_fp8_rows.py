@@ -4,6 +4,8 @@ import torch
 from paceline_kernels.fp8_rows import kernel, reference_quantize_rows
 from paceline_testing.kernel_cases import DTYPES, random_floats
 
+pytestmark = pytest.mark.fp8
+
 # Less than a block, blocks and a rest, and one block to the last column.
 SHAPES = [(1, 1), (3, 64), (5, 577), (2, 4096), (2, 8195)]
 

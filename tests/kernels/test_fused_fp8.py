@@ -20,6 +20,8 @@ from paceline_kernels.norm import reference_add_rms_norm, reference_add_rms_norm
 from paceline_kernels.tuned import NO_GPU, Row, Table, blocks_of, shipped_table
 from paceline_testing.kernel_cases import DTYPES, assert_codes_near, assert_near, random_floats
 
+pytestmark = pytest.mark.fp8
+
 EPS = 1e-5
 # One column, less than a tile, one more than a tile.
 SHAPES = [(1, 1), (3, 64), (2, 577)]
