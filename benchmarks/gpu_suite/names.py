@@ -53,7 +53,7 @@ def prefill(label: str, model: str = KERNEL_MODEL) -> str:
     return f"prefill attention, {model}, {label}"
 
 
-PREFILL_OTHERS = ("sdpa", "flashinfer")
+PREFILL_OTHERS = ("sdpa", "flashinfer", "cudnn")
 """Back ends that are not ours."""
 
 

@@ -14,7 +14,7 @@ _PREFIX = "PACELINE_ENGINE_"
 
 Quantization = Literal["none", "int8", "fp8", "fp8_dynamic"]
 KvCacheDtype = Literal["auto", "fp8"]
-PrefillSetting = Literal["auto", "triton", "sdpa", "flashinfer"]
+PrefillSetting = Literal["auto", "triton", "sdpa", "flashinfer", "cudnn"]
 
 
 class Settings(BaseSettings):

@@ -233,7 +233,7 @@ def test_what_is_set_and_absent_is_refused() -> None:
 
 def test_a_cache_in_fp8_is_refused_with_others() -> None:
     """None of them knows our exponents."""
-    for other in ("sdpa", "flashinfer"):
+    for other in ("sdpa", "flashinfer", "cudnn"):
         with pytest.raises(ValueError, match="must be auto or triton where kv_cache_dtype is fp8"):
             Settings.model_validate({"prefill_attention": other, "kv_cache_dtype": "fp8"})
     assert Settings(prefill_attention="triton", kv_cache_dtype="fp8")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from paceline_engine.running.prefill import flashinfer_paged
+from paceline_engine.running.prefill import cudnn_paged, flashinfer_paged
 from paceline_engine.running.prefill.attention import PrefillAttention
 from paceline_engine.running.prefill.sdpa import SdpaPrefill
 
@@ -20,10 +20,14 @@ def offers(*, compiles: bool) -> Offers:
     return {
         "sdpa": SdpaPrefill,
         "flashinfer": partial(flashinfer_paged.flashinfer_prefill, compiles=compiles),
+        "cudnn": cudnn_paged.cudnn_prefill,
     }
 
 
 def set_aside_bytes(setting: str) -> int:
     """What a back end that may be chosen keeps of a GPU for itself, for each model."""
-    is_asked_for = setting in {"auto", "flashinfer"}
-    return flashinfer_paged.KEPT_BYTES if is_asked_for and flashinfer_paged.is_installed() else 0
+    kept_bytes = {
+        "flashinfer": flashinfer_paged.KEPT_BYTES if flashinfer_paged.is_installed() else 0,
+        "cudnn": cudnn_paged.WORKSPACE_BYTES if cudnn_paged.is_installed() else 0,
+    }
+    return sum(kept_bytes.values()) if setting == "auto" else kept_bytes.get(setting, 0)

@@ -46,7 +46,7 @@ def trial_steps(
 ) -> Iterator[Step]:
     """Make the steps that a back end must get right, of the kinds that it serves.
 
-    Ragged, alone, with padding; chunks behind a context; and beyond each window, which does
+    Ragged, alone, many, with padding; chunks behind a context; and beyond each window, which does
     nothing before.
     """
     edge = scratch.block_size
@@ -55,6 +55,7 @@ def trial_steps(
         _chunks((300, 300)),
         _chunks((1, 40), (17, 17 + 3 * edge), (130, 300), (2, 2 * edge)),
         _chunks((64, 700)),
+        _chunks(*((5, 5 + edge * place) for place in range(20))),
     ]
     for window in filter(None, windows):
         kinds.append(_chunks((24, window + 90), (130, window + 130), (40, max(40, window // 2))))
