@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class cudnnGraphNotSupportedError(RuntimeError):  # noqa: N801, N818 - the name is theirs
+class cudnnGraphNotSupportedError(RuntimeError):  # noqa: N801 - the name is theirs
     """No engine takes the graph."""
 
 

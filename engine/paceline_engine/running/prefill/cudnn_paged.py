@@ -4,7 +4,6 @@ All graphs are built at the first call, which is the trial's: what was not built
 served. It is never imported unless it is asked for.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,25 +22,19 @@ from paceline_engine.running.prefill.attention import (
     RefusedError,
     Scores,
 )
+from paceline_engine.running.prefill.cudnn_built import Built, build_all, geometry_of
 from paceline_engine.running.prefill.cudnn_graphs import (
     LADDER,
     MAX_ELEMENTS,
     Geometry,
     Rung,
     Uid,
-    build,
     rung_of,
 )
 
 PACKAGE = "cudnn"
-WORKSPACE_BYTES = 64 << 20
-"""What a graph may ask for; one that asks for more is left out."""
-BUILD_S = 60.0
-"""After which no further graph is begun, while the engine starts."""
 HEAD_SIZES = (64, 128, 256)
 DTYPES = (torch.float16, torch.bfloat16)
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +74,7 @@ class CudnnPrefill:
 
     def __init__(self, library: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._library, self._clock = library, clock
-        self._handle: Any = None
-        self._geometry: Geometry | None = None
-        self._graphs: dict[Rung, Any] = {}
-        self._workspace: Tensor | None = None
+        self._built: Built | None = None
         self._step: tuple[Prompts, StepTables] | None = None
 
     def serves(self, chunks: tuple[Chunk, ...]) -> bool:
@@ -99,20 +89,21 @@ class CudnnPrefill:
         is_laid_out = keys.is_contiguous() and cache.values.is_contiguous()
         is_usual = keys.dtype in DTYPES and head_size in HEAD_SIZES
         is_power = block_size & (block_size - 1) == 0
-        return (
-            is_plain and is_laid_out and is_usual and is_power and keys.numel() <= MAX_ELEMENTS
-        ) and self._geometry in {None, _geometry(self._geometry, keys, scores)}
+        is_known = self._built is None or self._built.serves(keys, scores.scale)
+        is_small = keys.numel() <= MAX_ELEMENTS
+        return is_plain and is_laid_out and is_usual and is_power and is_small and is_known
 
     def __call__(self, q: Tensor, cache: Cache, prompts: Prompts, scores: Scores) -> Tensor:
         """See `PrefillAttention`."""
-        if self._geometry is None:
-            self._build(q, cache, scores)
-        geometry, rung = self._geometry, self._rung(prompts.chunks)
-        assert geometry is not None
+        built = self._built
+        if built is None:
+            of = geometry_of(q.shape[1], cache.keys, scores.scale)
+            built = self._built = build_all(self._library, of, q.device, self._clock)
+        rung = self._rung(prompts.chunks)
         if rung is None:
             raise RefusedError("no graph of cuDNN was built for such steps")
         if self._step is None or self._step[0] is not prompts:
-            self._step = prompts, step_tables(prompts, geometry, rung)
+            self._step = prompts, step_tables(prompts, built.geometry, rung)
         tables = self._step[1]
         packed = q[: prompts.num_tokens].contiguous()
         out = torch.zeros_like(q, memory_format=torch.contiguous_format)
@@ -129,59 +120,14 @@ class CudnnPrefill:
         }
         if q.is_cuda:
             stream = torch.cuda.current_stream(q.device).cuda_stream
-            self._library.set_stream(handle=self._handle, stream=stream)
+            self._library.set_stream(handle=built.handle, stream=stream)
         # Addresses: a cache has fewer blocks than its graph declares.
         addresses = {int(uid): buffer.data_ptr() for uid, buffer in buffers.items()}
-        assert self._workspace is not None
-        self._graphs[rung].execute(addresses, self._workspace.data_ptr(), handle=self._handle)
+        built.graphs[rung].execute(addresses, built.workspace.data_ptr(), handle=built.handle)
         return out
 
     def _rung(self, chunks: tuple[Chunk, ...]) -> Rung | None:
-        return rung_of(chunks, LADDER if self._geometry is None else tuple(self._graphs))
-
-    def _build(self, q: Tensor, cache: Cache, scores: Scores) -> None:
-        """Build what the ladder has, in bounded time."""
-        block_size, num_kv_heads, head_size = cache.keys.shape[1:]
-        geometry = Geometry(
-            q.shape[1], num_kv_heads, head_size, block_size, q.dtype, scores.scale
-        )
-        self._handle = self._library.create_handle()
-        begun_s = self._clock()
-        refusal = "not one was built in time"
-        sizes_bytes = [1]
-        for rung in LADDER:
-            if self._clock() - begun_s > BUILD_S:
-                break
-            try:
-                graph = build(self._library, geometry, rung, {"handle": self._handle})
-            except self._library.cudnnGraphNotSupportedError as error:
-                refusal = str(error).partition("\n")[0]
-                continue
-            num_bytes = graph.get_workspace_size()
-            if num_bytes > WORKSPACE_BYTES:
-                refusal = f"a graph wants {num_bytes} bytes, where {WORKSPACE_BYTES} are set aside"
-                continue
-            sizes_bytes.append(num_bytes)
-            self._graphs[rung] = graph
-        if not self._graphs:
-            raise RefusedError(f"cuDNN built no graph for such heads here: {refusal}")
-        self._workspace = torch.empty(max(sizes_bytes), dtype=torch.uint8, device=q.device)
-        self._geometry = geometry
-        _log.info(
-            "prompts by cudnn: %d of %d graphs were built in %.1f s",
-            len(self._graphs),
-            len(LADDER),
-            self._clock() - begun_s,
-        )
-
-
-def _geometry(built: Geometry | None, keys: Tensor, scores: Scores) -> Geometry | None:
-    """What a layer would need, of the query heads that were built for."""
-    if built is None:
-        return None
-    _, block_size, num_kv_heads, head_size = keys.shape
-    num_q_heads = built.num_q_heads
-    return Geometry(num_q_heads, num_kv_heads, head_size, block_size, keys.dtype, scores.scale)
+        return rung_of(chunks, LADDER if self._built is None else tuple(self._built.graphs))
 
 
 def is_installed() -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from paceline_engine.running.prefill import cudnn_paged, flashinfer_paged
+from paceline_engine.running.prefill import cudnn_built, cudnn_paged, flashinfer_paged
 from paceline_engine.running.prefill.attention import PrefillAttention
 from paceline_engine.running.prefill.sdpa import SdpaPrefill
 
@@ -28,6 +28,6 @@ def set_aside_bytes(setting: str) -> int:
     """What a back end that may be chosen keeps of a GPU for itself, for each model."""
     kept_bytes = {
         "flashinfer": flashinfer_paged.KEPT_BYTES if flashinfer_paged.is_installed() else 0,
-        "cudnn": cudnn_paged.WORKSPACE_BYTES if cudnn_paged.is_installed() else 0,
+        "cudnn": cudnn_built.WORKSPACE_BYTES if cudnn_paged.is_installed() else 0,
     }
     return sum(kept_bytes.values()) if setting == "auto" else kept_bytes.get(setting, 0)
