@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.running.prefill import cudnn_built, cudnn_graphs, cudnn_paged
+from paceline_engine.running.prefill import cudnn_built, cudnn_graphs, cudnn_paged, timing
 from paceline_engine.running.prefill.attention import Cache, Chunk, Prompts, RefusedError, Scores
 from paceline_engine.running.prefill.choice import choose
 from paceline_engine.running.prefill.cudnn_graphs import LADDER, Geometry, Rung, rung_of
@@ -110,14 +110,19 @@ def test_a_context_beyond_the_table_is_not_served() -> None:
     assert rung_of([]) is None
 
 
-def test_the_trial_reaches_each_rung() -> None:
-    """What serves was tried: but for one prompt beyond 2,048 tokens, which is then measured."""
-    back_end = CudnnPrefill(Library())
-    scratch = Scratch(a_cache(1100, 2, 64, HALF), num_q_heads=4)
+@pytest.mark.parametrize("max_tokens", [512, 3000])
+def test_no_rung_serves_untried(max_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that a step can reach, that of the longest prompt among them."""
+    monkeypatch.setattr(timing, "LENGTHS", (64,))
+    config = replace(CONFIG, head_size=64, hidden_size=256)
+    cache, library = a_cache(1100, 2, 64, HALF), Library()
+    offer = {"cudnn": lambda: CudnnPrefill(library)}
 
-    tried = {rung_of(step.prompts.chunks) for step in trial_steps(scratch, back_end, [])}
+    choose("cudnn", config, cache, max_tokens, others=offer, ours=KernelDouble())
 
-    assert tried == set(LADDER) - {Rung(1, 8192)}
+    untried = {Rung(1, 8192)} if max_tokens <= 2048 else set()
+    calls = {rung: graph.num_calls for rung, graph in zip(LADDER, library.graphs, strict=True)}
+    assert {rung for rung, num in calls.items() if num == 0} == untried
 
 
 def test_no_graph_is_built_while_it_serves() -> None:

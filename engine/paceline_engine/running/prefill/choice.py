@@ -150,9 +150,12 @@ def _right(others: Offers, ours: PrefillAttention, model: _Model) -> list[Prefil
 def _fault(
     other: PrefillAttention, ours: PrefillAttention, model: _Model, scratch: Scratch
 ) -> Fault | None:
-    """Try it on each kind of layer, also at the sizes that are measured."""
+    """Try it on each kind of layer, also at the sizes that are measured, and at the longest."""
 
     def measured() -> Iterator[Step]:
+        longest = min(model.max_tokens, scratch.num_tokens)
+        if other.serves(alone := (Chunk(longest, longest),)):
+            yield scratch.step(alone)
         for is_whole in (True, False):
             for _, chunks in model.classes(scratch, is_whole=is_whole):
                 if other.serves(chunks):
