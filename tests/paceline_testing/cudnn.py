@@ -18,7 +18,7 @@ class cudnnGraphNotSupportedError(RuntimeError):  # noqa: N801 - the name is the
     """No engine takes the graph."""
 
 
-class data_type(Enum):  # noqa: N801 - the name is theirs
+class DataType(Enum):
     """Of elements."""
 
     HALF = torch.float16
@@ -27,14 +27,14 @@ class data_type(Enum):  # noqa: N801 - the name is theirs
     INT32 = torch.int32
 
 
-class heur_mode(Enum):  # noqa: N801 - as above
+class HeurMode(Enum):
     """Of the engines that are proposed."""
 
     A = auto()
     FALLBACK = auto()
 
 
-class diagonal_alignment(Enum):  # noqa: N801 - as above
+class DiagonalAlignment(Enum):
     """Of a causal mask."""
 
     TOP_LEFT = auto()
@@ -47,7 +47,7 @@ class Declared:
 
     dim: list[int] = field(default_factory=list)
     stride: list[int] = field(default_factory=list)
-    data_type: data_type = data_type.FLOAT
+    data_type: DataType = DataType.FLOAT
     uid: int = 0
     is_output: bool = False
     ragged_offset: "Declared | None" = None
@@ -60,7 +60,7 @@ class Declared:
         self.uid = uid
         return self
 
-    def set_data_type(self, kind: data_type) -> Self:
+    def set_data_type(self, kind: DataType) -> Self:
         self.data_type = kind
         return self
 
@@ -90,7 +90,7 @@ class pygraph:  # noqa: N801 - the name is theirs
     """One attention."""
 
     def __init__(self, **options: Any) -> None:
-        assert options["intermediate_data_type"] is options["compute_data_type"] is data_type.FLOAT
+        assert options["intermediate_data_type"] is options["compute_data_type"] is DataType.FLOAT
         self.options = options
         self.is_built = False
         self.num_calls = 0
@@ -118,8 +118,8 @@ class pygraph:  # noqa: N801 - the name is theirs
 
     def build_operation_graph(self) -> None: ...
 
-    def create_execution_plans(self, modes: list[heur_mode]) -> None:
-        assert modes == [heur_mode.A, heur_mode.FALLBACK]
+    def create_execution_plans(self, modes: list[HeurMode]) -> None:
+        assert modes == [HeurMode.A, HeurMode.FALLBACK]
 
     def check_support(self) -> None: ...
 
@@ -136,7 +136,8 @@ class pygraph:  # noqa: N801 - the name is theirs
         self.num_calls += 1
         asked = self.asked
 
-        def read(of: Declared) -> list[int]:
+        def read(of: Declared | None) -> list[int]:
+            assert of is not None, "packed tensors have offsets"
             return [int(one) for one in of.at(addresses[of.uid]).flatten()]
 
         q, out = asked["q"], self.out
@@ -153,7 +154,7 @@ class pygraph:  # noqa: N801 - the name is theirs
             group = q.dim[1] // asked["k"].dim[1]
             k, v = (one.repeat_interleave(group, 0).float() for one in (k, v))
             scores = queries.float() @ k.mT * asked["attn_scale"]
-            is_bottom = asked["diagonal_alignment"] is diagonal_alignment.BOTTOM_RIGHT
+            is_bottom = asked["diagonal_alignment"] is DiagonalAlignment.BOTTOM_RIGHT
             by = context - count if is_bottom else 0
             visible = torch.ones(count, context, dtype=torch.bool).tril(by)
             weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
@@ -181,8 +182,7 @@ def _context(
 class Library:
     """The module, with every graph that was made of it."""
 
-    data_type, heur_mode = data_type, heur_mode
-    diagonal_alignment = diagonal_alignment
+    data_type, heur_mode, diagonal_alignment = DataType, HeurMode, DiagonalAlignment
     cudnnGraphNotSupportedError = cudnnGraphNotSupportedError  # noqa: N815 - the name is theirs
 
     def __init__(self) -> None:

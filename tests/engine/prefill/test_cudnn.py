@@ -228,7 +228,8 @@ def test_it_serves_what_its_graphs_are_declared_for() -> None:
     back_end = CudnnPrefill(Library())
     codes, exponents = quantize_heads(CACHE.keys)
     fp8 = Cache(codes, codes, (exponents, exponents))
-    of_three = Cache(*torch.zeros(2, 4, 3, 2, 64, dtype=HALF), None)
+    threes = torch.zeros(4, 3, 2, 64, dtype=HALF)
+    of_three = Cache(threes, threes, None)
 
     assert back_end.serves_layer(CACHE, SCORES)
     assert not back_end.serves_layer(CACHE, Scores(0.2, window=8))
