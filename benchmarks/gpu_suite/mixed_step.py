@@ -15,6 +15,7 @@ from paceline_engine.running.graphs import Recorder
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.piece_choice import measure
 from paceline_engine.running.piece_probe import PieceProbe
+from paceline_engine.running.profile import StepTimer
 
 STEP = CostPoint(32, 1024, 256, prompt_tokens=256, prefill_context=256)
 _DRY_STEP = CostPoint(2, 20, 6, prompt_tokens=6, prefill_context=6)
@@ -30,7 +31,8 @@ def mixed_times(
     """
     runner, capacity = loaded.runner, loaded.capacity
     launcher = ModelLauncher(runner, capacity.max_batch_size)
-    probe = PieceProbe(launcher, capacity, time.perf_counter, overlap=True)
+    timer = StepTimer(launcher, capacity, time.perf_counter, overlap=True)
+    probe = PieceProbe(timer, capacity)
     step = _DRY_STEP if machine.is_dry else STEP
     if machine.is_dry and recorder is None:
         yield _figure(model, _EAGER, probe.seconds_at(step), "")

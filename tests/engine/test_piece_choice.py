@@ -12,7 +12,7 @@ from paceline_engine.limits import Capacity
 from paceline_engine.pacing.cost_points import CostPoint
 from paceline_engine.running.piece_choice import Times, choose, measure, worth_it
 from paceline_engine.running.piece_probe import PieceProbe, mixed_step
-from paceline_engine.running.profile import scratch_batch
+from paceline_engine.running.profile import StepTimer, scratch_batch
 from paceline_engine.scheduling.batch import Batch
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity
@@ -200,7 +200,7 @@ def test_a_step_is_timed_as_it_will_run(overlap: bool, seconds: float) -> None:
     """Where steps overlap, what the host takes beside the device costs nothing."""
     clock = ManualClock()
     device = Device(clock)
-    probe = PieceProbe(device, a_capacity(), clock, overlap=overlap)
+    probe = PieceProbe(StepTimer(device, a_capacity(), clock, overlap=overlap), a_capacity())
 
     found = probe.seconds_of(9)
 

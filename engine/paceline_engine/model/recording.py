@@ -13,6 +13,7 @@ from paceline_engine.running.graphs import Recorder
 from paceline_engine.running.launcher import ModelLauncher
 from paceline_engine.running.piece_choice import choose
 from paceline_engine.running.piece_probe import PieceProbe
+from paceline_engine.running.profile import StepTimer
 from paceline_engine.running.runner import ModelRunner
 from paceline_engine.settings import Settings
 
@@ -78,12 +79,9 @@ def record(
     # With a recorder of their own, and its memory: where none is kept, that is free again.
     sizes = piece_sizes(capacity.max_token_budget)
     recorded = runner.record_pieces(make_recorder(), sizes, pieces)
-    probe = PieceProbe(
-        ModelLauncher(runner, capacity.max_batch_size),
-        capacity,
-        clock,
-        overlap=settings.overlap != "off" and settings.can_overlap,
-    )
+    launcher = ModelLauncher(runner, capacity.max_batch_size)
+    overlap = settings.overlap != "off" and settings.can_overlap
+    probe = PieceProbe(StepTimer(launcher, capacity, clock, overlap=overlap), capacity)
     runner.keep_pieces(choose(recorded, probe.seconds_of, clock=clock))
     pieces(1.0)
 

@@ -1,35 +1,20 @@
 """Times steps of prompts beside decodes as they will run, on an engine that has no requests."""
 
-from collections.abc import Callable
-from itertools import pairwise
-
 from paceline_engine.limits import Capacity
 from paceline_engine.pacing.cost_points import CostPoint
-from paceline_engine.runner import Launcher
-from paceline_engine.running.profile import scratch_batch
-from paceline_engine.scheduling.batch import Batch
+from paceline_engine.running.profile import StepTimer
 
 _MOST_DECODES = 32
 _CONTEXT = 512  # tokens of each decode
-_STEPS = 4
-"""In a row: the first of them fills the pipe."""
+_STEPS = 4  # timed of a size, each round
 
 
 class PieceProbe:
-    """Runs short chains of steps that are alike, each behind the one before where they overlap."""
+    """Times some steps that are alike, by the timer of the start's profile."""
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        capacity: Capacity,
-        clock: Callable[[], float],
-        *,
-        overlap: bool,
-    ) -> None:
-        self._launcher = launcher
+    def __init__(self, timer: StepTimer, capacity: Capacity) -> None:
+        self._timer = timer
         self._capacity = capacity
-        self._clock = clock
-        self._overlap = overlap
 
     def seconds_of(self, num_tokens: int) -> tuple[float, ...] | None:
         """What each of some steps of so many tokens took; None where the engine holds none."""
@@ -38,28 +23,7 @@ class PieceProbe:
 
     def seconds_at(self, point: CostPoint) -> tuple[float, ...]:
         """What each of some steps took."""
-        batch = scratch_batch(point, self._capacity.block_size)
-        marks = self._overlapped(batch) if self._overlap else self._one_by_one(batch)
-        return tuple(after - before for before, after in pairwise(marks))
-
-    def _one_by_one(self, batch: Batch) -> list[float]:
-        marks = [self._clock()]
-        for _ in range(_STEPS):
-            self._launcher.launch(batch).tokens()
-            marks.append(self._clock())
-        return marks
-
-    def _overlapped(self, batch: Batch) -> list[float]:
-        """From one step's tokens to the next one's, which was launched before they came."""
-        ahead = self._launcher.launch(batch)
-        marks = []
-        for _ in range(_STEPS):
-            following = self._launcher.launch(batch)
-            ahead.tokens()
-            marks.append(self._clock())
-            ahead = following
-        ahead.tokens()
-        return marks
+        return tuple(self._timer.ms(point) / 1e3 for _ in range(_STEPS))
 
 
 def mixed_step(num_tokens: int, capacity: Capacity) -> CostPoint | None:
