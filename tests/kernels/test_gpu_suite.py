@@ -5,32 +5,24 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from triton.runtime.errors import OutOfResources
 
 import paceline_kernels
-from gpu_suite import child, names, on_device
-from gpu_suite.candidates import Question, questions
+from gpu_suite import names, on_device
 from gpu_suite.correctness import counted, files_on_device
 from gpu_suite.gaps import between_steps, gaps
 from gpu_suite.kernel_times import even, skewed
-from gpu_suite.machine import DeviceLostError, Machine
+from gpu_suite.machine import Machine
 from gpu_suite.page import DRY, page_of, shown
-from gpu_suite.parts import LOST, TIME_IS_UP, UNFINISHED, run_part, tried
-from gpu_suite.record import Broken, Figure, Found, Part, Record, from_json, merged, to_json
+from gpu_suite.record import Broken, Figure, Part, Record, from_json, merged, to_json
 from gpu_suite.shapes import CONFIGS, RandomTensors
 from gpu_suite.targets import TARGETS, Target, judged
-from gpu_suite.tuning import Timed, counts, figure_of
 from paceline_engine.model.families import from_hugging_face
-from paceline_kernels.tuned import SPACES, Gpu, read_table, shipped_table
-from paceline_testing.clock import ManualClock
-from paceline_testing.waiting import wait_until
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -165,249 +157,6 @@ def test_a_skewed_batch_has_half_of_its_tokens_in_one_row(rows: int, context: in
 def test_one_row_cannot_be_skewed() -> None:
     """There is nothing to take from."""
     assert skewed(1, 100) == even(1, 100) == (100,)
-
-
-def test_what_was_measured_before_a_failure_stays() -> None:
-    """The other parts go on, and the failure is told."""
-
-    def breaks(_machine: Machine) -> Iterator[Figure]:
-        yield Figure("a", 1, "ms")
-        raise ValueError("the kernel is wrong")
-
-    part = run_part("engine", breaks, MACHINE, deadline=10.0, clock=ManualClock(0.0))
-
-    assert [figure.name for figure in part.figures] == ["a"]
-    assert part.problems == ("ValueError: the kernel is wrong",)
-
-
-def test_what_breaks_alone_leaves_the_rest_to_be_measured() -> None:
-    """One kernel in fifty that does not compile must not cost the other figures."""
-
-    def breaks() -> Iterator[Found]:
-        yield Figure("a", 1, "ms")
-        raise ValueError("it\ndoes not compile")
-
-    def measure(machine: Machine) -> Iterator[Found]:
-        yield from tried("b", breaks, machine)
-        yield Figure("c", 1, "ms")
-
-    part = run_part("kernels", measure, MACHINE, deadline=10.0, clock=ManualClock(0.0))
-
-    assert [figure.name for figure in part.figures] == ["a", "c"]
-    assert part.broken == (Broken("b", "ValueError: it does not compile"),)
-    assert not part.problems
-    assert not part.is_whole
-    assert "**Broken:** b: ValueError: it does not compile" in page_of(
-        merged(Record(), [part]), is_dry=False
-    )
-
-
-def test_a_lost_device_ends_the_process_and_not_the_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """After an illegal access all calls fail: the next process leaves out what led to it."""
-    kept: list[Part] = []
-
-    def wild() -> Iterator[Found]:
-        yield from ()
-        raise RuntimeError("an illegal memory access was encountered")
-
-    def measure(machine: Machine) -> Iterator[Found]:
-        if not machine.passed:
-            yield Figure("a", 1, "ms")
-            yield from tried("b", wild, machine)
-        yield Figure("c", 1, "ms")
-
-    def is_dead(_machine: Machine) -> None:
-        raise RuntimeError("CUDA error")
-
-    monkeypatch.setattr(Machine, "wait", is_dead)
-    first = run_part("kernels", measure, MACHINE, 10.0, clock=ManualClock(0.0), keep=kept.append)
-    second = run_part(
-        "kernels",
-        measure,
-        replace(MACHINE, passed=frozenset(one.name for one in first.found)),
-        deadline=10.0,
-        clock=ManualClock(0.0),
-        before=first,
-    )
-
-    assert LOST in first.problems
-    assert kept[-1].broken[0].name == "b"
-    assert [figure.name for figure in second.figures] == ["a", "c"]
-    assert [one.name for one in second.broken] == ["b"]
-    assert not second.problems
-
-
-def test_a_device_that_lives_is_not_lost() -> None:
-    """An error of the host alone."""
-    MACHINE.require_alive(ValueError("wrong"))
-    with pytest.raises(DeviceLostError, match="wrong; then"):
-        Lost(is_dry=True).require_alive(ValueError("wrong"))
-
-
-class Lost(Machine):
-    """All that is asked of it fails."""
-
-    def wait(self) -> None:
-        raise RuntimeError("CUDA error")
-
-
-def test_what_there_is_is_kept_after_each_figure() -> None:
-    """A machine may be taken away at any time: till its end a part says that it has none."""
-    kept: list[Part] = []
-
-    def measure(_machine: Machine) -> Iterator[Found]:
-        yield Figure("a", 1, "ms")
-        yield Figure("b", 1, "ms")
-
-    part = run_part(
-        "engine", measure, MACHINE, deadline=10.0, clock=ManualClock(0.0), keep=kept.append
-    )
-
-    assert [len(one.figures) for one in kept] == [1, 2]
-    assert all(one.problems == (UNFINISHED,) for one in kept)
-    assert not part.problems
-
-
-def test_no_figure_is_begun_when_time_is_up() -> None:
-    """A machine that is lent is given back in time."""
-    clock = ManualClock()
-
-    def slow(_machine: Machine) -> Iterator[Figure]:
-        for name in ("a", "b", "c"):
-            clock.advance(6.0)
-            yield Figure(name, 1, "ms")
-
-    part = run_part("engine", slow, MACHINE, deadline=clock() + 10.0, clock=clock)
-
-    assert [figure.name for figure in part.figures] == ["a", "b"]
-    assert part.seconds == 12.0
-    assert part.problems == (TIME_IS_UP,)
-
-
-def test_a_part_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    """A process of a peer that stayed would hold the GPU's memory."""
-    pid = tmp_path / "pid"
-    script = (
-        "import subprocess, sys, time; from pathlib import Path\n"
-        "grandchild = subprocess.Popen(['sleep', '600'])\n"
-        "fresh = Path(sys.argv[1] + '.new'); fresh.write_text(str(grandchild.pid))\n"
-        "fresh.rename(sys.argv[1])\n"
-        "time.sleep(600)"
-    )
-
-    def wait_until_begun(_process: Any, timeout: float) -> int:
-        assert timeout == 480
-        wait_until(pid.exists)
-        raise subprocess.TimeoutExpired("", timeout)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child, "_wait", wait_until_begun)
-        why = child.run([sys.executable, "-c", script, str(pid)], 480)
-
-    assert why == "it was stopped after 480 s"
-    wait_until(lambda: not is_running(int(pid.read_text())))
-
-
-def is_running(pid: int) -> bool:
-    """A process that has ended may still be in the table."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_a_part_whose_process_dies_says_how() -> None:
-    """A crash of a driver raises nothing that could be caught."""
-    assert child.run([sys.executable, "-c", "raise SystemExit(3)"], 60) == (
-        "its process ended with status 3"
-    )
-    assert not child.run([sys.executable, "-c", ""], 60)
-
-
-H200 = Gpu("NVIDIA H200", (9, 0))
-VERSIONS = {"torch": "2.15.0", "triton": "3.9.0"}
-STANDING = {"num_warps": 4}
-
-
-def a_question() -> Question:
-    def make() -> Any:
-        raise NotImplementedError
-
-    return Question("rms_norm", {"columns": 4096}, make)
-
-
-def test_blocks_that_are_faster_become_a_row_of_this_gpu() -> None:
-    """A line that the table reads, with what it is from."""
-    timed = [Timed(STANDING, 20e-6), Timed({"num_warps": 8}, 10e-6), Timed({"num_warps": 2}, 30e-6)]
-
-    figure = figure_of(a_question(), H200, STANDING, timed, tried=5, versions=VERSIONS)
-
-    assert figure.value == pytest.approx(10)
-    (row,) = read_table([figure.row]).rows
-    assert (row.gpu, row.name, row.kernel, row.shape) == (
-        *("sm_90", "NVIDIA H200"),
-        *("rms_norm", {"columns": 4096}),
-    )
-    assert row.blocks == {"num_warps": 8}
-    assert row.because == (
-        "measured: 10.0 us, was 20.0 us; 3 of 5 candidates; torch 2.15.0, triton 3.9.0"
-    )
-    assert merged(Record(), [a_part("tune", figure)]).rows == (figure.row,)
-
-
-def test_what_stands_stays_where_the_gain_is_noise() -> None:
-    """Two per cent, and the row's author would be measuring the weather."""
-    timed = [Timed(STANDING, 100e-6), Timed({"num_warps": 8}, 99e-6)]
-
-    figure = figure_of(a_question(), H200, STANDING, timed, tried=2, versions=VERSIONS)
-
-    assert not figure.row
-    assert "what stands stays" in figure.note
-
-
-def test_what_stands_makes_way_where_it_does_not_count() -> None:
-    """It spills on this GPU, or does not fit."""
-    timed = [Timed({"num_warps": 8}, 99e-6)]
-
-    figure = figure_of(a_question(), H200, STANDING, timed, tried=2, versions=VERSIONS)
-
-    assert read_table([figure.row]).rows[0].blocks == {"num_warps": 8}
-    assert "what stands does not count" in figure.note
-
-
-def test_a_class_without_a_candidate_that_counts_is_a_problem() -> None:
-    with pytest.raises(RuntimeError, match="rms_norm, columns 4096: none of 5 candidates"):
-        figure_of(a_question(), H200, STANDING, [], tried=5, versions=VERSIONS)
-
-
-def test_a_candidate_that_does_not_fit_or_is_wrong_does_not_count() -> None:
-    """A GPU's shared memory is not known before the launch."""
-
-    def too_large() -> bool:
-        raise OutOfResources(300_000, 228_000, "shared memory")
-
-    assert counts(lambda: True)
-    assert not counts(lambda: False)
-    assert not counts(too_large)
-
-
-@pytest.mark.parametrize("is_dry", [True, False])
-def test_every_question_is_of_a_class_and_every_candidate_has_a_place(is_dry: bool) -> None:
-    """The list is bounded: a search must end while the machine is lent."""
-    asked = list(questions(Machine(is_dry), has_fp8=True))
-
-    assert {question.kernel for question in asked} == set(SPACES)
-    for question in asked:
-        assert question.shape in list(SPACES[question.kernel].shapes())
-        standing = shipped_table().row_for(H200, question.kernel, question.shape).blocks
-        candidates = list(question.candidates(standing))
-        assert candidates[0] == standing
-        assert 1 < len(candidates) <= 40
-        assert len({str(sorted(blocks.items())) for blocks in candidates}) == len(candidates)
-        for blocks in candidates:
-            assert all(value in SPACES[question.kernel].blocks[k] for k, value in blocks.items())
 
 
 def test_pytests_last_line_is_counted() -> None:
