@@ -53,8 +53,8 @@ images: install ## Build the operator's, the sidecar's and the engine's image fo
 
 .PHONY: crds
 crds: install ## Generate crds/ and the chart's copy from the typed models.
-	$(PY) -m paceline_operator.api.schema crds charts/paceline/crds
-	$(PY) -m paceline_operator.api.reference docs/crd.md
+	$(PY) -m paceline_api.schema crds charts/paceline/crds
+	$(PY) -m paceline_api.reference docs/crd.md
 
 .PHONY: bench
 bench: install ## Measure the engine beside its peers on this machine.

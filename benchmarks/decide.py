@@ -15,18 +15,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
-from paceline_operator.telemetry import (  # noqa: E402 - the path comes first
+from paceline_testing.telemetry import a_request, a_step, a_telemetry  # noqa: E402 - as above
+from paceline_tuner.decide import decide  # noqa: E402 - as above
+from paceline_tuner.model import SLA, TuningSpec  # noqa: E402 - as above
+from paceline_tuner.pod_state import Memory  # noqa: E402 - as above
+from paceline_tuner.telemetry import (  # noqa: E402 - as above
     Load,
     RequestRecord,
     SketchSlice,
     Step,
     Telemetry,
 )
-from paceline_operator.tuning.decide import decide  # noqa: E402 - as above
-from paceline_operator.tuning.memory import Memory  # noqa: E402 - as above
-from paceline_operator.tuning.model import SLA, TuningSpec  # noqa: E402 - as above
-from paceline_operator.tuning.window import Window  # noqa: E402 - as above
-from paceline_testing.telemetry import a_request, a_step, a_telemetry  # noqa: E402 - as above
+from paceline_tuner.window import Window  # noqa: E402 - as above
 
 PERIOD_S = 5.0
 WINDOW_S = 60.0

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Sampling, Submit
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 from serving_workload import Figures, Run, Timeline, Workload, figures
 from transformers_peer import continuous_batching, padded_generate, transformers_model
 

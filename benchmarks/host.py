@@ -20,21 +20,21 @@ from unittest import mock
 
 import torch
 
-from paceline_engine.collector import QuietCollector
-from paceline_engine.engine import Engine
-from paceline_engine.graph_sizes import decode_sizes
-from paceline_engine.limits import Capacity, Limits
+from paceline_engine.attention.attention import AttentionBackend
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.graph_sizes import decode_sizes
+from paceline_engine.engine.engine import Engine
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.pacing import make_pacer
-from paceline_engine.running import device_tables
-from paceline_engine.running.attention import AttentionBackend
-from paceline_engine.running.device_tables import DeviceTables
-from paceline_engine.running.graphs import Replay
-from paceline_engine.running.row_book import RowBook
-from paceline_engine.running.runner import ModelRunner
+from paceline_engine.process.collector import QuietCollector
+from paceline_engine.runner import gpu_tables as device_tables
+from paceline_engine.runner.cuda_graphs import Replay
+from paceline_engine.runner.gpu_tables import DeviceTables
+from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.on_device import DeviceSampler
-from paceline_engine.scheduling.batch import Batch
-from paceline_engine.wire import ModelInfo, Sampling, Submit
+from paceline_wire import ModelInfo, Sampling, Submit
+from paceline_wire.limits import Capacity, Limits
 
 BLOCK_SIZE = 16
 PROMPT_TOKENS = 256

@@ -8,7 +8,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from paceline_engine.running.prefill.attention import (
+from paceline_engine.attention.prefill.attention import (
     Cache,
     Chunk,
     PrefillAttention,

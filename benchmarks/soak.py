@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from host import InstantRunner, an_info
-from paceline_engine.collector import QuietCollector
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Capacity, Limits
+from paceline_engine.engine.engine import Engine
 from paceline_engine.pacing import make_pacer
-from paceline_engine.wire import Sampling, Submit
+from paceline_engine.process.collector import QuietCollector
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Capacity, Limits
 
 RESULTS = Path(__file__).parent / "results" / "cpu"
 MAX_GROWTH = 0.02

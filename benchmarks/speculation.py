@@ -27,12 +27,12 @@ from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.drafting.proposer import Proposer
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.settings import Quantization, Settings
-from paceline_engine.wire import Sampling, Submit
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 from truncated_model import write_first_layers
 
 RESULTS = Path(__file__).parent / "results" / "cpu"

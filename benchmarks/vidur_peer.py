@@ -44,12 +44,12 @@ from vidur.execution_time_predictor.execution_time_predictor_registry import (
 from vidur.simulator import Simulator
 from vidur.types import ExecutionTimePredictorType
 
-from paceline_engine.limits import Limits
-from plants.hardware import BLOCK_SIZE, H100_8B, Hardware, Noise
-from plants.plant import Plant
-from plants.published import A100_8B_PROFILED
-from plants.requests import Requests
-from plants.steps import step_ms
+from paceline_sim.hardware import BLOCK_SIZE, H100_8B, Hardware, Noise
+from paceline_sim.plant import Plant
+from paceline_sim.published import A100_8B_PROFILED
+from paceline_sim.requests import Requests
+from paceline_sim.steps import step_ms
+from paceline_wire.limits import Limits
 from tune_report.arrivals import arrivals, constant
 from tune_report.mixes import CODE, CONVERSATION, Mix
 

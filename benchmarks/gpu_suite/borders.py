@@ -17,7 +17,7 @@ from typing import Any
 
 _WIRE = "msgspec"
 _ENVIRONMENT = ("pydantic", "pydantic_settings")
-_ENGINE = ("paceline_engine.wire", "paceline_engine.settings", "paceline_engine.engine")
+_ENGINE = ("paceline_wire", "paceline_engine.settings", "paceline_engine.engine.engine")
 """All that imports the two."""
 _IS_VALIDATOR = "_is_validator"
 

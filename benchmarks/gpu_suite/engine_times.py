@@ -17,8 +17,8 @@ from gpu_suite.mixed_step import IN_PIECES, mixed_times
 from gpu_suite.parts import tried
 from gpu_suite.record import Absent, Figure, Found
 from gpu_suite.requests import Asked, answers, engine_of, prompt, submit, uniform
-from paceline_engine.engine import Engine
-from paceline_engine.model.load import LoadedModel
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel
 
 _WARM_STEPS = 8
 

@@ -16,7 +16,7 @@ from gpu_suite.parts import tried
 from gpu_suite.prefill_times import PROMPTS, by_others, chunk_of
 from gpu_suite.record import Absent, Broken, Figure, Found
 from kernel_speed import error_limit, relative_error, tensors_of
-from paceline_engine.running.prefill.offers import offers
+from paceline_engine.attention.prefill.offers import offers
 
 MODELS = {
     "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),

@@ -7,7 +7,7 @@ from gpu_suite import names, shapes
 from gpu_suite.machine import Machine
 from gpu_suite.record import Figure
 from gpu_suite.requests import answers, engine_of, submit, uniform
-from paceline_engine.wire import SetLimits
+from paceline_wire import SetLimits
 
 MODEL = "qwen2.5-0.5b"
 _EVERY = 3

@@ -7,15 +7,15 @@ from statistics import median
 from gpu_suite import names
 from gpu_suite.machine import Machine
 from gpu_suite.record import Absent, Figure
-from paceline_engine.graph_sizes import padded_size, piece_sizes
-from paceline_engine.model.load import LoadedModel
+from paceline_engine.core.graph_sizes import padded_size, piece_sizes
+from paceline_engine.loading.load import LoadedModel
 from paceline_engine.pacing.cost_points import CostPoint
-from paceline_engine.running.cuda_graphs import CudaRecorder
-from paceline_engine.running.graphs import Recorder
-from paceline_engine.running.launcher import ModelLauncher
-from paceline_engine.running.piece_choice import measure
-from paceline_engine.running.piece_probe import PieceProbe
-from paceline_engine.running.profile import StepTimer
+from paceline_engine.profiling.piecewise_choice import measure
+from paceline_engine.profiling.piecewise_probe import PieceProbe
+from paceline_engine.profiling.profile import StepTimer
+from paceline_engine.runner.cuda_graphs import Recorder
+from paceline_engine.runner.graph_capture import CudaRecorder
+from paceline_engine.runner.launcher import ModelLauncher
 
 STEP = CostPoint(32, 1024, 256, prompt_tokens=256, prefill_context=256)
 _DRY_STEP = CostPoint(2, 20, 6, prompt_tokens=6, prefill_context=6)

@@ -14,7 +14,7 @@ from gpu_suite.machine import Machine
 from gpu_suite.parts import tried
 from gpu_suite.record import Figure, Found
 from gpu_suite.requests import Asked, answers, engine_of, prompt, submit
-from paceline_engine.model.load import load_model
+from paceline_engine.loading.load import load_model
 from paceline_engine.settings import Settings
 from paceline_testing.tiny_model import SIZES, Family, make_tiny_model
 

@@ -8,7 +8,7 @@ from gpu_suite import names
 from gpu_suite.machine import Machine
 from gpu_suite.parts import tried
 from gpu_suite.record import Absent, Broken, Found
-from paceline_engine.running.prefill.attention import (
+from paceline_engine.attention.prefill.attention import (
     Cache,
     Chunk,
     PagedPrefill,
@@ -16,9 +16,9 @@ from paceline_engine.running.prefill.attention import (
     RefusedError,
     Scores,
 )
-from paceline_engine.running.prefill.offers import Offers
-from paceline_engine.running.prefill.scratch import Scratch
-from paceline_engine.running.prefill.trial import fault_of, trial_steps
+from paceline_engine.attention.prefill.offers import Offers
+from paceline_engine.attention.prefill.scratch import Scratch
+from paceline_engine.attention.prefill.trial import fault_of, trial_steps
 
 PROMPTS = {"2k": (2048, 2048), "8k": (8192, 8192), "2k of 8k": (2048, 8192)}
 """Tokens, and those with what lies before them."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_suite.machine import Machine
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.wire import Sampling, Submit
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 TOKEN_BUDGET = 8192
 TEMPERATURE = 0.6

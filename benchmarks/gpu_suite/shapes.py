@@ -11,12 +11,12 @@ from torch import Tensor
 
 from gpu_suite.machine import Machine
 from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located
-from paceline_engine.model.config import ModelConfig
-from paceline_engine.model.families import from_hugging_face
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.loading.load import LoadedModel, load_checkpoint
 from paceline_engine.model.group import Group
-from paceline_engine.model.load import LoadedModel, load_checkpoint
 from paceline_engine.settings import Settings
 
 _SIZE_FIELDS = (

@@ -28,7 +28,7 @@ from gpu_suite.requests import (
     submit,
     uniform,
 )
-from paceline_engine.model.load import LoadedModel
+from paceline_engine.loading.load import LoadedModel
 
 VARIABLE = "VLLM_PYTHON"
 NOT_INSTALLED = "not installed on this machine"

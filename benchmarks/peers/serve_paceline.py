@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Iterable
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Sampling, Submit
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 from peers.closed_loop import serve, take_stdout
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline_engine.limits import Limits
-from paceline_operator.tuning.model import SLA, Admission, PodTarget, ServiceTarget, TuningSpec
-from paceline_operator.tuning.target import starting_target_ms
-from plants.hardware import Hardware
+from paceline_sim.hardware import Hardware
+from paceline_tuner.model import SLA, Admission, PodTarget, ServiceTarget, TuningSpec
+from paceline_tuner.target import starting_target_ms
+from paceline_wire.limits import Limits
 from sim_to_real.served import BATCH, BUDGET
 from sim_to_real.shape import step_ms_of
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from paceline_operator.telemetry import Step
-from paceline_operator.tuning.model import SLA
-from paceline_operator.tuning.sketch import Sketch
-from plants.hardware import Hardware
+from paceline_sim.hardware import Hardware
+from paceline_tuner.model import SLA
+from paceline_tuner.sketch import Sketch
+from paceline_tuner.telemetry import Step
 from sim_to_real.recording import Held, Recording
 from sim_to_real.shape import told_ms
 

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from paceline_operator.telemetry import CapacityValues, EngineInfo, Step
-from plants.hardware import MAX_STEP_TOKENS, Hardware, Noise, StepCosts
+from paceline_sim.hardware import MAX_STEP_TOKENS, Hardware, Noise, StepCosts
+from paceline_tuner.telemetry import CapacityValues, EngineInfo, Step
 
 Floats = npt.NDArray[np.float64]
 _KNOTS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)

@@ -5,17 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline_operator.traffic.corpus import help_topics
-from paceline_operator.traffic.workload import (
-    CHARS_PER_TOKEN,
-    Lengths,
-    PlannedRequest,
-    Workload,
-    plan,
-)
-from paceline_operator.tuning.model import SLA
-from plants.hardware import Hardware
-from plants.requests import Requests
+from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.workload import CHARS_PER_TOKEN, Lengths, PlannedRequest, Workload, plan
+from paceline_sim.hardware import Hardware
+from paceline_sim.requests import Requests
+from paceline_tuner.model import SLA
 from sim_to_real.shape import step_ms_of
 
 _CHAT = (Lengths(60, 0.6, 16, 240), Lengths(24, 0.5, 8, 64))

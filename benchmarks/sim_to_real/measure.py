@@ -8,9 +8,9 @@ from pathlib import Path
 
 import httpx
 
-from paceline_operator.pods import HttpPodClient
-from paceline_operator.traffic.workload import Lengths
-from paceline_operator.tuning.model import SLA
+from paceline_cli.pod_client import HttpxPodClient
+from paceline_cli.traffic.workload import Lengths
+from paceline_tuner.model import SLA
 from sim_to_real.course import MODES, Course, Mode, courses
 from sim_to_real.figures import Figures, figures
 from sim_to_real.fitted import Profile, ProfileError, profiled
@@ -97,7 +97,7 @@ async def record(options: Options, say: Say) -> Recorded:
     limits = httpx.Limits(max_connections=None)
     async with (
         served(options.folder) as live,
-        HttpPodClient(timeout_s=10.0) as pods,
+        HttpxPodClient(timeout_s=10.0) as pods,
         httpx.AsyncClient(base_url=live.place.url, limits=limits) as client,
     ):
         pod = RealPod(live, pods, client)

@@ -7,15 +7,15 @@ from random import Random
 
 import httpx
 
-from paceline_engine.limits import Limits
-from paceline_operator.local.live import LiveService
-from paceline_operator.pods import PodClient
-from paceline_operator.traffic.corpus import help_topics
-from paceline_operator.traffic.open_loop import drive
-from paceline_operator.traffic.record import Record
-from paceline_operator.traffic.workload import PlannedRequest, excerpt
-from paceline_operator.tuning.model import PodTarget
-from paceline_operator.tuning_loop import TuningLoop
+from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.record import Record
+from paceline_cli.traffic.workload import PlannedRequest, excerpt
+from paceline_cli.up.live import LiveService
+from paceline_tuner.loop import TuningLoop
+from paceline_tuner.model import PodTarget
+from paceline_tuner.pods import PodClient
+from paceline_wire.limits import Limits
 from sim_to_real.course import INTERVAL_S, Course
 from sim_to_real.fitted import LEAST_STEPS
 from sim_to_real.recording import Recording, Watched

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paceline_operator.pods import PodClient
-from paceline_operator.telemetry import (
+from paceline_tuner.model import PodTarget
+from paceline_tuner.pods import PodClient
+from paceline_tuner.telemetry import (
     EngineInfo,
     LimitsAnswer,
     ModelFit,
@@ -16,7 +17,6 @@ from paceline_operator.telemetry import (
     Step,
     Telemetry,
 )
-from paceline_operator.tuning.model import PodTarget
 
 
 class LostError(Exception):

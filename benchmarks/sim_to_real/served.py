@@ -8,10 +8,10 @@ from pathlib import Path
 
 import yaml
 
-from paceline_operator.local import state
-from paceline_operator.local.child import kept_running
-from paceline_operator.local.live import LiveService
-from paceline_operator.local.serving import follow_health, prepare, programs
+from paceline_cli import local_state as state
+from paceline_cli.up.child import kept_running
+from paceline_cli.up.live import LiveService
+from paceline_cli.up.serving import follow_health, prepare, programs
 
 BATCH, BUDGET, MODEL_LEN = 32, 1024, 2048
 """What the engine allocates."""

@@ -4,9 +4,9 @@ from dataclasses import astuple
 
 import numpy as np
 
-from paceline_operator.telemetry import Step
-from plants.hardware import Hardware
-from plants.steps import step_ms
+from paceline_sim.hardware import Hardware
+from paceline_sim.steps import step_ms
+from paceline_tuner.telemetry import Step
 
 
 def step_ms_of(

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline_engine.limits import Capacity
+from paceline_cli.traffic.workload import Lengths
 from paceline_engine.pacing import Pacer, make_pacer
-from paceline_engine.wire import StepRecord
-from paceline_operator.telemetry import Step
-from paceline_operator.traffic.workload import Lengths
-from paceline_operator.tuning.model import PodTarget
-from paceline_operator.tuning_loop import TuningLoop
-from plants.hardware import Disturbance, Hardware
-from plants.plant import Plant
-from plants.pod import SimPod
-from plants.requests import Requests
+from paceline_sim.hardware import Disturbance, Hardware
+from paceline_sim.plant import Plant
+from paceline_sim.pod import SimPod
+from paceline_sim.requests import Requests
+from paceline_tuner.loop import TuningLoop
+from paceline_tuner.model import PodTarget
+from paceline_tuner.telemetry import Step
+from paceline_wire import StepRecord
+from paceline_wire.limits import Capacity
 from sim_to_real.course import INTERVAL_S, Course
 from sim_to_real.loads import Load, as_requests
 from sim_to_real.recording import Recording, Watched

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline_engine.limits import Capacity
+from paceline_wire.limits import Capacity
 from tune_report.arms.arm import PERIOD_S
 from tune_report.episode import Moment, PodRun
 from tune_report.workloads import Workload

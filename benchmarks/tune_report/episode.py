@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from paceline_engine.limits import Capacity, Limits
-from paceline_operator.pods import PodClient
-from paceline_operator.telemetry import LimitsAnswer, Telemetry
-from paceline_operator.tuning.model import PodTarget
-from paceline_operator.tuning.target import starting_target_ms
-from plants.plant import Plant
-from plants.pod import SimPod
-from plants.requests import Requests
+from paceline_sim.plant import Plant
+from paceline_sim.pod import SimPod
+from paceline_sim.requests import Requests
+from paceline_tuner.model import PodTarget
+from paceline_tuner.pods import PodClient
+from paceline_tuner.target import starting_target_ms
+from paceline_tuner.telemetry import LimitsAnswer, Telemetry
+from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import PERIOD_S, Arm, Control, Verdict, WatchesDevice
 from tune_report.workloads import PodPart, Workload
 

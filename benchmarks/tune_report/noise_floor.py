@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from plants.hardware import Noise
-from plants.noise import noise_factors
+from paceline_sim.hardware import Noise
+from paceline_sim.noise import noise_factors
 
 _STEPS = 200_000
 _SEED = 11

@@ -48,7 +48,7 @@ _METHOD = """\
 * **Random search, Optuna**: the best of {trials} trials on a seed of its own, once per workload.
 * **Medians** are over {seeds} seed(s); brackets hold the 95 % interval of their bootstrap.
 * **A100 published**: its table of step times is a published measurement, not a model of tiles
-  (`benchmarks/plants/published.py`). How far a simulation is from the real engine stands in
+  (`sim/paceline_sim/published.py`). How far a simulation is from the real engine stands in
   [sim-to-real](sim-to-real.md); how near its queue is to another simulator's in
   [benchmarks/results](../benchmarks/results/tuning/vidur.md).
 * P-PAS sees the number of prompts of the step before. gradient2 and Vegas follow milliseconds per

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline_operator.traffic.traces import TraceError, read_trace
-from plants.requests import Requests
+from paceline_cli.traffic.traces import TraceError, read_trace
+from paceline_sim.requests import Requests
 
 MOONCAKE_BLOCK_TOKENS = 512
 Row = tuple[float, int, int, int]

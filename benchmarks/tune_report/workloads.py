@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline_operator.tuning.model import SLA
-from plants.hardware import Disturbance
-from plants.requests import Requests
+from paceline_sim.hardware import Disturbance
+from paceline_sim.requests import Requests
+from paceline_tuner.model import SLA
 from tune_report import traces
 from tune_report.arrivals import Rate, arrivals, constant, pieces, wave
 from tune_report.mixes import CACHED, CODE, HEAVY_TAIL, REASONING, Mix

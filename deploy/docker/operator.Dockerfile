@@ -17,6 +17,8 @@ FROM base AS project
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
+COPY cli cli
+COPY sim sim
 COPY sidecar sidecar
 COPY engine engine
 COPY kernels kernels

@@ -10,7 +10,7 @@ from typing import get_args
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.pacing import make_pacer
-from paceline_engine.process import LoadedModel, explain, serve
+from paceline_engine.process.process import LoadedModel, explain, serve
 from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.settings import Settings, read_settings
 
@@ -41,7 +41,7 @@ def _options() -> argparse.ArgumentParser:
 
 def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> LoadedModel:
     # Not imported at the top: torch takes seconds, and the socket answers meanwhile.
-    from paceline_engine.model.load import load_model  # noqa: PLC0415 - as above
+    from paceline_engine.loading.load import load_model  # noqa: PLC0415 - as above
 
     return load_model(settings, progress)
 

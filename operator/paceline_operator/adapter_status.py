@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from paceline_operator.api.adapter import Adapter
-from paceline_operator.api.status import AdapterStatus, Status
+from paceline_api.adapter import Adapter
+from paceline_api.status import AdapterStatus, Status
 from paceline_operator.observe import Observed
-from paceline_operator.tuning.model import PodAdapter, PodReport
+from paceline_tuner.model import PodAdapter, PodReport
 
 _MAX_MESSAGE: Final = 1024
 

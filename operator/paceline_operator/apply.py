@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator.api.inference_service import InferenceService
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest, secret_name
 from paceline_operator.cluster import Cluster
 from paceline_operator.errors import NameTakenError
 from paceline_operator.observe import ObjectId, Observed
 from paceline_operator.render.access import token_secret
 from paceline_operator.render.children import Children
-from paceline_operator.render.labels import Manifest, secret_name
 
 # Changed by others without a meaning for us, or by our own last write.
 _NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")

@@ -8,10 +8,10 @@ import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
+from paceline_api.labels import MANAGER, Manifest
 from paceline_operator import __version__
 from paceline_operator.errors import ClusterError, from_answer
 from paceline_operator.metrics import Metrics
-from paceline_operator.render.labels import MANAGER, Manifest
 
 _TIMEOUT_S: Final = 30.0
 _NOT_FOUND: Final = 404

@@ -4,9 +4,9 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Final
 
-from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
-from paceline_operator.api.status import AdapterStatus, Condition, ExperimentStatus
-from paceline_operator.render.labels import MANAGER, Manifest
+from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceService
+from paceline_api.labels import MANAGER, Manifest
+from paceline_api.status import AdapterStatus, Condition, ExperimentStatus
 
 # A condition that is True in trouble; for all others trouble is False.
 _ABNORMAL_WHEN_TRUE: Final = frozenset({"Stalled"})

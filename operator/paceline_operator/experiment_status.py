@@ -3,15 +3,9 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from paceline_operator.api.status import (
-    ArmCounts,
-    ArmRates,
-    ExperimentStatus,
-    HeldPolicy,
-    HeldRange,
-)
-from paceline_operator.api.units import timestamp
-from paceline_operator.tuning.model import ArmReport, ExperimentReport, Policy, Range
+from paceline_api.status import ArmCounts, ArmRates, ExperimentStatus, HeldPolicy, HeldRange
+from paceline_api.units import timestamp
+from paceline_tuner.model import ArmReport, ExperimentReport, Policy, Range
 
 _MAX_PODS: Final = 100
 _MAX_REASON: Final = 1024

@@ -9,9 +9,9 @@ from typing import Any
 
 import kopf
 
-from paceline_operator.api.inference_service import GROUP, PLURAL, VERSION
+from paceline_api.inference_service import GROUP, PLURAL, VERSION
+from paceline_api.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
 from paceline_operator.operation import Operation
-from paceline_operator.render.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
 
 _OURS: Mapping[str, Any] = {MANAGED_BY: MANAGER, SERVICE_LABEL: kopf.PRESENT}
 _CHILDREN = (

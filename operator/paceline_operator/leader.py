@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from paceline_api.labels import Manifest
 from paceline_operator.cluster import Cluster
 from paceline_operator.errors import ClusterError, ConflictError, NotLeadingError
-from paceline_operator.render.labels import Manifest
 
 LEASE_S: Final = 15
 RENEW_DEADLINE_S: Final = 10.0

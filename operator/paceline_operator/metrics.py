@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from paceline_operator import __version__
-from paceline_operator.tuning.compared import Compared
-from paceline_operator.tuning.model import ServiceReport
+from paceline_tuner.compared import Compared
+from paceline_tuner.model import ServiceReport
 
 _PREFIX = "paceline_operator"
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from paceline_operator.api.inference_service import InferenceService
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest
 from paceline_operator.pod_view import PodView, read_pod
-from paceline_operator.render.labels import Manifest
-from paceline_operator.tuning.model import ServiceReport
+from paceline_tuner.model import ServiceReport
 
 ObjectId = tuple[str, str]
 """Kind and name, within the service's namespace."""

@@ -13,18 +13,18 @@ from paceline_operator.apply import Applier
 from paceline_operator.cluster import KubernetesCluster, connect
 from paceline_operator.errors import NotLeadingError, OperatorError
 from paceline_operator.leader import Leader
-from paceline_operator.memory_map import ConfigMapStore
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched
-from paceline_operator.pods import HttpPodClient
+from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
-from paceline_operator.tuning_loop import TuningLoop
+from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.workqueue import WorkQueue
+from paceline_tuner.loop import TuningLoop
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Operation:
     watched: Watched | None = None
     probe: WatchProbe | None = None
     _api: ApiClient | None = None
-    _pods: HttpPodClient | None = None
+    _pods: AiohttpPodClient | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
@@ -77,7 +77,7 @@ class Operation:
         reporter = Reporter(
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
         )
-        self._pods = HttpPodClient()
+        self._pods = AiohttpPodClient()
         memory = ConfigMapStore(cluster, settings.namespace, leader.check)
         self.tuning = tuning = TuningLoop(self._pods, time.time, memory)
         self.rounds = rounds = Rounds(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline_operator.render.labels import TEMPLATE_HASH
+from paceline_api.labels import TEMPLATE_HASH
 
 _NO_STATE: Mapping[str, Any] = {}
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from paceline_operator.api.inference_service import InferenceService
+from paceline_api.inference_service import InferenceService
 from paceline_operator.apply import Applier
-from paceline_operator.decide.conditions import judge
-from paceline_operator.decide.plan import Plan, plan
+from paceline_operator.conditions.derive import judge
+from paceline_operator.conditions.plan import Plan, plan
 from paceline_operator.errors import NameTakenError, RefusedError, TerminatingError
 from paceline_operator.observe import Observed, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
 from paceline_operator.state import status_of
-from paceline_operator.tuning.model import ServiceReport
+from paceline_tuner.model import ServiceReport
 
 _log = logging.getLogger(__name__)
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceService
+from paceline_api.labels import Manifest
+from paceline_api.status import Condition, ExperimentStatus, Status
+from paceline_api.units import timestamp
 from paceline_operator.adapter_status import refused
-from paceline_operator.api.inference_service import GROUP, KIND, VERSION, InferenceService
-from paceline_operator.api.status import Condition, ExperimentStatus, Status
-from paceline_operator.api.units import timestamp
 from paceline_operator.cluster import Cluster
-from paceline_operator.decide.judgement import Judgement
+from paceline_operator.conditions.judgement import Judgement
 from paceline_operator.errors import ClusterError
 from paceline_operator.events import adapter_event, event, is_worth_telling, verdict_event
 from paceline_operator.metrics import Metrics
-from paceline_operator.render.labels import Manifest
 
 # Fields that hold measurements: a change of them alone is written at most every 30 s.
 _NUMBERS: Final = ("sla", "tuning")

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.api.tuning_spec import hot
+from paceline_api.inference_service import InferenceService
+from paceline_api.tuning_spec import hot
 from paceline_operator.experiment_status import told
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
 from paceline_operator.pod_view import PodView
-from paceline_operator.tuning.model import PodTarget, ServiceReport, ServiceTarget
+from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget
 
 _ADMIN_PORT = 8001
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
+from paceline_api.labels import selector
+from paceline_api.status import EngineStatus, Status
 from paceline_operator.adapter_status import adapter_statuses
-from paceline_operator.api.status import EngineStatus, Status
-from paceline_operator.decide.judgement import Judgement
-from paceline_operator.decide.plan import Plan
-from paceline_operator.decide.readiness import count_replicas
-from paceline_operator.measured import sla_status, tuning_status
+from paceline_operator.conditions.judgement import Judgement
+from paceline_operator.conditions.plan import Plan
+from paceline_operator.conditions.readiness import count_replicas
+from paceline_operator.measured_status import sla_status, tuning_status
 from paceline_operator.observe import Observed
-from paceline_operator.render.labels import selector
 from paceline_operator.render.service import url
 from paceline_operator.report import conditions
 

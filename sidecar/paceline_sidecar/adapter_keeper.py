@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from paceline_engine.wire import LoadAdapter, Telemetry
 from paceline_sidecar.adapter_plan import AdapterState, Paths, Refusal, due_at, next_change, states
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
+from paceline_wire import LoadAdapter, Telemetry
 
 
 class AdapterKeeper:

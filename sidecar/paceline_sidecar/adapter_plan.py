@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from paceline_engine.wire import LoadAdapter, UnloadAdapter
+from paceline_wire import LoadAdapter, UnloadAdapter
 
 _FIRST_RETRY_S: Final = 5.0
 _LONGEST_RETRY_S: Final = 300.0

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from paceline_engine.wire import (
+from paceline_sidecar.errors import SidecarError
+from paceline_wire import (
     AdaptersState,
     LimitsState,
     LoadAdapter,
@@ -16,7 +17,6 @@ from paceline_engine.wire import (
     Telemetry,
     UnloadAdapter,
 )
-from paceline_sidecar.errors import SidecarError
 
 Phase = Literal["absent", "loading", "failed", "ready", "stalled"]
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import UnsetType
 
-from paceline_engine.wire import LimitsState, SetLimits
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.runtime_answers import LimitsAnswer, limits_answer
 from paceline_sidecar.runtime_patch import ConfigPatch, LimitsPatch, coefficients_of, merged
 from paceline_sidecar.service import Service
+from paceline_wire import LimitsState, SetLimits
 
 Number = TypeVar("Number", int, float)
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from paceline_engine.limits import Lane
 from paceline_sidecar.errors import Refused, TimedOut
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.service import Service
+from paceline_wire.limits import Lane
 
 
 def timeout_s(asked_s: float | None, config: HotConfig) -> float:

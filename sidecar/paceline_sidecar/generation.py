@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline_engine.limits import Lane
-from paceline_engine.wire import Likelihood, Output, Submit
 from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord
@@ -12,6 +10,8 @@ from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.text.detokenizer import Detokenizer
 from paceline_sidecar.text.stop import StopMatcher
 from paceline_sidecar.text.token_text import TokenText
+from paceline_wire import Likelihood, Output, Submit
+from paceline_wire.limits import Lane
 
 FinishReason = Literal["stop", "length"]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline_engine.limits import Lane
+from paceline_wire.limits import Lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,6 @@ from functools import partial
 
 import msgspec
 
-from paceline_engine.limits import Lane
-from paceline_engine.wire import Grammar, Sampling, Submit
 from paceline_sidecar import deadlines
 from paceline_sidecar.admission.gate import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
@@ -17,6 +15,8 @@ from paceline_sidecar.generation import Generation, Shape
 from paceline_sidecar.service import Service, Serving
 from paceline_sidecar.telemetry.record import RequestRecord
 from paceline_sidecar.text.codec import Codec
+from paceline_wire import Grammar, Sampling, Submit
+from paceline_wire.limits import Lane
 
 
 @dataclass(frozen=True, slots=True)

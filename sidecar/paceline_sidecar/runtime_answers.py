@@ -4,8 +4,11 @@ from typing import Literal
 
 import msgspec
 
-from paceline_engine.limits import Lane
-from paceline_engine.wire import (
+from paceline_sidecar.adapter_plan import AdapterState
+from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
+from paceline_sidecar.telemetry.record import Outcome, RequestRecord
+from paceline_sidecar.telemetry.sketch import ALPHA, Slice
+from paceline_wire import (
     CapacityInfo,
     EngineLoad,
     LimitsState,
@@ -15,10 +18,7 @@ from paceline_engine.wire import (
     StepProfile,
     StepRecord,
 )
-from paceline_sidecar.adapter_plan import AdapterState
-from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
-from paceline_sidecar.telemetry.record import Outcome, RequestRecord
-from paceline_sidecar.telemetry.sketch import ALPHA, Slice
+from paceline_wire.limits import Lane
 
 # --- GET /runtime/limits -------------------------------------------------------------------------
 

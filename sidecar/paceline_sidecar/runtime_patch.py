@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from paceline_engine.wire import Coefficients
 from paceline_sidecar.hot_config import HotConfig, Sla
+from paceline_wire import Coefficients
 
 _LARGEST = 2**31 - 1
 

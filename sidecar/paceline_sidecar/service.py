@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_engine.wire import ModelInfo, Telemetry
 from paceline_sidecar.adapter_keeper import AdapterKeeper
 from paceline_sidecar.admission.gate import Gate
 from paceline_sidecar.backend import Backend, EngineView
@@ -17,6 +16,7 @@ from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.text.tool_calls import ToolStyle
+from paceline_wire import ModelInfo, Telemetry
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from paceline_engine.wire import Pooling
+from paceline_wire import Pooling
 
 # sockaddr_un.sun_path holds 108 bytes, the last one is zero.
 _LONGEST_SOCKET_PATH = 107

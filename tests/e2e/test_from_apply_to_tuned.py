@@ -15,7 +15,7 @@ import yaml
 from openai import OpenAI
 
 from local_cluster.cluster import Cluster, kubectl_command
-from paceline_operator.traffic.workload import Lengths, Workload
+from paceline_cli.traffic.workload import Lengths, Workload
 from paceline_testing.background_load import background_load
 from paceline_testing.quickstart import GITOPS, QUICKSTART, Quickstart, condition
 from paceline_testing.waiting import wait_until
@@ -150,7 +150,7 @@ def test_diagnose_asks_a_pod_through_the_users_own_kubectl(quickstart: Quickstar
     """Port and token with the rights of the kubeconfig; nothing is exposed for it."""
     cluster = quickstart.cluster
     tools = os.pathsep.join([str(Path(kubectl_command()).parent), os.environ["PATH"]])
-    paceline = "from paceline_operator.local.cli import main; main()"
+    paceline = "from paceline_cli.__main__ import main; main()"
     wanted = ["--seconds=900", "--format=json", f"--kubeconfig={cluster.kubeconfig}"]
 
     done = subprocess.run(

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
 from paceline_engine.sampling.sampler import Sampler
-from paceline_engine.wire import Sampling
+from paceline_wire import Sampling
 
 VOCAB = 60
 EOS = 7

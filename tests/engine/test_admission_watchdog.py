@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from paceline_engine.limits import Limits
 from paceline_engine.scheduling.watchdog import (
     LEAST_STEPS,
     LONGEST_S,
@@ -14,6 +13,7 @@ from paceline_engine.scheduling.watchdog import (
     Queue,
 )
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
+from paceline_wire.limits import Limits
 
 STUCK = Queue(
     waiting=1,

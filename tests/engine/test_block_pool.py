@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.kv_cache.block import BlockHash
+from paceline_engine.core.block import BlockHash
 from paceline_engine.kv_cache.pool import BlockPool
 
 

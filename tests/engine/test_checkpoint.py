@@ -19,7 +19,7 @@ from paceline_engine.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from paceline_engine.model.load import load_model
+from paceline_engine.loading.load import load_model
 from paceline_engine.settings import Settings
 from paceline_testing.tiny_model import make_tiny_model
 

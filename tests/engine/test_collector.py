@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline_engine.collector import QuietCollector
+from paceline_engine.process.collector import QuietCollector
 
 
 @pytest.fixture

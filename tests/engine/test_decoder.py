@@ -7,30 +7,30 @@ from typing import Any
 import pytest
 import torch
 
+from paceline_engine.attention.attention import AttentionBackend
+from paceline_engine.attention.cpu_attention import CpuAttention
+from paceline_engine.attention.cpu_backend import cpu_attention
+from paceline_engine.attention.kernel_attention import KernelAttention
+from paceline_engine.attention.native_attention import NativeAttention
+from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.prefill.sdpa import SdpaPrefill
 from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
 from paceline_engine.kv_cache.tensors import allocate
+from paceline_engine.loading.weights import build_decoder
 from paceline_engine.model.decoder import Ops
 from paceline_engine.model.layers.linear import PackedLinear, PlainLinear, TransposedLinear
 from paceline_engine.model.layers.rotary import rotations
-from paceline_engine.model.weights import build_decoder
-from paceline_engine.request import Request
-from paceline_engine.running.attention import AttentionBackend
-from paceline_engine.running.cpu_attention import CpuAttention
-from paceline_engine.running.cpu_backend import cpu_attention
-from paceline_engine.running.device_tables import DeviceTables
-from paceline_engine.running.host_tables import HostTables
-from paceline_engine.running.kernel_attention import KernelAttention
-from paceline_engine.running.native_attention import NativeAttention
-from paceline_engine.running.ops import CpuOps, KernelOps
-from paceline_engine.running.prefill.choice import PrefillChoice
-from paceline_engine.running.prefill.sdpa import SdpaPrefill
-from paceline_engine.running.row_book import RowBook
-from paceline_engine.running.runner import ModelRunner
+from paceline_engine.model.ops import CpuOps, KernelOps
+from paceline_engine.runner.cpu_tables import HostTables
+from paceline_engine.runner.gpu_tables import DeviceTables
+from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
-from paceline_engine.scheduling.batch import Batch, Slice
-from paceline_engine.wire import Sampling
 from paceline_kernels.cpu import LANES, NativeOps, native_ops
 from paceline_testing.tiny_model import Family, make_tiny_model
+from paceline_wire import Sampling
 
 BLOCK_SIZE = 4
 NUM_ROWS = 4

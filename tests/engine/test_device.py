@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline_engine.core.model_config import ModelConfig, Rope
 from paceline_engine.errors import BadSettings, DoesNotFit, UnsupportedDevice, UnsupportedModel
-from paceline_engine.model import load
-from paceline_engine.model.config import ModelConfig, Rope
-from paceline_engine.model.device import Gpu, Machine, choose_device, look, require_kernels_cover
+from paceline_engine.loading import load
+from paceline_engine.loading.device import Gpu, Machine, choose_device, look, require_kernels_cover
 from paceline_engine.settings import Settings
 from paceline_testing.tiny_model import make_tiny_model
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
 from paceline_engine.sampling.masks import MaskMaker
 from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
-from paceline_engine.wire import Sampling
 from paceline_testing.draws import AskingSampler, parameters_of
+from paceline_wire import Sampling
 
 VOCAB = 400
 EOS = 7

@@ -2,12 +2,12 @@
 
 import pytest
 
+from paceline_engine.core.batch import Batch
+from paceline_engine.engine.stats import _lengths
 from paceline_engine.errors import RequestError
-from paceline_engine.limits import Limits
-from paceline_engine.scheduling.batch import Batch
-from paceline_engine.stats import _lengths
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 
 def test_the_same_requests_get_the_same_answers_under_any_limits() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_model import Family, make_tiny_model
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 NEW_TOKENS = 12
 # Longer than every window below, shorter than a block, and in between.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paceline_engine.errors import DownloadFailed
-from paceline_engine.fetching import Fetched, Fetching, download
-from paceline_engine.wire import LoadAdapter
+from paceline_engine.process.fetching import Fetched, Fetching, download
+from paceline_wire import LoadAdapter
 
 _WITHIN_S = 30.0
 _LAW = "hf://org/law@abc"

@@ -7,22 +7,22 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.attention.cpu_attention import CpuAttention
+from paceline_engine.attention.kernel_attention import KernelAttention
+from paceline_engine.attention.native_attention import NativeAttention
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.request import Request
-from paceline_engine.running.cpu_attention import CpuAttention
-from paceline_engine.running.host_tables import HostTables
-from paceline_engine.running.kernel_attention import KernelAttention
-from paceline_engine.running.native_attention import NativeAttention
-from paceline_engine.running.row_book import RowBook
-from paceline_engine.running.runner import ModelRunner
-from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.runner.cpu_tables import HostTables
+from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import KvCacheDtype, Settings
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_model import Family, make_tiny_model
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 PROMPTS: list[str] = json.loads((Path(__file__).parent / "data/parity_prompts.json").read_text())
 LENGTHS = (3, 40, 17, 25)

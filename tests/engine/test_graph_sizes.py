@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.graph_sizes import decode_sizes, padded_size, piece_sizes
+from paceline_engine.core.graph_sizes import decode_sizes, padded_size, piece_sizes
 
 CAPACITIES = st.integers(1, 5000)
 

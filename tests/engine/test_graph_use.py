@@ -2,10 +2,10 @@
 
 import pytest
 
-from paceline_engine.graph_use import GraphUse, why_eager
-from paceline_engine.request import Request
-from paceline_engine.scheduling.batch import Batch, Slice
-from paceline_engine.wire import Sampling, WhyEager
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
+from paceline_engine.runner.graph_use import GraphUse, why_eager
+from paceline_wire import Sampling, WhyEager
 
 
 def a_request(*, adapter_slot: int | None = None) -> Request:

@@ -12,25 +12,25 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.constraint import Words
-from paceline_engine.engine import Engine
-from paceline_engine.graph_sizes import decode_sizes
-from paceline_engine.limits import Capacity, Limits
+from paceline_engine.attention.kernel_attention import KernelAttention
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.graph_sizes import decode_sizes
+from paceline_engine.core.request import Request
+from paceline_engine.engine.engine import Engine
+from paceline_engine.grammar.constraint import Words
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.request import Request
-from paceline_engine.running.device_tables import DeviceTables
-from paceline_engine.running.kernel_attention import KernelAttention
-from paceline_engine.running.launcher import ModelLauncher
-from paceline_engine.running.runner import ModelRunner
+from paceline_engine.runner.gpu_tables import DeviceTables
+from paceline_engine.runner.launcher import ModelLauncher
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.masks import MaskMaker
 from paceline_engine.sampling.on_device import DeviceSampler
-from paceline_engine.scheduling.batch import Batch, Slice
-from paceline_engine.wire import Sampling, SetLimits, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.graphed import kernel_runner
 from paceline_testing.op_tape import TapeRecorder
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Sampling, SetLimits, Submit
+from paceline_wire.limits import Capacity, Limits
 
 CAPACITY = a_capacity(max_batch_size=8, max_token_budget=48, num_blocks=60, max_model_len=64)
 """Recorded are 1, 2, 3, 4, 6 and 8: five rows and seven are padded."""
@@ -404,7 +404,7 @@ def test_a_tape_tells_of_a_wait() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_cuda_records_and_replays() -> None:
     """Two recordings in one pool, on tensors that were filled after."""
-    from paceline_engine.running.cuda_graphs import CudaRecorder  # noqa: PLC0415 - of a GPU alone
+    from paceline_engine.runner.graph_capture import CudaRecorder  # noqa: PLC0415 - of a GPU alone
 
     device = torch.device("cuda")
     given, result = (torch.zeros(4, device=device) for _ in range(2))

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.model.config import ModelConfig
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.loading.weights import Wrap, as_it_is, build_decoder
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
 from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.handover import Gates, gated_mlp, normed, takes_codes
 from paceline_engine.model.layers.linear import Linear, PlainLinear
 from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear, quantize
+from paceline_engine.model.ops import KernelOps
 from paceline_engine.model.sharding import SummedLinear
-from paceline_engine.model.weights import Wrap, as_it_is, build_decoder
-from paceline_engine.running.ops import KernelOps
 from paceline_engine.settings import Quantization
 from paceline_kernels import add_rms_norm, gelu_tanh_mul, silu_mul
 from paceline_testing.tiny_model import Family, make_tiny_model

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from paceline_engine.model.identity import cost_features, cpu_name, device_name
+from paceline_engine.loading.identity import cost_features, cpu_name, device_name
 from paceline_engine.pacing.prior import prior_for
 from paceline_engine.settings import Settings
 from paceline_testing.engines import a_model_info

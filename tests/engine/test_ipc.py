@@ -9,9 +9,10 @@ import pytest
 import zmq
 
 from paceline_engine.errors import BadSettings
-from paceline_engine.ipc import Link, LinkBroken, PeerLost
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.wire import (
+from paceline_engine.process.ipc import Link, LinkBroken, PeerLost
+from paceline_testing.engines import EngineUnderTest, a_submit
+from paceline_wire import (
     Abort,
     FromEngine,
     Hello,
@@ -21,7 +22,6 @@ from paceline_engine.wire import (
     decode_from_engine,
     encode,
 )
-from paceline_testing.engines import EngineUnderTest, a_submit
 
 DEADLINE_MS = 60_000
 

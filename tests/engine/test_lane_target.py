@@ -1,10 +1,10 @@
 """What a step may take, by the lanes that decode in it."""
 
-from paceline_engine.limits import Limits
 from paceline_engine.pacing.pacer import NoPacer, StepShape
 from paceline_engine.scheduling.lane_target import for_lanes
-from paceline_engine.wire import SetLimits
 from paceline_testing.engines import EngineUnderTest, a_submit
+from paceline_wire import SetLimits
+from paceline_wire.limits import Limits
 
 PLAIN = Limits(8, 64, step_target_ms=40.0)
 

@@ -1,9 +1,9 @@
 """An interactive arrival takes row and blocks from batch requests that hold more than a share."""
 
-from paceline_engine.limits import Limits
 from paceline_engine.scheduling.policy import MAX_PREEMPTIONS
-from paceline_engine.wire import SetLimits, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
+from paceline_wire import SetLimits, Submit
+from paceline_wire.limits import Limits
 
 
 def a_prompt(length: int, first: int = 0) -> list[int]:

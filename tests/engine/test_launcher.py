@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
+from paceline_engine.engine.engine import Engine
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.running.host_tokens import HostTokens
-from paceline_engine.running.launcher import ModelLauncher
+from paceline_engine.runner.host_tokens import HostTokens
+from paceline_engine.runner.launcher import ModelLauncher
 from paceline_engine.sampling.chosen import Chosen
 from paceline_engine.sampling.sampler import Sampler
-from paceline_engine.wire import Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.draws import AskingSampler
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
+from paceline_wire import Output, Sampling, Submit
+from paceline_wire.limits import Limits
 
 PROMPTS = [[5 + 7 * i % 250 for i in range(41)], [9, 8, 7], [11], list(range(20, 43))]
 SAMPLINGS = [

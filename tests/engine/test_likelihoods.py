@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
+from paceline_wire import Sampling, Submit
 
 PROMPTS = {"long": [5 + 7 * i % 250 for i in range(41)], "short": [9, 8, 7], "one": [11]}
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from paceline_engine.control import LimitsControl
-from paceline_engine.limits import Limits
+from paceline_engine.engine.control import LimitsControl
 from paceline_engine.pacing import NoPacer, make_pacer
-from paceline_engine.wire import Coefficients, LimitsState, SetLimits
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit
+from paceline_wire import Coefficients, LimitsState, SetLimits
+from paceline_wire.limits import Limits
 
 
 def a_control(limits: Limits | None = None) -> LimitsControl:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from paceline_engine.loading_log import LoadingLog
+from paceline_engine.process.loading_log import LoadingLog
 
 
 class Terminal(io.StringIO):

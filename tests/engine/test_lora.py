@@ -11,22 +11,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Quantization, Settings
-from paceline_engine.wire import (
-    AdaptersState,
-    LoadAdapter,
-    Output,
-    Sampling,
-    Submit,
-    UnloadAdapter,
-)
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import AdaptersState, LoadAdapter, Output, Sampling, Submit, UnloadAdapter
+from paceline_wire.limits import Limits
 
 NEW_TOKENS = 10
 GREEDY = Sampling(max_tokens=NEW_TOKENS, temperature=0.0, ignore_eos=True)

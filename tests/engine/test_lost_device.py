@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
+from paceline_engine.engine.engine import Engine
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.running.host_tokens import HostTokens
-from paceline_engine.running.launcher import ModelLauncher
-from paceline_engine.running.runner import ModelRunner
-from paceline_engine.running.staging import Staging
-from paceline_engine.wire import Sampling, Submit
+from paceline_engine.runner.host_tokens import HostTokens
+from paceline_engine.runner.launcher import ModelLauncher
+from paceline_engine.runner.model_runner import ModelRunner
+from paceline_engine.runner.staging import Staging
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.graphed import kernel_runner
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 CAPACITY = a_capacity(max_batch_size=4, max_token_budget=32, num_blocks=20, max_model_len=64)
 LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.constraint import Words
-from paceline_engine.engine import Engine
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.flight import Next
+from paceline_engine.engine.engine import Engine
 from paceline_engine.errors import RequestError
-from paceline_engine.limits import Lane, Limits
+from paceline_engine.grammar.constraint import Words
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.runner import Next
-from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.waiting import LANES
-from paceline_engine.wire import Sampling, SetLimits, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeFlight, FakeLauncher, FakeRunner
+from paceline_wire import Sampling, SetLimits, Submit
+from paceline_wire.limits import Lane, Limits
 
 
 def overlapping(limits: Limits | None = None, *, num_blocks: int = 64) -> EngineUnderTest:

@@ -13,13 +13,13 @@ from tokenizers import Tokenizer
 
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 pytestmark = pytest.mark.model
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.limits import Capacity
+from paceline_engine.core.batch import Batch
 from paceline_engine.pacing.cost_points import CostPoint
-from paceline_engine.running.piece_choice import Times, choose, measure, worth_it
-from paceline_engine.running.piece_probe import PieceProbe, mixed_step
-from paceline_engine.running.profile import StepTimer, scratch_batch
-from paceline_engine.scheduling.batch import Batch
+from paceline_engine.profiling.piecewise_choice import Times, choose, measure, worth_it
+from paceline_engine.profiling.piecewise_probe import PieceProbe, mixed_step
+from paceline_engine.profiling.profile import StepTimer, scratch_batch
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity
+from paceline_wire.limits import Capacity
 
 
 @dataclass

@@ -10,26 +10,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline_engine.attention.kernel_attention import KernelAttention
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.graph_sizes import decode_sizes
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask, Proposal
-from paceline_engine.engine import Engine
-from paceline_engine.graph_sizes import decode_sizes
-from paceline_engine.limits import Limits
+from paceline_engine.engine.engine import Engine
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.request import Request
-from paceline_engine.running.graphs import Recorder
-from paceline_engine.running.kernel_attention import KernelAttention
-from paceline_engine.running.launcher import ModelLauncher
-from paceline_engine.running.pieces import RecordedPieces
-from paceline_engine.running.runner import ModelRunner
-from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.runner.cuda_graphs import Recorder
+from paceline_engine.runner.launcher import ModelLauncher
+from paceline_engine.runner.model_runner import ModelRunner
+from paceline_engine.runner.piecewise_graphs import RecordedPieces
 from paceline_engine.settings import Quantization
-from paceline_engine.wire import Sampling, SetLimits, Submit
 from paceline_testing.again import Again
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.graphed import kernel_runner
 from paceline_testing.op_tape import TapeRecorder
 from paceline_testing.tiny_model import Family, make_tiny_model
+from paceline_wire import Sampling, SetLimits, Submit
+from paceline_wire.limits import Limits
 
 CAPACITY = a_capacity(max_batch_size=4, max_token_budget=40, num_blocks=60, max_model_len=64)
 SIZES = (4, 16)
@@ -378,7 +378,7 @@ def test_a_replay_reads_this_steps_tokens(eager: ModelRunner) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_cuda_replays_pieces_of_every_size(tmp_path: Path) -> None:
     """States, keys and values as op by op: recorded in one pool, replayed in any order."""
-    from paceline_engine.running.cuda_graphs import CudaRecorder  # noqa: PLC0415 - of a GPU alone
+    from paceline_engine.runner.graph_capture import CudaRecorder  # noqa: PLC0415 - of a GPU alone
 
     device = torch.device("cuda")
     make_tiny_model(tmp_path, "qwen3", head_dim=32)

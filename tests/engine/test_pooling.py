@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from paceline_engine.wire import Output, Sampling, Submit
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
+from paceline_wire import Output, Sampling, Submit
 
 PROMPTS = {"long": [5 + 7 * i % 250 for i in range(41)], "short": [9, 8, 7], "one": [11]}
 

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.kv_cache.host_blocks import HostBlocks
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.running.host_blocks import HostBlocks
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 LENGTHS = (5, 17, 32, 40)
 NEW_TOKENS = 20

@@ -1,6 +1,6 @@
 """What one prompt can share with those before it."""
 
-from paceline_engine.kv_cache.block import BlockHash
+from paceline_engine.core.block import BlockHash
 from paceline_engine.kv_cache.prefix import extend_hashes
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from paceline_engine.wire import (
+from paceline_testing.fake_engine import FAKE_MODEL
+from paceline_testing.fake_runner import continuation
+from paceline_wire import (
     Abort,
     Failed,
     FromEngine,
@@ -30,8 +32,6 @@ from paceline_engine.wire import (
     decode_from_engine,
     encode,
 )
-from paceline_testing.fake_engine import FAKE_MODEL
-from paceline_testing.fake_runner import continuation
 
 TESTS = Path(__file__).parents[1]
 DEADLINE_S = 60.0

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.limits import Capacity
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.flight import Flight, Next, OnDemand
+from paceline_engine.engine.stats import work_of
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
 from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.profiling import begin_with_profile
-from paceline_engine.runner import Flight, Next, OnDemand
-from paceline_engine.running.profile import StepTimer, profile, scratch_batch
-from paceline_engine.scheduling.batch import Batch
-from paceline_engine.stats import work_of
-from paceline_engine.wire import Sampling
+from paceline_engine.profiling.profile import StepTimer, profile, scratch_batch
+from paceline_engine.profiling.start import begin_with_profile
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_135m_info, a_capacity
 from paceline_testing.tiny_engine import TinyEngine
+from paceline_wire import Sampling
+from paceline_wire.limits import Capacity
 
 CAPACITY = a_capacity(max_batch_size=64, max_token_budget=512, num_blocks=512, max_model_len=256)
 Cost = Callable[[int, int, int], float]

@@ -9,8 +9,11 @@ import torch
 from tokenizers import Tokenizer
 
 from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
 from paceline_engine.errors import DoesNotFit
-from paceline_engine.model import memory
+from paceline_engine.loading import memory
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.gated_linear import GatedLinear, NativeGatedLinear
 from paceline_engine.model.layers.handover import Mlp
@@ -23,13 +26,10 @@ from paceline_engine.model.layers.quantized_linear import (
     quantize,
     quantized_linear,
 )
-from paceline_engine.model.load import LoadedModel, load_model
-from paceline_engine.request import Request
-from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.settings import Quantization, Settings
-from paceline_engine.wire import Sampling
 from paceline_kernels.fp8_rows import reference_quantize_rows
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Sampling
 
 BYTES: tuple[Quantization, ...] = ("int8", "fp8")
 

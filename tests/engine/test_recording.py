@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.model.memory import peak_step_bytes, piece_bytes
-from paceline_engine.model.recording import is_recorded, record, recorded_bytes
-from paceline_engine.running.runner import ModelRunner
+from paceline_engine.loading.memory import peak_step_bytes, piece_bytes
+from paceline_engine.loading.recording import is_recorded, record, recorded_bytes
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings
 from paceline_testing.again import Again
 from paceline_testing.engines import a_capacity

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
+from paceline_engine.core.sampling_tensors import row_numbers
+from paceline_engine.core.step_inputs import AT_ITS_ROW, RowWrites
 from paceline_engine.errors import RequestError
-from paceline_engine.request import Request
-from paceline_engine.running.device_tables import DeviceTables
-from paceline_engine.running.inputs import AT_ITS_ROW, RowWrites
-from paceline_engine.running.row_book import RowBook
-from paceline_engine.running.staging import Staging
-from paceline_engine.sampling.parameters import row_numbers
-from paceline_engine.scheduling.batch import Batch, Slice
-from paceline_engine.wire import Sampling
+from paceline_engine.runner.gpu_tables import DeviceTables
+from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.staging import Staging
 from paceline_kernels.input_prep import DRAW_COLUMNS
 from paceline_testing.draws import parameters_of
+from paceline_wire import Sampling
 
 CPU = torch.device("cpu")
 
@@ -232,7 +232,7 @@ def test_writes_that_are_too_many_go_in_several_copies() -> None:
 
 def test_large_writes_reach_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """In whichever copy they went."""
-    monkeypatch.setattr("paceline_engine.running.device_tables._WRITES_ROOM", 7)
+    monkeypatch.setattr("paceline_engine.runner.gpu_tables._WRITES_ROOM", 7)
     book, tables = a_book(), DeviceTables(4, 8, 4, num_tokens=40, device=CPU)
     first, second = a_request(2, [1] * 20, [9, 8, 7, 6, 5]), a_request(0, [1] * 5, [3, 2])
 

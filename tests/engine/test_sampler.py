@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.request import Request
-from paceline_engine.sampling.draw import uniform
+from paceline_engine.core.draw import uniform
+from paceline_engine.core.request import Request
 from paceline_engine.sampling.likeliest import NOT_A_TOKEN
 from paceline_engine.sampling.sampler import Sampler
-from paceline_engine.wire import Sampling
+from paceline_wire import Sampling
 
 VOCAB = 1000
 EOS = 7

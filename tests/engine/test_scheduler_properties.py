@@ -19,16 +19,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from paceline_engine.kv_cache.block import Block
-from paceline_engine.limits import Lane, Limits
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.block import Block
 from paceline_engine.pacing.pacer import NoPacer, StepShape
-from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.schedulings import Scheduling
 from paceline_engine.scheduling.waiting import LANES
-from paceline_engine.wire import SetLimits, Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, FakeSwapper, right_at
 from paceline_testing.row_checker import RowChecker
+from paceline_wire import SetLimits, Submit
+from paceline_wire.limits import Lane, Limits
 
 SCHEDULINGS: tuple[Scheduling, ...] = ("continuous", "continuous", "dynamic", "static")
 GUESSING = ((0, None), (3, None), (3, 6), (7, 8), (5, 0))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from paceline_engine.limits import Lane, Limits
+from paceline_engine.core.batch import Batch
 from paceline_engine.pacing.pacer import NoPacer, StepShape
-from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.turns import MAX_OVERTAKEN
-from paceline_engine.wire import SetLimits
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
+from paceline_wire import SetLimits
+from paceline_wire.limits import Lane, Limits
 
 
 class Batches:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline_engine.model.staging import Staging
+from paceline_engine.loading.staging import Staging
 
 
 # In pieces of 64 bytes: none, a part of one, whole ones, and a rest.

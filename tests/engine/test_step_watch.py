@@ -2,7 +2,7 @@
 
 import threading
 
-from paceline_engine.step_watch import StepTimes, StepWatch
+from paceline_engine.process.step_watch import StepTimes, StepWatch
 from paceline_testing.clock import ManualClock
 
 DEADLINE_S = 60.0

@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 from tokenizers import Tokenizer
 
-from paceline_engine.constraint import Words
-from paceline_engine.engine import Engine
-from paceline_engine.grammar import Grammars
-from paceline_engine.wire import Grammar, Output, Sampling, Submit
+from paceline_engine.engine.engine import Engine
+from paceline_engine.grammar.constraint import Words
+from paceline_engine.grammar.grammar import Grammars
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
+from paceline_wire import Grammar, Output, Sampling, Submit
 
 SCHEMA = {
     "type": "object",

@@ -1,10 +1,10 @@
 """Preempted requests: copied to host memory and back, or computed again, whichever is cheaper."""
 
-from paceline_engine.limits import Limits
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.wire import Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
 from paceline_testing.fake_runner import FakeSwapper
+from paceline_wire import Submit
+from paceline_wire.limits import Limits
 
 
 class MillisecondPerToken(NoPacer):

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.engine import Engine
+from paceline_engine.engine.engine import Engine
 from paceline_engine.errors import BadSettings
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import KvCacheDtype, Settings
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_model import Family, make_tiny_model
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 LENGTHS = (3, 40, 17, 25)
 

@@ -1,7 +1,7 @@
 """How the lanes share the tokens of a step."""
 
-from paceline_engine.limits import Limits
 from paceline_engine.scheduling.turns import Interactive, Turns
+from paceline_wire.limits import Limits
 
 
 def test_what_a_lane_was_given_is_not_taken_back() -> None:

@@ -22,7 +22,7 @@ from gpu_suite.page import DRY, page_of, shown
 from gpu_suite.record import Broken, Figure, Part, Record, from_json, merged, to_json
 from gpu_suite.shapes import CONFIGS, RandomTensors
 from gpu_suite.targets import TARGETS, Target, judged
-from paceline_engine.model.families import from_hugging_face
+from paceline_engine.checkpoint.families import from_hugging_face
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

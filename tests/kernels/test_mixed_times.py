@@ -9,7 +9,7 @@ from gpu_suite.machine import Machine
 from gpu_suite.mixed_step import STEP, mixed_times
 from gpu_suite.record import Absent, Figure
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.model.load import LoadedModel
+from paceline_engine.loading.load import LoadedModel
 from paceline_testing.again import Again
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.graphed import kernel_runner

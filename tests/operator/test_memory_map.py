@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from paceline_cli.local_state import running
+from paceline_cli.place import memory_file, state_dir
+from paceline_cli.up.warm_start_file import FileStore
 from paceline_operator.errors import ClusterError, NotLeadingError, RefusedError
-from paceline_operator.local.memory_file import FileStore
-from paceline_operator.local.settings import memory_file, state_dir
-from paceline_operator.local.state import running
-from paceline_operator.memory_map import FILE, NAME, ConfigMapStore
-from paceline_operator.recollection import StoreError
-from paceline_operator.tuning.book import Book
-from paceline_operator.tuning.book_json import encode
-from paceline_operator.tuning.model import SLA
-from paceline_operator.tuning.remembered import Key, Remembered
+from paceline_operator.warm_start_map import FILE, NAME, ConfigMapStore
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_tuner.model import SLA
+from paceline_tuner.warm_start import Book
+from paceline_tuner.warm_start_entry import Key, Remembered
+from paceline_tuner.warm_start_json import encode
+from paceline_tuner.warm_start_store import StoreError
 
 
 def a_book() -> Book:

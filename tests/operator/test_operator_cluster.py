@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from local_cluster.cluster import Cluster
-from paceline_operator.render.labels import Manifest
+from paceline_api.labels import Manifest
 from paceline_testing.running_operator import RunningOperator, eventually, running_operator
 from paceline_testing.services import a_manifest
 

@@ -12,10 +12,10 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from local_cluster.cluster import Cluster
+from paceline_api.labels import Manifest
 from paceline_operator.cluster import KubernetesCluster
 from paceline_operator.errors import TerminatingError
 from paceline_operator.metrics import Metrics
-from paceline_operator.render.labels import Manifest
 from paceline_testing.running_operator import eventually, running_operator
 from paceline_testing.services import a_manifest
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ClusterError, RefusedError, TerminatingError
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
-from paceline_operator.render.labels import Manifest
 from paceline_operator.report import Reporter
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster

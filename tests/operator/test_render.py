@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from paceline_api.labels import Manifest
 from paceline_operator.render.children import Surroundings, children
-from paceline_operator.render.labels import Manifest
 from paceline_testing.services import a_service
 
 _AROUND = Surroundings("engine:1", "sidecar:1", "paceline-system")

@@ -4,18 +4,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.decide.conditions import judge
-from paceline_operator.decide.plan import plan
+from paceline_api.inference_service import InferenceService
+from paceline_operator.conditions.derive import judge
+from paceline_operator.conditions.plan import plan
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Observed
 from paceline_operator.report import Reporter
 from paceline_operator.state import status_of
-from paceline_operator.tuning.model import ConditionReport, PodAdapter, PodReport, ServiceReport
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_pod_report, a_report, observed
 from paceline_testing.services import a_live_service, a_pod
+from paceline_tuner.model import ConditionReport, PodAdapter, PodReport, ServiceReport
 
 _WITH_ADAPTER: dict[str, Any] = {
     "engine": {"lora": {"maxAdapters": 4}},

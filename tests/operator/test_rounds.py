@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline_api.labels import Manifest
 from paceline_operator.metrics import Metrics
-from paceline_operator.render.labels import Manifest
 from paceline_operator.rounds import Rounds
-from paceline_operator.tuning.model import ServiceReport, ServiceTarget
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
+from paceline_tuner.model import ServiceReport, ServiceTarget
 
 _KEY = "default/quick"
 _WITHIN_S = 30.0

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from local_cluster.cluster import Cluster
-from paceline_operator.render.labels import Manifest
+from paceline_api.labels import Manifest
 from paceline_testing.invalid_manifests import CASES, Case, failing, passing
 from paceline_testing.services import a_manifest
 

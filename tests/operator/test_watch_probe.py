@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_operator.render.labels import Manifest
+from paceline_api.labels import Manifest
 from paceline_operator.watch_probe import BEHIND_AFTER_S, PERIOD_S, SILENT_AFTER_S, WatchProbe
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster

@@ -7,13 +7,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from paceline_engine.limits import Limits
+from paceline_api.labels import Manifest
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
-from paceline_operator.render.labels import Manifest
 from paceline_operator.settings import OperatorSettings
-from paceline_operator.tuning.model import SLA, TuningSpec
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
@@ -21,6 +19,8 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.plant import Plant, laptop
 from paceline_testing.trial import Trial
+from paceline_tuner.model import SLA, TuningSpec
+from paceline_wire.limits import Limits
 
 Client = TestClient[web.Request, web.Application]
 

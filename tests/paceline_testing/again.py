@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline_engine.running.graphs import Replay
+from paceline_engine.runner.cuda_graphs import Replay
 
 
 @dataclass

@@ -8,10 +8,10 @@ from threading import Event, Thread
 
 import httpx
 
-from paceline_operator.traffic.corpus import help_topics
-from paceline_operator.traffic.open_loop import drive
-from paceline_operator.traffic.record import Record
-from paceline_operator.traffic.workload import Workload, plan
+from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.record import Record
+from paceline_cli.traffic.workload import Workload, plan
 
 
 @contextmanager

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline_engine.request import Request
+from paceline_engine.core.draw import seed_of
+from paceline_engine.core.request import Request
+from paceline_engine.core.sampling_tensors import Parameters
 from paceline_engine.sampling.chosen import Chosen
-from paceline_engine.sampling.draw import seed_of
 from paceline_engine.sampling.masks import PendingMasks
 from paceline_engine.sampling.on_device import DeviceSampler
-from paceline_engine.sampling.parameters import Parameters
 
 
 def parameters_of(requests: Sequence[Request], ahead: Sequence[int], salt: bytes) -> Parameters:

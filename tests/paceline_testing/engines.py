@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine import Engine
+from paceline_engine.engine.engine import Engine
 from paceline_engine.kv_cache.swap import Swapper
-from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import NoPacer, Pacer
 from paceline_engine.scheduling.schedulings import Scheduling
-from paceline_engine.wire import ModelInfo, Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_runner import FakeLauncher, FakeRunner, next_token
+from paceline_wire import ModelInfo, Output, Sampling, Submit
+from paceline_wire.limits import Capacity, Lane, Limits
 
 
 def a_capacity(

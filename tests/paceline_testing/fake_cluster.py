@@ -3,8 +3,8 @@
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from paceline_api.labels import Manifest
 from paceline_operator.errors import ClusterError, ConflictError
-from paceline_operator.render.labels import Manifest
 
 ObjectKey = tuple[str, str]
 

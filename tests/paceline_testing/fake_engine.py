@@ -15,16 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline_engine.core.batch import Batch
 from paceline_engine.errors import ModelNotFound
-from paceline_engine.graph_use import GraphUse
-from paceline_engine.limits import Capacity
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.process import serve
-from paceline_engine.scheduling.batch import Batch
+from paceline_engine.process.process import serve
+from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.settings import Settings, read_settings
-from paceline_engine.wire import ModelInfo
 from paceline_testing.byte_tokenizer import write_tokenizer
 from paceline_testing.fake_runner import FakeLauncher, FakeRunner
+from paceline_wire import ModelInfo
+from paceline_wire.limits import Capacity
 
 FAKE_MODEL = ModelInfo(
     name="fake",

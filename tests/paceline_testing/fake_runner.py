@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.flight import Next
 from paceline_engine.drafting.verify import verify
 from paceline_engine.kv_cache.swap import BlockCopy
-from paceline_engine.limits import Capacity
-from paceline_engine.runner import Next
-from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_wire.limits import Capacity
 
 
 def next_token(token_ids: list[int], vocab_size: int) -> int:

@@ -13,8 +13,8 @@ from unittest import mock
 import torch
 
 from paceline_engine.__main__ import main
-from paceline_engine.model import load, memory
-from paceline_engine.model.device import Gpu, Machine
+from paceline_engine.loading import load, memory
+from paceline_engine.loading.device import Gpu, Machine
 
 _CUDA = "13.2"
 _MEMORY = memory.Memory(total_bytes=8 << 30, free_bytes=10_000)

@@ -5,22 +5,22 @@ from unittest import mock
 
 import torch
 
+from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.graph_sizes import decode_sizes
+from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.kv_cache.tensors import allocate
-from paceline_engine.limits import Capacity
+from paceline_engine.loading.weights import build_decoder
 from paceline_engine.model.layers import gated_linear, linear
 from paceline_engine.model.layers.rotary import rotations
-from paceline_engine.model.weights import build_decoder
-from paceline_engine.running.device_tables import DeviceTables
-from paceline_engine.running.kernel_attention import KernelAttention
-from paceline_engine.running.ops import KernelOps
-from paceline_engine.running.row_book import RowBook
-from paceline_engine.running.runner import ModelRunner
+from paceline_engine.model.ops import KernelOps
+from paceline_engine.runner.gpu_tables import DeviceTables
+from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.settings import Quantization
 from paceline_testing.draws import AskingSampler
 from paceline_testing.op_tape import TapeRecorder
+from paceline_wire.limits import Capacity
 
 CPU = torch.device("cpu")
 _SALT = b"salt"

@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from paceline_engine.running import device_tables, graphs, kernel_attention
+from paceline_engine.attention import kernel_attention
+from paceline_engine.runner import cuda_graphs as graphs
+from paceline_engine.runner import gpu_tables as device_tables
 
 _OPS = (
     (device_tables, "lay_out_step"),

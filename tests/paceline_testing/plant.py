@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.slack import Slack
 from paceline_engine.scheduling.budget import MANY_PROMPTS
-from paceline_engine.wire import ModelInfo, StepRecord
+from paceline_wire import ModelInfo, StepRecord
+from paceline_wire.limits import Capacity, Limits
 
 Hardware = Callable[[int, int, int], float]
 _STALL_CHANCE = 0.002

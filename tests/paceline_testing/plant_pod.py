@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import msgspec
 
-from paceline_engine.limits import clamp
-from paceline_engine.wire import Coefficients
-from paceline_operator import telemetry as answers
-from paceline_operator.pods import PodRefusedError, PodUnreachableError
-from paceline_operator.tuning.model import PodTarget
 from paceline_testing.plant import Job, Plant
+from paceline_tuner import telemetry as answers
+from paceline_tuner.model import PodTarget
+from paceline_tuner.pods import PodRefusedError, PodUnreachableError
+from paceline_wire import Coefficients
+from paceline_wire.limits import clamp
 
 Answer = TypeVar("Answer", answers.ModelFit, answers.Step)
 ALPHA = 0.01

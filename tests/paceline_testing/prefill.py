@@ -7,14 +7,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from paceline_engine.model.config import ModelConfig, Rope
-from paceline_engine.running.prefill.attention import (
-    Cache,
-    Chunk,
-    PagedPrefill,
-    Prompts,
-    Scores,
-)
+from paceline_engine.attention.prefill.attention import Cache, Chunk, PagedPrefill, Prompts, Scores
+from paceline_engine.core.model_config import ModelConfig, Rope
 from paceline_kernels.prefill_attention import reference_paged_prefill_attention
 from paceline_testing.clock import ManualClock
 

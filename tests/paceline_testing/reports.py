@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from paceline_operator.local.state import Explained
-from paceline_operator.tuning.caps import Caps
-from paceline_operator.tuning.model import Change, Observed, PodReport, ServiceReport
-from paceline_operator.tuning.outcome import Prediction
+from paceline_cli.local_state import Explained
+from paceline_tuner.limits import Caps
+from paceline_tuner.model import Change, Observed, PodReport, ServiceReport
+from paceline_tuner.outcome import Prediction
 
 
 def observed(**changes: Any) -> Observed:

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline_engine.limits import Capacity
-from paceline_engine.request import Request
-from paceline_engine.running.device_tables import DeviceTables
-from paceline_engine.running.host_tables import HostTables
-from paceline_engine.running.row_book import RowBook
-from paceline_engine.running.step_tensors import RowTables, StepTensors
-from paceline_engine.sampling.parameters import Parameters
-from paceline_engine.scheduling.batch import Batch
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.request import Request
+from paceline_engine.core.sampling_tensors import Parameters
+from paceline_engine.core.step_tensors import RowTables, StepTensors
+from paceline_engine.runner.cpu_tables import HostTables
+from paceline_engine.runner.gpu_tables import DeviceTables
+from paceline_engine.runner.input_batch import RowBook
 from paceline_testing.draws import parameters_of
 from paceline_testing.step_reference import Choose, StepReference, step_reference
+from paceline_wire.limits import Capacity
 
 _SALT = b"salt"
 

@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 import zmq
 
-from paceline_engine import limits, wire
+import paceline_wire as wire
 from paceline_testing.byte_tokenizer import (
     CHAT_TEMPLATE,
     EOS_ID,
@@ -25,6 +25,7 @@ from paceline_testing.byte_tokenizer import (
     byte_tokenizer,
     write_tokenizer,
 )
+from paceline_wire import limits
 
 _POLL_MS = 2
 _HEARTBEAT_S = 0.05

@@ -3,9 +3,9 @@
 from copy import deepcopy
 from typing import Any
 
-from paceline_operator.api.inference_service import InferenceService
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest
 from paceline_operator.pod_view import ContainerView, PodView
-from paceline_operator.render.labels import Manifest
 
 UID = "0e3c2a52-6c38-4a63-9b8a-3c9b2f6f0f01"
 

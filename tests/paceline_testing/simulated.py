@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline_engine.limits import Capacity, Limits
-from plants.hardware import H100_8B, MAX_STEP_TOKENS, Hardware, Noise, StepCosts
-from plants.plant import Plant
-from plants.requests import Requests
+from paceline_sim.hardware import H100_8B, MAX_STEP_TOKENS, Hardware, Noise, StepCosts
+from paceline_sim.plant import Plant
+from paceline_sim.requests import Requests
+from paceline_wire.limits import Capacity, Limits
 
 QUIET = Noise(sigma=0.0, correlation=0.0, spike_chance=0.0)
 PLAIN = replace(

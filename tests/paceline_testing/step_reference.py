@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline_engine.running.inputs import Int32s, Int64s
-from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.step_inputs import Int32s, Int64s
 
 Choose = Callable[[list[int]], int]
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paceline_operator import telemetry as answers
+from paceline_tuner import telemetry as answers
 
 
 def a_limits(**fields: Any) -> answers.LimitsAnswer:

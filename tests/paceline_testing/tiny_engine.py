@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Output, Sampling, Submit
+from paceline_wire.limits import Limits
 
 
 class TinyEngine:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from paceline_operator.tuning.decision import Decision
-from paceline_operator.tuning.model import PodTarget, ServiceReport, ServiceTarget, TuningSpec
-from paceline_operator.tuning_loop import TuningLoop
 from paceline_testing.plant import Plant
 from paceline_testing.plant_pod import PlantPod
+from paceline_tuner.decision import Decision
+from paceline_tuner.loop import TuningLoop
+from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget, TuningSpec
 
 PERIOD_S = 5.0
 

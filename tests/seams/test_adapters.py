@@ -11,10 +11,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_operator.api.tuning_spec import hot
-from paceline_operator.pods import HttpPodClient
-from paceline_operator.tuning.model import PodAdapter, PodTarget, ServiceTarget
-from paceline_operator.tuning_loop import TuningLoop
+from paceline_api.tuning_spec import hot
+from paceline_operator.pod_client import AiohttpPodClient
 from paceline_testing.fake_hub import COMMIT, REPOSITORY, fake_hub
 from paceline_testing.fake_hub import TOKEN as HUB_TOKEN
 from paceline_testing.running_sidecar import TOKEN, Sidecar
@@ -22,6 +20,8 @@ from paceline_testing.services import a_service
 from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_model import make_tiny_model
 from paceline_testing.whole_service import whole_service
+from paceline_tuner.loop import TuningLoop
+from paceline_tuner.model import PodAdapter, PodTarget, ServiceTarget
 
 PROMPT = [5, 60, 7, 80, 9, 100, 11]
 _NEW_TOKENS = 8
@@ -62,7 +62,7 @@ async def _told(sidecar: Sidecar, *adapters: dict[str, str]) -> dict[str, PodAda
         a_service(adapters=list(adapters), engine={"lora": {"maxAdapters": 2, "maxRank": 8}}).spec
     )
     pod = PodTarget("pod", sidecar.admin_url, TOKEN)
-    async with HttpPodClient(timeout_s=20.0) as pods:
+    async with AiohttpPodClient(timeout_s=20.0) as pods:
         loop = TuningLoop(pods, time.time)
         deadline = time.monotonic() + _WITHIN_S
         while time.monotonic() < deadline:

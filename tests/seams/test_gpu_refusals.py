@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from paceline_engine.model.load import load_model
+from paceline_engine.loading.load import load_model
 from paceline_engine.pacing import make_pacer
-from paceline_engine.process import serve
+from paceline_engine.process.process import serve
 from paceline_engine.settings import Settings
-from paceline_operator.decide.conditions import judge
-from paceline_operator.decide.judgement import Judgement
-from paceline_operator.decide.plan import plan
+from paceline_operator.conditions.derive import judge
+from paceline_operator.conditions.judgement import Judgement
+from paceline_operator.conditions.plan import plan
 from paceline_operator.observe import Observed
 from paceline_operator.pod_view import ContainerView, Exit
 from paceline_testing.faked_gpu import said_to_be

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from paceline_engine.wire import Loading
-from paceline_operator.local.loading import LoadingStage, loading_stage, missing_words
+from paceline_cli.up.loading import LoadingStage, loading_stage, missing_words
 from paceline_sidecar.backends.zmq_engine import loading_words
+from paceline_wire import Loading
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline_cli.plan import model_files
+from paceline_cli.plan.device import CPU, GPUS, Device, find_gpu, prior
+from paceline_cli.plan.kv_memory import BLOCK_TOKENS, CPU_KV_BYTES, CPU_MAX_MODEL_LEN, KvMemory
+from paceline_cli.plan.model_size import Precision, RanksDoNotDivide, from_config
 from paceline_engine.checkpoint import uri
+from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.errors import BadSettings
-from paceline_engine.model import memory
-from paceline_engine.model.families import from_hugging_face
+from paceline_engine.loading import memory
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.pacing import prior as engine_prior
 from paceline_engine.settings import KvCacheDtype, Quantization, Settings
-from paceline_engine.wire import ModelInfo
-from paceline_operator.local import model_files
-from paceline_operator.planning.device import CPU, GPUS, Device, find_gpu, prior
-from paceline_operator.planning.kv_memory import (
-    BLOCK_TOKENS,
-    CPU_KV_BYTES,
-    CPU_MAX_MODEL_LEN,
-    KvMemory,
-)
-from paceline_operator.planning.model_size import Precision, RanksDoNotDivide, from_config
+from paceline_wire import ModelInfo
 
 QWEN3 = {
     "model_type": "qwen3",

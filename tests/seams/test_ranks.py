@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.decide.conditions import judge
-from paceline_operator.decide.plan import plan
+from paceline_api.inference_service import InferenceService
+from paceline_api.pod import environment
+from paceline_operator.conditions.derive import judge
+from paceline_operator.conditions.plan import plan
 from paceline_operator.observe import Observed
 from paceline_operator.pod_view import ContainerView, Exit
-from paceline_operator.render import environment
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.services import a_pod, a_service
 from paceline_testing.tiny_model import make_tiny_model

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from paceline_engine.wire import LimitsView
-from paceline_operator import telemetry as read
-from paceline_operator.tuning.caps import Caps
-from paceline_operator.tuning.decision import Decision
-from paceline_operator.tuning.model import SLA, TuningSpec
-from paceline_operator.tuning.patch import patch_body
 from paceline_sidecar import runtime_patch as told
+from paceline_tuner import telemetry as read
+from paceline_tuner.decision import Decision
+from paceline_tuner.limits import Caps
+from paceline_tuner.model import SLA, TuningSpec
+from paceline_tuner.patch import patch_body
+from paceline_wire import LimitsView
 
 
 def fields(kind: type[msgspec.Struct]) -> set[str]:

@@ -9,9 +9,9 @@ import yaml
 from helm_python.chart import Chart
 from pydantic_settings import BaseSettings
 
+from paceline_api.inference_service import InferenceService
+from paceline_api.pod import environment
 from paceline_engine.settings import Settings as EngineSettings
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.render import environment
 from paceline_operator.settings import OperatorSettings
 from paceline_sidecar.settings import Settings as SidecarSettings
 

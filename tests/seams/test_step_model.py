@@ -5,12 +5,12 @@ import random
 import msgspec
 import pytest
 
-from paceline_engine.limits import Capacity
 from paceline_engine.pacing import make_pacer
-from paceline_engine.wire import StepRecord
-from paceline_operator.telemetry import ModelFit
-from paceline_operator.tuning.forecast import Forecast
 from paceline_testing.engines import a_135m_info
+from paceline_tuner.forecast import Forecast
+from paceline_tuner.telemetry import ModelFit
+from paceline_wire import StepRecord
+from paceline_wire.limits import Capacity
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:NVIDIA H100"])

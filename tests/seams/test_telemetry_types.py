@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from paceline_engine.wire import CapacityInfo, EngineLoad, LimitsView, StepModelInfo
-from paceline_operator import telemetry as read
 from paceline_sidecar import runtime_answers as written
+from paceline_tuner import telemetry as read
+from paceline_wire import CapacityInfo, EngineLoad, LimitsView, StepModelInfo
 
 PAIRS = {
     "telemetry": (read.Telemetry, written.TelemetryAnswer),

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from helm_python.chart import Chart
 
-from paceline_engine import wire
-from paceline_operator import telemetry
-from paceline_operator.memory_map import NAME
+import paceline_wire as wire
+from paceline_operator.warm_start_map import NAME
 from paceline_sidecar import runtime_answers, runtime_patch
+from paceline_tuner import telemetry
 
 ROOT = Path(__file__).parents[2]
 

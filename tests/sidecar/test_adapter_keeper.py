@@ -11,14 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.wire import (
-    AdaptersState,
-    LimitsState,
-    LoadAdapter,
-    SetLimits,
-    Submit,
-    UnloadAdapter,
-)
 from paceline_sidecar.adapter_keeper import AdapterKeeper
 from paceline_sidecar.adapter_plan import Refusal, due_at, next_change, states
 from paceline_sidecar.backend import Deliver, EngineView
@@ -27,6 +19,7 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.scripted_engine import ScriptedEngine
 from paceline_testing.waiting import wait_until
+from paceline_wire import AdaptersState, LimitsState, LoadAdapter, SetLimits, Submit, UnloadAdapter
 
 _NAMES = st.sampled_from("abcd")
 _PATHS = st.dictionaries(_NAMES, st.sampled_from(["/one", "/two", "/missing"]), max_size=4)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from paceline_engine.limits import Lane
 from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
 from paceline_sidecar.admission.gate import Gate, Queue, hopeless, refuse
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_testing.scripted_engine import a_step
+from paceline_wire.limits import Lane
 
 FOUR = HotConfig(admission=AdmissionPolicy(max_queued_requests=5, reject_at=0.8))
 HALF_A_SECOND = HotConfig(sla=Sla(ttft_p99_ms=500))

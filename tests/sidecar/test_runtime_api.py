@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from paceline_engine.wire import Coefficients, ProfiledStep, StepProfile
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
 from paceline_testing.waiting import wait_until
+from paceline_wire import Coefficients, ProfiledStep, StepProfile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runtime-api.md").read_text()
 EXAMPLES = [

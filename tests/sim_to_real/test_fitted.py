@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.limits import Limits
-from paceline_operator.telemetry import CapacityValues, EngineInfo, Step
+from paceline_sim.hardware import CPU_135M, Hardware, Noise, StepCosts
+from paceline_sim.plant import Plant
 from paceline_testing.simulated import a_crowd
-from plants.hardware import CPU_135M, Hardware, Noise, StepCosts
-from plants.plant import Plant
+from paceline_tuner.telemetry import CapacityValues, EngineInfo, Step
+from paceline_wire.limits import Limits
 from sim_to_real.fitted import ProfileError, profiled
 from sim_to_real.shape import told_ms
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline_engine.limits import Limits
 from paceline_engine.pacing import NoPacer
-from paceline_operator.telemetry import CapacityValues, EngineInfo
-from paceline_operator.tuning.model import SLA
+from paceline_sim.hardware import CPU_135M
 from paceline_testing.simulated import a_crowd
-from plants.hardware import CPU_135M
+from paceline_tuner.model import SLA
+from paceline_tuner.telemetry import CapacityValues, EngineInfo
+from paceline_wire.limits import Limits
 from sim_to_real.course import MODES, Course, courses
 from sim_to_real.fitted import profiled
 from sim_to_real.loads import promise

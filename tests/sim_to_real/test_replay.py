@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline_engine.limits import Limits
+from paceline_cli.traffic.workload import Lengths
 from paceline_engine.pacing import NoPacer
-from paceline_operator.traffic.workload import Lengths
-from paceline_operator.tuning.model import SLA, PodTarget
+from paceline_sim.hardware import CPU_135M, Noise
+from paceline_sim.plant import Plant
+from paceline_sim.pod import SimPod
 from paceline_testing.simulated import a_crowd
-from plants.hardware import CPU_135M, Noise
-from plants.plant import Plant
-from plants.pod import SimPod
+from paceline_tuner.model import SLA, PodTarget
+from paceline_wire.limits import Limits
 from sim_to_real.course import Course, courses
 from sim_to_real.figures import figures
 from sim_to_real.recording import LostError, Recording, Watched

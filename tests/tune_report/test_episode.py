@@ -1,6 +1,7 @@
 import numpy as np
 
-from paceline_operator.tuning import caps, decide
+from paceline_tuner import decide
+from paceline_tuner import limits as caps
 from tune_report.arms.arm import Arm
 from tune_report.arms.table import arms, named
 from tune_report.episode import PodRun, run

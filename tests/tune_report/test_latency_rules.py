@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from paceline_operator.telemetry import RequestRecord
-from paceline_operator.tuning.model import SLA
+from paceline_tuner.model import SLA
+from paceline_tuner.telemetry import RequestRecord
 from tune_report.arms.pi import PiOnP99
 from tune_report.arms.reading import Reading
 from tune_report.arms.vegas import Vegas

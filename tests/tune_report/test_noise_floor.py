@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from plants.hardware import Noise
+from paceline_sim.hardware import Noise
 from tune_report.noise_floor import in_words, noise_floor
 
 

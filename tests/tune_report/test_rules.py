@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from paceline_operator.telemetry import RequestRecord
-from paceline_operator.tuning.model import SLA
+from paceline_tuner.model import SLA
+from paceline_tuner.telemetry import RequestRecord
 from tune_report.arms.reading import Reading
 from tune_report.arms.rules import Aimd, Gradient2, TensorRt
 

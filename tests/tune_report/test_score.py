@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plants.hardware import Disturbance
-from plants.requests import Requests
+from paceline_sim.hardware import Disturbance
+from paceline_sim.requests import Requests
 from tune_report.arms.arm import Verdict
 from tune_report.episode import Moment, PodRun
 from tune_report.mixes import CONVERSATION

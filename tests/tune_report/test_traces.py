@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline_operator.traffic.traces import TraceError
+from paceline_cli.traffic.traces import TraceError
 from tune_report.traces import MOONCAKE_BLOCK_TOKENS, excerpt, load
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

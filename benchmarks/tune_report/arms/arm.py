@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import Pacer
-from paceline_engine.wire import ModelInfo
-from paceline_operator.pods import PodClient
-from paceline_operator.tuning.model import SLA, PodTarget
+from paceline_tuner.model import SLA, PodTarget
+from paceline_tuner.pods import PodClient
+from paceline_wire import ModelInfo
+from paceline_wire.limits import Capacity, Limits
 from tune_report.settings import Setting
 
 PERIOD_S = 5.0

@@ -8,16 +8,17 @@ becomes the whole.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import ModelPacer, Pacer, StepShape, make_pacer
 from paceline_engine.pacing import model_pacer as pacer_module
 from paceline_engine.pacing.prior import prior_for
 from paceline_engine.pacing.residuals import Residuals
-from paceline_engine.wire import ModelInfo
-from paceline_operator.pods import PodClient
-from paceline_operator.tuning import caps, decide
-from paceline_operator.tuning.model import SLA, PodTarget, ServiceTarget, TuningSpec
-from paceline_operator.tuning_loop import TuningLoop
+from paceline_tuner import decide
+from paceline_tuner import limits as caps
+from paceline_tuner.loop import TuningLoop
+from paceline_tuner.model import SLA, PodTarget, ServiceTarget, TuningSpec
+from paceline_tuner.pods import PodClient
+from paceline_wire import ModelInfo
+from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import Arm, Control, Verdict
 from tune_report.settings import Setting
 

@@ -5,9 +5,9 @@ scheduler and sees each step; the pacer's port does not name the number of promp
 the step before. It knows no SLA.
 """
 
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import NoPacer, StepShape
-from paceline_engine.wire import ModelInfo, StepRecord
+from paceline_wire import ModelInfo, StepRecord
+from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import Arm
 
 _NARROW, _WIDE = 2048, 16_384

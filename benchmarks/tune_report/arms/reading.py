@@ -3,10 +3,10 @@
 from collections import deque
 from dataclasses import dataclass
 
-from paceline_operator.pods import PodClient, PodError
-from paceline_operator.telemetry import RequestRecord, SketchSlice, Telemetry
-from paceline_operator.tuning.model import SLA, PodTarget
-from paceline_operator.tuning.sketch import Sketch, p99
+from paceline_tuner.model import SLA, PodTarget
+from paceline_tuner.pods import PodClient, PodError
+from paceline_tuner.sketch import Sketch, p99
+from paceline_tuner.telemetry import RequestRecord, SketchSlice, Telemetry
 
 WINDOW_S = 20.0
 

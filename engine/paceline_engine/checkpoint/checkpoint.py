@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from paceline_engine.checkpoint.tensors import TensorSource
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
-from paceline_engine.model.config import ModelConfig
+from paceline_engine.core.model_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

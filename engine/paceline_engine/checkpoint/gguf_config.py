@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from paceline_engine.checkpoint.families import from_hugging_face
+from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import CorruptModel
-from paceline_engine.model.config import ModelConfig
-from paceline_engine.model.families import from_hugging_face
 
 # Gemma's files do not say what scores are scaled by. It is the head's size, except in the largest
 # model of each family, which llama.cpp tells by its layers: there it is hidden size over heads.

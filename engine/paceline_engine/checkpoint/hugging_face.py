@@ -8,9 +8,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
 from paceline_engine.errors import CorruptModel, ModelNotFound
-from paceline_engine.model.families import from_hugging_face
 
 
 def open_folder(folder: Path) -> Checkpoint:

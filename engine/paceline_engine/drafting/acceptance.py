@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from paceline_engine.limits import Lane
+from paceline_wire.limits import Lane
 
 _TRIALS = 8.0
 """Guesses of the lane that one request's own are weighed against."""

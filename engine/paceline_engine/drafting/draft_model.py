@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.flight import Runner
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.follower import Follower, Followers
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.errors import RequestError
-from paceline_engine.limits import Capacity
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.request import Request
-from paceline_engine.runner import Runner
-from paceline_engine.scheduling.batch import Batch, Slice
-from paceline_engine.wire import Sampling, StepRecord
+from paceline_wire import Sampling, StepRecord
+from paceline_wire.limits import Capacity
 
 _WARM_UP_PASSES = 3
 """First passes pay for allocations and caches that no later pass pays for."""

@@ -12,8 +12,8 @@ request alone, whatever happened to it since it was last looked at:
 
 from dataclasses import dataclass
 
-from paceline_engine.kv_cache.block import BlockHash
-from paceline_engine.request import Request
+from paceline_engine.core.block import BlockHash
+from paceline_engine.core.request import Request
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from paceline_engine.runner import Runner
-from paceline_engine.wire import ModelInfo
+from paceline_engine.core.flight import Runner
+from paceline_wire import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask, Proposal
-from paceline_engine.request import Request
 
 _LENGTH = 3
 """Tokens that must agree: two agree by chance too often, four find less."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
 
 Draft: TypeAlias = tuple[int, ...]
 

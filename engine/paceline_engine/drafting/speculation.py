@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.acceptance import Acceptance
 from paceline_engine.drafting.price import MARGIN, Price
 from paceline_engine.drafting.proposer import Ask, Proposal, Proposer
 from paceline_engine.drafting.purse import Purse
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.request import Request
 
 _SOON = 16
 """Known tokens that are taken in beside a draft; more are caught up with before it."""

@@ -1,9 +1,9 @@
 """Which blocks a request holds: taken at its start, extended as it decodes, then given up."""
 
+from paceline_engine.core.request import Request
 from paceline_engine.kv_cache.pool import BlockPool
 from paceline_engine.kv_cache.prefix import PrefixStats, extend_hashes, shared_blocks
 from paceline_engine.kv_cache.swap import SwapSpace
-from paceline_engine.request import Request
 
 
 class BlockLedger:

@@ -7,7 +7,7 @@ used first, and costs no memory of its own. One that nobody could share goes to 
 
 from collections.abc import Sequence
 
-from paceline_engine.kv_cache.block import Block, BlockHash
+from paceline_engine.core.block import Block, BlockHash
 
 
 class BlockPool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from paceline_engine.kv_cache.block import BlockHash
+from paceline_engine.core.block import BlockHash
 from paceline_engine.kv_cache.pool import BlockPool
 
 

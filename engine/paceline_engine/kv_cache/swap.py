@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)

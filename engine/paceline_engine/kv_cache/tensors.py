@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline_engine.model.config import ModelConfig
+from paceline_engine.core.model_config import ModelConfig
 from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu import prefer_huge_pages
 from paceline_kernels.fp8 import CODES, EXPONENTS, quantize_heads

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from paceline_engine.model.config import ModelConfig
+from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.model.layers.handover import NormedLinear
 from paceline_engine.model.layers.linear import Linear
 

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import BadSettings
-from paceline_engine.model.config import ModelConfig
 from paceline_engine.model.group import Group
 
 Taken = TypeVar("Taken")

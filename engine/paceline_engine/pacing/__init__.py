@@ -1,10 +1,10 @@
 """L0 and L1: how many tokens a step may hold, from a step-time model fitted live. No torch."""
 
-from paceline_engine.limits import Capacity
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_engine.pacing.pacer import NoPacer, Pacer, StepShape
 from paceline_engine.pacing.prior import prior_for
-from paceline_engine.wire import ModelInfo
+from paceline_wire import ModelInfo
+from paceline_wire.limits import Capacity
 
 __all__ = ["ModelPacer", "NoPacer", "Pacer", "StepShape", "make_pacer"]
 

@@ -7,8 +7,8 @@ and with long ones: a fit needs each term of the step model excited by itself.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from paceline_engine.graph_sizes import decode_sizes
-from paceline_engine.limits import Capacity
+from paceline_engine.core.graph_sizes import decode_sizes
+from paceline_wire.limits import Capacity
 
 _SHORT_CONTEXT = 32  # tokens
 _LONG_CONTEXT = 2048

@@ -4,7 +4,6 @@ import math
 from collections import deque
 from dataclasses import replace
 
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.pacing.fit import Fit, fit, scale_of
 from paceline_engine.pacing.knee import KneeWatch, best_knee, with_knee
@@ -15,7 +14,8 @@ from paceline_engine.pacing.slack import step_allowance_ms
 from paceline_engine.pacing.step_model import StepModel, step_model
 from paceline_engine.pacing.store import Sample, SampleStore
 from paceline_engine.pacing.totals import Totals
-from paceline_engine.wire import Coefficients, Origin, StepModelInfo, StepRecord
+from paceline_wire import Coefficients, Origin, StepModelInfo, StepRecord
+from paceline_wire.limits import Capacity, Limits
 
 _FIRST_FIT_STEPS = 20
 _FIRST_SCALE_STEPS = 3

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from paceline_engine.limits import Limits
 from paceline_engine.pacing.cost_table import CostTable
-from paceline_engine.wire import Coefficients, StepModelInfo, StepRecord
+from paceline_wire import Coefficients, StepModelInfo, StepRecord
+from paceline_wire.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)

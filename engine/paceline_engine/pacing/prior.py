@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from paceline_engine.pacing.step_model import NUM_TERMS, StepModel, step_model
-from paceline_engine.wire import ModelInfo
+from paceline_wire import ModelInfo
 
 _DEVICES = {  # datasheet: memory bandwidth GB/s, dense bf16 TFLOP/s
     "b200": (8000.0, 2250.0),

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.request import Request
-from paceline_engine.running.to_device import to_device
+from paceline_engine.core.request import Request
+from paceline_engine.core.to_device import to_device
 
 
 class Before:

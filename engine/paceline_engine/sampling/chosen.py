@@ -6,10 +6,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
+from paceline_engine.core.sampling_tensors import Parameters
 from paceline_engine.sampling.masks import PendingMasks
-from paceline_engine.sampling.parameters import Parameters
-from paceline_engine.wire import Likelihood
+from paceline_wire import Likelihood
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import paceline_kernels
 from paceline_engine.sampling.chosen import likelihood_of
-from paceline_engine.wire import Likelihood
+from paceline_wire import Likelihood
 
 
 def likelihoods(

@@ -11,10 +11,10 @@ import numpy as np
 from torch import Tensor
 
 import paceline_kernels
-from paceline_engine.constraint import Constraint, Words, no_words
+from paceline_engine.core.request import Request
+from paceline_engine.core.to_device import to_device
 from paceline_engine.errors import BadConstraint
-from paceline_engine.request import Request
-from paceline_engine.running.to_device import to_device
+from paceline_engine.grammar.constraint import Constraint, Words, no_words
 
 # Of its thread's own time, so that a busy machine refuses nobody. A matcher gives up by itself at
 # half of it, unless a single mask goes beyond.

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 import paceline_kernels
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
+from paceline_engine.core.sampling_tensors import Parameters
 from paceline_engine.sampling.before import Before
 from paceline_engine.sampling.chosen import Chosen
 from paceline_engine.sampling.masks import PendingMasks
-from paceline_engine.sampling.parameters import Parameters
 from paceline_engine.sampling.scores import AskedRows, asked_rows
 
 

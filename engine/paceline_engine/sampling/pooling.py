@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline_engine.request import Request
-from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from paceline_engine.core.batch import Batch, Slice
 from paceline_engine.sampling.likelihood import likelihoods
-from paceline_engine.scheduling.batch import Batch, Slice
 
 # Scores of this many tokens lie in memory at once: 128 of a vocabulary of 150,000 are 77 MB.
 _TOKENS_AT_ONCE = 128

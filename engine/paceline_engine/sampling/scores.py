@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import paceline_kernels
-from paceline_engine.request import Request
-from paceline_engine.running.to_device import to_device
+from paceline_engine.core.request import Request
+from paceline_engine.core.to_device import to_device
 from paceline_engine.sampling.adjust import adjust
 from paceline_engine.sampling.before import Before
 from paceline_engine.sampling.chosen import Told

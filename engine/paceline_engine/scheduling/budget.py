@@ -1,6 +1,6 @@
 """The tokens that one step may hold, and how they are shared among prompts."""
 
-from paceline_engine.limits import Limits
+from paceline_wire.limits import Limits
 
 MIN_CHUNK = 16
 """Smaller chunks of a long prompt cost more in overhead than they bring in fairness."""

@@ -2,7 +2,7 @@
 
 import heapq
 
-from paceline_engine.request import Request, State
+from paceline_engine.core.request import Request, State
 
 
 class Deadlines:

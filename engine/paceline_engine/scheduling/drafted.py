@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.request import Request
-from paceline_engine.scheduling.batch import Batch, Slice
-from paceline_engine.wire import FinishReason
+from paceline_wire import FinishReason
 
 ReasonOf = Callable[[Request, int], FinishReason | None]
 """Why a request ends with its newest token; None where it goes on."""

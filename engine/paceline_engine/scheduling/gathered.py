@@ -12,12 +12,12 @@ length (the same power of two), once a whole batch waits or the first has waited
 from dataclasses import replace
 from itertools import chain
 
-from paceline_engine.limits import Limits
-from paceline_engine.request import Request
-from paceline_engine.scheduling.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.request import Request
 from paceline_engine.scheduling.plan import Plan
 from paceline_engine.scheduling.scheduler import Scheduler
 from paceline_engine.scheduling.waiting import LANES
+from paceline_wire.limits import Limits
 
 
 class StaticScheduler(Scheduler):

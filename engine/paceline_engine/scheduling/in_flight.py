@@ -4,12 +4,12 @@ So the next step can be chosen before this one has given its tokens: what is com
 which token follows is not. A request's `num_in_flight` tokens are those still to come.
 """
 
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.request import Request, State
 from paceline_engine.kv_cache.ledger import BlockLedger
-from paceline_engine.limits import Limits
-from paceline_engine.request import Request, State
-from paceline_engine.scheduling.batch import Batch
 from paceline_engine.scheduling.rows import Rows
 from paceline_engine.scheduling.waiting import WaitingLane
+from paceline_wire.limits import Limits
 
 
 def advance(batch: Batch, rows: Rows) -> None:

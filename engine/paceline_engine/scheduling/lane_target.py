@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paceline_engine.limits import Limits
+from paceline_engine.core.request import Request
 from paceline_engine.pacing.slack import LONGEST_STEP
-from paceline_engine.request import Request
+from paceline_wire.limits import Limits
 
 
 def for_decodes(limits: Limits, decodes: Iterable[Request]) -> Limits:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from paceline_engine.core.batch import Batch
 from paceline_engine.kv_cache.swap import BlockCopy
-from paceline_engine.scheduling.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterable
 
-from paceline_engine.limits import Limits
+from paceline_engine.core.request import Request
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.request import Request
-from paceline_engine.wire import FinishReason
+from paceline_wire import FinishReason
+from paceline_wire.limits import Limits
 
 MAX_PREEMPTIONS = 3
 """A batch request preempted this often ranks as interactive, or it might never finish.

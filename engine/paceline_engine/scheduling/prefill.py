@@ -7,14 +7,14 @@ theirs up, the last that arrived first; each of them does so a few times at most
 
 from collections.abc import Callable, Container, Iterator, Mapping
 
+from paceline_engine.core.batch import Slice
+from paceline_engine.core.request import Request, State
 from paceline_engine.kv_cache.ledger import BlockLedger
-from paceline_engine.limits import Capacity, Lane, Limits
-from paceline_engine.request import Request, State
 from paceline_engine.scheduling import budget, policy
-from paceline_engine.scheduling.batch import Slice
 from paceline_engine.scheduling.rows import Rows
 from paceline_engine.scheduling.turns import Interactive, Turns
 from paceline_engine.scheduling.waiting import LANES, WaitingLane
+from paceline_wire.limits import Capacity, Lane, Limits
 
 
 class Prefills:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from paceline_engine.limits import Lane
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
+from paceline_wire.limits import Lane
 
 
 class Rows:

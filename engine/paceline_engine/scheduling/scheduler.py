@@ -10,17 +10,16 @@ copied to host memory and back, or computed again, whichever is cheaper; its out
 
 from collections.abc import Collection, Iterator, Sequence
 
+from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.flight import Next
+from paceline_engine.core.request import Request, State
 from paceline_engine.drafting.ngram import Lookups
 from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.kv_cache.swap import Swapper
-from paceline_engine.limits import Capacity, Lane, Limits
 from paceline_engine.pacing.pacer import Pacer, StepShape
-from paceline_engine.request import Request, State
-from paceline_engine.runner import Next
 from paceline_engine.scheduling import budget, in_flight, lane_target, policy
-from paceline_engine.scheduling.batch import Batch, Slice
 from paceline_engine.scheduling.deadlines import Deadlines
 from paceline_engine.scheduling.drafted import Drafts
 from paceline_engine.scheduling.plan import Plan
@@ -28,7 +27,8 @@ from paceline_engine.scheduling.prefill import Prefills
 from paceline_engine.scheduling.rows import Rows
 from paceline_engine.scheduling.slacks import Slacks
 from paceline_engine.scheduling.waiting import LANES, WaitingLane
-from paceline_engine.wire import FinishReason
+from paceline_wire import FinishReason
+from paceline_wire.limits import Capacity, Lane, Limits
 
 
 class Scheduler:

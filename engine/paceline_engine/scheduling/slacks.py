@@ -1,8 +1,8 @@
 """How far the decodes are ahead of the pace that is wanted, over all lanes and in the upper one."""
 
-from paceline_engine.limits import Limits
+from paceline_engine.core.request import Request
 from paceline_engine.pacing.slack import Slack
-from paceline_engine.request import Request
+from paceline_wire.limits import Limits
 
 
 class Slacks:

@@ -17,8 +17,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from paceline_engine.limits import Lane, Limits
 from paceline_engine.scheduling.waiting import LANES, WaitingLane
+from paceline_wire.limits import Lane, Limits
 
 MAX_OVERTAKEN = 32
 MIN_SHARE = 0.01

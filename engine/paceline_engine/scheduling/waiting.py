@@ -6,8 +6,8 @@ Within a lane the first come is the first served, and no request overtakes.
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from paceline_engine.limits import Lane
-from paceline_engine.request import Request
+from paceline_engine.core.request import Request
+from paceline_wire.limits import Lane
 
 LANES: tuple[Lane, ...] = ("interactive", "batch")
 

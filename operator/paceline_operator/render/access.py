@@ -1,7 +1,7 @@
 """What guards a service: its account without rights, and the token of its runtime API."""
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.render.labels import Manifest, metadata, secret_name
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest, metadata, secret_name
 
 
 def service_account(service: InferenceService) -> Manifest:

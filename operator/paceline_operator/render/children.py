@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from paceline_operator.api.inference_service import InferenceService
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest
 from paceline_operator.render.access import service_account
 from paceline_operator.render.config_map import config_map
 from paceline_operator.render.deployment import deployment
 from paceline_operator.render.disruption_budget import disruption_budget
-from paceline_operator.render.labels import Manifest
 from paceline_operator.render.network_policy import network_policy
 from paceline_operator.render.pod import pod_template
 from paceline_operator.render.service import service as public_service

@@ -1,15 +1,11 @@
 """The hot configuration for pods that start while the operator is away."""
 
-import dataclasses
 import json
-from typing import Any
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.api.tuning_spec import hot
-from paceline_operator.render.labels import Manifest, config_map_name, metadata
-from paceline_operator.tuning.lanes import starting_batch_target_ms
-from paceline_operator.tuning.model import Range, TuningSpec
-from paceline_operator.tuning.target import starting_target_ms
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest, config_map_name, metadata
+from paceline_api.pod.runtime_config import runtime_config
+from paceline_api.tuning_spec import hot
 
 FILE = "runtime.json"
 
@@ -22,32 +18,3 @@ def config_map(service: InferenceService) -> Manifest:
         "metadata": metadata(service, config_map_name(service.metadata.name)),
         "data": {FILE: json.dumps(runtime_config(hot(service.spec)), indent=2, sort_keys=True)},
     }
-
-
-def runtime_config(spec: TuningSpec) -> dict[str, Any]:
-    """Build a `PATCH /runtime/limits` body without an epoch, with the limits of a fresh pod."""
-    lanes: dict[str, Any] = {}
-    if spec.batch_sla is not None:
-        lanes["batch_sla"] = dataclasses.asdict(spec.batch_sla)
-        if spec.mode == "Auto":
-            lanes["batch_step_target_ms"] = starting_batch_target_ms(spec)
-    adapters: dict[str, Any] = {}
-    if spec.adapters is not None:
-        adapters["adapters"] = [dataclasses.asdict(adapter) for adapter in spec.adapters]
-    return {
-        **lanes,
-        **adapters,
-        "max_batch_size": _start(spec.batch_size),
-        "token_budget": _start(spec.token_budget),
-        # Another mode leaves the pace to its user.
-        "step_target_ms": starting_target_ms(spec.sla) if spec.mode == "Auto" else None,
-        "interactive_share": spec.interactive_share,
-        "batch_share": spec.batch_share,
-        "sla": dataclasses.asdict(spec.sla),
-        "admission": dataclasses.asdict(spec.admission),
-        "config_hash": spec.config_hash,
-    }
-
-
-def _start(bounds: Range) -> int | None:
-    return bounds.max if bounds.initial is None else bounds.initial

@@ -1,7 +1,7 @@
 """The Deployment: how many pods, and how they are replaced."""
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.render.labels import TEMPLATE_HASH, Manifest, metadata, selector
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import TEMPLATE_HASH, Manifest, metadata, selector
 
 
 def deployment(service: InferenceService, template: Manifest) -> Manifest:

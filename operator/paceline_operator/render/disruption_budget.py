@@ -1,7 +1,7 @@
 """What a node drain may take away at once."""
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.render.labels import Manifest, metadata, selector
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest, metadata, selector
 
 
 def disruption_budget(service: InferenceService) -> Manifest | None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from paceline_operator.api.inference_service import GROUP, InferenceService
-from paceline_operator.api.placement import Peer
-from paceline_operator.render.labels import Manifest, metadata, selector
+from paceline_api.inference_service import GROUP, InferenceService
+from paceline_api.labels import Manifest, metadata, selector
+from paceline_api.placement import Peer
 
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 # Put on a namespace by whoever runs Prometheus there.

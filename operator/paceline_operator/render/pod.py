@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.render import environment
-from paceline_operator.render.labels import TEMPLATE_HASH, Manifest, labels, selector
-from paceline_operator.render.volumes import Volume, volumes
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import TEMPLATE_HASH, Manifest, labels, selector
+from paceline_api.pod import environment
+from paceline_api.pod.volumes import Volume, volumes
 
 _UID: Final = 65532
 # A numeric user: the kubelet cannot prove that a named one is not root.

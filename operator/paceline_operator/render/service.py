@@ -1,7 +1,7 @@
 """The public door of a service."""
 
-from paceline_operator.api.inference_service import InferenceService
-from paceline_operator.render.labels import Manifest, metadata, selector
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest, metadata, selector
 
 PORT = 8000
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from paceline_engine.wire import StepRecord
+from paceline_wire import StepRecord
 
 _WINDOW_S = 10.0
 _LEAST_EVIDENCE_S = 0.5

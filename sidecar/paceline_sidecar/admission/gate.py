@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from paceline_engine.limits import Lane
 from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig
+from paceline_wire.limits import Lane
 
 _RETRY_AFTER_MIN_S = 1.0
 _RETRY_AFTER_MAX_S = 30.0

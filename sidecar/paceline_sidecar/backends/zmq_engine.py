@@ -17,7 +17,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from paceline_engine import wire
+import paceline_wire as wire
 from paceline_sidecar.backend import Arrival, Deliver, EngineView, Listener
 from paceline_sidecar.errors import Unavailable, UnavailableReason
 

@@ -10,14 +10,14 @@ from typing import Any, get_args
 import msgspec
 from starlette.datastructures import Headers
 
-from paceline_engine.limits import Lane
-from paceline_engine.wire import Sampling
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.intake import Job
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.openai.requests import GenerationRequest
 from paceline_sidecar.text.codec import Codec
+from paceline_wire import Sampling
+from paceline_wire.limits import Lane
 
 # English text has about four characters a token; the estimate lives until the tokenizer is done.
 _CHARACTERS_PER_TOKEN = 4

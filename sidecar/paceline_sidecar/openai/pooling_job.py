@@ -8,13 +8,13 @@ from typing import Literal
 
 import msgspec
 
-from paceline_engine.wire import Pooling, Sampling
 from paceline_sidecar.errors import EngineFault, InvalidRequest
 from paceline_sidecar.intake import Job
 from paceline_sidecar.openai.job import Caller, Encode, encoder, estimate
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest, ScoreRequest
 from paceline_sidecar.openai.responses import Choice, Usage, usage_of
 from paceline_sidecar.text.codec import Codec
+from paceline_wire import Pooling, Sampling
 
 _FLOAT_BYTES = 4
 

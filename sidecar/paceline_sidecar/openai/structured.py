@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from paceline_engine.wire import Grammar
 from paceline_sidecar.errors import InvalidRequest
+from paceline_wire import Grammar
 
 # Beyond these, compiling takes seconds even where nothing is meant to explode.
 _MOST_CHARACTERS = {

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from paceline_engine.wire import Grammar
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.openai.structured import Wanted
+from paceline_wire import Grammar
 
 _MAX_TOOLS = 128
 _ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}

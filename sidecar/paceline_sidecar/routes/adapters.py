@@ -11,12 +11,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from paceline_engine.wire import AdaptersState, LoadAdapter, UnloadAdapter
 from paceline_sidecar.connection import read_body
 from paceline_sidecar.errors import InvalidRequest, Unauthorized
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.runtime_patch import AdapterName, AdapterPath
 from paceline_sidecar.service import Service
+from paceline_wire import AdaptersState, LoadAdapter, UnloadAdapter
 
 _MAX_BODY_BYTES = 64 * 1024
 

@@ -4,12 +4,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from paceline_engine.wire import Pooling
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.openai.pooling_job import Embeddings, Scores
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest, ScoreRequest
 from paceline_sidecar.routes.answering import answer_numbers, authorise, understand
 from paceline_sidecar.service import Service
+from paceline_wire import Pooling
 
 
 def numbers_router(

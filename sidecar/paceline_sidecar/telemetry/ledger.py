@@ -6,14 +6,14 @@ Written by the event loop as things happen, read by `/metrics` and `/runtime/tel
 from collections import Counter
 from typing import Literal, get_args
 
-from paceline_engine.limits import Lane
-from paceline_engine.wire import LimitsState, StepRecord, Telemetry
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.telemetry.histogram import Histogram
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord, miss_reason
 from paceline_sidecar.telemetry.ring import Ring, Sequence
 from paceline_sidecar.telemetry.sketch import GapSketch
 from paceline_sidecar.telemetry.vllm_counts import VllmCounts
+from paceline_wire import LimitsState, StepRecord, Telemetry
+from paceline_wire.limits import Lane
 
 LANES: tuple[Lane, ...] = get_args(Lane)
 KNOBS = (

@@ -6,8 +6,6 @@ from typing import get_args
 
 from prometheus_client.metrics_core import Metric as Family
 
-from paceline_engine.limits import Lane
-from paceline_engine.wire import StepProfile, WhyEager
 from paceline_sidecar import __version__
 from paceline_sidecar.adapter_plan import STATES
 from paceline_sidecar.hot_config import Sla
@@ -15,6 +13,8 @@ from paceline_sidecar.telemetry import names
 from paceline_sidecar.telemetry.families import histograms, values
 from paceline_sidecar.telemetry.ledger import KNOBS, LANES
 from paceline_sidecar.telemetry.snapshot import Snapshot
+from paceline_wire import StepProfile, WhyEager
+from paceline_wire.limits import Lane
 
 _NO_PROFILE = StepProfile(took_s=0.0, is_used=False)
 

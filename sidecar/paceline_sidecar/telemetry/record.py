@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline_engine.limits import Lane
 from paceline_sidecar.hot_config import Sla
+from paceline_wire.limits import Lane
 
 Outcome = Literal["ok", "refused", "shed", "timeout", "failed", "cancelled"]
 MissReason = Literal["ttft", "tpot", "itl", "refused", "shed", "timeout", "failed"]

@@ -4,7 +4,7 @@ import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from paceline_engine.limits import Lane
+from paceline_wire.limits import Lane
 
 ALPHA = 0.01
 _GAMMA_LOG = math.log((1 + ALPHA) / (1 - ALPHA))

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from paceline_engine.wire import EngineLoad, LimitsState, StepModelInfo
 from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.admission.gate import Queue
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.service import Service
 from paceline_sidecar.telemetry.ledger import Ledger
+from paceline_wire import EngineLoad, LimitsState, StepModelInfo
 
 
 @dataclass(frozen=True, slots=True)

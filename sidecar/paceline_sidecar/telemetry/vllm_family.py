@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric as Family
 
-from paceline_engine.wire import EngineLoad
 from paceline_sidecar.telemetry.families import histograms, values
 from paceline_sidecar.telemetry.names import VLLM
 from paceline_sidecar.telemetry.snapshot import Snapshot
+from paceline_wire import EngineLoad
 
 _ENGINE = "0"
 _FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.flight import Next
 from paceline_engine.errors import RequestError
-from paceline_engine.limits import Limits
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.runner import Next
-from paceline_engine.scheduling.batch import Batch
-from paceline_engine.wire import Submit
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, right_at
+from paceline_wire import Submit
+from paceline_wire.limits import Limits
 
 VOCAB = 1000
 

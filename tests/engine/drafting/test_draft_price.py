@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.drafting.purse import Purse
 from paceline_engine.drafting.speculation import Speculation
-from paceline_engine.limits import Lane, Limits
 from paceline_engine.pacing import ModelPacer
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.pacing.prior import prior_for
-from paceline_engine.request import Request
-from paceline_engine.scheduling.batch import Batch
-from paceline_engine.wire import Sampling
 from paceline_testing.engines import EngineUnderTest, a_135m_info, a_capacity, a_submit
 from paceline_testing.fake_runner import FakeRunner, right_at
+from paceline_wire import Sampling
+from paceline_wire.limits import Lane, Limits
 
 VOCAB = 1000
 LANES: tuple[Lane, Lane] = ("interactive", "batch")

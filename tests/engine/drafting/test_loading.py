@@ -8,11 +8,11 @@ import torch
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.errors import BadSettings, DoesNotFit, ModelNotFound
-from paceline_engine.model import memory
+from paceline_engine.loading import memory
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.model.layers.linear import Linear, NativeLinear
 from paceline_engine.model.layers.quantized_linear import TiledLinear
-from paceline_engine.model.load import LoadedModel, load_model
-from paceline_engine.running.runner import ModelRunner
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Quantization, Settings
 from paceline_testing.tiny_model import make_tiny_model
 

@@ -7,19 +7,19 @@ import torch
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.memory import graph_bytes
-from paceline_engine.model.recording import record, recorded_bytes
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.memory import graph_bytes
+from paceline_engine.loading.recording import record, recorded_bytes
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.running.runner import ModelRunner
+from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings
-from paceline_engine.wire import Sampling, Submit
 from paceline_testing.again import Again
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.graphed import kernel_runner
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
 
 CAPACITY = a_capacity(max_batch_size=3, max_token_budget=24, num_blocks=60, max_model_len=64)
 SAMPLINGS = (

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from paceline_engine.core.batch import Batch
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine import Engine
-from paceline_engine.limits import Limits
-from paceline_engine.model.load import LoadedModel, load_model
+from paceline_engine.engine.engine import Engine
+from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.scheduling.batch import Batch
 from paceline_engine.settings import Quantization, Settings
-from paceline_engine.wire import Output, Sampling, Submit
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
 from paceline_testing.fake_runner import FakeRunner
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Output, Sampling, Submit
+from paceline_wire.limits import Limits
 
 
 class Reciting:

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.ngram import Lookups
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.drafting.verify import verify
-from paceline_engine.limits import Lane
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.request import Request
-from paceline_engine.wire import Sampling
+from paceline_wire import Sampling
+from paceline_wire.limits import Lane
 
 REPETITIVE = [1, 2, 3, 4, 5, 6] * 20
 

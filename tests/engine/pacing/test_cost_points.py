@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.limits import Capacity
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
+from paceline_wire.limits import Capacity
 
 MOST = 80
 GPU = Capacity(

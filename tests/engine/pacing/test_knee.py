@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from paceline_engine.limits import Capacity
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.knee import KneeWatch, best_knee
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_engine.pacing.prior import prior_for
 from paceline_engine.pacing.store import Sample
-from paceline_engine.wire import ModelInfo, StepRecord
+from paceline_wire import ModelInfo, StepRecord
+from paceline_wire.limits import Capacity
 
 INFO = ModelInfo(
     "m", "llama", "", "bfloat16", "NVIDIA H100", 8 * 10**9, 1, 4096, 1, [2], 131_072, 16 * 10**9

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
-from paceline_engine.wire import StepRecord
 from paceline_testing.engines import a_135m_info
+from paceline_wire import StepRecord
+from paceline_wire.limits import Capacity, Limits
 
 CAPACITY = Capacity(
     max_batch_size=256, max_token_budget=4096, num_blocks=4096, block_size=16, max_model_len=4096

@@ -2,16 +2,16 @@
 
 import pytest
 
+from paceline_engine.core.request import Request
 from paceline_engine.drafting.ngram import Lookups
 from paceline_engine.drafting.speculation import Speculation
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
 from paceline_engine.pacing.cost_table import CostTable, cost_table
 from paceline_engine.pacing.model_pacer import ModelPacer
-from paceline_engine.request import Request
-from paceline_engine.wire import Coefficients, Sampling, StepRecord
 from paceline_testing.engines import a_135m_info
+from paceline_wire import Coefficients, Sampling, StepRecord
+from paceline_wire.limits import Capacity, Limits
 
 CAPACITY = Capacity(
     max_batch_size=256, max_token_budget=4096, num_blocks=4096, block_size=16, max_model_len=4096

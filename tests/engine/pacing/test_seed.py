@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline_engine.limits import Capacity
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
-from paceline_engine.wire import Coefficients, StepRecord
 from paceline_testing.engines import a_135m_info
+from paceline_wire import Coefficients, StepRecord
+from paceline_wire.limits import Capacity
 
 CAPACITY = Capacity(
     max_batch_size=256, max_token_budget=4096, num_blocks=4096, block_size=16, max_model_len=4096

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.limits import Capacity, Limits
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_engine.pacing.residuals import Residuals
 from paceline_engine.pacing.step_model import StepModel
 from paceline_engine.pacing.totals import Totals
-from paceline_engine.wire import Coefficients, ModelInfo, StepRecord
+from paceline_wire import Coefficients, ModelInfo, StepRecord
+from paceline_wire.limits import Capacity, Limits
 
 CAPACITY = Capacity(256, 4096, 4096, 16, 4096)
 BACKLOG = StepShape(decode=20, context=8000, prefill_wanted=100_000, prefill_context=0)

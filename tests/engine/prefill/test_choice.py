@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.errors import BadSettings
-from paceline_engine.running.prefill.attention import (
+from paceline_engine.attention.prefill.attention import (
     Chunk,
     PagedPrefill,
     PrefillAttention,
     RefusedError,
 )
-from paceline_engine.running.prefill.choice import ByLength, PrefillChoice, choose
-from paceline_engine.running.prefill.offers import offers
-from paceline_engine.running.prefill.sdpa import SdpaPrefill
+from paceline_engine.attention.prefill.choice import ByLength, PrefillChoice, choose
+from paceline_engine.attention.prefill.offers import offers
+from paceline_engine.attention.prefill.sdpa import SdpaPrefill
+from paceline_engine.errors import BadSettings
 from paceline_engine.settings import Settings
 from paceline_testing.clock import ManualClock
 from paceline_testing.prefill import CONFIG, PrefillDouble, a_cache

@@ -12,18 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.running.prefill import cudnn_built, cudnn_graphs, cudnn_paged, timing
-from paceline_engine.running.prefill.attention import Cache, Chunk, Prompts, RefusedError, Scores
-from paceline_engine.running.prefill.choice import choose
-from paceline_engine.running.prefill.cudnn_graphs import LADDER, Geometry, Rung, rung_of
-from paceline_engine.running.prefill.cudnn_paged import (
-    CudnnPrefill,
-    cudnn_prefill,
-    step_tables,
-)
-from paceline_engine.running.prefill.offers import set_aside_bytes
-from paceline_engine.running.prefill.scratch import Scratch
-from paceline_engine.running.prefill.trial import fault_of, trial_steps
+from paceline_engine.attention.prefill import cudnn_built, cudnn_graphs, cudnn_paged, timing
+from paceline_engine.attention.prefill.attention import Cache, Chunk, Prompts, RefusedError, Scores
+from paceline_engine.attention.prefill.choice import choose
+from paceline_engine.attention.prefill.cudnn_graphs import LADDER, Geometry, Rung, rung_of
+from paceline_engine.attention.prefill.cudnn_paged import CudnnPrefill, cudnn_prefill, step_tables
+from paceline_engine.attention.prefill.offers import set_aside_bytes
+from paceline_engine.attention.prefill.scratch import Scratch
+from paceline_engine.attention.prefill.trial import fault_of, trial_steps
 from paceline_kernels.fp8 import quantize_heads
 from paceline_testing.clock import ManualClock
 from paceline_testing.cudnn import Library, cudnnGraphNotSupportedError, pygraph

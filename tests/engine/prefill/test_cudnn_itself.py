@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.running.prefill.cudnn_graphs import LADDER, Geometry, Rung, declared
-from paceline_engine.running.prefill.cudnn_paged import PACKAGE
+from paceline_engine.attention.prefill.cudnn_graphs import LADDER, Geometry, Rung, declared
+from paceline_engine.attention.prefill.cudnn_paged import PACKAGE
 
 pytestmark = [
     pytest.mark.skipif(find_spec(PACKAGE) is None, reason="nvidia-cudnn-frontend is not installed"),

@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.running.prefill import flashinfer_paged
-from paceline_engine.running.prefill.attention import Cache, Prompts, RefusedError, Scores
-from paceline_engine.running.prefill.choice import choose
-from paceline_engine.running.prefill.flashinfer_paged import FlashInferPrefill, flashinfer_prefill
-from paceline_engine.running.prefill.offers import set_aside_bytes
-from paceline_engine.running.prefill.scratch import Scratch
-from paceline_engine.running.prefill.trial import fault_of, tolerance, trial_steps
+from paceline_engine.attention.prefill import flashinfer_paged
+from paceline_engine.attention.prefill.attention import Cache, Prompts, RefusedError, Scores
+from paceline_engine.attention.prefill.choice import choose
+from paceline_engine.attention.prefill.flashinfer_paged import FlashInferPrefill, flashinfer_prefill
+from paceline_engine.attention.prefill.offers import set_aside_bytes
+from paceline_engine.attention.prefill.scratch import Scratch
+from paceline_engine.attention.prefill.trial import fault_of, tolerance, trial_steps
 from paceline_kernels.fp8 import quantize_heads
 from paceline_testing.flashinfer import BatchPrefillWithPagedKVCacheWrapper
 from paceline_testing.prefill import (

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline_engine.running.prefill.attention import Cache, Scores
-from paceline_engine.running.prefill.flashinfer_paged import PACKAGE, FlashInferPrefill
+from paceline_engine.attention.prefill.attention import Cache, Scores
+from paceline_engine.attention.prefill.flashinfer_paged import PACKAGE, FlashInferPrefill
 from paceline_testing.flashinfer import (
     BatchPrefillWithPagedKVCacheWrapper,
     PagedPlan,

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline_engine.attention.kernel_attention import KernelAttention
+from paceline_engine.attention.prefill import flashinfer_paged
+from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.prefill.flashinfer_paged import FlashInferPrefill
+from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import allocate
 from paceline_engine.model.layers.rotary import rotations
-from paceline_engine.running.kernel_attention import KernelAttention
-from paceline_engine.running.prefill import flashinfer_paged
-from paceline_engine.running.prefill.choice import PrefillChoice
-from paceline_engine.running.prefill.flashinfer_paged import FlashInferPrefill
-from paceline_engine.running.step_tensors import StepTensors
 from paceline_testing.flashinfer import BatchPrefillWithPagedKVCacheWrapper
 from paceline_testing.prefill import CONFIG
 

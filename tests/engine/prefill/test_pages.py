@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.running.prefill.attention import Chunk
-from paceline_engine.running.prefill.pages import page_bounds, page_ids
+from paceline_engine.attention.prefill.attention import Chunk
+from paceline_engine.attention.prefill.pages import page_bounds, page_ids
 
 CHUNKS = st.lists(
     st.tuples(st.integers(1, 40), st.integers(0, 90)).map(lambda both: Chunk(both[0], sum(both))),

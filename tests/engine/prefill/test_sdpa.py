@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from paceline_engine.running.prefill.attention import Cache, Chunk, RefusedError, Scores
-from paceline_engine.running.prefill.choice import PrefillChoice
-from paceline_engine.running.prefill.sdpa import SdpaPrefill
+from paceline_engine.attention.prefill.attention import Cache, Chunk, RefusedError, Scores
+from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.prefill.sdpa import SdpaPrefill
 from paceline_kernels.fp8 import quantize_heads
 from paceline_testing.prefill import a_cache, attended, prompts_of, some_queries
 

@@ -4,14 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.running.prefill.attention import Scores
-from paceline_engine.running.prefill.timing import (
-    LENGTHS,
-    LayerTimes,
-    classes,
-    fastest,
-    unseen,
-)
+from paceline_engine.attention.prefill.attention import Scores
+from paceline_engine.attention.prefill.timing import LENGTHS, LayerTimes, classes, fastest, unseen
 
 FULL, WINDOWED = Scores(1.0), Scores(1.0, window=8)
 SECONDS = st.floats(1e-6, 1.0)

@@ -8,18 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline_engine.attention.prefill import trial
+from paceline_engine.attention.prefill.attention import Cache, Chunk, Prompts, RefusedError, Scores
+from paceline_engine.attention.prefill.guarded import GuardedPrefill
+from paceline_engine.attention.prefill.scratch import Scratch, Step
+from paceline_engine.attention.prefill.trial import Fault, fault_of, tolerance, trial_steps
 from paceline_engine.errors import BadSettings
-from paceline_engine.running.prefill import trial
-from paceline_engine.running.prefill.attention import (
-    Cache,
-    Chunk,
-    Prompts,
-    RefusedError,
-    Scores,
-)
-from paceline_engine.running.prefill.guarded import GuardedPrefill
-from paceline_engine.running.prefill.scratch import Scratch, Step
-from paceline_engine.running.prefill.trial import Fault, fault_of, tolerance, trial_steps
 from paceline_testing.prefill import (
     KernelDouble,
     PrefillDouble,

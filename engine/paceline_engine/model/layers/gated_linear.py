@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from paceline_engine.model.config import Activation
+from paceline_engine.core.model_config import Activation
 from paceline_engine.model.layers.quantized_linear import quantize
 from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import Gate, Matmul, can_gate, native_ops

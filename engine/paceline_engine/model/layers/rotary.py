@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline_engine.model.config import ModelConfig, Rope
+from paceline_engine.core.model_config import ModelConfig, Rope
 
 
 @dataclass(frozen=True, slots=True)

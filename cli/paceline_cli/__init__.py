@@ -1,0 +1,1 @@
+"""The `paceline` command: one manifest, served, planned, measured and explained on this machine."""

@@ -1,0 +1,1 @@
+"""Measure a service: sweeps of both limits, comparisons of schedulings."""

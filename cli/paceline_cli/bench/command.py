@@ -1,0 +1,94 @@
+"""`paceline bench`, on the command line: measurements that take minutes."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from paceline_cli.bench import compare as comparison
+from paceline_cli.bench.sweep import Options, run_sweep
+from paceline_cli.bench.sweep_points import BATCH_SIZES
+from paceline_cli.run import run
+
+_manifest = click.option(
+    "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
+)
+_rate = click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second.")
+_seed = click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
+
+
+@click.group(name="bench")
+def bench() -> None:
+    """Measure a service on this machine."""
+
+
+@bench.command()
+@_manifest
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/sweep"),
+    show_default=True,
+    help="Folder.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 3600),
+    default=20.0,
+    show_default=True,
+    help="Of arrivals at each point.",
+)
+@click.option(
+    "--points",
+    type=click.IntRange(1, len(BATCH_SIZES)),
+    default=len(BATCH_SIZES),
+    show_default=True,
+    help="Of each limit, at most.",
+)
+@_rate
+@_seed
+@click.option("--png", type=click.Path(path_type=Path), help="Save the plot here.")
+def sweep(  # noqa: PLR0917 - click passes them by name
+    path: Path,
+    out: Path,
+    seconds: float,
+    points: int,
+    rate: float | None,
+    seed: int,
+    png: Path | None,
+) -> None:
+    """Plot latency and throughput against both limits, and mark the tuner's own point.
+
+    Serves the manifest and changes its limits live. Without --rate the load is 0.7 of what the
+    service completes when it is full.
+    """
+    options = Options(path, out, seed, seconds, points, rate, png)
+    run(run_sweep(options, Console()))
+
+
+@bench.command()
+@_manifest
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/compare"),
+    show_default=True,
+    help="Folder.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(5, 3600),
+    default=60.0,
+    show_default=True,
+    help="Of arrivals under each scheduling.",
+)
+@_rate
+@_seed
+def compare(path: Path, out: Path, seconds: float, rate: float | None, seed: int) -> None:
+    """Offer the same traffic to continuous, dynamic and static batching.
+
+    Serves the manifest under each of them in turn: throughput, latencies and padding in a table
+    and a page. Without --rate the load is 0.7 of what continuous batching completes when full.
+    """
+    options = comparison.Options(path, out, seed, seconds, rate)
+    run(comparison.run_compare(options, Console()))

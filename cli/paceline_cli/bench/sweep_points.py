@@ -1,0 +1,162 @@
+"""A sweep of the two limits: its grid, and what was measured at each point. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from paceline_cli.demo.measured import span
+from paceline_cli.traffic.record import Record, percentile
+from paceline_tuner.model import SLA
+
+Axis = Literal["batch_size", "token_budget"]
+BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
+TOKEN_BUDGETS: Final = (64, 128, 256, 512, 1024, 2048)
+SHARES: Final = (0.5, 0.99, 0.999)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One point of the grid."""
+
+    axis: Axis
+    batch_size: int
+    token_budget: int
+
+    @property
+    def place(self) -> int:
+        """Where it lies on its axis."""
+        return self.batch_size if self.axis == "batch_size" else self.token_budget
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A percentile of `count` values, milliseconds; infinite where too many had no answer."""
+
+    share: float
+    ms: float | None
+    """None without values."""
+    count: int
+
+    @property
+    def is_max(self) -> bool:
+        """Too few values for this rank: it is their maximum."""
+        return self.count < least_count(self.share)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the client saw under one setting."""
+
+    offered: int
+    missed: int
+    """Refused, failed or without an end in time: their TTFT and E2E count as infinite."""
+    tokens_per_s: float
+    ttft: tuple[Percentile, ...]
+    tpot: tuple[Percentile, ...]
+    itl: tuple[Percentile, ...]
+    e2e: tuple[Percentile, ...]
+
+    def latencies(self) -> tuple[tuple[str, tuple[Percentile, ...]], ...]:
+        """All of them, by name."""
+        return (("TTFT", self.ttft), ("TPOT", self.tpot), ("ITL", self.itl), ("E2E", self.e2e))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A setting and what came of it."""
+
+    setting: Setting
+    measured: Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The tuner's own limits at the end of its phase, and what came of them."""
+
+    batch_size: int
+    token_budget: int
+    step_target_ms: float | None
+    phase: str
+    measured: Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A whole run."""
+
+    name: str
+    model: str
+    machine: str
+    sla: SLA
+    note: str
+    """Why other targets were declared than the manifest's; empty where they were not."""
+    rate_rps: float
+    cv: float
+    seconds: float
+    """Of arrivals at each point."""
+    points: tuple[Point, ...]
+    chosen: Chosen | None
+    """None where the tuner never spoke."""
+
+    def along(self, axis: Axis) -> tuple[Point, ...]:
+        """The points of one axis, ascending."""
+        found = [point for point in self.points if point.setting.axis == axis]
+        return tuple(sorted(found, key=lambda point: point.setting.place))
+
+
+def grid(*, batch_size: int, token_budget: int, per_axis: int) -> tuple[Setting, ...]:
+    """Both axes, each with the other limit held at what is given; `per_axis` points at most."""
+    batches = (
+        Setting("batch_size", size, max(token_budget, size))
+        for size in thinned(BATCH_SIZES, per_axis)
+    )
+    budgets = (
+        Setting("token_budget", min(batch_size, budget), budget)
+        for budget in thinned(TOKEN_BUDGETS, per_axis)
+    )
+    return (*batches, *budgets)
+
+
+def thinned(values: Sequence[int], count: int) -> tuple[int, ...]:
+    """About `count` of the values, both ends among them; only the last where one is wanted."""
+    if count >= len(values):
+        return tuple(values)
+    if count == 1:
+        return (values[-1],)
+    return tuple(values[round(i * (len(values) - 1) / (count - 1))] for i in range(count))
+
+
+def measure(records: Sequence[Record], start_at: float, end_at: float) -> Measured:
+    """Read what was due in [start_at, end_at), client's monotonic seconds."""
+    seen = span(records, start_at, end_at)
+    return Measured(
+        offered=seen.offered,
+        missed=seen.missed,
+        tokens_per_s=seen.output_tokens / seen.seconds,
+        ttft=percentiles(seen.ttft_ms),
+        tpot=percentiles(seen.tpot_ms),
+        itl=percentiles(seen.itl_ms),
+        e2e=percentiles([_whole_ms(record) for record in seen.due]),
+    )
+
+
+def percentiles(values_ms: Sequence[float]) -> tuple[Percentile, ...]:
+    """The shares of SHARES; a rank that lies beyond the values gives their maximum."""
+    return tuple(
+        Percentile(share, percentile(values_ms, share), len(values_ms)) for share in SHARES
+    )
+
+
+def least_count(share: float) -> int:
+    """Values of which one at least lies beyond the rank: 100 for P99, 1,000 for P99.9."""
+    return round(1 / (1 - share))
+
+
+def label(share: float) -> str:
+    """`P50`, `P99.9`."""
+    return f"P{share * 100:g}"
+
+
+def _whole_ms(record: Record) -> float:
+    return (record.finished_at - record.planned_at) * 1e3 if record.outcome == "ok" else math.inf

@@ -1,0 +1,1 @@
+"""Break an SLA, let the tuner mend it, report."""

@@ -1,0 +1,211 @@
+"""The demo: a violated SLA under bursty load, and the tuner that brings it back."""
+
+import asyncio
+import math
+import os
+import platform
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import httpx
+import yaml
+from rich.console import Console
+
+from paceline_api.tuning_spec import hot
+from paceline_api.units import milliseconds
+from paceline_cli.demo.measured import Run, Sample, Verdict, judge, opening, span
+from paceline_cli.demo.report import write_report
+from paceline_cli.manifest import load
+from paceline_cli.place import state_dir
+from paceline_cli.terminal import save_svg, shown
+from paceline_cli.traffic.calibration import CV, UTILIZATION, Speed, measure_speed, workload
+from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.record import Record
+from paceline_cli.traffic.workload import plan
+from paceline_cli.up.live import LiveService
+from paceline_cli.up.screen import View
+from paceline_cli.up.serving import serving
+from paceline_cli.up.tuner import local_tuner
+from paceline_tuner.model import SLA, Change, ServiceReport
+
+BEFORE_S: Final = 40.0
+SETTLE_S: Final = 20.0
+JUDGED_S: Final = 60.0
+_SHOWN_S: Final = 20.0
+_RATE_DIGITS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What to run and where to write."""
+
+    manifest: Path
+    out: Path
+    seed: int
+    svg: Path | None = None
+    png: Path | None = None
+
+
+async def run_demo(demo: Demo, console: Console) -> Verdict:
+    """Serve, load, violate, tune, judge, report."""
+    manifest = demo.out / "service.yaml"
+    write_copy(demo.manifest, manifest, mode="Observe", slowness=1)
+    async with (
+        local_tuner() as tuner,
+        serving(manifest, port=None, tuner=tuner, folder=state_dir()) as live,
+    ):
+        act = Act(live, demo)
+        with shown(console, live, act.view):
+            await live.ready.wait()
+            run = await act.play()
+        if demo.svg:
+            save_svg(act.view(), demo.svg)
+    verdict = judge(run.sla, run.after(), run.last_observed())
+    page = write_report(run, verdict, demo.out, png=demo.png)
+    console.print(opening(run.sla, run.before().observed(run.sla)), soft_wrap=True, highlight=False)
+    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+    return verdict
+
+
+class Act:
+    """The demo's course over one live service."""
+
+    def __init__(self, live: LiveService, demo: Demo) -> None:
+        self._live = live
+        self._demo = demo
+        self._banner = "Loading the model."
+        self._slowness = 1.0
+        self._records: list[Record] = []
+        self._samples: list[Sample] = []
+        self._changes: dict[tuple[float, str], Change] = {}
+        live.on_report.append(self._observe)
+
+    def view(self) -> View:
+        """The live table, with what the client sees."""
+        view = replace(self._live.view(), banner=self._banner)
+        if not self._records:
+            return view
+        now = time.monotonic()
+        recent = span(self._records, now - _SHOWN_S, now)
+        return replace(view, client=recent.observed(view.spec.sla))
+
+    async def play(self) -> Run:
+        """Calibrate, then load through both phases."""
+        corpus = help_topics()
+        model = self._live.service.served_name
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=self._live.place.url, limits=limits) as client:
+            self._banner = "Calibrating: how fast does this machine serve?"
+            speed = await measure_speed(client, model=model, corpus=corpus, seed=self._demo.seed)
+            note = self._fit_sla(speed)
+            rate_rps = round(UTILIZATION * speed.capacity_rps, _RATE_DIGITS)
+            requests = plan(
+                workload(rate_rps),
+                corpus,
+                duration_s=BEFORE_S + SETTLE_S + JUDGED_S,
+                seed=self._demo.seed,
+            )
+            start_at = time.monotonic()
+            async with asyncio.TaskGroup() as group:
+                load_task = group.create_task(
+                    drive(client, requests, model=model, sink=self._records.append)
+                )
+                await self._phases(rate_rps, start_at)
+                await load_task
+        border_at = start_at + BEFORE_S
+        return Run(
+            name=self._live.name,
+            model=self._live.service.spec.model.uri,
+            machine=machine(),
+            sla=hot(self._live.service.spec).sla,
+            rate_rps=rate_rps,
+            speed=speed,
+            note=note,
+            cv=CV,
+            start_at=start_at,
+            border_at=border_at,
+            judged_from=border_at + SETTLE_S,
+            end_at=border_at + SETTLE_S + JUDGED_S,
+            records=tuple(self._records),
+            samples=tuple(self._samples),
+            changes=tuple(self._changes.values()),
+        )
+
+    def _fit_sla(self, speed: Speed) -> str:
+        """Declare a looser SLA where this machine could not keep the manifest's at any setting."""
+        declared = hot(self._live.service.spec).sla
+        factor = slowness(declared, speed)
+        if factor == 1:
+            return ""
+        note = (
+            f"This machine takes {speed.decode_ms:.0f} ms for one token alone and"
+            f" {speed.prefill_ms:.1f} ms for each token of a prompt: too slow for the manifest's"
+            f" targets, so this run declares them {factor:g} times as long."
+        )
+        self._live.note(note)
+        write_copy(self._demo.manifest, self._live.path, mode="Observe", slowness=factor)
+        self._slowness = factor
+        return note
+
+    async def _phases(self, rate_rps: float, start_at: float) -> None:
+        load = f"{rate_rps:.2f} requests/s in bursts (CV {CV:g})"
+        self._banner = f"1 of 2: limits as declared, the tuner only watches. {load}."
+        await _until(start_at + BEFORE_S)
+        # The file is edited, as a person would: the change takes the same way.
+        write_copy(self._demo.manifest, self._live.path, mode="Auto", slowness=self._slowness)
+        self._banner = f"2 of 2: tuning.mode is now Auto. {load}."
+        await _until(start_at + BEFORE_S + SETTLE_S + JUDGED_S)
+
+    def _observe(self, report: ServiceReport) -> None:
+        for pod in report.pods:
+            self._samples.append(
+                Sample(
+                    at=time.monotonic(),
+                    batch_size=pod.batch_size,
+                    token_budget=pod.token_budget,
+                    step_target_ms=pod.step_target_ms,
+                    observed=pod.observed,
+                )
+            )
+        self._changes |= {(change.at, change.pod): change for change in reversed(report.history)}
+
+
+def slowness(sla: SLA, speed: Speed) -> float:
+    """How many times longer targets must be for this machine to keep them; 1 where it can."""
+    if sla.itl_p99_ms is None:
+        return 1.0
+    return max(1.0, math.ceil(4 * speed.least_itl_ms / sla.itl_p99_ms) / 4)
+
+
+def write_copy(source: Path, target: Path, *, mode: str, slowness: float) -> None:
+    """Write `source` to `target` with another `spec.tuning.mode`, and with longer targets."""
+    load(source)  # a bad manifest is refused under its own name
+    manifest = yaml.safe_load(source.read_text(encoding="utf-8"))
+    spec = manifest["spec"]
+    spec.setdefault("tuning", {})["mode"] = mode
+    for name in ("ttft", "tpot", "itl"):
+        if name in spec.get("sla", {}):
+            target_ms = milliseconds(spec["sla"][name]["p99"]) * slowness
+            spec["sla"][name]["p99"] = f"{target_ms:.0f}ms"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_suffix(".draft")
+    draft.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
+    draft.replace(target)
+
+
+def machine() -> str:
+    """Which machine the numbers come from."""
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        models = [text.split(":", 1)[1].strip() for text in lines if text.startswith("model name")]
+        name = models[0] if models else name
+    return f"{os.cpu_count()} cores of {name}"
+
+
+async def _until(at: float) -> None:
+    await asyncio.sleep(max(0.0, at - time.monotonic()))

@@ -1,0 +1,112 @@
+"""The demo's report: one HTML file that needs nothing else."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline_cli.demo.measured import Run, Span, Verdict, opening, targets
+from paceline_cli.demo.plots import distributions, over_time, svg
+from paceline_cli.pages import rendered
+from paceline_cli.traffic.record import percentile
+from paceline_cli.up.screen import change_line
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the summary: a quantity, its target, before, after."""
+
+    name: str
+    target: str
+    before: str
+    after: str
+    before_misses: bool = False
+    after_misses: bool = False
+
+
+def write_report(run: Run, verdict: Verdict, folder: Path, *, png: Path | None = None) -> Path:
+    """Write `report.html` into the folder, and the main plot to `png`; return the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    main_plot = over_time(run)
+    if png:
+        png.parent.mkdir(parents=True, exist_ok=True)
+        main_plot.savefig(png, dpi=160)
+    page = folder / "report.html"
+    page.write_text(render(run, verdict, svg(main_plot), svg(distributions(run))), encoding="utf-8")
+    return page
+
+
+def render(run: Run, verdict: Verdict, over_time_svg: str, distributions_svg: str) -> str:
+    """The page's text."""
+    return rendered(
+        "demo/report.html.j2",
+        run=run,
+        opening=opening(run.sla, run.before().observed(run.sla)),
+        verdict=verdict,
+        rows=summary(run),
+        before_s=run.border_at - run.start_at,
+        judged_s=run.end_at - run.judged_from,
+        changes=[change_line(change) for change in run.changes],
+        over_time_svg=over_time_svg,
+        distributions_svg=distributions_svg,
+    )
+
+
+def summary(run: Run) -> list[Row]:
+    """Targets first, then what else was measured."""
+    before, after = run.before(), run.after()
+    rows = [
+        *_target_rows(run, before, after),
+        *_median_rows(before, after),
+        Row("requests offered", "", str(before.offered), str(after.offered)),
+        Row("refused, failed, timed out", "", str(before.missed), str(after.missed)),
+        Row("output tokens/s", "", _rate(before), _rate(after)),
+    ]
+    if sidecar := run.last_observed():
+        rows += [
+            Row(
+                f"{name} p99, as the sidecar measured",
+                _ms(target),
+                "",
+                _ms(value),
+                after_misses=value is None or value > target,
+            )
+            for name, target, value in targets(run.sla, sidecar)
+        ]
+    return rows
+
+
+def _target_rows(run: Run, before: Span, after: Span) -> list[Row]:
+    pairs = zip(
+        targets(run.sla, before.observed(run.sla)),
+        targets(run.sla, after.observed(run.sla)),
+        strict=True,
+    )
+    return [
+        Row(
+            f"{name} p99",
+            _ms(target),
+            _ms(old),
+            _ms(new),
+            before_misses=old is None or old > target,
+            after_misses=new is None or new > target,
+        )
+        for (name, target, old), (_, _, new) in pairs
+    ]
+
+
+def _median_rows(before: Span, after: Span) -> list[Row]:
+    return [
+        Row(f"{name} p50", "", _ms(percentile(old, 0.5)), _ms(percentile(new, 0.5)))
+        for name, old, new in (
+            ("TTFT", before.ttft_ms, after.ttft_ms),
+            ("TPOT", before.tpot_ms, after.tpot_ms),
+            ("ITL", before.itl_ms, after.itl_ms),
+        )
+    ]
+
+
+def _rate(span: Span) -> str:
+    return f"{span.output_tokens / span.seconds:.1f}"
+
+
+def _ms(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.0f} ms"

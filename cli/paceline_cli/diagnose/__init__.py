@@ -1,0 +1,1 @@
+"""Say where latency comes from, what binds and what would help."""

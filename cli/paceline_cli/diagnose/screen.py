@@ -1,0 +1,139 @@
+"""A diagnosis as a person reads it in ten seconds, and as JSON. Pure."""
+
+import json
+from dataclasses import asdict
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from paceline_cli.demo.measured import missed_targets, targets
+from paceline_cli.diagnose.diagnose import Diagnosis
+from paceline_cli.diagnose.engine_time import EngineTime
+from paceline_cli.diagnose.units import ms
+
+WIDTH: Final = 100
+"""Characters."""
+_BAR: Final = 24
+_BOUNDS: Final = {
+    "Idle": "nothing: for most of the window no request ran",
+    "Host": "the host: the device waits for scheduling and inputs",
+    "KV": "KV memory: sequences wait for blocks, or lose them",
+    "Memory": "memory: weights and KV are read whatever the step computes",
+    "Compute": "compute: each further token costs its arithmetic",
+}
+
+
+def screen(name: str, found: Diagnosis) -> RenderableType:
+    """Lay out the whole diagnosis."""
+    parts: list[RenderableType] = [_sla(found)]
+    if found.spans:
+        parts += [Text(), _latency(found)]
+    parts += [Text(), _bound(found.time), _engine(found.time), Text(), _advice(found)]
+    if found.note:
+        parts += [Text(), Text(found.note, style="dim")]
+    load = f"{found.arrival_rps:.2f} requests/s"
+    if found.capacity_rps is not None:
+        load += f" of {found.capacity_rps:.2f} that fit within the SLA"
+    return Panel(
+        Group(*parts),
+        title=f"[b]paceline diagnose[/b] · {name}",
+        title_align="left",
+        subtitle=f"last {found.window_s:.0f} s: {_ended(found)} · {load}",
+        subtitle_align="right",
+        border_style="dim",
+        width=WIDTH,
+        padding=(1, 2),
+    )
+
+
+def as_json(name: str, found: Diagnosis) -> str:
+    """The same for a program; milliseconds and shares."""
+    time = found.time
+    body = asdict(found) | {
+        "name": name,
+        "bound": time.bound,
+        "idle_ms": time.idle_ms,
+        "busy_ms": time.busy_ms,
+    }
+    return json.dumps(body, indent=2)
+
+
+def _ended(found: Diagnosis) -> str:
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(found.outcomes.items()))
+    return counts or "no request ended"
+
+
+def _sla(found: Diagnosis) -> Text:
+    if not targets(found.sla, found.observed):
+        return Text("no SLA is declared: latencies are told, not judged", style="dim")
+    missed = missed_targets(found.sla, found.observed)
+    if missed:
+        return Text(f"misses the SLA: {'; '.join(missed)}", style="bold dark_orange")
+    return Text("keeps the SLA", style="bold bright_blue")
+
+
+def _latency(found: Diagnosis) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", expand=True)
+    table.add_column("where latency comes from", style="dim", no_wrap=True)
+    table.add_column("mean", justify="right")
+    table.add_column("slowest 5 %", justify="right")
+    table.add_column("of the slowest", min_width=_BAR + 6)
+    for span in found.spans:
+        table.add_row(
+            Text(span.name, style="bold"), ms(span.mean_ms), ms(span.slow_ms), "", end_section=False
+        )
+        for part in span.parts:
+            share = part.slow_ms / span.slow_ms if span.slow_ms else 0.0
+            style = "bold" if part is span.largest else ""
+            table.add_row(
+                Text(f"  {part.name}", style=style),
+                ms(part.mean_ms),
+                ms(part.slow_ms),
+                _bar(share),
+            )
+    return table
+
+
+def _bound(time: EngineTime) -> Text:
+    return Text.assemble("the engine is bound by ", (_BOUNDS[time.bound], "bold"))
+
+
+def _engine(time: EngineTime) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), expand=True)
+    table.add_column("where the engine's time goes", style="dim", no_wrap=True)
+    table.add_column("ms a step", justify="right")
+    table.add_column("of the window", min_width=_BAR + 6)
+    rows = (
+        ("fixed: weights, launches", time.parts.fixed),
+        ("decode arithmetic", time.parts.decode),
+        ("KV of the contexts", time.parts.kv),
+        ("prompts", time.parts.prefill),
+        *([("guesses of the draft model", time.parts.draft)] if time.parts.draft else []),
+        ("host, in and between steps", time.host_ms),
+        ("idle", time.idle_ms),
+    )
+    for name, spent in rows:
+        per_step = "" if name == "idle" else f"{spent / max(time.num_steps, 1):.2f}"
+        table.add_row(f"  {name}", per_step, _bar(spent / time.window_ms))
+    return table
+
+
+def _advice(found: Diagnosis) -> RenderableType:
+    if not found.advice:
+        return Text("nothing stands out: no knob or resource would change much", style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, expand=True)
+    table.add_column(style="bold", ratio=1)
+    table.add_column(ratio=3)
+    for advice in found.advice:
+        table.add_row(advice.lever, advice.text)
+    return Group(Text("what would help", style="dim"), table)
+
+
+def _bar(share: float) -> Text:
+    filled = round(min(max(share, 0.0), 1.0) * _BAR)
+    return Text.assemble(
+        ("█" * filled, "bright_blue"), ("·" * (_BAR - filled), "dim"), f" {share:4.0%}"
+    )

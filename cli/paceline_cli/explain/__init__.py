@@ -1,0 +1,1 @@
+"""Say why the limits are what they are."""

@@ -1,0 +1,150 @@
+"""How many tokens of KV cache a pod has, as the engine will cut them, with the arithmetic shown."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from paceline_cli.plan.device import GIB, Device
+from paceline_cli.plan.model_size import ModelSize
+from paceline_tuner.demand import Demand
+from paceline_tuner.telemetry import CapacityValues
+
+BLOCK_TOKENS: Final = 16
+CPU_KV_BYTES: Final = 1 << 30
+CPU_MAX_MODEL_LEN: Final = 2048
+CUDA_CONTEXT_BYTES: Final = 1 << 30
+"""Assumed: context, kernels and workspaces of the libraries."""
+_UNKNOWN_STEP_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of arithmetic."""
+
+    label: str
+    working: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """The memory of one pod, divided."""
+
+    device: Device
+    size: ModelSize
+    """Of what this device holds: the model, or one rank's part of it."""
+    fraction: float
+    """`engine.kvCacheMemoryFraction`."""
+    max_token_budget: int
+    """Tokens of the largest step that buffers must hold."""
+    draft: ModelSize | None = None
+    """A second model that guesses: its weights, and its keys and values of every token."""
+    ranks: int = 1
+    """Devices that share the model; each has the same memory."""
+
+    @property
+    def step_bytes(self) -> int:
+        """What the largest step takes beside weights and cache: of the model or of its draft."""
+        if any(size.step_bytes_per_token is None for size in self._models):
+            return _UNKNOWN_STEP_BYTES
+        widest = max(size.step_bytes_per_token or 0 for size in self._models)
+        return self.max_token_budget * widest
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the model and of its draft."""
+        return sum(size.weight_bytes for size in self._models)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of one token, of the model and of its draft."""
+        return sum(size.kv_bytes_per_token for size in self._models)
+
+    @property
+    def _models(self) -> tuple[ModelSize, ...]:
+        return (self.size,) if self.draft is None else (self.size, self.draft)
+
+    @property
+    def kv_bytes(self) -> int:
+        """What is left for keys and values; negative where the weights do not fit."""
+        if self.device.memory_bytes is None:
+            return CPU_KV_BYTES
+        usable = int(self.device.memory_bytes * self.fraction)
+        return usable - self.weight_bytes - CUDA_CONTEXT_BYTES - self.step_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        """Whole blocks."""
+        return max(0, self.kv_bytes) // (self.kv_bytes_per_token * BLOCK_TOKENS)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens whose keys and values fit."""
+        return self.num_blocks * BLOCK_TOKENS
+
+    def longest(self, asked: int | None) -> int:
+        """The longest sequence, prompt and answer, when `engine.maxModelLen` is `asked`."""
+        default = CPU_MAX_MODEL_LEN if self.device.is_cpu else None
+        limits = (self.size.max_len, asked or default, self.tokens)
+        return min(limit for limit in limits if limit is not None)
+
+    def capacity(self, max_batch_size: int, asked_len: int | None) -> CapacityValues:
+        """The pod's capacity, in the words of its runtime API."""
+        return CapacityValues(
+            max_batch_size=max_batch_size,
+            max_token_budget=self.max_token_budget,
+            num_blocks=self.num_blocks,
+            block_size=BLOCK_TOKENS,
+            max_model_len=self.longest(asked_len),
+        )
+
+    def arithmetic(self) -> tuple[Line, ...]:
+        """From the device's memory to tokens, line by line."""
+        size, draft = self.size, self.draft
+        shared = "heads and MLP are shared; embedding, norms and head are in each"
+        ranks = [Line("ranks", shared, f"{self.ranks}")] if self.ranks > 1 else []
+        weights = [Line("weights", size.weight_arithmetic, _gib(size.weight_bytes))]
+        per_token = [Line("KV of one token", size.kv_arithmetic, f"{size.kv_bytes_per_token:,} B")]
+        if draft is not None:
+            weights.append(Line("its draft", draft.weight_arithmetic, _gib(draft.weight_bytes)))
+            its_bytes = f"{draft.kv_bytes_per_token:,} B"
+            per_token.append(Line("of its draft", draft.kv_arithmetic, its_bytes))
+        each = "KV of one token" if draft is None else "both KV of one token"
+        tokens = Line(
+            "KV tokens", f"KV cache / {each}, blocks of {BLOCK_TOKENS}", f"{self.tokens:,}"
+        )
+        if self.device.memory_bytes is None:
+            cache = Line("KV cache", "the engine's own size on a CPU", _gib(self.kv_bytes))
+            return *ranks, *weights, cache, *per_token, tokens
+        usable = self.device.memory_bytes * self.fraction
+        working = f"{_gib(self.device.memory_bytes)} x {self.fraction:g}"
+        reserved = _gib(CUDA_CONTEXT_BYTES + self.step_bytes)
+        return (
+            *ranks,
+            Line("usable", working, _gib(int(usable))),
+            *weights,
+            Line("reserve", self._reserve(), reserved),
+            Line("KV cache", "usable - weights - reserve", _gib(self.kv_bytes)),
+            *per_token,
+            tokens,
+        )
+
+    def _reserve(self) -> str:
+        context = f"{_gib(CUDA_CONTEXT_BYTES)} CUDA context (assumed)"
+        if any(size.step_bytes_per_token is None for size in self._models):
+            return f"{context} + {_gib(self.step_bytes)} for a step (assumed)"
+        widest = self.step_bytes // self.max_token_budget
+        return f"{context} + a step of {self.max_token_budget:,} tokens x {widest:,} B"
+
+
+def occupancy_line(demand: Demand, *, batch: int, tokens: int) -> Line:
+    """How much of the cache the largest batch that fits takes."""
+    wanted = batch * demand.held + 2.33 * demand.held_deviation * batch**0.5
+    return Line(
+        f"{batch} sequences",
+        f"{batch} x {demand.held:,.0f} + 2.33 x {demand.held_deviation:,.0f} x sqrt({batch})",
+        f"{wanted:,.0f} of 0.95 x {tokens:,} tokens",
+    )
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:,.2f} GiB"

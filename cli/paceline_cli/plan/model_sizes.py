@@ -1,0 +1,121 @@
+"""How large the models of a manifest are: read from their files, or told on the command line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from paceline_api.inference_service import InferenceService
+from paceline_cli.errors import LocalError
+from paceline_cli.place import cache_dir
+from paceline_cli.plan.assumed_form import assumed_form, of_parameters
+from paceline_cli.plan.device import Device
+from paceline_cli.plan.model_files import Named, model_size
+from paceline_cli.plan.model_size import ModelSize, Precision, RanksDoNotDivide
+
+_FLAGS: Final = "say how large it is: --params 8B --kv-bytes 131072"
+_WEIGHTS_IN: Final = {"None": "", "FP8Dynamic": "FP8"}
+"""As `Precision` calls them: weights are the same, whatever they multiply."""
+_DRAFT_FLAGS: Final = "say how large it is: --draft-params 1B --draft-kv-bytes 32768"
+
+
+class PlanError(LocalError):
+    """The plan cannot be made; the message names what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked on the command line."""
+
+    manifest: Path
+    traffic: Path
+    gpu: str | None = None
+    gpu_memory_bytes: int | None = None
+    params: int | None = None
+    kv_bytes: int | None = None
+    memory: Path | None = None
+    embedding_params: int | None = None
+    """Of `params`, those of embedding and head."""
+    draft_params: int | None = None
+    draft_kv_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Reads the sizes of one question. Raises LocalError where they are nowhere."""
+
+    service: InferenceService
+    device: Device
+    question: Question
+
+    def of_model(self, ranks: int) -> ModelSize:
+        """The model, or the part that each of several ranks holds."""
+        question, model = self.question, self.service.spec.model
+        told = _told("--params", question.params, "--kv-bytes", question.kv_bytes)
+        if told is not None:
+            embedding = question.embedding_params
+            return self._of_told(*told, self._precision(), embedding, ranks)
+        if question.embedding_params is not None:
+            raise PlanError("--embedding-params tells of --params: it says nothing without")
+        named = Named("spec.model.uri", model.uri, model.revision, _FLAGS)
+        try:
+            return model_size(named, precision=self._precision(), cache=cache_dir(), ranks=ranks)
+        except RanksDoNotDivide as problem:
+            raise PlanError(f"spec.engine.tensorParallelSize: {problem}") from problem
+
+    def of_draft(self) -> ModelSize | None:
+        """The model that guesses for it; None where the manifest names none."""
+        question, draft = self.question, self.service.spec.engine.speculative
+        told = _told(
+            "--draft-params", question.draft_params, "--draft-kv-bytes", question.draft_kv_bytes
+        )
+        if draft.method != "Draft" or draft.draft_model_uri is None:
+            if told is not None:
+                raise PlanError(
+                    "--draft-params: spec.engine.speculative.method must be Draft for a draft"
+                    f" model, got {draft.method}"
+                )
+            return None
+        precision = self._precision(draft.draft_quantization)
+        if told is not None:
+            return self._of_told(*told, precision, None, 1)
+        named = Named(
+            "spec.engine.speculative.draftModelUri",
+            draft.draft_model_uri,
+            draft.draft_model_revision,
+            _DRAFT_FLAGS,
+        )
+        return model_size(named, precision=precision, cache=cache_dir())
+
+    def _of_told(
+        self, params: int, kv_bytes: int, precision: Precision, ends: int | None, ranks: int
+    ) -> ModelSize:
+        if ends is not None and ends >= params:
+            raise PlanError(f"--embedding-params must be fewer than --params, {params}, got {ends}")
+        form = assumed_form(params, ends)
+        return of_parameters(params, kv_bytes, precision, form, ranks=ranks)
+
+    def _precision(self, own_quantization: str | None = None) -> Precision:
+        """How the model is kept, or one that has a quantisation of its own."""
+        engine = self.service.spec.engine
+        quantization = own_quantization or engine.quantization
+        return Precision(
+            _bytes_per_value(self.service, self.device),
+            quantization=_WEIGHTS_IN.get(quantization, quantization),
+            has_fp8_kv=engine.kv_cache_dtype == "FP8",
+        )
+
+
+def _told(one: str, params: int | None, other: str, kv_bytes: int | None) -> tuple[int, int] | None:
+    """Both or neither."""
+    if params is not None and kv_bytes is not None:
+        return params, kv_bytes
+    if params is not None or kv_bytes is not None:
+        raise PlanError(f"{one} and {other} go together: one says nothing without the other")
+    return None
+
+
+def _bytes_per_value(service: InferenceService, device: Device) -> int:
+    dtype = service.spec.engine.dtype
+    if dtype == "Auto":
+        return 4 if device.is_cpu else 2
+    return 4 if dtype == "Float32" else 2

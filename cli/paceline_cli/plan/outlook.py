@@ -1,0 +1,81 @@
+"""The words of a plan: predictions with error bars, limits, and what stands in the way."""
+
+from dataclasses import dataclass
+
+from paceline_cli.plan.kv_memory import KvMemory
+from paceline_tuner.achievable import Obstacle
+from paceline_tuner.demand import Demand
+from paceline_tuner.model import SLA
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A prediction with its error bar."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the tuner would choose for a pod at full load."""
+
+    batch_size: int
+    batch_bound: str
+    """`SLA:itl`, `SLA:tpot`, `KV`, `Capacity` or `Bounds`."""
+    token_budget: int
+    step_target_ms: float | None
+    kv_batch_size: int
+    """What the KV memory alone allows, were the rows unlimited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One predicted p99 beside its target."""
+
+    name: str
+    target_ms: float | None
+    p99_ms: Estimate
+
+    @property
+    def is_met(self) -> bool | None:
+        """None without a target."""
+        return None if self.target_ms is None else self.p99_ms.value <= self.target_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What is to be expected of the service."""
+
+    limits: Limits
+    capacity_rps: Estimate
+    """λ* of one pod."""
+    peak_rps: Estimate
+    """The trace's busiest minute."""
+    mean_rps: float
+    rate_replicas: int
+    """By capacity and peak alone."""
+    replicas: Estimate
+    latencies: tuple[Latency, ...]
+    attainment: Estimate
+    demand: Demand
+    num_walked: int
+    walked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """The whole answer."""
+
+    sla: SLA
+    memory: KvMemory
+    factor: float
+    """Step times are believed within times or over this."""
+    obstacle: Obstacle | str
+    """A reason of docs/crd.md that no number of replicas removes; empty where there is none."""
+    message: str
+    outlook: Outlook | None
+    """None where the model does not fit."""
+    num_left_out: int
+    """Requests of the trace that are longer than a sequence may be."""

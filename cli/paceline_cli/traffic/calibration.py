@@ -1,0 +1,91 @@
+"""The demo's traffic: its shape, and a load that fits this machine."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+from typing import Final
+
+import httpx
+
+from paceline_cli.errors import LocalError
+from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.record import Record
+from paceline_cli.traffic.workload import Lengths, PlannedRequest, Workload, excerpt
+
+PROMPTS: Final = Lengths(median=180, sigma=0.8, min=16, max=900)
+OUTPUTS: Final = Lengths(median=20, sigma=0.5, min=8, max=48)
+CV: Final = 2.5
+_BLOCK_S: Final = 10.0
+"""Each of them carries the same load, so that both phases do."""
+UTILIZATION: Final = 0.7
+"""Of the measured capacity, which the last answers of a full house understate."""
+_FULL_HOUSE: Final = 8
+"""Requests at once."""
+_LEAST_CHUNK: Final = 64
+"""Prefill tokens per step below which long prompts starve."""
+_MARGIN: Final = 1.6
+
+
+class CalibrationError(LocalError):
+    """The machine's speed could not be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What this machine can do with this model."""
+
+    capacity_rps: float
+    """Requests per second, of the demo's mix, that it completes when it is full."""
+    decode_ms: float
+    """One token of a lone request."""
+    prefill_ms: float
+    """Each token of a lone prompt."""
+
+    @property
+    def least_itl_ms(self) -> float:
+        """An ITL target that a few answers beside the smallest useful prefill chunk can keep."""
+        return _MARGIN * (self.decode_ms + _LEAST_CHUNK * self.prefill_ms)
+
+
+def workload(rate_rps: float) -> Workload:
+    """Bursts of short and long prompts."""
+    return Workload(
+        rate_rps=rate_rps, cv=CV, prompt_tokens=PROMPTS, output_tokens=OUTPUTS, block_s=_BLOCK_S
+    )
+
+
+async def measure_speed(client: httpx.AsyncClient, *, model: str, corpus: str, seed: int) -> Speed:
+    """Serve one request alone, then a full house."""
+    random = Random(seed)  # noqa: S311 - a load, not a secret
+    alone = PlannedRequest(0.0, excerpt(corpus, PROMPTS.quantile(0.9), random), OUTPUTS.max // 2)
+    (single,), _ = await _serve(client, [alone], model)
+    outputs = OUTPUTS.spread(_FULL_HOUSE)
+    random.shuffle(outputs)
+    many = [
+        PlannedRequest(0.0, excerpt(corpus, prompt, random), output)
+        for prompt, output in zip(PROMPTS.spread(_FULL_HOUSE), outputs, strict=True)
+    ]
+    _, took_s = await _serve(client, many, model)
+    decode_ms = median(single.itls_ms)
+    first_ms = single.ttft_ms or 0.0
+    return Speed(
+        capacity_rps=len(many) / took_s,
+        decode_ms=decode_ms,
+        prefill_ms=max(first_ms - decode_ms, 0.0) / max(single.prompt_tokens, 1),
+    )
+
+
+async def _serve(
+    client: httpx.AsyncClient, requests: Sequence[PlannedRequest], model: str
+) -> tuple[list[Record], float]:
+    records: list[Record] = []
+    started_at = time.monotonic()
+    await drive(client, requests, model=model, sink=records.append)
+    took_s = time.monotonic() - started_at
+    bad = [record for record in records if record.outcome != "ok" or len(record.token_ats) < 2]  # noqa: PLR2004 - a gap has two ends
+    if bad:
+        why = bad[0].error or "fewer than two pieces of text"
+        raise CalibrationError(f"{len(bad)} of {len(records)} first requests failed: {why}")
+    return records, took_s

@@ -1,0 +1,180 @@
+"""What a person sees of a running service: a live table, or one line where there is no terminal."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from paceline_cli.up.loading import LoadingStage, loading_stage
+from paceline_tuner.model import SLA, Change, Observed, PodReport, ServiceReport, TuningSpec
+
+_VERDICT_STYLES: Final = {
+    "Meeting": "bold bright_blue",
+    "Violating": "bold dark_orange",
+}  # blue and orange: told apart by every eye
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that is shown at one moment."""
+
+    name: str
+    model: str
+    url: str
+    spec: TuningSpec
+    state: str
+    """`loading the model`, `serving`, …"""
+    report: ServiceReport | None
+    events: tuple[str, ...] = ()
+    """The newest happenings, oldest first."""
+    banner: str = ""
+    """What the demo does now."""
+    client: Observed | None = None
+    """The demo's own measurement, at the client."""
+
+    @property
+    def pod(self) -> PodReport | None:
+        """The one pod of a local service."""
+        return self.report.pods[0] if self.report and self.report.pods else None
+
+
+def screen(view: View) -> RenderableType:
+    """Lay out the whole view."""
+    parts: list[RenderableType] = []
+    if view.banner:
+        parts += [Text(view.banner, style="bold"), Text()]
+    if (loading := loading_stage(view.state)) is not None:
+        parts += [_progress(loading), Text()]
+    parts += [_targets(view), Text(), _limits(view)]
+    change = view.pod.last_change if view.pod else None
+    if change:
+        parts += [Text(), Text.assemble(("last change  ", "dim"), change_line(change))]
+    if view.events:
+        parts += [Text(), *(Text(event, style="dim") for event in view.events)]
+    return Panel(
+        Group(*parts),
+        title=f"[b]paceline[/b] · {view.name} · {view.model}",
+        title_align="left",
+        subtitle=f"{view.url}/v1 · {'loading the model' if loading else view.state}",
+        subtitle_align="right",
+        border_style="dim",
+        width=100,
+        padding=(1, 2),
+    )
+
+
+def line(view: View) -> str:
+    """One line for a log."""
+    pod = view.pod
+    if pod is None:
+        return f"{view.name}: {view.state}"
+    metrics = ", ".join(
+        f"{name} p99 {_ms(seen)} of {_ms(target)}"
+        for name, target, seen in _rows(view.spec.sla, pod.observed)
+        if target is not None
+    )
+    limits = f"batch {_number(pod.batch_size)}, tokens {_number(pod.token_budget)}"
+    target = f", step {_ms(pod.step_target_ms)}" if pod.step_target_ms is not None else ""
+    load = f"{pod.running} running, {pod.waiting} waiting"
+    state = f"{pod.phase} ({pod.binding})"
+    return f"{view.name}: {pod.verdict}: {metrics}; {limits}{target}; {load}; {state}"
+
+
+def change_line(change: Change) -> str:
+    """`12:03:04  batch 32 → 16, tokens 2048 → 192: why`."""
+    moves = [
+        f"{name} {before} → {after}"
+        for name, before, after in (
+            ("batch", change.from_batch_size, change.to_batch_size),
+            ("tokens", change.from_token_budget, change.to_token_budget),
+        )
+        if before != after
+    ]
+    return f"{clock_time(change.at)}  {', '.join(moves) or 'step target'}: {change.reason}"
+
+
+def clock_time(at: float) -> str:
+    """Local time of day."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+
+
+def _rows(sla: SLA, observed: Observed) -> list[tuple[str, float | None, float | None]]:
+    return [
+        ("TTFT", sla.ttft_p99_ms, observed.ttft_p99_ms),
+        ("TPOT", sla.tpot_p99_ms, observed.tpot_p99_ms),
+        ("ITL", sla.itl_p99_ms, observed.itl_p99_ms),
+    ]
+
+
+def _progress(loading: LoadingStage) -> Progress:
+    shown = Progress(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    shown.add_task(loading.name, total=100, completed=round(100 * loading.fraction))
+    return shown
+
+
+def _targets(view: View) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for header in ("p99", "target", f"last {view.spec.window_s:.0f} s", ""):
+        table.add_column(header, justify="left" if header in {"p99", ""} else "right")
+    if view.client:
+        table.add_column("client, last 20 s", justify="right")
+    unseen = Observed(None, None, None, 0, None)
+    seen = view.pod.observed if view.pod else unseen
+    at_client = {name: value for name, _, value in _rows(view.spec.sla, view.client or unseen)}
+    for name, target, value in _rows(view.spec.sla, seen):
+        cells: list[str | Text] = [name, _ms(target), _ms(value), _compared(value, target)]
+        if view.client:
+            cells.append(_ms(at_client[name]))
+        table.add_row(*cells)
+    attainment = "-" if seen.attainment is None else f"{seen.attainment:.1%}"
+    table.add_row("attainment", f"{view.spec.sla.objective:.1%}", attainment, _samples(seen))
+    return table
+
+
+def _limits(view: View) -> Table:
+    pod = view.pod
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for header in ("batch", "tokens", "step", "running", "waiting"):
+        table.add_column(header, justify="right")
+    for header in ("mode", "phase", "binding", "verdict"):
+        table.add_column(header)
+    if pod is None:
+        table.add_row(*["-"] * 5, view.spec.mode, "-", "-", "-")
+    else:
+        table.add_row(
+            _number(pod.batch_size),
+            _number(pod.token_budget),
+            _ms(pod.step_target_ms),
+            str(pod.running),
+            str(pod.waiting),
+            view.spec.mode,
+            pod.phase,
+            pod.binding,
+            Text(pod.verdict, style=_VERDICT_STYLES.get(pod.verdict, "dim")),
+        )
+    return table
+
+
+def _compared(value: float | None, target: float | None) -> Text:
+    if target is None or value is None:
+        return Text("")
+    if value <= target:
+        return Text("✓ met", style=_VERDICT_STYLES["Meeting"])
+    return Text(f"✗ {value / target:.1f} times the target", style=_VERDICT_STYLES["Violating"])
+
+
+def _samples(observed: Observed) -> Text:
+    return Text(f"of {observed.samples} requests" if observed.samples else "", style="dim")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f} ms"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,126 @@
+"""Attention with the kernels of `paceline_kernels`: on a GPU, or their references elsewhere."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline_engine.attention.prefill.attention import (
+    Cache,
+    Chunk,
+    PrefillAttention,
+    Prompts,
+    Scores,
+)
+from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.core.step_tensors import StepTensors
+from paceline_engine.kv_cache.tensors import KvTensors
+from paceline_engine.model.layers.rotary import Rotations
+from paceline_kernels import paged_decode_attention, rope_and_store_kv
+
+
+class KernelAttention:
+    """The GPU's `AttentionBackend`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        kv: KvTensors,
+        rotations: Rotations,
+        prefill: PrefillChoice | None = None,
+    ) -> None:
+        self.config = config
+        self.kv = kv
+        self.rotations = rotations
+        self.prefill = prefill or PrefillChoice()
+
+    def plan(self, step: StepTensors, into: Tensor | None = None) -> "KernelStep":
+        """Part decodes from prompts; each layer's result is left in `into`, where that is given.
+
+        It is [T, num_q_heads * head_size].
+        """
+        decodes, bounds = step.num_decodes, step.bounds[step.num_decodes :]
+        prompts = Prompts(
+            tuple(Chunk(*chunk) for chunk in step.chunks),
+            block_table=step.block_table[decodes:],
+            cu_seqlens=bounds - decodes if len(bounds) > 1 else bounds,
+            context_lens=step.context_lens[decodes:],
+            slots=step.slots[decodes:],
+            block_size=self.kv.block_size,
+        )
+        return KernelStep(
+            self,
+            num_decodes=decodes,
+            positions=step.positions,
+            slots=step.slots,
+            block_table=step.block_table,
+            context_lens=step.context_lens,
+            prompts=prompts,
+            prefill=self.prefill.of_step(prompts.chunks),
+            into=into,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """One step's indices on the device; the first `num_decodes` tokens and sequences decode."""
+
+    backend: KernelAttention
+    num_decodes: int
+    positions: Tensor  # [T]
+    slots: Tensor  # [T]
+    block_table: Tensor  # [S, P]
+    context_lens: Tensor  # [S]
+    prompts: Prompts
+    prefill: PrefillAttention
+    """Where it serves the layer."""
+    into: Tensor | None = None  # [T, num_q_heads * head_size]
+
+    def attend(
+        self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
+    ) -> Tensor:
+        """See `paceline_engine.model.decoder.Attention`."""
+        config = self.backend.config
+        window = config.windows[layer]
+        keys, values = self.backend.kv.keys[layer], self.backend.kv.values[layer]
+        exponents = self.backend.kv.exponents(layer)
+        q = rope_and_store_kv(
+            qkv,
+            self.positions,
+            self.backend.rotations.of(window),
+            self.slots,
+            keys,
+            values,
+            num_q_heads=config.num_q_heads,
+            num_kv_heads=config.num_kv_heads,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=config.norm_eps,
+            exponents=exponents,
+        )
+        split, scale, softcap = self.num_decodes, config.score_scale, config.attention_softcap
+        parts = []
+        if split:
+            parts.append(
+                paged_decode_attention(
+                    q[:split],
+                    keys,
+                    values,
+                    self.block_table[:split],
+                    self.context_lens[:split],
+                    scale,
+                    window,
+                    softcap,
+                    exponents,
+                )
+            )
+        if split < len(q):
+            cache, scores = Cache(keys, values, exponents), Scores(scale, window, softcap)
+            served = self.prefill.serves_layer(cache, scores)
+            prefill = self.prefill if served else self.backend.prefill.ours
+            parts.append(prefill(q[split:], cache, self.prompts, scores))
+        if self.into is None:
+            return torch.cat(parts).flatten(1)
+        torch.cat(parts, out=self.into.view(q.shape))
+        return self.into

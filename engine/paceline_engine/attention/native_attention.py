@@ -1,0 +1,135 @@
+"""Attention on a CPU with the compiled ops, which read the blocks where they lie."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.core.step_tensors import StepTensors
+from paceline_engine.kv_cache.tensors import KvTensors
+from paceline_engine.model.layers.rotary import Rotations
+from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps
+
+
+def serves(config: ModelConfig) -> bool:
+    """Tell whether the compiled attention has this shape of heads, and no more to do."""
+    has_heads = config.num_q_heads <= MAX_HEADS
+    has_group = config.num_q_heads <= MAX_GROUP * config.num_kv_heads
+    has_size = config.head_size % LANES == 0
+    return has_heads and has_group and has_size and config.attention_softcap is None
+
+
+class NativeAttention:
+    """An `AttentionBackend` in float32."""
+
+    def __init__(
+        self, config: ModelConfig, native: NativeOps, kv: KvTensors, tables: Rotations
+    ) -> None:
+        self.config = config
+        self.native = native
+        self.kv = kv
+        self.tables = tables
+
+    def plan(self, step: StepTensors) -> "NativeStep":
+        """Hand the tensors over."""
+        prompts = step.block_table[step.num_decodes :]
+        widened = None
+        if self.kv.key_exponents:
+            widened = _widened(prompts, step.context_lens[step.num_decodes :], self.kv)
+        return NativeStep(
+            self,
+            positions=step.positions,
+            slots=step.slots,
+            block_table=step.block_table,
+            context_lens=step.context_lens,
+            bounds=step.bounds,
+            num_decodes=step.num_decodes,
+            prompt_table=prompts if widened is None else widened.table,
+            widened=widened,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Widened:
+    """Blocks that prompts read, side by side as floats: their product knows no codes of FP8."""
+
+    blocks: Tensor  # [N]: where each lies in the cache
+    table: Tensor  # int32 [S, P]: which of them each sequence holds
+
+
+def _widened(table: Tensor, context_lens: Tensor, kv: KvTensors) -> _Widened:
+    counts = -(-context_lens // kv.block_size)
+    held = torch.arange(table.shape[1]) < counts[:, None]
+    blocks = table[held]
+    places = torch.zeros_like(table)
+    places[held] = torch.arange(len(blocks), dtype=torch.int32)
+    return _Widened(blocks, places)
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStep:
+    """The plan of one step; the layers run it one by one."""
+
+    backend: NativeAttention
+    positions: Tensor  # [T]
+    slots: Tensor  # [T]
+    block_table: Tensor  # [S, P]
+    context_lens: Tensor  # [S]
+    bounds: Tensor  # [S + 1]
+    num_decodes: int
+    prompt_table: Tensor  # [S - num_decodes, P]
+    widened: _Widened | None
+    """Of a cache in FP8."""
+
+    def attend(
+        self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
+    ) -> Tensor:
+        """See `paceline_engine.model.decoder.Attention`; q is rotated in place."""
+        config, kv, native = self.backend.config, self.backend.kv, self.backend.native
+        keys, values, window = kv.keys[layer], kv.values[layer], config.windows[layer]
+        exponents = kv.exponents(layer)
+        norms = None if q_norm is None or k_norm is None else (q_norm, k_norm)
+        native.rope_and_store_kv(
+            qkv=qkv,
+            positions=self.positions,
+            slots=self.slots,
+            cos_sin=self.backend.tables.of(window),
+            norms=norms,
+            eps=config.norm_eps,
+            k_cache=keys,
+            v_cache=values,
+            exponents=exponents,
+        )
+        q_size = config.num_q_heads * config.head_size
+        out = qkv.new_empty(len(qkv), q_size)
+        if self.num_decodes:
+            native.paged_decode_attention(
+                qkv=qkv,
+                num_q_heads=config.num_q_heads,
+                k_cache=keys,
+                v_cache=values,
+                exponents=exponents,
+                block_table=self.block_table,
+                context_lens=self.context_lens,
+                rows=self.num_decodes,
+                out=out,
+                scale=config.score_scale,
+                window=window,
+            )
+        if self.num_decodes < len(self.context_lens):
+            if self.widened is not None:
+                keys, values = kv.gathered(layer, self.widened.blocks, qkv.dtype)
+            native.paged_prompt_attention(
+                qkv=qkv,
+                num_q_heads=config.num_q_heads,
+                k_cache=keys,
+                v_cache=values,
+                block_table=self.prompt_table,
+                cu_seqlens=self.bounds[self.num_decodes :],
+                context_lens=self.context_lens[self.num_decodes :],
+                out=out,
+                scale=config.score_scale,
+                window=window,
+            )
+        return out

@@ -1,0 +1,117 @@
+"""One request on its way through the engine."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+
+from paceline_engine.core.block import BlockHash
+from paceline_engine.grammar.constraint import Constraint
+from paceline_wire import FinishReason, Likelihood, Sampling
+from paceline_wire.limits import Lane
+
+_stays = count(1)
+
+
+class State(Enum):
+    """Where a request is. Only `RUNNING` holds a row and KV blocks."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Mutable, owned by the scheduler; the runner only reads it."""
+
+    id: str
+    token_ids: list[int]
+    """Prompt, then every token generated so far."""
+    num_prompt_tokens: int
+    sampling: Sampling
+    lane: Lane = "interactive"
+    arrived_at: float = 0.0
+    deadline_at: float | None = None
+    cache_salt: str = ""
+    adapter_slot: int | None = None
+    """Where the weights of its LoRA adapter lie, if it has one."""
+    number: int = 0
+    """Order of arrival in this engine."""
+
+    state: State = State.WAITING
+    num_computed: int = 0
+    """Tokens whose keys and values lie in the cache, or will once the steps in flight have run."""
+    num_in_flight: int = 0
+    """Tokens that steps in flight will give it: not known yet, and not in `token_ids`."""
+    num_cached: int = 0
+    """Of these, prompt tokens taken from the prefix cache."""
+    row: int | None = None
+    """The row held while running, in [0, capacity.max_batch_size)."""
+    stay: int = field(default_factory=_stays.__next__)
+    """Unlike any other's, and new with every row: what a runner keeps of a row holds for a stay."""
+    block_ids: list[int] = field(default_factory=list)
+    """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
+    block_hashes: list[BlockHash] = field(default_factory=list)
+    """Names of the full blocks of `token_ids`, for prefix sharing; extended when needed."""
+    num_preemptions: int = 0
+    """How often it lost its blocks to others."""
+    swap_slots: list[int] = field(default_factory=list)
+    """Slots of host memory that hold its first blocks while it waits, in order."""
+    num_swapped: int = 0
+    """Tokens whose keys and values lie there."""
+    is_aged: bool = False
+    """The other lane had to wait until it was in: it does not give way any more."""
+    num_newest: int = 1
+    """Tokens that the last step gave it: more than one where a draft held."""
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    finish: FinishReason | None = None
+
+    constraint: Constraint | None = None
+    """What the output must be, if that was asked for."""
+    is_plain: bool = field(init=False)
+    """Its tokens are chosen by temperature, top-k, top-p and min-p, and nothing is told of them."""
+    likelihood: Likelihood | None = None
+    """Of the newest token, where asked for."""
+    prompt_likelihoods: list[Likelihood] = field(default_factory=list)
+    """Of `token_ids[1:]` as far as computed, up to the end of the prompt, where asked for."""
+    pooled: object = None
+    """What was pooled of the prompt so far."""
+    embedding: bytes = b""
+    """Of the whole prompt, once it is computed, where asked for."""
+    sampler_state: object = None
+    """What the sampler keeps of it between steps."""
+
+    def __post_init__(self) -> None:
+        """Sort out once what every step would have to ask."""
+        self.is_plain = self.constraint is None and _is_plain(self.sampling)
+        if self.sampling.prompt_logprobs is not None or self.sampling.pooling == "mean":
+            # A prefix that was found would not be computed, and so neither scored nor pooled.
+            self.cache_salt = f"{self.id} {self.cache_salt}"
+
+    def enter(self, row: int) -> None:
+        """Hold a row, until it is taken away."""
+        self.state = State.RUNNING
+        self.row, self.stay = row, next(_stays)
+
+    @property
+    def num_remaining(self) -> int:
+        """Known tokens whose keys and values are not computed yet."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+
+def _is_plain(sampling: Sampling) -> bool:
+    return (
+        sampling.min_tokens == 0
+        and sampling.presence_penalty == 0
+        and sampling.frequency_penalty == 0
+        and sampling.repetition_penalty == 1
+        and not sampling.logit_bias
+        and sampling.logprobs is None
+        and sampling.prompt_logprobs is None
+    )

@@ -1,0 +1,238 @@
+"""The engine: requests and limits in, outputs out, a step at a time. One thread owns it."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from paceline_engine.core.flight import Launcher, Runner
+from paceline_engine.core.request import Request
+from paceline_engine.drafting.proposer import Proposer
+from paceline_engine.engine.control import LimitsControl
+from paceline_engine.engine.intake import refusal
+from paceline_engine.engine.outputs import refused
+from paceline_engine.engine.stats import load_of
+from paceline_engine.engine.stepping import Steps
+from paceline_engine.grammar.constraint import Constraint
+from paceline_engine.kv_cache.swap import Swapper
+from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
+from paceline_engine.pacing.pacer import Pacer
+from paceline_engine.runner.graph_use import GraphUse
+from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
+from paceline_wire import (
+    AdaptersState,
+    EngineLoad,
+    LimitsState,
+    LoadAdapter,
+    ModelInfo,
+    Output,
+    SetLimits,
+    Submit,
+    UnloadAdapter,
+)
+from paceline_wire.limits import Capacity, Limits
+
+
+class Engine:
+    """Takes requests and limits in, gives outputs out, one step at a time."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        info: ModelInfo,
+        capacity: Capacity,
+        pacer: Pacer,
+        *,
+        limits: Limits,
+        clock: Callable[[], float],
+        prefix_caching: bool = True,
+        swapper: Swapper | None = None,
+        scheduling: Scheduling = "continuous",
+        adapters: Adapters | None = None,
+        draft_tokens: int = 0,
+        proposer: Proposer | None = None,
+        launcher: Launcher | None = None,
+        graph_use: GraphUse | None = None,
+    ) -> None:
+        """Guess up to `draft_tokens` tokens per step and sequence, where that pays.
+
+        With a launcher a step is chosen while the one before runs.
+        """
+        self.control = LimitsControl(limits, capacity)
+        self.scheduler = SCHEDULERS[scheduling](
+            capacity,
+            pacer,
+            eos_token_ids=info.eos_token_ids,
+            # Padding is computed into a request's own blocks: they must be nobody else's.
+            prefix_caching=prefix_caching and scheduling == "continuous",
+            swapper=swapper,
+            draft_tokens=draft_tokens,
+            proposer=proposer,
+        )
+        self.pacer = pacer
+        self._steps = Steps(
+            self.scheduler, pacer, runner, launcher=launcher, swapper=swapper, clock=clock
+        )
+        self.log = self._steps.log
+        self.totals = self._steps.totals
+        self._adapters = adapters
+        self._graph_use = graph_use or GraphUse()
+        self._info = info
+        self._capacity = capacity
+        self._clock = clock
+        self._num_arrived = 0
+        self._unsent: list[Output] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, nothing waits, nothing is left to be told."""
+        scheduler = self.scheduler
+        is_empty = not (scheduler.num_running or scheduler.num_waiting)
+        return is_empty and not self._unsent and not self._steps.is_in_flight
+
+    @property
+    def is_gathering(self) -> bool:
+        """Requests wait for others to make a batch of, and nothing runs."""
+        scheduler = self.scheduler
+        return scheduler.may_wait and not scheduler.num_running and scheduler.num_waiting > 0
+
+    def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
+        """Queue a request, whose output may have to fit a compiled grammar.
+
+        A refused one is answered by the next step's outputs.
+        """
+        reason = refusal(submit, capacity=self._capacity, vocab_size=self._info.vocab_size)
+        if reason is None and self.scheduler.get(submit.id) is not None:
+            reason = f"id must be new, got {submit.id!r}, which is in the engine"
+        adapter = self._adapters.find(submit.adapter) if self._adapters else None
+        if reason is None and submit.adapter and adapter is None:
+            reason = f"adapter must be one that is loaded, got {submit.adapter!r}"
+        if reason is not None:
+            self.refuse(submit.id, reason)
+            return
+        self._num_arrived += 1
+        self.scheduler.add(_request(submit, self._num_arrived, constraint, adapter))
+
+    def refuse(self, request_id: str, reason: str) -> None:
+        """Answer a request that can never run."""
+        self._unsent.append(refused(request_id, reason))
+
+    def change_adapters(
+        self, change: LoadAdapter | UnloadAdapter, folder: Path | None = None
+    ) -> AdaptersState:
+        """Load or unload a LoRA adapter between two steps; what may be named after it.
+
+        `folder` is where the adapter was downloaded to; its path where it was not.
+        """
+        if self._adapters is None:
+            error = "The engine takes no adapters: PACELINE_ENGINE_MAX_LORAS is 0."
+            return self.adapters_state(change.call, error)
+        try:
+            if isinstance(change, LoadAdapter):
+                slots = (request.adapter_slot for request in self.scheduler.requests())
+                in_use = {slot for slot in slots if slot is not None}
+                folder = folder or Path(change.path)
+                self._adapters.load(
+                    change.name,
+                    change.path,
+                    folder=folder,
+                    in_use=in_use,
+                    replaces=change.replaces,
+                )
+            else:
+                self._adapters.unload(change.name)
+        except AdapterRefused as refused:
+            return self.adapters_state(change.call, str(refused))
+        return self.adapters_state(change.call)
+
+    def adapters_state(self, call: int = 0, error: str | None = None) -> AdaptersState:
+        """LoRA adapters that requests may name, as the answer to a call."""
+        if self._adapters is None:
+            return AdaptersState(call, [], error)
+        return AdaptersState(call, self._adapters.names, error, self._adapters.paths)
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """Forget requests and free their blocks now. Unknown ids are ignored."""
+        for id_ in ids:
+            request = self.scheduler.get(id_)
+            if request is not None:
+                self.scheduler.finish(request, "abort")
+                self._unsent.append(Output(id_, [], finish="abort"))
+
+    def abort_all(self) -> None:
+        """Forget every request: whoever submitted them is gone."""
+        self.abort([request.id for request in self.scheduler.requests()])
+        self._unsent.clear()
+
+    def set_limits(self, wanted: SetLimits) -> LimitsState:
+        """Change the limits; the next step is the first to see them."""
+        is_new = wanted.epoch > self.control.limits.epoch
+        state = self.control.change(
+            wanted,
+            now=self._clock(),
+            next_step=self._steps.next_seq,
+            decodes=len(self.scheduler.decoding),
+        )
+        seed = wanted.coefficients
+        if seed is None or state.error is not None or not is_new or self.pacer.seed(seed):
+            return state
+        return msgspec.structs.replace(state, ignored=["coefficients"])
+
+    def expire_lease(self) -> LimitsState | None:
+        """Give up limits whose lease has run out; the new state, if it has."""
+        return self.control.expire(
+            now=self._clock(),
+            next_step=self._steps.next_seq,
+            decodes=len(self.scheduler.decoding),
+        )
+
+    def limits_state(self) -> LimitsState:
+        """Tell which limits hold."""
+        return self.control.state(call=0, decodes=len(self.scheduler.decoding))
+
+    def step(self) -> list[Output]:
+        """Run one step, if there is anything to run; what the step that ended gave each request."""
+        started = self._clock()
+        self._refuse_late(started)
+        unsent, self._unsent = self._unsent, []
+        return unsent + self._steps.step(self.control.limits, started)
+
+    def settle(self) -> None:
+        """Wait for the step in flight, if there is one; the next step gives its outputs."""
+        self._unsent += self._steps.settle()
+
+    def load(self, *, gc_pause_ms: float = 0.0) -> EngineLoad:
+        """Describe the engine now."""
+        return load_of(
+            self.scheduler,
+            self.totals,
+            graph_use=self._graph_use,
+            stuck_admissions=self._steps.watchdog.num_spells,
+            now=self._clock(),
+            gc_pause_ms=gc_pause_ms,
+        )
+
+    def _refuse_late(self, now: float) -> None:
+        for request in self.scheduler.deadlines.pop_passed(now):
+            self.scheduler.finish(request, "error")
+            self._unsent.append(Output(request.id, [], finish="error", error="deadline"))
+
+
+def _request(
+    submit: Submit, number: int, constraint: Constraint | None, adapter: AdapterKey | None
+) -> Request:
+    # The same tokens have other keys and values under another adapter.
+    salt = submit.cache_salt if adapter is None else f"{adapter.salt}\0{submit.cache_salt}"
+    return Request(
+        id=submit.id,
+        token_ids=list(submit.prompt_ids),
+        num_prompt_tokens=len(submit.prompt_ids),
+        sampling=submit.sampling,
+        lane=submit.lane,
+        arrived_at=submit.arrived_at,
+        deadline_at=submit.deadline_at,
+        cache_salt=salt,
+        adapter_slot=None if adapter is None else adapter.slot,
+        number=number,
+        constraint=constraint,
+    )

@@ -1,0 +1,159 @@
+"""What telemetry says of the engine: totals since start, step records, the load now."""
+
+import math
+from dataclasses import dataclass, field
+
+from paceline_engine.core.batch import Batch
+from paceline_engine.core.request import Request
+from paceline_engine.runner.graph_use import GraphUse
+from paceline_engine.scheduling.scheduler import Scheduler
+from paceline_engine.scheduling.waiting import LANES
+from paceline_engine.scheduling.watchdog import Queue
+from paceline_wire import EngineLoad, StepRecord
+
+_MAX_LENGTHS = 256
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counted since start."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    padding_tokens: int = 0
+    """Computed only to fill batches up, beside the others."""
+    batch_prompt_tokens: int = 0
+    """Of them, the batch lane's."""
+    batch_output_tokens: int = 0
+    """Of them, the batch lane's."""
+
+    overlap_fallbacks: int = 0
+    """Steps that were chosen only when the one before was settled, though steps overlap."""
+
+    def count(self, batch: Batch, sampled: list[Request]) -> None:
+        """Add a step that has run."""
+        prompts = batch.slices[batch.num_decodes + batch.num_drafted :]
+        chunks = [piece for piece in prompts if not piece.is_padding]
+        self.steps += 1
+        self.padding_tokens += batch.num_padding
+        self.prompt_tokens += sum(piece.count for piece in chunks)
+        self.output_tokens += sum(request.num_newest for request in sampled)
+        self.batch_prompt_tokens += sum(
+            piece.count for piece in chunks if piece.request.lane == "batch"
+        )
+        self.batch_output_tokens += sum(
+            request.num_newest for request in sampled if request.lane == "batch"
+        )
+
+
+@dataclass(slots=True)
+class StepLog:
+    """Step records that no telemetry message has carried yet."""
+
+    max_records: int = 20_000
+    records: list[StepRecord] = field(default_factory=list)
+
+    def append(self, record: StepRecord) -> None:
+        """Keep a record; the oldest half goes when nobody takes them."""
+        if len(self.records) >= self.max_records:
+            del self.records[: self.max_records // 2]
+        self.records.append(record)
+
+    def take(self) -> list[StepRecord]:
+        """Hand over every record kept."""
+        taken, self.records = self.records, []
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The features of one step (docs/runtime-api.md)."""
+
+    decode: int
+    prefill: int
+    context: int
+    attention: int
+
+
+def work_of(batch: Batch, context: int) -> Work:
+    """Measure a batch whose decodes have `context` tokens of context in all.
+
+    Guessed tokens are computed as a prompt's are, and count as such.
+    """
+    num_decodes = batch.num_decodes + batch.num_drafted
+    chunks = batch.slices[num_decodes:]
+    drafted = batch.slices[batch.num_decodes : num_decodes]
+    return Work(
+        decode=num_decodes,
+        prefill=sum(piece.count for piece in chunks) + sum(len(piece.draft) for piece in drafted),
+        context=context,
+        attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks))
+        + sum(len(piece.draft) * piece.start for piece in drafted),
+    )
+
+
+def queue_of(scheduler: Scheduler, batch: Batch, max_batch_size: int) -> Queue:
+    """Describe what a step has left waiting."""
+    heads = [head for lane in scheduler.waiting.values() if (head := lane.head) is not None]
+    return Queue(
+        waiting=scheduler.num_waiting,
+        running=scheduler.num_running,
+        max_batch_size=max_batch_size,
+        free_blocks=scheduler.blocks.pool.num_free,
+        needed_blocks=max(map(scheduler.blocks.most_needed, heads), default=0),
+        has_prompts=len(batch.slices) > batch.num_decodes + batch.num_drafted,
+    )
+
+
+def load_of(
+    scheduler: Scheduler,
+    totals: Totals,
+    *,
+    graph_use: GraphUse,
+    stuck_admissions: int,
+    now: float,
+    gc_pause_ms: float,
+) -> EngineLoad:
+    """Describe the engine now."""
+    pool = scheduler.blocks.pool
+    heads = [lane.head for lane in scheduler.waiting.values()]
+    oldest = min((head.arrived_at for head in heads if head is not None), default=now)
+    return EngineLoad(
+        running=scheduler.num_running,
+        waiting=scheduler.num_waiting,
+        waiting_tokens=scheduler.num_waiting_tokens,
+        oldest_waiting_s=max(now - oldest, 0.0),
+        kv_used_blocks=pool.num_used,
+        kv_cached_blocks=pool.num_cached,
+        prefix_queries=scheduler.blocks.prefix.queries,
+        prefix_hits=scheduler.blocks.prefix.hits,
+        preemptions=scheduler.num_preemptions,
+        prompt_tokens=totals.prompt_tokens,
+        output_tokens=totals.output_tokens,
+        gc_pause_ms=gc_pause_ms,
+        waiting_by_lane={lane: len(scheduler.waiting[lane]) for lane in LANES},
+        running_by_lane={lane: scheduler.rows.by_lane[lane] for lane in LANES},
+        running_output_tokens=_lengths([r.num_output_tokens for r in scheduler.running()]),
+        draft_tokens=scheduler.speculation.num_drafted,
+        accepted_tokens=scheduler.speculation.num_accepted,
+        displaced=scheduler.num_displaced,
+        swapped=scheduler.num_swapped,
+        padding_tokens=totals.padding_tokens,
+        prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
+        output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
+        stuck_admissions=stuck_admissions,
+        overlap_fallbacks=totals.overlap_fallbacks,
+        graph_steps=graph_use.replayed,
+        graph_fallbacks=dict(graph_use.eager),
+        graph_piece_steps=graph_use.in_pieces,
+    )
+
+
+def _lengths(lengths: list[int]) -> list[int]:
+    """At most 256 of them, evenly spread: running requests are in order of age."""
+    return lengths[:: max(1, math.ceil(len(lengths) / _MAX_LENGTHS))]
+
+
+def _split(total: int, batch: int) -> dict[str, int]:
+    return {"interactive": total - batch, "batch": batch}

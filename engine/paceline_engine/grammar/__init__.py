@@ -1,0 +1,1 @@
+"""Structured output: grammars, compiled, and the token bitmasks that keep to them."""

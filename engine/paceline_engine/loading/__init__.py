@@ -1,0 +1,1 @@
+"""Weights to a model that serves: memory, device, assembly."""

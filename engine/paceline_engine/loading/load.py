@@ -1,0 +1,238 @@
+"""Loads a model: find it, read its weights, take the KV memory, run a few steps to warm up."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from paceline_engine.attention.prefill.offers import set_aside_bytes
+from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.checkpoint.hub import Hub
+from paceline_engine.checkpoint.tokenizer import TokenizerFiles
+from paceline_engine.checkpoint.uri import Located, Places, locate
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.drafting.loaded import LoadedDraft
+from paceline_engine.errors import DoesNotFit
+from paceline_engine.kv_cache.host_blocks import HostBlocks
+from paceline_engine.loading import memory
+from paceline_engine.loading.assembly import Assembly
+from paceline_engine.loading.device import choose_device, look, require_kernels_cover
+from paceline_engine.loading.draft import OpenedDraft, open_draft
+from paceline_engine.loading.recording import is_recorded, record, recorded_bytes
+from paceline_engine.lora.slots import LoraAdapters
+from paceline_engine.model.decoder import Decoder
+from paceline_engine.model.group import Group
+from paceline_engine.model.sharding import shard_of
+from paceline_engine.profiling.warm_up import warm_up
+from paceline_engine.runner.graph_use import GraphUse
+from paceline_engine.runner.launcher import ModelLauncher
+from paceline_engine.runner.model_runner import ModelRunner
+from paceline_engine.sampling.chosen import Chooser
+from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.settings import Settings
+from paceline_wire import ModelInfo
+from paceline_wire.limits import Capacity
+
+Progress = Callable[[str, float], None]
+"""Told the stage and its fraction, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model on its device, with the memory of its cache allocated."""
+
+    runner: ModelRunner
+    info: ModelInfo
+    capacity: Capacity
+    tokenizer: TokenizerFiles
+    swapper: HostBlocks | None = None
+    """Host memory for preempted requests, where the settings give any."""
+    adapters: LoraAdapters | None = None
+    """Where the settings allow any."""
+    group: Group = field(default_factory=Group)
+    """The ranks that run it."""
+    draft: LoadedDraft | None = None
+    """A second model that guesses for it, where the settings name one."""
+
+    @property
+    def launcher(self) -> ModelLauncher | None:
+        """What lets steps overlap; ranks above 0 would need tokens that only rank 0 has."""
+        if self.group.size > 1:
+            return None
+        return ModelLauncher(self.runner, self.capacity.max_batch_size)
+
+    @property
+    def graph_use(self) -> GraphUse:
+        """How often steps are replayed."""
+        return self.runner.graph_use
+
+    def write_tokenizer(self, run_dir: Path) -> None:
+        """Put the tokenizer's files where the sidecar reads them."""
+        self.tokenizer.write(run_dir)
+
+
+def load_model(settings: Settings, progress: Progress) -> LoadedModel:
+    """Load what `settings` name, or raise the `EngineError` that says why it cannot be had."""
+    progress("fetching", 0.0)
+    places = _places(settings)
+    located = locate(settings.model_uri, settings.model_revision, places)
+    progress("reading", 0.0)
+    checkpoint = open_checkpoint(located.path)
+    draft = open_draft(settings, places, checkpoint)
+    shard_of(checkpoint.config, settings.tensor_parallel_size)  # refused before ranks are started
+    _device(settings, checkpoint.config, rank=0)
+    group = Group(0, settings.tensor_parallel_size)
+    if group.size > 1:
+        group.start(_follow, (settings, located.path))
+    try:
+        return load_checkpoint(settings, located, checkpoint, group, progress, draft=draft)
+    except torch.OutOfMemoryError as error:
+        group.kill()
+        raise DoesNotFit(
+            "The GPU ran out of memory while the model was loaded: lower "
+            f"PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION ({settings.kv_cache_memory_fraction:g}) or "
+            f"PACELINE_ENGINE_MAX_TOKEN_BUDGET ({settings.max_token_budget})."
+        ) from error
+    except BaseException:
+        group.kill()
+        raise
+
+
+def _follow(group: Group, told: tuple[Settings, Path], rendezvous: Path) -> None:
+    """Live as a rank above 0."""
+    settings, path = told
+    group.join(rendezvous)
+    located = Located(path.name, path, revision="")
+    loaded = load_checkpoint(
+        settings, located, open_checkpoint(path), group, lambda _stage, _done: None
+    )
+    loaded.runner.follow()
+    group.leave()
+
+
+def load_checkpoint(
+    settings: Settings,
+    located: Located,
+    checkpoint: Checkpoint,
+    group: Group,
+    progress: Progress,
+    *,
+    draft: OpenedDraft | None = None,
+) -> LoadedModel:
+    """Load one rank's part of an opened model. Raises as `load_model`."""
+    device = _device(settings, checkpoint.config, group.rank)
+    parts = Assembly(settings, device, _dtype(settings, device))
+    if draft is not None:
+        configs = [checkpoint.config, draft.checkpoint.config]
+        quantizations = (settings.quantization, settings.quantization_of_draft)
+        memory.require_both_fit(configs, parts.dtype, quantizations, memory.measure(device))
+    loras = settings.max_loras
+    adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
+
+    def weights_read(fraction: float) -> None:
+        progress("loading weights", fraction)
+
+    decoder = parts.decoder(
+        checkpoint,
+        weights_read,
+        quantization=settings.quantization,
+        adapters=adapters,
+        group=group,
+    )
+    guesser = None
+    if draft is not None:
+        guesser = parts.decoder(
+            draft.checkpoint,
+            weights_read,
+            quantization=settings.quantization_of_draft,
+            # Nothing that it says is believed: the model looks at every guess.
+            quantizes_head=settings.draft_quantization is not None,
+        )
+    capacity = _capacity(parts, decoder, guesser, group)
+    kv = parts.kv(decoder, capacity)
+    # One for both: what draws with the same number draws the same token.
+    salt = os.urandom(16)
+    sampler: Chooser = DeviceSampler(checkpoint.eos_token_ids)
+    if parts.device.type == "cpu":
+        sampler = Sampler(checkpoint.eos_token_ids, salt)
+    runner = parts.runner(decoder, kv, capacity, sampler, salt=salt, adapters=adapters, group=group)
+    draft_runner = loaded_draft = None
+    if draft is not None and guesser is not None:
+        draft_runner = parts.runner(
+            guesser,
+            parts.kv(guesser, capacity),
+            capacity,
+            sampler,
+            salt=salt,
+            # What the model itself chooses takes the place of a wrong guess.
+            tokens_stay=False,
+        )
+        loaded_draft = LoadedDraft(
+            draft_runner,
+            parts.info(
+                draft.located,
+                draft.checkpoint,
+                capacity,
+                guesser,
+                settings.quantization_of_draft,
+            ),
+        )
+    progress("warming up", 0.0)
+    if group.rank == 0:
+        warm_up(runner, capacity)
+    progress("warming up", 1.0)
+    if is_recorded(settings, device):
+        record(settings, runner, capacity, progress, draft=draft_runner)
+    return LoadedModel(
+        runner,
+        parts.info(located, checkpoint, capacity, decoder, settings.quantization),
+        capacity,
+        checkpoint.tokenizer,
+        parts.swapper(kv),
+        adapters,
+        group,
+        loaded_draft,
+    )
+
+
+def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group: Group) -> Capacity:
+    """What the memory that is left holds, of both models' caches."""
+    settings, dtype, device = parts.settings, parts.dtype, parts.device
+    beside = [] if guesser is None else [guesser.config]
+    step_bytes = max(
+        memory.peak_step_bytes(config, settings.max_token_budget, dtype)
+        for config in [decoder.config, *beside]
+    )
+    if is_recorded(settings, device):
+        step_bytes += recorded_bytes(settings, decoder.config, dtype, beside=beside)
+    if device.type == "cuda":
+        step_bytes += (1 + len(beside)) * set_aside_bytes(settings.prefill_attention)
+    kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
+    return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
+
+
+def _places(settings: Settings) -> Places:
+    hub = Hub(settings.cache_dir, settings.hf_token)
+    return Places(settings.models_dir, settings.model_mount, hub)
+
+
+def _device(settings: Settings, config: ModelConfig, rank: int) -> torch.device:
+    device = choose_device(settings, look(), rank)
+    require_kernels_cover(config, device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        return device
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(settings.threads or max(1, cores // settings.tensor_parallel_size))
+    return device
+
+
+def _dtype(settings: Settings, device: torch.device) -> torch.dtype:
+    if settings.dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    return dtype

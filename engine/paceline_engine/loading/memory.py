@@ -1,0 +1,205 @@
+"""How much memory there is, and how many KV blocks fit into what the weights leave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.errors import DoesNotFit
+from paceline_engine.settings import Quantization, Settings
+from paceline_kernels.fp8 import CODES, EXPONENTS
+from paceline_wire.limits import Capacity
+
+# Unless a setting says otherwise; a laptop has to do other things too.
+_CPU_KV_BYTES = 1 << 30
+_CPU_MAX_MODEL_LEN = 2048
+# Most parts that decode attention splits a context into.
+_PARTS = 32
+# Logits in a group of `paceline_kernels.sampling`, which is not imported: it needs Triton.
+_GROUP = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of the device, or on a CPU of the container."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+def measure(device: torch.device) -> Memory:
+    """What the device has now."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return Memory(total, free)
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    host = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+    memory = Memory(host["MemTotal"], host["MemAvailable"])
+    return _within_container(memory, Path("/sys/fs/cgroup"))
+
+
+def _within_container(host: Memory, cgroup: Path) -> Memory:
+    """The container's limit is what the kernel kills for, whatever the host has free."""
+    try:
+        limit = int((cgroup / "memory.max").read_text())  # "max" is no number: no limit
+        used = int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return host
+    # Cached files count as used, but the kernel drops them before it kills.
+    free = limit - used + int(stat.get("inactive_file", 0))
+    return Memory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: Quantization) -> int:
+    """What the weights take: quantised, a byte for each in a layer's products, and their scales.
+
+    Embedding, head, norms and biases keep their type.
+    """
+    everything = config.num_parameters * dtype.itemsize
+    if quantization == "none":
+        return everything
+    saved = config.num_linear_parameters * (dtype.itemsize - 1)
+    return everything - saved + config.num_linear_outputs * torch.float32.itemsize
+
+
+def require_weights_fit(
+    config: ModelConfig, dtype: torch.dtype, quantization: Quantization, memory: Memory
+) -> None:
+    """Refuse before an hour of loading what the kernel would kill at its end."""
+    needed = weight_bytes(config, dtype, quantization)
+    if needed > memory.free_bytes:
+        raise DoesNotFit(
+            f"The weights need {_gib(needed)} ({config.num_parameters:,} parameters in "
+            f"{_words(dtype, quantization)}), but only {_gib(memory.free_bytes)} of "
+            f"{_gib(memory.total_bytes)} are free."
+        )
+
+
+def require_both_fit(
+    configs: Sequence[ModelConfig],
+    dtype: torch.dtype,
+    quantizations: Sequence[Quantization],
+    memory: Memory,
+) -> None:
+    """Refuse a draft model, the second, whose weights do not fit beside the model's."""
+    model_bytes, draft_bytes = (
+        weight_bytes(config, dtype, quantization)
+        for config, quantization in zip(configs, quantizations, strict=True)
+    )
+    if model_bytes + draft_bytes > memory.free_bytes:
+        raise DoesNotFit(
+            f"The weights need {_gib(model_bytes)} and the draft model's {_gib(draft_bytes)}, "
+            f"but only {_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} are free."
+        )
+
+
+def kv_dtype(settings: Settings, dtype: torch.dtype) -> torch.dtype:
+    """What keys and values are stored as, of a model that computes in `dtype`."""
+    return CODES if settings.kv_cache_dtype == "fp8" else dtype
+
+
+def kv_bytes_per_token(config: ModelConfig, stored: torch.dtype) -> int:
+    """Memory that one token takes in all layers, its exponents included where it is FP8."""
+    per_head = EXPONENTS.itemsize if stored == CODES else 0
+    return config.kv_bytes_per_token(stored.itemsize, per_head)
+
+
+def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) -> int:
+    """What the widest moment of a full step takes beside weights and cache: an estimate.
+
+    The MLP holds the residual, the normed input, gate and up, and their product.
+    """
+    widest = 3 * config.hidden_size + 3 * config.intermediate_size
+    return max_tokens * widest * dtype.itemsize
+
+
+def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torch.dtype) -> int:
+    """What recorded decodes of so many rows take beside weights and cache: an estimate.
+
+    Logits twice (made, and where they are left), three numbers of each group of them that a draw
+    looks at, the widest moment of their step, a table of blocks, and the parts that split attention
+    joins: of each query head up to `_PARTS`, in float32. What the driver keeps of each graph is not
+    counted.
+    """
+    logits = 2 * num_rows * config.vocab_size * dtype.itemsize
+    groups = num_rows * -(-config.vocab_size // _GROUP) * 3 * torch.float32.itemsize
+    table = num_rows * -(-config.max_len // block_size) * torch.int32.itemsize
+    parts = num_rows * config.num_q_heads * _PARTS * (config.head_size + 1)
+    step = peak_step_bytes(config, num_rows, dtype)
+    return logits + groups + step + table + parts * torch.float32.itemsize
+
+
+def piece_bytes(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> int:
+    """What pieces of up to so many tokens take, recorded between attentions: an estimate.
+
+    Their tensors (token ids, what attention gave, qkv, the residual stream), and the widest moment
+    of the largest in memory of their own. What the driver keeps of each graph is not counted.
+    """
+    attended = config.num_q_heads * config.head_size
+    tensors = num_tokens * (attended + config.qkv_size + config.hidden_size) * dtype.itemsize
+    token_ids = num_tokens * torch.int64.itemsize
+    return token_ids + tensors + peak_step_bytes(config, num_tokens, dtype)
+
+
+def kv_bytes(settings: Settings, device: torch.device, memory: Memory, step_bytes: int) -> int:
+    """Memory for the KV cache, from what is free after the weights and beside a full step."""
+    if settings.kv_cache_bytes is not None:
+        wanted, origin = settings.kv_cache_bytes, "PACELINE_ENGINE_KV_CACHE_BYTES"
+    elif device.type == "cpu":
+        wanted, origin = _CPU_KV_BYTES, "the default on a CPU"
+    else:
+        reserved = int(memory.total_bytes * (1 - settings.kv_cache_memory_fraction))
+        return max(0, memory.free_bytes - reserved - step_bytes)
+    if wanted > memory.free_bytes:
+        raise DoesNotFit(
+            f"The KV cache is to have {_gib(wanted)} ({origin}), but after the weights only "
+            f"{_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} are free."
+        )
+    return wanted
+
+
+def capacity(
+    settings: Settings,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv: int,
+    *,
+    beside: Sequence[ModelConfig] = (),
+) -> Capacity:
+    """Cut `kv` bytes into blocks, and the longest sequence to what they hold.
+
+    Models `beside` the first have every block once more.
+    """
+    stored = kv_dtype(settings, dtype)
+    per_token = sum(kv_bytes_per_token(each, stored) for each in (config, *beside))
+    num_blocks = kv // (per_token * settings.block_size)
+    held = num_blocks * settings.block_size
+    asked = settings.max_model_len
+    if num_blocks == 0 or (asked is not None and min(asked, config.max_len) > held):
+        tokens = settings.block_size if asked is None else min(asked, config.max_len)
+        raise DoesNotFit(
+            f"The KV cache of {_gib(kv)} holds {held:,} tokens of {per_token:,} bytes, but one "
+            f"sequence of {tokens:,} tokens needs {_gib(tokens * per_token)}: raise the memory "
+            "or lower the context length."
+        )
+    default = _CPU_MAX_MODEL_LEN if device.type == "cpu" else config.max_len
+    return Capacity(
+        max_batch_size=settings.max_batch_size,
+        max_token_budget=settings.max_token_budget,
+        num_blocks=num_blocks,
+        block_size=settings.block_size,
+        max_model_len=min(config.max_len, asked or default, held),
+    )
+
+
+def _words(dtype: torch.dtype, quantization: Quantization) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return name if quantization == "none" else f"{quantization} and {name}"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.2f} GiB"

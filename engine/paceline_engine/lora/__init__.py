@@ -1,0 +1,1 @@
+"""LoRA adapters: which are loaded, and where their weights lie."""

@@ -1,0 +1,135 @@
+"""LoRA adapters on the device: slots of a fixed rank that are filled and emptied while serving."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paceline_engine.checkpoint.peft_folder import LoraPair, read_peft_folder
+from paceline_engine.core.batch import Batch
+from paceline_engine.lora.adapters import AdapterRefused
+from paceline_engine.model.layers.linear import Linear
+from paceline_engine.model.layers.lora_linear import Choice, LoraLinear
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAdapter:
+    """One adapter's place."""
+
+    slot: int
+    salt: str
+    path: str
+    """As it was asked for."""
+
+
+class LoraAdapters:
+    """Implements `paceline_engine.lora.adapters.Adapters`."""
+
+    def __init__(self, num_slots: int, max_rank: int) -> None:
+        self._num_slots = num_slots
+        self._max_rank = max_rank
+        self._choice = Choice()
+        self._products: dict[str, tuple[LoraLinear, str]] = {}
+        self._adapters: dict[str, LoadedAdapter] = {}
+        self._num_loads = 0
+        self._like = torch.empty(0)
+
+    # --- while the model is built and run ---------------------------------------------------------
+
+    def wrap(self, prefix: str, parts: dict[str, int], num_inputs: int, base: Linear) -> Linear:
+        """Let adapters add to a product; `parts` are its stacked weights and their outputs."""
+        product = LoraLinear(base, parts, num_inputs, self._choice)
+        self._products |= {f"{prefix}{part}": (product, part) for part in parts}
+        return product
+
+    def place(self, like: Tensor) -> None:
+        """Take the memory of every slot, on the device and in the type of `like`."""
+        self._like = like
+        for product, _ in self._products.values():
+            product.reserve(self._num_slots * self._max_rank, like=like)
+
+    def choose(self, batch: Batch) -> bool:
+        """Before a step: each token uses the adapter of its request; whether one has any."""
+        owners = [(i, piece.request.adapter_slot) for i, piece in enumerate(batch.slices)]
+        adapted = [(i, slot) for i, slot in owners if slot is not None]
+        if not adapted:
+            self._choice.mask = None
+            return False
+        mask = torch.zeros(len(owners), self._num_slots, self._max_rank)
+        for i, slot in adapted:
+            mask[i, slot] = 1.0
+        counts = torch.tensor([piece.count for piece in batch.slices])
+        self._choice.mask = mask.flatten(1).repeat_interleave(counts, dim=0).to(self._like)
+        return True
+
+    # --- while serving ----------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """See `Adapters`."""
+        return list(self._adapters)
+
+    @property
+    def paths(self) -> list[str]:
+        """See `Adapters`."""
+        return [adapter.path for adapter in self._adapters.values()]
+
+    def find(self, name: str) -> LoadedAdapter | None:
+        """See `Adapters`."""
+        return self._adapters.get(name)
+
+    def load(
+        self, name: str, path: str, *, folder: Path, in_use: Collection[int], replaces: bool
+    ) -> None:
+        """See `Adapters`."""
+        if name in self._adapters and not replaces:
+            raise AdapterRefused(f"The adapter {name!r} is loaded already: unload it first.")
+        others = (adapter for other, adapter in self._adapters.items() if other != name)
+        taken = {adapter.slot for adapter in others} | set(in_use)
+        free = [slot for slot in range(self._num_slots) if slot not in taken]
+        if not free:
+            raise AdapterRefused(
+                f"All {self._num_slots} adapter slots (PACELINE_ENGINE_MAX_LORAS) are taken, by "
+                f"{', '.join(self._adapters) or 'requests of unloaded adapters'}: unload one, and "
+                "wait for its requests to end."
+            )
+        pairs = read_peft_folder(folder)
+        self._check(pairs)
+        self._fill(free[0], pairs)
+        self._num_loads += 1
+        self._adapters[name] = LoadedAdapter(free[0], f"lora {self._num_loads} {name}", path)
+
+    def unload(self, name: str) -> None:
+        """See `Adapters`."""
+        if self._adapters.pop(name, None) is None:
+            raise AdapterRefused(
+                f"There is no adapter {name!r}; loaded are: {', '.join(self._adapters) or 'none'}."
+            )
+
+    def _check(self, pairs: dict[str, LoraPair]) -> None:
+        for name, pair in pairs.items():
+            if name not in self._products:
+                raise AdapterRefused(f"The adapter adds to {name}, which the model does not have.")
+            product, part = self._products[name]
+            wanted = (product.parts[part], product.num_inputs)
+            seen = (pair.up.shape[0], pair.down.shape[1])
+            if seen != wanted:
+                raise AdapterRefused(
+                    f"The adapter's {name} maps {seen[1]} to {seen[0]}, the model's maps "
+                    f"{wanted[1]} to {wanted[0]}: it was made for another model."
+                )
+            if len(pair.down) > self._max_rank:
+                raise AdapterRefused(
+                    f"The adapter's rank is {len(pair.down)}, at most {self._max_rank} is allowed "
+                    "(PACELINE_ENGINE_MAX_LORA_RANK)."
+                )
+            if not (pair.down.isfinite().all() and pair.up.isfinite().all()):
+                raise AdapterRefused(f"The adapter's {name} holds values that are not numbers.")
+
+    @torch.inference_mode()
+    def _fill(self, slot: int, pairs: dict[str, LoraPair]) -> None:
+        columns = slice(slot * self._max_rank, (slot + 1) * self._max_rank)
+        for name, (product, part) in self._products.items():
+            product.put(part, columns, pairs.get(name))

@@ -1,0 +1,276 @@
+"""The life of the engine's process: socket, model, step loop, and what it says when it ends."""
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from paceline_engine.core.flight import Launcher, OnDemand, Runner
+from paceline_engine.drafting.draft_model import DraftModel
+from paceline_engine.drafting.loaded import LoadedDraft
+from paceline_engine.drafting.proposer import Proposer
+from paceline_engine.engine.engine import Engine
+from paceline_engine.errors import EngineError, StepHung
+from paceline_engine.grammar.grammar import Grammars
+from paceline_engine.kv_cache.swap import Swapper
+from paceline_engine.lora.adapters import Adapters
+from paceline_engine.pacing.pacer import Pacer
+from paceline_engine.process.fetching import download
+from paceline_engine.process.ipc import Link, Stop
+from paceline_engine.process.loading_log import LoadingLog
+from paceline_engine.process.step_watch import STDERR, StepWatch
+from paceline_engine.process.worker import Worker
+from paceline_engine.profiling.start import begin_with_profile
+from paceline_engine.runner.graph_use import GraphUse
+from paceline_engine.settings import Settings
+from paceline_wire import Failed, Loading, ModelInfo
+from paceline_wire.limits import Capacity, Limits
+
+_GPU_STEP_TIMEOUT_S = 120.0
+"""The longest step of a GPU takes seconds; what a driver gives up by itself takes it a minute."""
+_GPU_PROFILE_S = 3.0
+"""Small beside what weights take to read."""
+_FAREWELL_S = 1.0
+"""For the thread of the socket to tell the sidecar why, before the process ends."""
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str, float], None]
+"""Told the stage and its fraction, 0 to 1."""
+
+
+class LoadedModel(Protocol):
+    """A model on its device, with the memory of its cache allocated."""
+
+    @property
+    def runner(self) -> Runner:
+        """What computes its steps."""
+        ...
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the sidecar must know of it."""
+        ...
+
+    @property
+    def capacity(self) -> Capacity:
+        """What was allocated."""
+        ...
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """LoRA adapters, where the settings allow any."""
+        ...
+
+    @property
+    def swapper(self) -> Swapper | None:
+        """Host memory for the blocks of preempted requests, if there is any."""
+        ...
+
+    @property
+    def draft(self) -> LoadedDraft | None:
+        """A second model that guesses for it, where the settings name one."""
+        ...
+
+    @property
+    def launcher(self) -> Launcher | None:
+        """What lets steps overlap, where they can."""
+        ...
+
+    @property
+    def graph_use(self) -> GraphUse:
+        """How often steps are replayed."""
+        ...
+
+    def write_tokenizer(self, run_dir: Path) -> None:
+        """Put the tokenizer's files where the sidecar reads them."""
+        ...
+
+
+LoadModel = Callable[[Settings, Progress], LoadedModel]
+MakePacer = Callable[[ModelInfo, Capacity], Pacer]
+
+
+def serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> int:
+    """Serve until SIGTERM; the exit code."""
+    # While loading there is nothing to finish.
+    signal.signal(signal.SIGTERM, _leave_now)
+    try:
+        _serve(settings, load_model, make_pacer)
+    except EngineError as error:
+        explain(error, settings.termination_log)
+        return 1
+    return 0
+
+
+def explain(error: EngineError, termination_log: Path) -> None:
+    """Say why the engine cannot serve, where an operator and a person look."""
+    _log.error("%s: %s", error.reason, error.message)
+    _leave_word(Failed(error.reason, error.message), termination_log)
+
+
+def _leave_word(failed: Failed, termination_log: Path) -> None:
+    line = json.dumps({"reason": failed.reason, "message": failed.message})
+    try:
+        termination_log.write_text(line + "\n")
+    except OSError as failure:
+        _log.warning("cannot write the termination log %s: %s", termination_log, failure)
+
+
+def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> None:
+    instance = uuid.uuid4().hex
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    _write_state(settings.run_dir, instance, "loading")
+    link = Link(settings.run_dir, time.monotonic)
+    try:
+        log = LoadingLog()
+
+        def tell(stage: str, done: float) -> None:
+            link.greet(Loading(stage, done))
+            log(stage, done)
+
+        model = load_model(settings, tell)
+        model.write_tokenizer(settings.run_dir)
+        pacer = make_pacer(model.info, model.capacity)
+        launcher = model.launcher if _overlaps(settings, model.info) else None
+        profile = begin_with_profile(
+            pacer,
+            launcher or OnDemand(model.runner),
+            model.capacity,
+            overlap=launcher is not None,
+            budget_s=_profile_s(settings, model.info),
+            clock=time.monotonic,
+        )
+        model.graph_use.restart()
+        engine = Engine(
+            model.runner,
+            model.info,
+            model.capacity,
+            pacer,
+            limits=_initial_limits(settings, model.capacity),
+            clock=time.monotonic,
+            prefix_caching=settings.prefix_caching,
+            swapper=model.swapper,
+            scheduling=settings.scheduling,
+            adapters=model.adapters,
+            draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
+            proposer=_proposer(model, make_pacer),
+            launcher=launcher,
+            graph_use=model.graph_use,
+        )
+        watch = StepWatch(
+            _step_timeout_s(settings, model.info),
+            lambda hung_s: _leave_hung(link, settings, instance, hung_s),
+        )
+        worker = Worker(
+            engine,
+            link,
+            instance=instance,
+            info=model.info,
+            drain_s=settings.drain_s,
+            grammars=_grammars(settings, model.info),
+            watch=watch,
+            fetch=lambda path: _fetch_adapter(settings, path),
+            profile=profile,
+        )
+        signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
+        _write_state(settings.run_dir, instance, "ready")
+        watch.start()
+        try:
+            worker.run()
+        finally:
+            watch.close()
+    except EngineError as error:
+        _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
+        raise
+    except Exception as error:
+        # A defect of ours: the traceback says where, and the sidecar need not wait to find out.
+        reason = Failed("EngineCrashed", f"{type(error).__name__}: {error}")
+        _leave_word(reason, settings.termination_log)
+        _fail(link, settings.run_dir, instance, reason)
+        raise
+    finally:
+        link.close()
+
+
+def _proposer(model: LoadedModel, make_pacer: MakePacer) -> Proposer | None:
+    """What guesses, where it is not the sequence itself."""
+    if model.draft is None:
+        return None
+    pacer = make_pacer(model.draft.info, model.capacity)
+    proposer = DraftModel(model.draft.runner, pacer, model.capacity, time.monotonic)
+    proposer.warm_up()
+    return proposer
+
+
+def _grammars(settings: Settings, info: ModelInfo) -> Grammars:
+    return Grammars(
+        settings.run_dir / "tokenizer.json",
+        vocab_size=info.vocab_size,
+        eos_token_ids=info.eos_token_ids,
+    )
+
+
+def _overlaps(settings: Settings, info: ModelInfo) -> bool:
+    if settings.overlap != "auto":
+        return settings.overlap == "on"
+    return info.device != "cpu" and settings.can_overlap
+
+
+def _profile_s(settings: Settings, info: ModelInfo) -> float:
+    if settings.profile_s is not None:
+        return settings.profile_s
+    return 0.0 if info.device == "cpu" else _GPU_PROFILE_S
+
+
+def _step_timeout_s(settings: Settings, info: ModelInfo) -> float:
+    if settings.step_timeout_s is not None:
+        return settings.step_timeout_s
+    return 0.0 if info.device == "cpu" else _GPU_STEP_TIMEOUT_S
+
+
+def _leave_hung(link: Link, settings: Settings, instance: str, hung_s: float) -> None:
+    """End the process from a thread beside the one that hangs, and cannot be ended."""
+    error = StepHung(f"a step did not return within {hung_s:.0f} s: the device hangs")
+    explain(error, settings.termination_log)
+    faulthandler.dump_traceback(file=STDERR)
+    _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
+    time.sleep(_FAREWELL_S)
+    os._exit(1)
+
+
+def _fetch_adapter(settings: Settings, path: str) -> Path:
+    # Not imported at the top: the hub's client takes a second, and few engines have adapters.
+    from paceline_engine.checkpoint.hub import Hub  # noqa: PLC0415 - as above
+
+    return download(path, Hub(settings.cache_dir, settings.hf_token))
+
+
+def _fail(link: Link, run_dir: Path, instance: str, failed: Failed) -> None:
+    _write_state(run_dir, instance, "failed")
+    link.greet(failed)
+
+
+def _initial_limits(settings: Settings, capacity: Capacity) -> Limits:
+    return Limits(
+        max_batch_size=settings.initial_batch_size or capacity.max_batch_size,
+        token_budget=settings.initial_token_budget or capacity.max_token_budget,
+    )
+
+
+def _write_state(run_dir: Path, instance: str, state: str) -> None:
+    fresh = run_dir / "engine.json.new"
+    fresh.write_text(json.dumps({"instance": instance, "state": state}))
+    fresh.replace(run_dir / "engine.json")
+
+
+def _leave_now(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,216 @@
+"""The loop of the thread that owns the device: take messages, step, give outputs."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty
+
+from paceline_engine.engine.engine import Engine
+from paceline_engine.grammar.compiling import Compiled, Compiling
+from paceline_engine.grammar.grammar import Grammars
+from paceline_engine.process.collector import QuietCollector
+from paceline_engine.process.fetching import Fetched, Fetching, is_remote
+from paceline_engine.process.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
+from paceline_engine.process.step_watch import StepWatch
+from paceline_wire import (
+    Abort,
+    AdaptersState,
+    LimitsState,
+    LoadAdapter,
+    ModelInfo,
+    Outputs,
+    Ready,
+    SetLimits,
+    StepProfile,
+    Submit,
+    Telemetry,
+    UnloadAdapter,
+)
+
+_GATHERING_S = 0.002
+"""While a batch is being gathered, its time is looked at this often."""
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Runs one engine behind one link until it is told to stop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        link: Link,
+        *,
+        instance: str,
+        info: ModelInfo,
+        drain_s: float,
+        grammars: Grammars,
+        watch: StepWatch,
+        fetch: Callable[[str], Path],
+        profile: StepProfile | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._compiling = Compiling(grammars, done=link.inbox.put)
+        self._fetching = Fetching(fetch, done=link.inbox.put)
+        self._link = link
+        self._instance = instance
+        self._info = info
+        self._profile = profile
+        self._drain_s = drain_s
+        self._watch = watch
+        self._clock = clock
+        self._collector = QuietCollector()
+        self._telemetry_at = clock()
+        self._drain_until: float | None = None
+
+    def run(self) -> None:
+        """Serve until stopped, and until what was accepted by then is answered."""
+        self._link.greet(self._greeting())
+        try:
+            while not self._is_done():
+                self._receive()
+                self._hold_lease()
+                self._watch.begin()
+                outputs = self._engine.step()
+                self._watch.end()
+                if outputs:
+                    self._collector.worked()
+                    self._link.send(Outputs(at=self._clock(), outputs=outputs))
+                self._report()
+        finally:
+            self._compiling.close()
+            self._collector.close()
+
+    def _is_done(self) -> bool:
+        if self._drain_until is None:
+            return False
+        is_idle = self._engine.is_idle and not len(self._compiling)
+        return is_idle or self._clock() >= self._drain_until
+
+    def _receive(self) -> None:
+        """Take every message that has come; wait for one when there is nothing to run."""
+        if self._engine.is_idle:
+            self._collector.idle()
+            if not self._take(self._idle_s()):
+                return
+        elif self._engine.is_gathering:
+            self._take(_GATHERING_S)
+        while self._take(0.0):
+            pass
+
+    def _take(self, timeout_s: float) -> bool:
+        try:
+            message = (
+                self._link.inbox.get(timeout=timeout_s)
+                if timeout_s > 0
+                else self._link.inbox.get_nowait()
+            )
+        except Empty:
+            return False
+        self._handle(message)
+        return True
+
+    def _handle(self, message: FromLink) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Compiled():
+                self._take_compiled(message)
+            case Abort():
+                self._compiling.forget(message.ids)
+                self._engine.abort(message.ids)
+            case SetLimits():
+                self._tell(self._engine.set_limits(message))
+            case LoadAdapter() | UnloadAdapter():
+                self._change_adapters(message)
+            case Fetched():
+                self._take_fetched(message)
+            case PeerLost():
+                self._compiling.forget_all()
+                self._engine.abort_all()
+            case LinkBroken():
+                raise RuntimeError("the socket to the sidecar is broken")
+            case Stop():
+                self._stop()
+
+    def _submit(self, submit: Submit) -> None:
+        if submit.grammar is None:
+            self._engine.submit(submit)
+        else:
+            self._compiling.start(submit)
+
+    def _take_compiled(self, compiled: Compiled) -> None:
+        if not self._compiling.take(compiled):
+            return
+        if compiled.constraint is None:
+            self._engine.refuse(compiled.submit.id, compiled.error)
+        else:
+            self._engine.submit(compiled.submit, compiled.constraint)
+
+    def _change_adapters(self, change: LoadAdapter | UnloadAdapter) -> None:
+        if isinstance(change, LoadAdapter) and is_remote(change.path):
+            self._fetching.start(change)
+            return
+        self._fetching.forget(change.name)
+        self._tell_adapters(self._engine.change_adapters(change))
+
+    def _take_fetched(self, fetched: Fetched) -> None:
+        """Load it for everyone who still waits for it."""
+        for change in self._fetching.take(fetched):
+            if fetched.folder is None:
+                self._tell_adapters(self._engine.adapters_state(change.call, fetched.error))
+            else:
+                self._tell_adapters(self._engine.change_adapters(change, fetched.folder))
+
+    def _tell_adapters(self, state: AdaptersState) -> None:
+        self._link.send(state)
+        self._link.renew_greeting(self._greeting())
+
+    def _stop(self) -> None:
+        is_first = self._drain_until is None
+        self._drain_until = self._clock() + (self._drain_s if is_first else 0.0)
+        _log.info("stopping%s", "" if is_first else " at once")
+
+    def _hold_lease(self) -> None:
+        lost = self._engine.expire_lease()
+        if lost is not None:
+            _log.warning("the lease of the limits has run out")
+            self._tell(lost)
+
+    def _tell(self, state: LimitsState) -> None:
+        self._link.send(state)
+        self._link.renew_greeting(self._greeting())
+
+    def _greeting(self) -> Ready:
+        adapters = self._engine.adapters_state()
+        return Ready(
+            instance=self._instance,
+            model=self._info,
+            limits=self._engine.limits_state(),
+            adapters=adapters.adapters,
+            adapter_paths=adapters.paths,
+            profile=self._profile,
+        )
+
+    def _idle_s(self) -> float:
+        """How long nothing needs to be done, unless a message comes."""
+        due = self._telemetry_at
+        if self._engine.control.lease_expires_at is not None:
+            due = min(due, self._engine.control.lease_expires_at)
+        return max(due - self._clock(), 0.0)
+
+    def _report(self) -> None:
+        now = self._clock()
+        if now < self._telemetry_at:
+            return
+        self._telemetry_at = now + HEARTBEAT_S
+        self._link.send(
+            Telemetry(
+                at=now,
+                load=self._engine.load(gc_pause_ms=self._collector.pause_ms),
+                model=self._engine.pacer.info(),
+                steps=self._engine.log.take(),
+            )
+        )

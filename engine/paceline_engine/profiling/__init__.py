@@ -1,0 +1,1 @@
+"""What is measured at start: step times, and which way of running is faster."""

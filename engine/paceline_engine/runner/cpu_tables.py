@@ -1,0 +1,78 @@
+"""The rows' tables of a CPU, in numpy. Implements the `RowTables` port."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline_engine.core.sampling_tensors import Parameters
+from paceline_engine.core.step_inputs import Int32s, Int64s, RowWrites, StepInputs
+from paceline_engine.core.step_tensors import StepTensors
+
+
+class HostTables:
+    """Blocks and newest tokens of every row."""
+
+    def __init__(self, num_rows: int, num_columns: int, block_size: int) -> None:
+        self._block_size = block_size
+        self._blocks = np.zeros((num_rows, num_columns), dtype=np.int32)
+        self._latest = np.zeros(num_rows, dtype=np.int64)
+
+    def lay_out(self, inputs: StepInputs) -> StepTensors:
+        """See `RowTables`."""
+        self._write(inputs.writes)
+        ends = inputs.ends
+        block_table = self._block_table(inputs.rows, ends)
+        sequences, positions = _places(inputs)
+        slots = block_table[sequences, positions // self._block_size].astype(np.int64)
+        slots = slots * self._block_size + positions % self._block_size
+        return StepTensors(
+            num_decodes=inputs.num_decodes,
+            token_ids=torch.from_numpy(self._token_ids(inputs)),
+            positions=torch.from_numpy(positions),
+            slots=torch.from_numpy(slots),
+            block_table=torch.from_numpy(block_table),
+            bounds=torch.from_numpy(inputs.bounds.astype(np.int32)),
+            context_lens=torch.from_numpy(ends.astype(np.int32)),
+            chunks=inputs.chunks,
+        )
+
+    def parameters(self, inputs: StepInputs) -> Parameters | None:
+        """See `RowTables`: the sampler of a CPU asks the requests."""
+        del inputs
+        return None
+
+    def keep(self, inputs: StepInputs, tokens: Tensor) -> None:
+        """See `RowTables`."""
+        if inputs.kept_at is not None:
+            self._latest[inputs.kept_at] = tokens.numpy()
+
+    def _write(self, writes: RowWrites) -> None:
+        runs = zip(writes.rows, writes.columns, writes.bounds, writes.bounds[1:], strict=False)
+        for row, column, first, end in runs:
+            self._blocks[row, column : column + end - first] = writes.numbers[first:end]
+
+    def _block_table(self, rows: Int64s, ends: Int64s) -> Int32s:  # [S, P]
+        num_blocks = -(-ends // self._block_size)
+        columns = np.arange(num_blocks.max())
+        held = self._blocks[rows, : len(columns)]
+        held[columns >= num_blocks[:, None]] = 0  # of whoever had the row before, or comes later
+        return held
+
+    def _token_ids(self, inputs: StepInputs) -> Int64s:  # [T]
+        token_ids = inputs.token_ids.copy()
+        decodes = token_ids[: inputs.num_decodes]
+        at_rows = decodes < 0
+        # In place of a token that is none any will do: the step before tells that it broke.
+        decodes[at_rows] = self._latest[inputs.rows[: inputs.num_decodes][at_rows]].clip(min=0)
+        return token_ids
+
+
+def _places(inputs: StepInputs) -> tuple[Int64s, Int64s]:  # each [T]
+    """Of each token, its sequence and its place in that."""
+    num_sequences = len(inputs.rows)
+    sequences = np.arange(num_sequences)
+    if inputs.num_decodes == num_sequences:
+        return sequences, inputs.starts
+    sequences = np.repeat(sequences, np.diff(inputs.bounds))
+    places = np.arange(len(inputs.token_ids)) - inputs.bounds[sequences]
+    return sequences, places + inputs.starts[sequences]

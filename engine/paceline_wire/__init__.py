@@ -1,0 +1,80 @@
+"""Every message between sidecar and engine, as msgspec structs in MessagePack.
+
+One ZeroMQ pair on `ipc://{run_dir}/engine.sock`: the engine binds a ROUTER, the sidecar connects
+a DEALER and sends `Hello` until the engine answers. The engine answers with `Loading` while the
+model loads, then with `Ready`; it sends `Failed` before it exits for a reason that a person can
+act on. Times named `*_at` are CLOCK_MONOTONIC seconds, which all processes of a host share.
+
+This package is the only one of the engine, beside `limits`, that the sidecar may import.
+"""
+
+import msgspec
+
+from paceline_wire.adapters import AdaptersState, LoadAdapter, UnloadAdapter
+from paceline_wire.life import Failed, Hello, Loading, ModelInfo, Ready
+from paceline_wire.limits import CapacityInfo, Coefficients, LimitsState, LimitsView, SetLimits
+from paceline_wire.profile import ProfiledStep, StepProfile
+from paceline_wire.requests import (
+    Abort,
+    FinishReason,
+    Grammar,
+    Likelihood,
+    Output,
+    Outputs,
+    Pooling,
+    Sampling,
+    Submit,
+)
+from paceline_wire.telemetry import (
+    EngineLoad,
+    Origin,
+    StepModelInfo,
+    StepRecord,
+    Telemetry,
+    WhyEager,
+)
+
+__all__ = [
+    "Abort",
+    "AdaptersState",
+    "CapacityInfo",
+    "Coefficients",
+    "EngineLoad",
+    "Failed",
+    "FinishReason",
+    "FromEngine",
+    "Grammar",
+    "Hello",
+    "Likelihood",
+    "LimitsState",
+    "LimitsView",
+    "LoadAdapter",
+    "Loading",
+    "ModelInfo",
+    "Origin",
+    "Output",
+    "Outputs",
+    "Pooling",
+    "ProfiledStep",
+    "Ready",
+    "Sampling",
+    "SetLimits",
+    "StepModelInfo",
+    "StepProfile",
+    "StepRecord",
+    "Submit",
+    "Telemetry",
+    "ToEngine",
+    "UnloadAdapter",
+    "WhyEager",
+    "decode_from_engine",
+    "decode_to_engine",
+    "encode",
+]
+
+ToEngine = Hello | Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
+FromEngine = Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | Telemetry
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

@@ -1,0 +1,60 @@
+"""How sidecar and engine meet: who is there, and whether it can serve."""
+
+import msgspec
+
+from paceline_wire.limits import LimitsState
+from paceline_wire.profile import StepProfile
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The sidecar is here; the engine answers `Loading`, `Ready` or `Failed`."""
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """The model is being loaded."""
+
+    stage: str
+    fraction: float
+    """0 to 1."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The engine cannot serve and is about to exit."""
+
+    reason: str
+    """One of the condition reasons: DownloadFailed, RevisionNotFound, DoesNotFit, ..."""
+    message: str
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What the sidecar must know of the model; the tokenizer's files lie in the run directory."""
+
+    name: str
+    family: str
+    revision: str
+    dtype: str
+    device: str
+    num_parameters: int
+    vocab_size: int
+    max_model_len: int
+    bos_token_id: int | None
+    eos_token_ids: list[int]
+    kv_bytes_per_token: int
+    weight_bytes: int
+    engine_version: str = ""
+    features: list[str] = []
+    """What else a step's cost depends on, `name=value`, sorted: threads, attention, CPU."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The engine serves. `instance` differs after every start."""
+
+    instance: str
+    model: ModelInfo
+    limits: LimitsState
+    adapters: list[str] = []
+    """LoRA adapters that requests may name."""
+    adapter_paths: list[str] = []
+    """Where each of them was loaded from."""
+    profile: StepProfile | None = None
+    """What its steps took before it served; None where nothing was measured."""

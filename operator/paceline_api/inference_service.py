@@ -1,0 +1,175 @@
+"""The InferenceService as a typed model."""
+
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from paceline_api.adapter import MAX_ADAPTERS, Adapter
+from paceline_api.cold import Engine, Model
+from paceline_api.hot import Admission, Lanes, Sla, Tuning
+from paceline_api.part import Part, Rule, listed
+from paceline_api.placement import (
+    Api,
+    Disruption,
+    Monitoring,
+    Network,
+    PodMetadata,
+    Resources,
+    Rollout,
+    Scheduling,
+)
+from paceline_api.status import Status
+
+GROUP: Final = "serving.paceline.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "InferenceService"
+PLURAL: Final = "inferenceservices"
+
+
+def _below_capacity(limit: str, capacity: str) -> Rule:
+    bounds = f"self.tuning.{limit}"
+    ceiling = f"self.engine.capacity.{capacity}"
+    return Rule(
+        f"{bounds}.min <= {ceiling} && (!has({bounds}.max) || {bounds}.max <= {ceiling}) &&"
+        f" (!has({bounds}.initial) || {bounds}.initial <= {ceiling})",
+        f"min, max and initial must not exceed engine.capacity.{capacity}",
+        f".tuning.{limit}",
+    )
+
+
+class Spec(Part):
+    """What is wanted. Fields marked hot reach running pods; the others roll them."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "self.tuning.mode != 'Auto' || has(self.sla)",
+            "tuning.mode Auto needs at least one target: sla.ttft, sla.tpot or sla.itl",
+            ".sla",
+            is_required=True,
+        ),
+        Rule(
+            "!has(self.tuning.experiment) || has(self.sla)",
+            "tuning.experiment compares misses of the SLA: declare sla.ttft, sla.tpot or sla.itl",
+            ".sla",
+            is_required=True,
+        ),
+        Rule(
+            "self.resources.gpu.count == 0 ||"
+            " self.resources.gpu.count == self.engine.tensorParallelSize",
+            "must be engine.tensorParallelSize, or 0 for a CPU: each rank runs on a GPU of its own,"
+            " and no other is used",
+            ".resources.gpu.count",
+        ),
+        Rule(
+            "!has(self.engine.swapMemory) || !has(self.resources.memory) ||"
+            " quantity(string(self.engine.swapMemory))"
+            ".isLessThan(quantity(string(self.resources.memory)))",
+            "must be less than resources.memory: the weights and the engine need the rest",
+            ".engine.swapMemory",
+        ),
+        Rule(
+            "self.resources.gpu.count == 0 || self.engine.dtype == 'Auto' ||"
+            " self.engine.dtype == 'BFloat16' ||"
+            " (self.engine.quantization != 'FP8Dynamic' &&"
+            " (!has(self.engine.speculative.draftQuantization) ||"
+            " self.engine.speculative.draftQuantization != 'FP8Dynamic'))",
+            "must be Auto or BFloat16 beside FP8Dynamic: a GPU's products of FP8 give bfloat16",
+            ".engine.dtype",
+        ),
+        Rule(
+            "!has(self.adapters) || size(self.adapters) <= self.engine.lora.maxAdapters",
+            "must be no more than engine.lora.maxAdapters: their memory is taken at start",
+            ".adapters",
+        ),
+        Rule(
+            "!has(self.adapters) || self.adapters.all(adapter,"
+            " !adapter.uri.startsWith('pvc://') || (has(self.engine.lora.claimName) &&"
+            " adapter.uri.startsWith('pvc://' + self.engine.lora.claimName + '/')))",
+            "pvc:// must name the claim of engine.lora.claimName: it is mounted when a pod starts",
+            ".adapters",
+        ),
+        Rule(
+            "!has(self.adapters) || !has(self.model.servedName) ||"
+            " self.adapters.all(adapter, adapter.name != self.model.servedName)",
+            "no adapter may have the name of the model itself",
+            ".adapters",
+        ),
+        _below_capacity("batchSize", "maxBatchSize"),
+        _below_capacity("tokenBudget", "maxTokenBudget"),
+    )
+
+    model: Model
+    """Which weights are served."""
+    engine: Engine = Engine()
+    """How the engine is started."""
+    sla: Sla | None = None
+    """The declared p99 targets. Hot."""
+    lanes: Lanes = Lanes()
+    """How interactive and batch requests share a step. Hot."""
+    tuning: Tuning = Tuning()
+    """How the operator moves the live limits. Hot."""
+    admission: Admission = Admission()
+    """What is refused at the door. Hot."""
+    adapters: (
+        Annotated[
+            list[Adapter],
+            Field(json_schema_extra=listed("map", max_items=MAX_ADAPTERS, keys=("name",))),
+        ]
+        | None
+    ) = None
+    """All LoRA adapters that every pod is to have. Hot: none of them restarts a pod."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Pods; the only field that an autoscaler writes, through /scale."""
+    rollout: Rollout = Rollout()
+    """How a new pod template replaces the old one."""
+    resources: Resources = Resources()
+    """What one pod asks for."""
+    scheduling: Scheduling = Scheduling()
+    """Which nodes may run the pods."""
+    api: Api = Api()
+    """Keys and certificate of the OpenAI API. Their files are watched."""
+    network: Network = Network()
+    """Who may reach the pods."""
+    monitoring: Monitoring = Monitoring()
+    """Prometheus Operator objects for this service."""
+    disruption: Disruption = Disruption()
+    """What a node drain may take away at once."""
+    pod_metadata: PodMetadata = PodMetadata()
+    """Labels and annotations of every pod."""
+    paused: bool = False
+    """Freezes every write to children; tuning holds its last value."""
+
+
+class Metadata(Part):
+    """The part of an object's metadata that we read."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    resource_version: int = 0
+    """Comparable: a higher one is newer."""
+    deletion_timestamp: str | None = None
+
+
+class InferenceService(Part):
+    """Serves a language model and keeps a declared p99 SLA."""
+
+    metadata: Metadata
+    spec: Spec
+    status: Status = Status()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def served_name(self) -> str:
+        """`model` in requests."""
+        return self.spec.model.served_name or self.metadata.name
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> "InferenceService":
+        """Read an object as the API server gives it: validated, defaulted, pruned."""
+        return cls.model_validate(raw)

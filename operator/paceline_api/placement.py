@@ -1,0 +1,163 @@
+"""Where and how pods run: replicas' rollout, resources, scheduling, doors and disruption."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from paceline_api.cold import Name
+from paceline_api.part import Part, Rule, listed
+from paceline_api.units import CountOrPercent, Quantity
+
+LabelValue = Annotated[str, Field(max_length=63)]
+Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
+Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)]
+
+_IS_ZERO = "(type(self.{0}) == int ? self.{0} == 0 : self.{0} == '0%')"
+
+
+class Rollout(Part):
+    """How a new pod template replaces the old one."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            f"!({_IS_ZERO.format('maxSurge')} && {_IS_ZERO.format('maxUnavailable')})",
+            "maxSurge and maxUnavailable must not both be 0: nothing could be replaced",
+            ".maxUnavailable",
+        ),
+    )
+
+    max_surge: CountOrPercent = 1
+    max_unavailable: CountOrPercent = 0
+    drain_seconds: Annotated[int, Field(ge=0, le=3600)] = 120
+    """How long a leaving pod may finish its running requests."""
+    startup_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1800
+    """How long a pod may load its model before it counts as failed."""
+
+
+class Gpu(Part):
+    """Accelerators of one pod."""
+
+    count: Annotated[int, Field(ge=0, le=16)] = 1
+    """0 serves on the CPU."""
+    resource_name: Annotated[
+        str, Field(pattern=r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$", max_length=253)
+    ] = "nvidia.com/gpu"
+
+
+class Resources(Part):
+    """What the engine's container asks for."""
+
+    gpu: Gpu = Gpu()
+    cpu: Quantity | None = None
+    """Requested CPU; the engine may use more when the node has it."""
+    memory: Quantity | None = None
+    """Requested memory, and its limit."""
+    shared_memory: Quantity | None = None
+    """Size of /dev/shm, which counts as the engine's memory. When absent: 1Gi where several GPUs
+    share the model, as they meet there; else the 64Mi of any container."""
+
+
+class Toleration(Part):
+    """As in a pod's spec."""
+
+    key: Annotated[str, Field(max_length=317)] | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: Annotated[int, Field(ge=0)] | None = None
+
+
+Affinity = Annotated[
+    dict[str, Any],
+    WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+]
+
+
+class Scheduling(Part):
+    """Which nodes may run the pods."""
+
+    node_selector: Labels | None = None
+    tolerations: (
+        Annotated[list[Toleration], Field(json_schema_extra=listed("atomic", max_items=32))] | None
+    ) = None
+    affinity: Affinity | None = None
+    """As in a pod's spec; checked when the Deployment is written."""
+    topology_spread: Literal["Preferred", "Required", "None"] = "Preferred"
+    """Over nodes."""
+    priority_class_name: Name | None = None
+    runtime_class_name: Name | None = None
+
+
+class SecretRef(Part):
+    """A Secret in the same namespace."""
+
+    name: Name
+
+
+class SecretKeys(Part):
+    """A Secret that holds a file of API keys."""
+
+    name: Name
+    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = "keys"
+
+
+class Auth(Part):
+    """Who may call."""
+
+    api_keys_secret_ref: SecretKeys | None = None
+    """One key a line; watched, a change needs no restart."""
+
+
+class Tls(Part):
+    """A Secret of type kubernetes.io/tls."""
+
+    secret_ref: SecretRef
+
+
+class Api(Part):
+    """The public door: the OpenAI API on port 8000."""
+
+    auth: Auth | None = None
+    tls: Tls | None = None
+
+
+class Peer(Part):
+    """Who may connect: pods of the namespaces that match."""
+
+    namespace_labels: Labels | None = None
+    """Absent: the service's own namespace."""
+    pod_labels: Labels | None = None
+    """Absent: every pod of these namespaces."""
+
+
+class Network(Part):
+    """Who may reach the pods."""
+
+    policy: Literal["Restricted", "None"] = "Restricted"
+    """Restricted: port 8000 for `allowFrom`, port 8001 for the operator's namespace and for those
+    labelled `serving.paceline.dev/metrics=allowed`."""
+    allow_from: (
+        Annotated[list[Peer], Field(json_schema_extra=listed("atomic", max_items=32))] | None
+    ) = None
+    """Absent: everyone may call port 8000."""
+
+
+class Monitoring(Part):
+    """Objects of the Prometheus Operator for this service."""
+
+    pod_monitor: bool = False
+    rules: bool = False
+
+
+class Disruption(Part):
+    """What a node drain may take away at once."""
+
+    budget: Literal["Auto", "None"] = "Auto"
+    """Auto: one pod at a time when there is more than one."""
+
+
+class PodMetadata(Part):
+    """Added to every pod."""
+
+    labels: Labels | None = None
+    annotations: Annotations | None = None

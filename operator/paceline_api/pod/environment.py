@@ -1,0 +1,116 @@
+"""The settings of engine and sidecar, as docs/processes.md names them."""
+
+import math
+from typing import Any, Final
+
+from paceline_api.cold import Engine, WeightsIn
+from paceline_api.inference_service import InferenceService
+from paceline_api.pod.volumes import (
+    API_KEYS,
+    CACHE,
+    DRAFT_MODEL,
+    MODEL,
+    RUN,
+    RUNTIME_CONFIG,
+    RUNTIME_TOKEN,
+    TLS,
+)
+from paceline_api.units import amount
+
+# Ranks are processes of one container: nothing outside it can reach where they meet.
+_RANKS_MEET: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def engine(service: InferenceService) -> list[dict[str, Any]]:
+    """Name what the engine loads and with what capacity. Limits are hot: they are not here."""
+    spec = service.spec
+    values = {
+        "PACELINE_ENGINE_RUN_DIR": RUN,
+        "PACELINE_ENGINE_MODEL_URI": spec.model.uri,
+        "PACELINE_ENGINE_MODEL_REVISION": spec.model.revision,
+        "PACELINE_ENGINE_MODEL_MOUNT": MODEL,
+        "PACELINE_ENGINE_CACHE_DIR": CACHE,
+        "PACELINE_ENGINE_DEVICE": "cuda" if spec.resources.gpu.count else "cpu",
+        "PACELINE_ENGINE_DTYPE": spec.engine.dtype.lower(),
+        "PACELINE_ENGINE_QUANTIZATION": (
+            None if spec.engine.quantization == "None" else _word(spec.engine.quantization)
+        ),
+        "PACELINE_ENGINE_THREADS": _threads(service),
+        "PACELINE_ENGINE_MAX_MODEL_LEN": spec.engine.max_model_len,
+        "PACELINE_ENGINE_MAX_BATCH_SIZE": spec.engine.capacity.max_batch_size,
+        "PACELINE_ENGINE_MAX_TOKEN_BUDGET": spec.engine.capacity.max_token_budget,
+        "PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION": spec.engine.kv_cache_memory_fraction,
+        "PACELINE_ENGINE_PREFIX_CACHING": str(spec.engine.prefix_caching).lower(),
+        "PACELINE_ENGINE_SPECULATIVE": spec.engine.speculative.method.lower(),
+        "PACELINE_ENGINE_SPECULATIVE_TOKENS": spec.engine.speculative.max_tokens,
+        # The root file system is read-only; caches of the compilers go to the pod's own /tmp.
+        "HOME": "/tmp",  # noqa: S108 - a volume of this pod
+        **_chosen(spec.engine),
+    }
+    variables = _variables(values)
+    if ref := spec.model.credentials_secret_ref:
+        source = {"secretKeyRef": {"name": ref.name, "key": ref.key}}
+        variables.append({"name": "HF_TOKEN", "valueFrom": source})
+    return variables
+
+
+def _chosen(engine: Engine) -> dict[str, str | int | None]:
+    """Name what a spec rarely asks for, only where it does: pods of before keep their template."""
+    found: dict[str, str | int | None] = {}
+    if engine.tensor_parallel_size > 1:
+        found |= {"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE": engine.tensor_parallel_size}
+        found |= _RANKS_MEET
+    if engine.scheduling != "Continuous":
+        found["PACELINE_ENGINE_SCHEDULING"] = engine.scheduling.lower()
+    if engine.kv_cache_dtype != "Auto":
+        found["PACELINE_ENGINE_KV_CACHE_DTYPE"] = engine.kv_cache_dtype.lower()
+    if engine.speculative.method == "Draft":
+        found["PACELINE_ENGINE_DRAFT_MODEL_URI"] = engine.speculative.draft_model_uri
+        found["PACELINE_ENGINE_DRAFT_MODEL_REVISION"] = engine.speculative.draft_model_revision
+        found["PACELINE_ENGINE_DRAFT_MODEL_MOUNT"] = DRAFT_MODEL
+        if quantization := engine.speculative.draft_quantization:
+            found["PACELINE_ENGINE_DRAFT_QUANTIZATION"] = _word(quantization)
+    if engine.lora.max_adapters:
+        found["PACELINE_ENGINE_MAX_LORAS"] = engine.lora.max_adapters
+        found["PACELINE_ENGINE_MAX_LORA_RANK"] = engine.lora.max_rank
+    if engine.swap_memory is not None:
+        found["PACELINE_ENGINE_SWAP_BYTES"] = int(amount(engine.swap_memory))
+    return found
+
+
+def sidecar(service: InferenceService) -> list[dict[str, Any]]:
+    """Name the sidecar's doors and files."""
+    spec = service.spec
+    has_keys = spec.api.auth is not None and spec.api.auth.api_keys_secret_ref is not None
+    return _variables(
+        {
+            "PACELINE_SIDECAR_RUN_DIR": RUN,
+            "PACELINE_SIDECAR_PORT": 8000,
+            "PACELINE_SIDECAR_ADMIN_PORT": 8001,
+            "PACELINE_SIDECAR_SERVED_NAME": service.served_name,
+            "PACELINE_SIDECAR_RUNTIME_TOKEN_FILE": f"{RUNTIME_TOKEN}/token",
+            "PACELINE_SIDECAR_RUNTIME_CONFIG_FILE": f"{RUNTIME_CONFIG}/runtime.json",
+            "PACELINE_SIDECAR_API_KEYS_FILE": f"{API_KEYS}/keys" if has_keys else None,
+            "PACELINE_SIDECAR_TLS_CERT_FILE": f"{TLS}/tls.crt" if spec.api.tls else None,
+            "PACELINE_SIDECAR_TLS_KEY_FILE": f"{TLS}/tls.key" if spec.api.tls else None,
+            "PACELINE_SIDECAR_DRAIN_S": spec.rollout.drain_seconds,
+        }
+    )
+
+
+def _variables(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": str(value)} for name, value in values.items() if value is not None
+    ]
+
+
+def _word(quantization: WeightsIn) -> str:
+    """As the engine's settings call it."""
+    return "fp8_dynamic" if quantization == "FP8Dynamic" else quantization.lower()
+
+
+def _threads(service: InferenceService) -> int | None:
+    """As many threads as CPUs were asked for: more would only be throttled or steal."""
+    cpu = service.spec.resources.cpu
+    ranks = service.spec.engine.tensor_parallel_size
+    return None if cpu is None else max(1, math.ceil(amount(cpu)) // ranks)

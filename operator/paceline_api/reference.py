@@ -1,0 +1,108 @@
+"""The schema -> the tables of docs/crd.md: `python -m paceline_api.reference PAGE`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from paceline_api.schema import resource_schema
+
+_HOT: Final = {"sla", "lanes", "tuning", "admission", "adapters"}
+_LIVE: Final = {"replicas", "paused", "disruption", "network", "monitoring"}
+# Read by the Deployment, not by its pods.
+_OUTSIDE_THE_POD: Final = (
+    "rollout.maxSurge",
+    "rollout.maxUnavailable",
+    "rollout.startupSeconds",
+)
+
+
+def refreshed(page: str) -> str:
+    """Replace what stands between each pair of markers."""
+    schema = resource_schema()["properties"]
+    blocks = {
+        "spec": _table(schema["spec"], with_default=True),
+        "rules": _rules(resource_schema()),
+        "status": _table(schema["status"], with_default=False),
+    }
+    for name, block in blocks.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}\n\n{block}\n\n{end}{after}"
+    return page
+
+
+def _table(schema: dict[str, Any], *, with_default: bool) -> str:
+    rows = ["| Field | Type | Meaning |", "|---|---|---|"]
+    if with_default:
+        rows = ["| Field | Type | Default | Change | Meaning |", "|---|---|---|---|---|"]
+    for path, node in _leaves(schema, ""):
+        meaning = node.get("description", "").replace("|", "\\|")
+        cells = [f"`{path}`", _kind(node)]
+        if with_default:
+            default = "" if "default" not in node else f"`{json.dumps(node['default'])}`"
+            cells += [default, _change(path)]
+        rows.append(f"| {' | '.join([*cells, meaning])} |")
+    return "\n".join(rows)
+
+
+def _leaves(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, node in schema.get("properties", {}).items():
+        below = f"{path}.{name}" if path else name
+        if "properties" in node:
+            yield from _leaves(node, below)
+        elif "properties" in node.get("items", {}):
+            yield f"{below}[]", node
+            yield from _leaves(node["items"], f"{below}[]")
+        else:
+            yield below, node
+
+
+def _kind(node: dict[str, Any]) -> str:
+    if "enum" in node:
+        return " \\| ".join(f"`{value}`" for value in node["enum"])
+    if node.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    kind = str(node.get("type", "object"))
+    if "minimum" in node and "maximum" in node:
+        return f"{kind}, {node['minimum']} to {node['maximum']}"
+    return "map" if "additionalProperties" in node else kind
+
+
+def _change(path: str) -> str:
+    """Tell what a change of the field does."""
+    top = path.split(".", 1)[0].removesuffix("[]")
+    if top in _HOT:
+        return "hot"
+    if top in _LIVE or path in _OUTSIDE_THE_POD:
+        return "no restart"
+    return "rolls pods"
+
+
+def _rules(schema: dict[str, Any], path: str = "") -> str:
+    return "\n".join(
+        f"* `{(where + rule.get('fieldPath', '')).lstrip('.') or 'metadata.name'}`:"
+        f" {rule['message']}"
+        for where, rule in _all_rules(schema, path)
+    )
+
+
+def _all_rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, str]]]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield path, rule
+    for name, node in schema.get("properties", {}).items():
+        yield from _all_rules(node, f"{path}.{name}")
+    if "items" in schema:
+        yield from _all_rules(schema["items"], f"{path}[]")
+
+
+def main(pages: list[str]) -> None:
+    """Refresh each page."""
+    for page in map(Path, pages):
+        page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

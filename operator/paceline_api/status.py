@@ -1,0 +1,232 @@
+"""The status of an InferenceService: what a person, Flux, Argo CD and an autoscaler read."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paceline_api.adapter import MAX_ADAPTERS
+from paceline_api.part import Part, listed
+
+Line = Annotated[str, Field(max_length=1024)]
+Word = Annotated[str, Field(max_length=253)]
+Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
+
+
+class Condition(Part):
+    """One `status.conditions` entry, as Kubernetes defines it."""
+
+    type: Annotated[str, Field(max_length=316)]
+    status: Literal["True", "False", "Unknown"]
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    """The generation that this condition speaks of."""
+    last_transition_time: Time
+    """When `status` last changed."""
+    reason: Annotated[str, Field(min_length=1, max_length=128)]
+    message: Annotated[str, Field(max_length=2048)]
+
+
+class ObservedLatency(Part):
+    """What was measured over tuning.window, as durations such as `48.2ms`."""
+
+    ttft_p99: Word | None = None
+    tpot_p99: Word | None = None
+    itl_p99: Word | None = None
+    samples: int | None = None
+    """Offered requests in the window."""
+    window_end: Time | None = None
+
+
+class ServiceCapacity(Part):
+    """What the service can carry within its SLA."""
+
+    requests_per_second: Word | None = None
+    """At the present mix of lengths, all pods together."""
+    utilization: Word | None = None
+    """Arrivals as a share of it, such as `0.62`."""
+
+
+class LaneStatus(Part):
+    """One lane's SLA as measured."""
+
+    observed: ObservedLatency | None = None
+    attainment: Word | None = None
+    """Share of its offered requests that met every target."""
+    verdict: Word | None = None
+    """Meeting, Violating, Idle or Unknown."""
+
+
+class SlaStatus(Part):
+    """The SLA as measured."""
+
+    observed: ObservedLatency | None = None
+    attainment: Word | None = None
+    """Share of the offered requests that met every target, such as `0.994`."""
+    capacity: ServiceCapacity | None = None
+    batch: LaneStatus | None = None
+    """The batch lane by `lanes.batch.sla`; absent where that is not declared."""
+
+
+class Change(Part):
+    """One change of a pod's limits."""
+
+    time: Time
+    pod: Word
+    from_: Annotated[Word, Field(alias="from")]
+    """`BATCH/TOKENS` before."""
+    to: Word
+    """`BATCH/TOKENS` after."""
+    reason: Line
+
+
+class PodTuning(Part):
+    """One pod's limits and what was measured under them."""
+
+    name: Word
+    node: Word | None = None
+    batch_size: int | None = None
+    token_budget: int | None = None
+    running: int | None = None
+    waiting: int | None = None
+    ttft_p99: Word | None = None
+    tpot_p99: Word | None = None
+    phase: Word | None = None
+    """ColdStart, Learning, Tracking, Transition, Backoff, Frozen or Unattainable."""
+    binding: Word | None = None
+    """The constraint that decided."""
+    verdict: Word | None = None
+    """Meeting, Violating, Idle or Unknown."""
+    reason: Line | None = None
+    last_change: Time | None = None
+
+
+class TuningSummary(Part):
+    """The limits over all pods: one number, or the lowest and the highest."""
+
+    batch_size: Word | None = None
+    token_budget: Word | None = None
+
+
+class HeldRange(Part):
+    """Bounds of one live limit."""
+
+    min: int
+    max: int | None = None
+    initial: int | None = None
+
+
+class HeldPolicy(Part):
+    """The policy that a rollback returns to."""
+
+    mode: Literal["Auto", "Observe", "Fixed"]
+    step_margin: Word
+    batch_size: HeldRange
+    token_budget: HeldRange
+
+
+class ArmCounts(Part):
+    """Of the two arms."""
+
+    base: int = 0
+    candidate: int = 0
+
+
+class ArmRates(Part):
+    """Of the two arms."""
+
+    base: Word | None = None
+    candidate: Word | None = None
+
+
+class ExperimentStatus(Part):
+    """How an experiment, or the canary of a changed policy, stands."""
+
+    name: Word
+    kind: Literal["Canary", "AB", "Rollout"]
+    """Rollout is the canary of a change of the declared policy."""
+    verdict: Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
+    since: Time | None = None
+    """When it began; absent while it waits."""
+    candidate_pods: (
+        Annotated[list[Word], Field(json_schema_extra=listed("atomic", max_items=100))] | None
+    ) = None
+    requests: ArmCounts | None = None
+    """That were compared."""
+    miss_rate: ArmRates | None = None
+    """Share of them that missed the SLA, such as `0.0123`."""
+    reason: Line
+    """What was found, and what to do."""
+    held: HeldPolicy | None = None
+    """Of a Rollout: the policy before the change, which a rollback returns to."""
+
+
+class TuningStatus(Part):
+    """What the tuner holds and did."""
+
+    summary: TuningSummary | None = None
+    recommended_replicas: int | None = None
+    """With which the SLA would hold at the present load."""
+    last_change_time: Time | None = None
+    pods_omitted: int | None = None
+    """Pods beyond the hundred that are listed."""
+    pods: (
+        Annotated[
+            list[PodTuning], Field(json_schema_extra=listed("map", max_items=100, keys=("name",)))
+        ]
+        | None
+    ) = None
+    history: (
+        Annotated[list[Change], Field(json_schema_extra=listed("atomic", max_items=5))] | None
+    ) = None
+    """The newest changes, newest first."""
+    experiment: ExperimentStatus | None = None
+
+
+class AdapterStatus(Part):
+    """How a LoRA adapter stands."""
+
+    name: Word
+    loaded_pods: int
+    """Pods that serve it."""
+    pods: int
+    """Pods that were asked."""
+    message: Line | None = None
+    """Why a pod refuses it, in the engine's words."""
+
+
+class EngineStatus(Part):
+    """What really runs."""
+
+    image_digest: Annotated[str, Field(max_length=512)] | None = None
+    model_revision: Word | None = None
+
+
+class Status(Part):
+    """Written by the operator on a transition, and at most every 30 s for its numbers."""
+
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    observed_config_hash: Word | None = None
+    """Of the hot fields that every pod has acknowledged."""
+    replicas: int | None = None
+    ready_replicas: int | None = None
+    updated_replicas: int | None = None
+    selector: Annotated[str, Field(max_length=1024)] | None = None
+    """Of the pods, for /scale."""
+    url: Annotated[str, Field(max_length=512)] | None = None
+    """Of the OpenAI API, within the cluster."""
+    conditions: (
+        Annotated[
+            list[Condition], Field(json_schema_extra=listed("map", max_items=16, keys=("type",)))
+        ]
+        | None
+    ) = None
+    sla: SlaStatus | None = None
+    tuning: TuningStatus | None = None
+    engine: EngineStatus | None = None
+    adapters: (
+        Annotated[
+            list[AdapterStatus],
+            Field(json_schema_extra=listed("map", max_items=MAX_ADAPTERS, keys=("name",))),
+        ]
+        | None
+    ) = None
+    """One for each of `spec.adapters`."""

@@ -1,0 +1,120 @@
+"""The hot half of a spec as the tuner reads it, and the hashes that tell hot from cold."""
+
+import hashlib
+import json
+from typing import Any, Final
+
+from paceline_api import experiment as declared
+from paceline_api.hot import BatchSizeRange, Sla, TokenBudgetRange
+from paceline_api.inference_service import Spec
+from paceline_api.units import milliseconds, seconds
+from paceline_tuner.model import SLA, Adapter, Admission, Experiment, Overrides, Range, TuningSpec
+
+_HOT: Final = {"sla", "lanes", "tuning", "admission", "adapters"}
+_COLD: Final = {"model", "engine", "rollout", "resources", "scheduling", "api", "pod_metadata"}
+# Read by the Deployment, not by its pods.
+_NOT_IN_THE_POD: Final = {"max_surge", "max_unavailable", "startup_seconds"}
+_HASH_LENGTH: Final = 16
+
+
+def hot(spec: Spec) -> TuningSpec:
+    """Read the hot fields, units resolved and bounds filled in from the capacity."""
+    capacity = spec.engine.capacity
+    return TuningSpec(
+        sla=_sla(spec.sla),
+        mode=spec.tuning.mode,
+        batch_size=_range(spec.tuning.batch_size, capacity.max_batch_size),
+        token_budget=_range(spec.tuning.token_budget, capacity.max_token_budget),
+        admission=_admission(spec),
+        interactive_share=float(spec.lanes.interactive.share),
+        batch_share=float(spec.lanes.batch.share),
+        batch_sla=None if spec.lanes.batch.sla is None else _sla(spec.lanes.batch.sla),
+        interval_s=seconds(spec.tuning.interval),
+        window_s=seconds(spec.tuning.window),
+        on_telemetry_loss=spec.tuning.on_telemetry_loss,
+        paused=spec.paused,
+        step_margin=float(spec.tuning.step_margin),
+        rollout=spec.tuning.rollout,
+        experiment=_experiment(spec.tuning.experiment),
+        config_hash=config_hash(spec),
+        adapters=_adapters(spec),
+    )
+
+
+def config_hash(spec: Spec) -> str:
+    """Name the hot configuration; a pod that reports this hash has acknowledged it."""
+    return _hash(spec.model_dump(include=_HOT, exclude_defaults=True, mode="json"))
+
+
+def template_hash(spec: Spec) -> str:
+    """Name the pod template: of the cold fields that differ from their defaults.
+
+    A later version that adds a field with a default therefore keeps every hash.
+    """
+    cold = spec.model_dump(include=_COLD, exclude_defaults=True, mode="json")
+    for field in _NOT_IN_THE_POD:
+        cold.get("rollout", {}).pop(field, None)
+    return _hash({part: fields for part, fields in cold.items() if fields})
+
+
+def _sla(sla: Sla | None) -> SLA:
+    if sla is None:
+        return SLA()
+    return SLA(
+        ttft_p99_ms=milliseconds(sla.ttft.p99) if sla.ttft else None,
+        tpot_p99_ms=milliseconds(sla.tpot.p99) if sla.tpot else None,
+        itl_p99_ms=milliseconds(sla.itl.p99) if sla.itl else None,
+        objective=float(sla.objective),
+    )
+
+
+def _range(bounds: BatchSizeRange | TokenBudgetRange, capacity: int) -> Range:
+    return Range(
+        min=bounds.min,
+        max=capacity if bounds.max is None else bounds.max,
+        initial=bounds.initial,
+    )
+
+
+def _experiment(found: declared.Experiment | None) -> Experiment | None:
+    if found is None:
+        return None
+    policy, batch, budget = found.policy, found.policy.batch_size, found.policy.token_budget
+    return Experiment(
+        name=found.name,
+        kind=found.kind,
+        overrides=Overrides(
+            mode=policy.mode,
+            step_margin=float(policy.step_margin) if policy.step_margin else None,
+            min_batch_size=batch.min if batch else None,
+            max_batch_size=batch.max if batch else None,
+            min_token_budget=budget.min if budget else None,
+            max_token_budget=budget.max if budget else None,
+        ),
+        share=float(found.share),
+        min_s=seconds(found.min_duration),
+        max_s=seconds(found.max_duration),
+    )
+
+
+def _adapters(spec: Spec) -> tuple[Adapter, ...] | None:
+    """Give the whole list where the engine takes any: what is not in it is unloaded."""
+    if not spec.engine.lora.max_adapters:
+        return None
+    return tuple(Adapter(adapter.name, adapter.path) for adapter in spec.adapters or ())
+
+
+def _admission(spec: Spec) -> Admission:
+    admission = spec.admission
+    return Admission(
+        max_queued_requests=admission.max_queued_requests,
+        max_queued_tokens=admission.max_queued_tokens,
+        reject_at=float(admission.reject_at),
+        request_timeout_s=seconds(admission.request_timeout),
+        shed_hopeless=admission.shed_hopeless,
+    )
+
+
+def _hash(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]

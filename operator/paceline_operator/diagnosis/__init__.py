@@ -1,1 +1,0 @@
-"""Where latency comes from, what the engine is bound by and what would help. Pure."""

@@ -1,1 +1,0 @@
-"""Local mode: one InferenceService on this machine, with the same rules, tuner and API."""

@@ -1,1 +1,0 @@
-"""What to expect before anything runs: capacity, limits, replicas, p99. Pure."""

@@ -1,0 +1,78 @@
+"""The runtime API of pods over HTTP, from the cluster: PodClient on aiohttp."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from paceline_tuner.model import PodTarget
+from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded
+from paceline_tuner.telemetry import LimitsAnswer, Telemetry, decode_limits, decode_telemetry
+
+
+class AiohttpPodClient:
+    """PodClient on aiohttp. Use as an async context manager, or call `close`."""
+
+    def __init__(self, timeout_s: float = 3.0) -> None:
+        """Give each call `timeout_s` in all, connecting included."""
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Nothing to open yet: the first call does."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        """Read what happened after record `since`."""
+        answer = await self._call(pod, "GET", f"/runtime/telemetry?since={since}", None)
+        return decoded(pod, *answer, decode_telemetry)
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        """Change limits or renew their lease."""
+        answer = await self._call(pod, "PATCH", "/runtime/limits", msgspec.json.encode(body))
+        return decoded(pod, *answer, decode_limits)
+
+    async def _call(
+        self, pod: PodTarget, method: str, path: str, body: bytes | None
+    ) -> tuple[int, bytes]:
+        """Ask; the answer's status and body."""
+        url = pod.admin_url.rstrip("/") + path
+        headers = {"Authorization": f"Bearer {pod.token}", "Content-Type": "application/json"}
+        try:
+            # No redirects: the token goes to the pod and nowhere else.
+            async with self._opened().request(
+                method, url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                content = await response.content.read(MAX_BODY_BYTES + 1)
+                while len(content) <= MAX_BODY_BYTES and not response.content.at_eof():
+                    content += await response.content.read(MAX_BODY_BYTES)
+                return response.status, content
+        except TimeoutError as error:
+            raise PodUnreachableError(
+                f"pod {pod.name}: no answer in {self._timeout_s:g} s"
+            ) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise PodUnreachableError(f"pod {pod.name}: {error or type(error).__name__}") from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+            self._session = aiohttp.ClientSession(timeout=timeout)
+        return self._session

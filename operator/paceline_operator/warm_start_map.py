@@ -1,0 +1,66 @@
+"""The tuner's memory in a ConfigMap of the operator's own namespace."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from paceline_api.labels import Manifest
+from paceline_operator.cluster import Cluster
+from paceline_operator.errors import OperatorError
+from paceline_tuner.warm_start import Book
+from paceline_tuner.warm_start_json import decode, encode
+from paceline_tuner.warm_start_store import StoreError
+
+NAME: Final = "paceline-memory"
+FILE: Final = "memory.json"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMapStore:
+    """MemoryStore on a cluster. Whatever the ConfigMap holds, reading it ends well."""
+
+    cluster: Cluster
+    namespace: str
+    check_leadership: Callable[[], None]
+    """Raises NotLeadingError before a write that another leader might be doing."""
+
+    async def load(self) -> Book:
+        """Read the book; an entry that is broken is left out, and the log says so."""
+        try:
+            found = await self.cluster.get("ConfigMap", self.namespace, NAME)
+        except OperatorError as problem:
+            raise StoreError(str(problem)) from problem
+        text = ((found or {}).get("data") or {}).get(FILE)
+        if not text:
+            return Book()
+        book, problems = decode(text)
+        for problem_text in problems:
+            _log.warning("ConfigMap %s/%s: %s", self.namespace, NAME, problem_text)
+        return book
+
+    async def save(self, book: Book) -> None:
+        """Write the book by server-side apply."""
+        try:
+            self.check_leadership()
+            await self.cluster.apply(self._manifest(book))
+        except OperatorError as problem:
+            raise StoreError(str(problem)) from problem
+
+    def _manifest(self, book: Book) -> Manifest:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": NAME,
+                "namespace": self.namespace,
+                # Not labelled as a service's child: no service is to be looked at for its sake.
+                "labels": {
+                    "app.kubernetes.io/part-of": "paceline",
+                    "app.kubernetes.io/component": "memory",
+                },
+            },
+            "data": {FILE: encode(book)},
+        }

@@ -1,0 +1,91 @@
+"""Spell: the last five minutes under one load, one SLA and one device, request by request.
+
+A minute tells of a burst as much as of a load. What the SLA is about is longer: a verdict on it
+needs the minute and the spell to agree, as burn-rate alerts on two windows do (the SRE Workbook,
+chapter 5). The spell begins anew when something changes, so it is not slow to follow.
+"""
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from paceline_tuner.measure import is_late
+from paceline_tuner.model import SLA
+from paceline_tuner.telemetry import RequestRecord
+from paceline_tuner.window import Evidence
+
+_SPELL_S = 300.0
+_LONG_S = 240.0
+_MINUTE_S = 60.0
+_BURN = 2.0  # times the misses that the objective allows
+_MIN_REQUESTS = 20
+_seq = attrgetter("seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What ended between two decisions."""
+
+    at: float
+    requests: int
+    misses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """Requests that arrived since it began, by the period in which they ended. The pod's clock."""
+
+    since: float = -math.inf
+    seen_at: float = -math.inf
+    """When it was seen that something had changed."""
+    last_seq: int = 0
+    periods: tuple[Period, ...] = ()
+    """Oldest first."""
+
+    def add(self, sla: SLA, evidence: Evidence) -> "Spell":
+        """Count what ended since the last look."""
+        now, requests = evidence.now, evidence.requests
+        ended = requests[bisect.bisect_right(requests, self.last_seq, key=_seq) :]
+        new = [record for record in ended if record.arrived_at >= self.since]
+        period = Period(now, len(new), sum(_is_missed(sla, record) for record in new))
+        kept = tuple(old for old in self.periods if old.at > now - _SPELL_S)
+        last_seq = ended[-1].seq if ended else self.last_seq
+        return replace(self, last_seq=last_seq, periods=(*kept, period))
+
+    def is_spent(self, objective: float) -> bool:
+        """More of its requests missed than the objective allows."""
+        return _share(self.periods) > 1 - objective
+
+    def is_burning(self, objective: float, now: float) -> bool:
+        """Twice as many missed in the last minute as the objective allows."""
+        minute = self._minute(now)
+        return bool(minute) and _share(minute) > _BURN * (1 - objective)
+
+    def is_lost(self, objective: float, now: float) -> bool:
+        """Twice as many missed over nearly five minutes as the objective allows."""
+        is_long = bool(self.periods) and self.periods[0].at <= now - _LONG_S
+        return is_long and _share(self.periods) > _BURN * (1 - objective)
+
+    def is_met(self, objective: float, now: float) -> bool:
+        """No more missed in the last minute than the objective allows."""
+        minute = self._minute(now)
+        return bool(minute) and _share(minute) <= 1 - objective
+
+    def _minute(self, now: float) -> Sequence[Period]:
+        """Empty where too few requests ended to tell."""
+        minute = [period for period in self.periods if period.at > now - _MINUTE_S]
+        is_enough = sum(period.requests for period in minute) >= _MIN_REQUESTS
+        return minute if is_enough else ()
+
+
+def _is_missed(sla: SLA, record: RequestRecord) -> bool:
+    """Late, or not served. Single gaps are the pace's matter, not the load's."""
+    return is_late(sla, record) or record.outcome not in {"ok", "cancelled"}
+
+
+def _share(periods: Sequence[Period]) -> float:
+    """Of requests that missed."""
+    requests = sum(period.requests for period in periods)
+    return sum(period.misses for period in periods) / max(requests, 1)

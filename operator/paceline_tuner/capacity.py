@@ -1,0 +1,149 @@
+"""What a pod could do at best: the largest safe batch, the useful budget, λ* and floors."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline_tuner.demand import Demand
+from paceline_tuner.forecast import Forecast
+from paceline_tuner.telemetry import CapacityValues
+
+_KV_SHARE = 0.95
+_KV_DEVIATIONS = 2.33  # 99 of 100
+_CAPACITY_SHARE = 0.9  # of what the model says: bursts, and the model's error
+_TTFT_MARGIN = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One pod's forecast and demand, with what bounds them."""
+
+    forecast: Forecast
+    demand: Demand
+    capacity: CapacityValues
+    target_ms: float | None
+    """Of a step, with q_r included; None where no target asks for one."""
+    min_prefill: int
+    longest_ms: float | None = None
+    """What a step may take where requests are ahead; None where `target_ms` holds for each."""
+
+    def largest_batch(self, top: int) -> tuple[int, str]:
+        """The largest safe occupancy up to `top`, and what bounds it."""
+        by_memory = self._largest(top, self._fits)
+        by_pace = self._largest(top, self._keeps_pace)
+        if by_pace < by_memory:
+            return by_pace, "SLA"
+        return by_memory, "KV" if by_memory < top else "Capacity"
+
+    def useful_budget(self, top: int) -> int:
+        """The most tokens that a step with at least one decode can hold within the target."""
+        longest_ms = self.longest_ms or self.target_ms
+        if longest_ms is None:
+            return top
+        low, high = 1, top
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._with_q_r(decode=1, prefill=middle - 1) <= longest_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def sustainable_rps(self, batch: int) -> float:
+        """λ*: the most requests per second at the present mix, with at most `batch` running."""
+        best = 0.0
+        n = 1
+        while n <= batch:
+            best = max(best, self._rate(n))
+            n = max(n + 1, n * 9 // 8)
+        return _CAPACITY_SHARE * max(best, self._rate(batch))
+
+    def full_step_ms(self, batch: int) -> float:
+        """A step with `batch` decodes and the least prefill, q_r left out."""
+        return self.forecast.chunk_ms(
+            decode=batch,
+            prefill=self.min_prefill,
+            context=batch * self.demand.context,
+            before=0.0,
+        )
+
+    def floor_ms(self) -> float:
+        """A step with one decode and nothing else: no setting makes a gap shorter."""
+        return self.forecast.step_ms(decode=1, prefill=0, context=self.demand.context)
+
+    def prefill_ms(self, *, decode: float, budget: int) -> float:
+        """The time to compute the longest usual prompt while `decode` sequences run."""
+        chunk = min(float(self._chunk(decode, budget)), self.demand.prompt_p99)
+        steps = self.demand.prompt_p99 / max(chunk, 1.0)
+        return steps * self.forecast.chunk_ms(
+            decode=decode,
+            prefill=chunk,
+            context=decode * self.demand.context,
+            before=self.demand.prompt_p99 / 2,
+        )
+
+    def ttft_ms(self, *, decode: float, budget: int, queued_tokens: float) -> float:
+        """The first token of a long prompt that arrives now, after the prompts ahead of it."""
+        backlog = 1 + queued_tokens / max(self.demand.prompt_p99, 1.0)
+        return _TTFT_MARGIN * backlog * self.prefill_ms(decode=decode, budget=budget)
+
+    def ttft_floor_ms(self) -> float:
+        """The longest usual prompt, alone on the pod."""
+        return self.prefill_ms(decode=0, budget=self.capacity.max_token_budget)
+
+    def _chunk(self, decode: float, budget: int) -> int:
+        """Prefill tokens of one paced step beside `decode` sequences."""
+        top = max(budget - int(decode), 1)
+        if decode == 0 or self.target_ms is None:
+            return top
+        low, high = min(self.min_prefill, top), top
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._with_q_r(decode=decode, prefill=middle) <= self.target_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _largest(self, top: int, allows: Callable[[int], bool]) -> int:
+        low, high = 1, top
+        while low < high:
+            middle = (low + high + 1) // 2
+            if allows(middle):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _fits(self, n: int) -> bool:
+        tokens = self.capacity.num_blocks * self.capacity.block_size
+        demand = self.demand
+        wanted = n * demand.held + _KV_DEVIATIONS * demand.held_deviation * math.sqrt(n)
+        return wanted <= _KV_SHARE * tokens
+
+    def _keeps_pace(self, n: int) -> bool:
+        if self.target_ms is None:
+            return True
+        return self._with_q_r(decode=n, prefill=self.min_prefill) <= self.target_ms
+
+    def _rate(self, n: int) -> float:
+        """Requests per second with `n` running, prompts coming as fast as sequences end.
+
+        0 where their KV does not fit, or where such a step is slower than the target.
+        """
+        demand = self.demand
+        ends = n / max(demand.output, 1.0)
+        step_ms = self.forecast.step_ms(
+            decode=n,
+            prefill=ends * demand.prompt,
+            context=n * demand.context,
+            attention=ends * demand.prompt * demand.prompt / 2,
+        )
+        is_slow = self.target_ms is not None and step_ms * self.forecast.model.q_r > self.target_ms
+        return 0.0 if is_slow or not self._fits(n) else 1e3 * ends / step_ms
+
+    def _with_q_r(self, *, decode: float, prefill: float) -> float:
+        step_ms = self.forecast.chunk_ms(
+            decode=decode, prefill=prefill, context=decode * self.demand.context, before=0.0
+        )
+        return step_ms * self.forecast.model.q_r

@@ -1,0 +1,62 @@
+"""Decision: what was chosen for one pod, from what, and why. Kept, and shown by `explain`."""
+
+from dataclasses import asdict, dataclass, field
+
+from paceline_tuner.achievable import Obstacle
+from paceline_tuner.compared import Outcome
+from paceline_tuner.limits import Caps
+from paceline_tuner.measure import NOTHING, Counts
+from paceline_tuner.model import Change, Observed, Phase, Verdict
+from paceline_tuner.outcome import NOT_PREDICTED, Prediction
+from paceline_tuner.pod_state import Memory
+from paceline_tuner.start import Start
+from paceline_tuner.warm_start_entry import Remembered
+
+UNSEEN = Observed(None, None, None, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One pod, one tick."""
+
+    at: float
+    """Unix seconds."""
+    pod: str
+    phase: Phase
+    verdict: Verdict
+    binding: str
+    reason: str
+    """In words, with the numbers that mattered."""
+    current: Caps | None
+    """As the pod reported them."""
+    wanted: Caps | None
+    """As the model proposes them, before the guards."""
+    chosen: Caps | None
+    """What should hold now; equal to `current` when nothing changes."""
+    applied: bool
+    """The mode lets the tuner send `chosen`."""
+    inputs: dict[str, float | int | str | bool | None] = field(default_factory=dict)
+    prediction: Prediction = NOT_PREDICTED
+    outcome: Outcome | None = None
+    """Of an earlier change, in the first decision that can tell."""
+    obstacle: Obstacle = ""
+    observed: Observed = UNSEEN
+    counts: Counts = NOTHING
+    change: Change | None = None
+    memory: Memory = field(default_factory=Memory)
+    is_proven: bool = False
+    is_trusted: bool = False
+    """The step model decided, not trial and error."""
+    is_slow: bool = False
+    """The device is slower than it was for half a minute and more."""
+    start: Start | None = None
+    """What a new engine begins with."""
+    failed_start: Remembered | None = None
+    """Remembered limits that this engine began with, and that missed its SLA."""
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values for people and JSON; what only the next decision needs is left out."""
+        values = asdict(self)
+        for name in ("memory", "counts", "start", "failed_start"):
+            del values[name]
+        return values

@@ -1,0 +1,132 @@
+"""What the clients ask of one pod: rate, lengths, contexts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline_tuner.drift import STEADY, Drift
+from paceline_tuner.lengths import Lengths, lengths, seen
+from paceline_tuner.telemetry import RequestRecord
+from paceline_tuner.window import Evidence
+
+_ENOUGH = 20  # requests that arrived after a change and have ended
+_SOON_S = 60.0
+_SAMPLE = 500  # records: an even sample is enough for means, and hundreds of pods share one core
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The load of one window. Tokens; requests per second."""
+
+    arrival_rps: float
+    prompt: float
+    """Mean uncached prompt tokens."""
+    prompt_p99: float
+    output: float
+    """Mean output tokens, of requests that ended and of those that still run."""
+    context: float
+    """Mean context of one running sequence."""
+    held: float
+    """Mean tokens whose KV one sequence holds when it ends."""
+    held_deviation: float
+
+
+ASSUMED = Demand(
+    arrival_rps=0.0,
+    prompt=256.0,
+    prompt_p99=1024.0,
+    output=64.0,
+    context=300.0,
+    held=320.0,
+    held_deviation=160.0,
+)
+"""Of a pod that has served nothing yet."""
+
+
+def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
+    """Measure the demand; what the window does not show stays as it was in `last`.
+
+    What came before a change of the load is left out, and long prompts are known as they arrive.
+    """
+    arrivals = _arrivals(evidence.since(drift.fresh_since))
+    evidence = evidence.since(drift.lengths_since)
+    sample = evidence.requests[:: 1 + len(evidence.requests) // _SAMPLE]
+    served = [r for r in sample if r.outcome == "ok" and r.output_tokens > 0]
+    is_new = evidence.now - drift.prompt_since < _SOON_S
+    prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
+    output = _outputs(evidence, sample)
+    held = _held(served, output) if output is not None else (last.held, last.held_deviation)
+    return Demand(
+        arrival_rps=arrivals,
+        prompt=prompt,
+        prompt_p99=prompt_p99,
+        output=output.mean if output is not None else last.output,
+        context=_context(evidence, last.context),
+        held=held[0],
+        held_deviation=held[1] if len(served) > 1 else last.held_deviation,
+    )
+
+
+def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tuple[float, float]:
+    """Mean and p99 of the tokens to compute; of prompts that changed, soon after they did."""
+    new = [r for r in served if r.arrived_at >= drift.prompt_since]
+    if len(new) < _ENOUGH and drift.prompt_since > -math.inf:
+        prompt = drift.uncached_prompt
+        return prompt, last.prompt_p99 * prompt / max(last.prompt, 1.0)
+    uncached = [float(max(r.prompt_tokens - r.cached_tokens, 1)) for r in new]
+    return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
+
+
+def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> Lengths | None:
+    load = evidence.load
+    begin = evidence.now - evidence.window_s
+    return lengths(
+        seen(
+            sample,
+            load.running_output_tokens,
+            num_running=load.running,
+            num_ended=len(evidence.requests),
+            begin=begin,
+            made=evidence.made(begin),
+        )
+    )
+
+
+def _held(served: Sequence[RequestRecord], output: Lengths) -> tuple[float, float]:
+    """Mean and deviation of prompt and output together; how they go together, by who was served."""
+    prompts = [float(r.prompt_tokens) for r in served]
+    mean = _mean(prompts, 0.0)
+    middle = _mean([float(r.output_tokens) for r in served], 0.0)
+    both = sum((r.prompt_tokens - mean) * (r.output_tokens - middle) for r in served)
+    variance = sum((p - mean) ** 2 for p in prompts) + 2 * both
+    square = variance / max(len(served), 1) + output.deviation**2
+    return mean + output.mean, math.sqrt(max(0.0, square))
+
+
+def _context(evidence: Evidence, default: float) -> float:
+    """Mean over the sequences of all steps."""
+    steps = evidence.steps[:: 1 + len(evidence.steps) // _SAMPLE]
+    rows = sum(step.decode for step in steps)
+    return sum(step.context for step in steps) / rows if rows else default
+
+
+def _arrivals(evidence: Evidence) -> float:
+    """Requests that came to an end, and the growth of those that did not."""
+    inside = evidence.load.running + evidence.load.waiting
+    at_start = 0
+    if evidence.steps and evidence.steps[0].at < evidence.now - 0.9 * evidence.window_s:
+        at_start = evidence.steps[0].running + evidence.steps[0].waiting
+    begin = min(
+        (evidence.steps[0].at if evidence.steps else evidence.now),
+        min((r.arrived_at for r in evidence.requests[:_SAMPLE]), default=evidence.now),
+    )
+    seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
+    return max(0.0, len(evidence.requests) + inside - at_start) / seconds
+
+
+def _mean(values: Sequence[float], default: float) -> float:
+    return sum(values) / len(values) if values else default
+
+
+def _high(values: Sequence[float], default: float) -> float:
+    return sorted(values)[int(0.99 * (len(values) - 1))] if values else default

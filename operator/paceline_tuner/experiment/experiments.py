@@ -1,0 +1,51 @@
+"""Experiments: the courses of all services, kept between ticks."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from paceline_tuner.experiment.lifecycle import (
+    Course,
+    directed,
+    observed,
+    policy_for,
+    report,
+    resumed,
+)
+from paceline_tuner.experiment.policy import under
+from paceline_tuner.model import ExperimentReport, ServiceTarget, TuningSpec
+from paceline_tuner.window import Evidence
+
+
+class Experiments:
+    """Asked once before a tick, for each pod's spec, and told once after it."""
+
+    def __init__(self) -> None:
+        """Know no service yet."""
+        self._courses: dict[str, Course] = {}
+
+    def specs(self, target: ServiceTarget, now: float) -> dict[str, TuningSpec]:
+        """Give each pod the spec of its arm; all have the service's where nothing is tried."""
+        course = self._courses.get(target.key) or resumed(target.told)
+        course = self._courses[target.key] = directed(course, target, now)
+        trying = course.trial.candidate_pods if course.trial is not None else ()
+        return {
+            pod.name: replace(
+                under(target.spec, policy_for(course, target, pod.name)),
+                is_candidate=pod.name in trying,
+            )
+            for pod in target.pods
+        }
+
+    def observe(
+        self, target: ServiceTarget, evidences: Mapping[str, Evidence], now: float
+    ) -> ExperimentReport | None:
+        """Take in what the pods did, by pod; tells how the experiment stands."""
+        course = self._courses.get(target.key, Course())
+        if not target.spec.paused:
+            course = observed(course, evidences, now)
+        self._courses[target.key] = course
+        return report(course, target)
+
+    def forget(self, key: str) -> None:
+        """Drop a service that was deleted."""
+        self._courses.pop(key, None)

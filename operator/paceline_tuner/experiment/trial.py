@@ -1,0 +1,182 @@
+"""Trial: one experiment from its beginning to its verdict. Pure: a look gives the next trial."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from paceline_tuner.experiment.arms import candidates
+from paceline_tuner.experiment.member import Member, look
+from paceline_tuner.experiment.sequential import SequentialTest
+from paceline_tuner.experiment.tally import NOTHING, Tally, are_alike
+from paceline_tuner.model import (
+    SLA,
+    Arm,
+    ArmReport,
+    Experiment,
+    ExperimentReport,
+    ExperimentVerdict,
+    Policy,
+)
+from paceline_tuner.window import Evidence
+
+# Three questions are asked of the same requests: worse, better, less goodput. 5 % for all.
+_CERTAIN = math.log(3 / 0.05)
+_BLOCK = 100  # requests of each arm, as in the audit
+_BLOCK_S = 30.0  # of each arm's pods: bursts of a few seconds stay within one block
+_GOODPUT_LOSS = 0.05
+_MIN_BLOCKS = 3  # before goodput is judged: what is inside comes and goes
+_LACKING_S = 60.0
+_MAX_LOST = 2  # canaries: a candidate that kills its pod must not go from pod to pod
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A running experiment, and all that its verdict is made from."""
+
+    plan: Experiment
+    base: Policy
+    candidate: Policy
+    sla: SLA
+    since: float
+    """Unix seconds."""
+    members: Mapping[str, Member] = field(default_factory=dict)
+    """By pod."""
+    open_base: Tally = NOTHING
+    open_candidate: Tally = NOTHING
+    seen_base: Tally = NOTHING
+    """Of the blocks that were compared."""
+    seen_candidate: Tally = NOTHING
+    misses: SequentialTest = field(default_factory=SequentialTest)
+    shortfalls: SequentialTest = field(default_factory=SequentialTest)
+    compared: int = 0
+    """Blocks at matched load."""
+    unmatched: int = 0
+    lacking_since: float | None = None
+    lost: int = 0
+    """Pods that went while they had the candidate."""
+    verdict: ExperimentVerdict = "Running"
+    reason: str = ""
+
+    @property
+    def candidate_pods(self) -> tuple[str, ...]:
+        """The pods that have the candidate, by name."""
+        return tuple(sorted(n for n, member in self.members.items() if member.arm == "candidate"))
+
+    def report(self, held: Policy | None) -> ExperimentReport:
+        """Tell how it stands."""
+        return ExperimentReport(
+            name=self.plan.name,
+            kind=self.plan.kind,
+            verdict=self.verdict,
+            reason=self.reason or self._progress(),
+            since=self.since,
+            candidate_pods=self.candidate_pods,
+            base=ArmReport(self.seen_base.requests, self.seen_base.misses),
+            candidate=ArmReport(self.seen_candidate.requests, self.seen_candidate.misses),
+            held=held,
+        )
+
+    def _progress(self) -> str:
+        if self.unmatched > self.compared:
+            return "waits for equal load: the arms are offered too different an amount of tokens"
+        return "compares the arms' misses at matched load"
+
+
+def enrol(trial: Trial, pods: Collection[str], now: float) -> Trial:
+    """Give each pod its arm; a pod that is gone leaves its own. Two pods are needed."""
+    trial = replace(trial, lost=trial.lost + len(set(trial.candidate_pods).difference(pods)))
+    if trial.plan.kind != "AB" and trial.lost >= _MAX_LOST:
+        return ended(trial, "Aborted", "the pod with the candidate went away twice")
+    if len(pods) < 2:  # noqa: PLR2004 - one per arm
+        since = now if trial.lacking_since is None else trial.lacking_since
+        trial = replace(trial, members={}, lacking_since=since)
+        if now - since < _LACKING_S:
+            return trial
+        return ended(trial, "Aborted", "fewer than two pods were ready for a minute")
+    plan = trial.plan
+    chosen = candidates(plan.name, plan.kind, pods, plan.share, trial.candidate_pods)
+    members = {}
+    for pod in pods:
+        arm: Arm = "candidate" if pod in chosen else "base"
+        held = trial.members.get(pod)
+        members[pod] = held if held is not None and held.arm == arm else Member(arm)
+    return replace(trial, members=members, lacking_since=None)
+
+
+def take(trial: Trial, evidences: Mapping[str, Evidence]) -> Trial:
+    """Count what each pod's requests came to; compare once both arms have a block."""
+    members = dict(trial.members)
+    base, candidate = trial.open_base, trial.open_candidate
+    for pod in members.keys() & evidences.keys():
+        members[pod], seen = look(members[pod], trial.sla, evidences[pod])
+        if members[pod].arm == "base":
+            base += seen
+        else:
+            candidate += seen
+    trial = replace(trial, members=members, open_base=base, open_candidate=candidate)
+    return _compared(trial) if _is_block(base) and _is_block(candidate) else trial
+
+
+def judge(trial: Trial, now: float) -> Trial:
+    """End the trial where it has its answer, or its time is up."""
+    test, plan = trial.misses, trial.plan
+    if test.log_worse >= _CERTAIN:
+        return ended(trial, "Worse", f"the candidate misses the SLA more often: {_rates(trial)}")
+    if _has_lost_goodput(trial):
+        return ended(trial, "Worse", "the candidate serves over 5 % less within the SLA")
+    if test.log_better >= _CERTAIN and now - trial.since >= plan.min_s:
+        return ended(trial, "Better", f"the candidate misses the SLA less often: {_rates(trial)}")
+    if now - trial.since >= plan.max_s:
+        return ended(trial, "NoDifference", _undecided(trial))
+    return trial
+
+
+def ended(trial: Trial, verdict: ExperimentVerdict, reason: str) -> Trial:
+    """Conclude."""
+    return replace(trial, verdict=verdict, reason=reason)
+
+
+def _is_block(tally: Tally) -> bool:
+    return tally.requests >= _BLOCK and tally.pod_seconds >= _BLOCK_S
+
+
+def _compared(trial: Trial) -> Trial:
+    base, candidate = trial.open_base, trial.open_candidate
+    trial = replace(trial, open_base=NOTHING, open_candidate=NOTHING)
+    # Asked of the load alone, so that leaving a block out favours neither arm.
+    if not are_alike(base, candidate):
+        return replace(trial, unmatched=trial.unmatched + 1)
+    return replace(
+        trial,
+        compared=trial.compared + 1,
+        seen_base=trial.seen_base + base,
+        seen_candidate=trial.seen_candidate + candidate,
+        misses=trial.misses.add(base.requests, base.misses, candidate.requests, candidate.misses),
+        shortfalls=trial.shortfalls.add(
+            base.offered, base.shortfall, candidate.offered, candidate.shortfall
+        ),
+    )
+
+
+def _has_lost_goodput(trial: Trial) -> bool:
+    """Requests pile up that no SLA calls late yet: less is served, and surely so."""
+    floor = (1 - _GOODPUT_LOSS) * trial.seen_base.goodput
+    return (
+        trial.compared >= _MIN_BLOCKS
+        and trial.seen_candidate.goodput < floor
+        and trial.shortfalls.log_worse >= _CERTAIN
+    )
+
+
+def _rates(trial: Trial) -> str:
+    base, candidate = trial.seen_base, trial.seen_candidate
+    shares = [arm.misses / arm.requests if arm.requests else 0.0 for arm in (candidate, base)]
+    return f"{shares[0]:.1%} against {shares[1]:.1%}"
+
+
+def _undecided(trial: Trial) -> str:
+    if trial.compared:
+        return f"no difference in misses was found in time: {_rates(trial)}"
+    if trial.unmatched:
+        return "the arms were never offered equal load"
+    return "too few requests came to compare"

@@ -1,0 +1,112 @@
+"""What became of a change: the model's prediction against the next clean period. Pure."""
+
+from dataclasses import dataclass
+
+from paceline_tuner.compared import Compared, Outcome
+from paceline_tuner.forecast import Forecast
+from paceline_tuner.limits import Caps
+from paceline_tuner.sketch import p99
+from paceline_tuner.telemetry import ModelFit, Step
+from paceline_tuner.window import Evidence
+
+_MIN_STEPS = 10
+_MIN_REQUESTS = 5
+_GIVEN_UP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the step model says of the chosen caps."""
+
+    step_ms: float | None = None
+    """A full batch with its share of prefill; q_r left out."""
+    ttft_ms: float | None = None
+    """Of the longest usual prompt that arrives now."""
+    capacity_rps: float | None = None
+
+
+NOT_PREDICTED = Prediction()
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change whose outcome is not known yet."""
+
+    at: float
+    """Unix seconds."""
+    since: float
+    """The pod's clock."""
+    epoch: int
+    """Of the limits that held before."""
+    caps: Caps
+    model: ModelFit
+    """As it was when it predicted."""
+    prediction: Prediction
+
+    def is_over(self, evidence: Evidence, current: Caps) -> bool:
+        """Other limits hold, or too little ran for a minute."""
+        is_another = current != self.caps and evidence.limits.epoch > self.epoch
+        return is_another or evidence.now - self.since > _GIVEN_UP_S
+
+    def judge(self, evidence: Evidence, current: Caps, interval_s: float) -> Outcome | None:
+        """Compare; None while the first clean period under the new limits is not over.
+
+        Steps are compared by the shapes that ran: how full they were is not what was predicted.
+        """
+        is_clean = current == self.caps and evidence.load.running <= current.batch_size
+        if not is_clean or evidence.now - self.since < interval_s / 2:
+            return None
+        # Only steps of the new limits, and of no more sequences than they admit.
+        steps = [
+            step
+            for step in evidence.since(self.since).steps
+            if step.clean and step.epoch > self.epoch and step.running <= current.batch_size
+        ]
+        if len(steps) < _MIN_STEPS:
+            return None
+        measured_ms = sum(step.wall_ms for step in steps) / len(steps)
+        predicted_ms = sum(self._step_ms(step) for step in steps) / len(steps)
+        return Outcome(
+            of=self.at,
+            steps=len(steps),
+            step_ms=_compared(predicted_ms, measured_ms),
+            ttft_ms=_compared(self.prediction.ttft_ms, self._ttft_ms(evidence)),
+            capacity_rps=_compared(self.prediction.capacity_rps, self._served_rps(evidence, steps)),
+        )
+
+    def _step_ms(self, step: Step) -> float:
+        return Forecast(self.model).step_ms(
+            decode=step.decode,
+            prefill=step.prefill,
+            context=step.context,
+            attention=step.attention,
+        )
+
+    def _ttft_ms(self, evidence: Evidence) -> float | None:
+        """The slowest first token of the requests that arrived since."""
+        firsts = [r.ttft_ms for r in evidence.finished(self.since) if r.ttft_ms is not None]
+        return p99(firsts) if len(firsts) >= _MIN_REQUESTS else None
+
+    def _served_rps(self, evidence: Evidence, steps: list[Step]) -> float | None:
+        """Requests served per second, where the queue never emptied: else capacity is not seen."""
+        seconds = evidence.now - self.since
+        if not all(step.waiting > 0 for step in steps):
+            return None
+        ended = [r for r in evidence.requests if r.finished_at >= self.since and r.outcome == "ok"]
+        return len(ended) / seconds if len(ended) >= _MIN_REQUESTS else None
+
+
+def settle(
+    pending: Pending | None, evidence: Evidence, current: Caps, interval_s: float
+) -> tuple[Outcome | None, Pending | None]:
+    """Give the outcome, if it is known now, and what is still to be waited for."""
+    if pending is None or pending.is_over(evidence, current):
+        return None, None
+    outcome = pending.judge(evidence, current, interval_s)
+    return outcome, pending if outcome is None else None
+
+
+def _compared(predicted: float | None, measured: float | None) -> Compared | None:
+    if predicted is None or measured is None or predicted <= 0:
+        return None
+    return Compared(predicted, measured, measured / predicted - 1)

@@ -1,0 +1,73 @@
+"""What is sent to a pod: new limits, new hot configuration, or a longer lease."""
+
+from dataclasses import asdict
+
+from msgspec import UNSET
+
+from paceline_tuner.decision import Decision
+from paceline_tuner.limits import Caps
+from paceline_tuner.model import TuningSpec
+from paceline_tuner.telemetry import LimitsAnswer
+from paceline_tuner.warm_start_entry import Remembered
+
+_BIN_TOKENS = 128  # of coefficients that do not say
+
+LEASE_S = 60.0
+
+
+def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
+    """Say all that differs, under the next epoch; nothing but a longer lease where nothing does."""
+    body: dict[str, object] = {}
+    if decision.applied and decision.chosen is not None and decision.chosen != decision.current:
+        body.update(_caps(decision.chosen))
+        if limits.requested.pace_tpot_ms is not UNSET:
+            # An engine that does not know the field refuses the change that names it.
+            body["pace_tpot_ms"] = decision.chosen.pace_tpot_ms
+    if decision.applied and decision.start is not None:
+        body["coefficients"] = _coefficients(decision.start.coefficients)
+    if (limits.config_hash or "") != spec.config_hash:
+        body.update(_configuration(spec))
+        if limits.requested.batch_step_target_ms is not UNSET:
+            body["batch_sla"] = None if spec.batch_sla is None else asdict(spec.batch_sla)
+    if decision.is_proven and not body and limits.certified != limits.requested:
+        body["certified"] = True
+    return {**body, "epoch": limits.epoch + bool(body), "lease_s": LEASE_S}
+
+
+def renewal(epoch: int) -> dict[str, object]:
+    """Only the lease."""
+    return {"epoch": epoch, "lease_s": LEASE_S}
+
+
+def _caps(caps: Caps) -> dict[str, object]:
+    return {
+        "max_batch_size": caps.batch_size,
+        "token_budget": caps.token_budget,
+        "step_target_ms": caps.step_target_ms,
+    }
+
+
+def _coefficients(remembered: Remembered) -> dict[str, object]:
+    coefficients: dict[str, object] = {
+        "theta": remembered.theta,
+        "knee": remembered.knee,
+        "correction": remembered.correction,
+    }
+    # Left out it is 128: an engine that knows of no other bins must not refuse the rest.
+    if remembered.bin_tokens != _BIN_TOKENS:
+        coefficients["bin_tokens"] = remembered.bin_tokens
+    return coefficients
+
+
+def _configuration(spec: TuningSpec) -> dict[str, object]:
+    adapters: dict[str, object] = {}
+    if spec.adapters is not None:
+        adapters["adapters"] = [asdict(adapter) for adapter in spec.adapters]
+    return {
+        **adapters,
+        "sla": asdict(spec.sla),
+        "admission": asdict(spec.admission),
+        "interactive_share": spec.interactive_share,
+        "batch_share": spec.batch_share,
+        "config_hash": spec.config_hash,
+    }

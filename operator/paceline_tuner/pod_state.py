@@ -1,0 +1,74 @@
+"""What one decision leaves to the next, for one pod."""
+
+import math
+from dataclasses import dataclass, field
+
+from paceline_tuner.achievable import Obstacle
+from paceline_tuner.audit import Audit
+from paceline_tuner.burn_window import Spell
+from paceline_tuner.demand import ASSUMED, Demand
+from paceline_tuner.drift import STEADY, Drift
+from paceline_tuner.limits import Caps
+from paceline_tuner.model import SLA, Change, Phase, Policy
+from paceline_tuner.outcome import Pending
+from paceline_tuner.slowdown import Slowdown
+from paceline_tuner.warm_start_entry import Remembered
+
+_REVERSAL_MEMORY_S = 600.0
+_MAX_REVERSALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Frozen: a decision returns the next one. `*_at` and `*_until` are the pod's clock."""
+
+    instance: str = ""
+    at: float = -math.inf
+    """When the last decision was made."""
+    sla: SLA | None = None
+    policy: Policy | None = None
+    was_valid: bool = False
+    demand: Demand = ASSUMED
+    proposals: tuple[Caps, ...] = ()
+    changed_at: float = 0.0
+    was_raised: bool = False
+    """The last change raised a cap."""
+    reversals: tuple[float, ...] = ()
+    transition_until: float = 0.0
+    is_drifted: bool = False
+    """This transition begins now, by a change of load or device: no new limits are called for."""
+    backoff_until: float = 0.0
+    trim: float = 1.0
+    """κ: what feedback takes off the step target, and slowly gives back."""
+    trimmed_at: float = 0.0
+    obstacle: Obstacle = ""
+    """Seen by the last decision."""
+    obstacle_times: int = 0
+    """Decisions in a row that saw one."""
+    obstacle_at: float = -math.inf
+    """When one was last seen."""
+    feasible_since: float | None = None
+    unattainable: Obstacle = ""
+    """Believed, until the SLA has been attainable for long enough."""
+    audit: Audit = field(default_factory=lambda: Audit(since=0.0))
+    phase: Phase = "ColdStart"
+    has_started: bool = False
+    """What is remembered has been sent to this engine."""
+    started: Remembered | None = None
+    """The remembered limits that it began with, until they are proven, missed or left."""
+    last_change: Change | None = None
+    drift: Drift = STEADY
+    slowdown: Slowdown = field(default_factory=Slowdown)
+    spell: Spell = field(default_factory=Spell)
+    pending: Pending | None = None
+    """The last change, until its outcome is known."""
+
+    @property
+    def believes_floor(self) -> bool:
+        """No limits keep the token target: it is not what limits are made for any more."""
+        return self.unattainable == "TPOTFloor"
+
+    def is_swinging(self, now: float) -> bool:
+        """Caps went back and forth too often."""
+        recent = [at for at in self.reversals if now - at < _REVERSAL_MEMORY_S]
+        return len(recent) > _MAX_REVERSALS

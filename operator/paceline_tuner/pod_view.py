@@ -1,0 +1,137 @@
+"""View: all that one decision looks at, gathered once."""
+
+from dataclasses import dataclass, replace
+
+from msgspec import UNSET
+
+from paceline_tuner.capacity import Room
+from paceline_tuner.forecast import Forecast
+from paceline_tuner.lanes import judged
+from paceline_tuner.limits import Caps
+from paceline_tuner.measure import Counts, is_breach, observe, pace, quick_step_ms
+from paceline_tuner.model import Observed, Range, TuningSpec
+from paceline_tuner.pod_state import Memory
+from paceline_tuner.target import StepTarget, step_target
+from paceline_tuner.telemetry import LimitsAnswer
+from paceline_tuner.window import REACT_S, Evidence
+
+_MIN_PREFILL_CPU = 16  # as the engine's own pacer grants
+_MIN_PREFILL_GPU = 64
+_MIN_FIT_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One pod, now."""
+
+    spec: TuningSpec
+    evidence: Evidence
+    memory: Memory
+    room: Room
+    target: StepTarget
+    current: Caps
+    observed: Observed
+    counts: Counts
+    recent: Counts
+    """Pace under the present limits, lately."""
+
+    @property
+    def is_missing_pace(self) -> bool:
+        """Gaps or requests are slow too often for chance."""
+        objective, recent = self.spec.sla.objective, self.recent
+        steps, slow = int(recent.gaps / recent.rows), int(recent.missed_gaps / recent.rows)
+        return is_breach(recent.requests, recent.missed_requests, objective) or is_breach(
+            steps, slow, objective
+        )
+
+    @property
+    def is_trusted(self) -> bool:
+        """The step model may decide."""
+        return self.evidence.model.valid
+
+    @property
+    def is_learning(self) -> bool:
+        """Too few steps to decide from in any way."""
+        return not self.is_trusted and self.evidence.model.samples < _MIN_FIT_STEPS
+
+    @property
+    def is_draining(self) -> bool:
+        """More runs than the limit admits: the present pace is not that of the limits."""
+        return self.evidence.load.running > self.current.batch_size
+
+    def bounded(self, batch: int, budget: int) -> tuple[int, int]:
+        """Within the pod's capacity and the user's bounds; every step has room for prefill."""
+        capacity, spec = self.evidence.limits.capacity, self.spec
+        batch = _within(batch, spec.batch_size, capacity.max_batch_size)
+        budget = max(budget, batch + self.room.min_prefill)
+        return batch, max(_within(budget, spec.token_budget, capacity.max_token_budget), batch)
+
+    def within(self, caps: Caps) -> Caps:
+        """The same caps, where the pod and the user allow them; a pod may hold others."""
+        capacity, spec = self.evidence.limits.capacity, self.spec
+        return replace(
+            caps,
+            batch_size=_within(caps.batch_size, spec.batch_size, capacity.max_batch_size),
+            token_budget=_within(caps.token_budget, spec.token_budget, capacity.max_token_budget),
+        )
+
+
+def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
+    """Gather."""
+    target, room = _aim(spec, evidence, memory)
+    own = judged(spec, evidence)
+    observed, counts = observe(spec.sla, own)
+    return View(
+        spec=spec,
+        evidence=evidence,
+        memory=memory,
+        room=room,
+        target=target,
+        current=current_caps(evidence.limits),
+        observed=observed,
+        counts=counts,
+        # Slices begun after the change: earlier ones still hold gaps of the old limits.
+        recent=pace(spec.sla, own, max(evidence.now - 2 * REACT_S, memory.changed_at)),
+    )
+
+
+def look_again(view: View, memory: Memory) -> View:
+    """Aim by another trim; what was measured stays."""
+    target, room = _aim(view.spec, view.evidence, memory)
+    return replace(view, memory=memory, target=target, room=room)
+
+
+def _aim(spec: TuningSpec, evidence: Evidence, memory: Memory) -> tuple[StepTarget, Room]:
+    limits, forecast = evidence.limits, Forecast(evidence.model)
+    # What a step was measured to take, a floor cannot be above, whatever the model claims.
+    floor_ms = min(
+        forecast.step_ms(decode=1, prefill=0, context=memory.demand.context),
+        quick_step_ms(evidence.steps),
+    )
+    target = step_target(
+        spec.sla,
+        evidence.model,
+        trim=memory.trim * spec.step_margin,
+        floor_ms=floor_ms,
+        gives_up=memory.believes_floor,
+        has_slack=limits.requested.pace_tpot_ms is not UNSET,
+    )
+    room = Room(
+        forecast,
+        memory.demand,
+        limits.capacity,
+        target.ms,
+        _MIN_PREFILL_CPU if evidence.info.device.startswith("cpu") else _MIN_PREFILL_GPU,
+        longest_ms=target.longest_ms,
+    )
+    return target, room
+
+
+def current_caps(limits: LimitsAnswer) -> Caps:
+    """A lost lease holds the certified limits; else what was asked for, which a drain reaches."""
+    return Caps.of(limits.effective if limits.lease_lost else limits.requested)
+
+
+def _within(value: int, bounds: Range, capacity: int) -> int:
+    top = min(bounds.max or capacity, capacity)
+    return max(min(value, top), min(bounds.min, top))

@@ -1,0 +1,70 @@
+"""What the tuner asks of a pod, and how a call can fail.
+
+PodError
+├── PodUnreachableError  no answer in time
+├── PodRefusedError      an answer that says no: 401, 404, 409, 422, 503, with its status and body
+└── PodAnswerError       an answer that is not what docs/runtime-api.md says
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from paceline_tuner.model import PodTarget
+from paceline_tuner.telemetry import LimitsAnswer, Telemetry
+
+Answer = TypeVar("Answer")
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+"""A longer answer is none."""
+_OK: Final = 200
+_SHOWN_CHARACTERS: Final = 200
+
+
+class PodError(Exception):
+    """A pod did not do what it was asked."""
+
+
+class PodUnreachableError(PodError):
+    """The pod gave no answer in time."""
+
+
+class PodRefusedError(PodError):
+    """The pod answered no."""
+
+    def __init__(self, pod: str, status: int, body: str) -> None:
+        """Keep the status: the caller may know what it means."""
+        super().__init__(f"pod {pod} answered {status}: {body[:_SHOWN_CHARACTERS]}")
+        self.status = status
+
+
+class PodAnswerError(PodError):
+    """The pod's answer does not match the runtime API."""
+
+
+class PodClient(Protocol):
+    """All that the tuner asks of a pod."""
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        """Read what happened after record `since`. Raises PodError."""
+        ...
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        """Change limits or renew their lease. Raises PodError."""
+        ...
+
+
+def decoded(pod: PodTarget, status: int, body: bytes, decode: Callable[[bytes], Answer]) -> Answer:
+    """Read a pod's answer. Raises PodRefusedError for a no, PodAnswerError for what is no answer.
+
+    `body` may be cut off behind `MAX_BODY_BYTES`.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise PodAnswerError(f"pod {pod.name}: more than {MAX_BODY_BYTES} bytes")
+    if status != _OK:
+        raise PodRefusedError(pod.name, status, body.decode(errors="replace"))
+    try:
+        return decode(body)
+    except msgspec.MsgspecError as error:
+        raise PodAnswerError(f"pod {pod.name}: {error}") from error

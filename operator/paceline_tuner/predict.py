@@ -1,0 +1,39 @@
+"""What the step model says of the limits that were chosen, kept until it can be judged."""
+
+from dataclasses import replace
+
+from paceline_tuner.limits import Caps
+from paceline_tuner.model import Change
+from paceline_tuner.outcome import Pending, Prediction
+from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_view import View
+
+
+def predict(view: View, chosen: Caps, capacity_rps: float | None) -> Prediction:
+    """Ask the model; without one that is trusted nothing is predicted."""
+    if not view.is_trusted:
+        return Prediction(capacity_rps=capacity_rps)
+    load = view.evidence.load
+    return Prediction(
+        step_ms=view.room.full_step_ms(chosen.batch_size),
+        ttft_ms=view.room.ttft_ms(
+            decode=min(chosen.batch_size, max(1, load.running)),
+            budget=chosen.token_budget,
+            queued_tokens=float(load.waiting_tokens),
+        ),
+        capacity_rps=capacity_rps,
+    )
+
+
+def expect(view: View, memory: Memory, change: Change, chosen: Caps, said: Prediction) -> Memory:
+    """Remember what was predicted of a change; what trial and error changes is not predicted."""
+    evidence = view.evidence
+    pending = Pending(
+        at=change.at,
+        since=evidence.now,
+        epoch=evidence.limits.epoch,
+        caps=chosen,
+        model=evidence.model,
+        prediction=said,
+    )
+    return replace(memory, pending=pending if view.is_trusted else None)

@@ -1,0 +1,103 @@
+"""What the caps should be, before the guards: by the model, or by trial where it is untrusted."""
+
+from dataclasses import dataclass, replace
+
+from paceline_tuner.capacity import Room
+from paceline_tuner.limits import Caps
+from paceline_tuner.pod_view import View
+
+_TILE = 16
+_FENCE = 1.25  # times what a step may take: beyond the pacer's reach, within a stall's
+_AIMD_BATCH = 0.8
+_AIMD_BUDGET = 0.7
+_MIN_BATCH = 4  # a crawl frees no one: what is slow at so little is not made slow by the limits
+_AIMD_GAIN = 1.1
+_AIMD_CLEAN_S = 30.0
+_AIMD_SETTLE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Caps, and the constraint that decided them."""
+
+    caps: Caps
+    binding: str
+    batch_bound: str
+    """What bounds the batch size alone: `SLA`, `KV`, `Capacity`."""
+
+
+def propose(view: View) -> Proposal:
+    """Choose by mode and by what is known."""
+    if view.spec.mode == "Fixed":
+        return _fixed(view)
+    is_new_floor = view.target.is_below_floor and not view.memory.believes_floor
+    if view.is_trusted and not is_new_floor:
+        return _by_model(view)
+    # A floor that a moment's noise made must not cut the batch to one.
+    if view.is_learning or is_new_floor:
+        caps = Caps(
+            view.current.batch_size,
+            view.current.token_budget,
+            view.target.ms,
+            view.target.pace_tpot_ms,
+        )
+        return _bounded(view, caps, view.target.binding, "Capacity")
+    return _by_trial(view)
+
+
+def _by_model(view: View) -> Proposal:
+    """The largest safe batch, and the most tokens that any paced step can use."""
+    capacity, bounds = view.evidence.limits.capacity, view.spec
+    top = min(bounds.batch_size.max or capacity.max_batch_size, capacity.max_batch_size)
+    batch, bound = view.room.largest_batch(top)
+    if bound == "SLA":
+        batch = max(batch, min(_MIN_BATCH, top))
+    most = _fence(view).useful_budget(capacity.max_token_budget)
+    budget = most if most < _TILE else most // _TILE * _TILE
+    binding = view.target.binding if bound == "SLA" else bound
+    return _bounded(
+        view, Caps(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
+    )
+
+
+def _fence(view: View) -> Room:
+    """The room of a step that is a quarter too long: none that the pacer allows comes near it.
+
+    A budget as tight as the pacer would follow every waver of q_r and of the level.
+    """
+    room = view.room
+    longest_ms = room.longest_ms or room.target_ms
+    q_r = max(view.evidence.model.q_r, 1.0)
+    return replace(room, longest_ms=None if longest_ms is None else _FENCE * longest_ms * q_r)
+
+
+def _by_trial(view: View) -> Proposal:
+    """Down by a step on a breach, up by a small one after a clean spell with a queue."""
+    current, evidence = view.current, view.evidence
+    batch, budget = current.batch_size, current.token_budget
+    held_s = evidence.now - view.memory.changed_at
+    if view.is_missing_pace and not view.is_draining and held_s >= _AIMD_SETTLE_S:
+        batch = max(int(batch * _AIMD_BATCH), min(batch, _MIN_BATCH))
+        budget = max(int(budget * _AIMD_BUDGET), batch + 2 * view.room.min_prefill)
+    elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
+        batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)
+    caps = Caps(batch, budget, view.target.ms, view.target.pace_tpot_ms)
+    return _bounded(view, caps, view.target.binding, "Capacity")
+
+
+def _fixed(view: View) -> Proposal:
+    """The declared initial values; where none is declared, what holds."""
+    spec, current = view.spec, view.current
+    caps = Caps(
+        spec.batch_size.initial or current.batch_size,
+        spec.token_budget.initial or current.token_budget,
+        None,
+    )
+    return _bounded(view, caps, "Bounds", "Capacity")
+
+
+def _bounded(view: View, caps: Caps, binding: str, batch_bound: str) -> Proposal:
+    batch, budget = view.bounded(caps.batch_size, caps.token_budget)
+    if batch != caps.batch_size:
+        binding = "Bounds"
+    return Proposal(replace(caps, batch_size=batch, token_budget=budget), binding, batch_bound)

@@ -1,0 +1,169 @@
+"""Slowdown: how much longer steps take than steps of the same shape took while the device was well.
+
+The engine's step model cannot tell: it is fitted anew every few seconds, and what a hot neighbour
+or a throttled clock costs is soon a part of it. So one fit is kept as a reference, with what it
+missed of each kind of step:
+
+    ratio   = median over steps of  ms / (reference ms * usual[kind])
+    usual   = mean of              ms / (reference ms * ratio)       of each kind, in logarithms
+    kind    = half octave of tokens, 25,000 tokens of context, octave of attention
+
+A kind that was never seen is learned at the present ratio, so a new load is no slow device, and a
+slow device stays one under a new load. The line between kinds moves with neither.
+"""
+
+import bisect
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from paceline_tuner.forecast import Forecast
+from paceline_tuner.telemetry import ModelFit, Step
+from paceline_tuner.window import Evidence
+
+Kind = tuple[int, int, int]
+
+_seq = attrgetter("seq")
+_LEARNED_STEPS = 200
+"""Before them a fit is of too few kinds of steps to be a reference."""
+_SLOW, _WELL = 1.15, 1.08
+_QUICK = 0.85
+"""Well below its own usual: the reference was taken on a slow device."""
+_LASTS_S = 30.0
+_FAR_OFF = 1.15  # of a model remembered from other pods: less may be the model's own error
+_SAMPLE = 60  # steps of one period
+_MIN_STEPS = 5  # of known kinds, for a ratio
+_KNOWN = 20  # steps of a kind, before it tells anything
+_MEMORY = 200  # steps, of which a kind's usual is the mean
+_MAX_KINDS = 512
+_CONTEXT = 25_000
+_LEAST_MS = 1e-3
+_LEAST_PAIRS = 250_000  # of attention: below, they cost nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """One kind of step, while the device was well."""
+
+    num: int = 0
+    log: float = 0.0
+    """Mean of the logarithm of measured over reference."""
+
+    def add(self, value: float) -> "Usual":
+        """Take in one step."""
+        num = min(self.num + 1, _MEMORY)
+        return Usual(num, self.log + (value - self.log) / num)
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """One engine's steps against its own past. Times are the pod's clock."""
+
+    reference: ModelFit | None = None
+    usual: Mapping[Kind, Usual] = field(default_factory=dict)
+    last_seq: int = 0
+    ratio: float = 1.0
+    """Now over usual."""
+    slow_since: float | None = None
+    well_since: float | None = None
+    quick_since: float | None = None
+    is_slow: bool = False
+    """For half a minute and more; until it has been well for as long."""
+
+    def observe(self, evidence: Evidence, remembered: ModelFit | None = None) -> "Slowdown":
+        """Take in the steps since the last look.
+
+        With `remembered`, a model that pods of the same kind have proven, an engine that is slow
+        from its start is told from one that is as it should be.
+        """
+        first = bisect.bisect_right(evidence.steps, self.last_seq, key=_seq)
+        new = evidence.steps[first:]
+        if not new:
+            return self
+        seen = replace(self, last_seq=new[-1].seq)
+        if self.reference is None:
+            return _begun(seen, evidence, remembered)
+        sample = [step for step in new[:: 1 + len(new) // _SAMPLE] if step.clean]
+        return _rebased(_timed(_compared(seen, self.reference, sample), evidence.now), evidence.now)
+
+
+def _begun(seen: Slowdown, evidence: Evidence, remembered: ModelFit | None) -> Slowdown:
+    """Choose the reference, once the engine has a fit of its own."""
+    model = evidence.model
+    if not model.valid or model.samples < _LEARNED_STEPS:
+        return seen
+    if remembered is None:
+        return replace(seen, reference=model)
+    steps = evidence.steps[:: 1 + len(evidence.steps) // _SAMPLE]
+    ratio = math.exp(statistics.median(log for _, log in _logs(remembered, steps)))
+    is_well = 1 / _FAR_OFF < ratio < _FAR_OFF
+    return replace(seen, reference=remembered, ratio=1.0 if is_well else ratio)
+
+
+def _compared(seen: Slowdown, reference: ModelFit, steps: Sequence[Step]) -> Slowdown:
+    """The ratio of these steps, from kinds that are known; and what they teach of their kinds."""
+    logs, usual = _logs(reference, steps), dict(seen.usual)
+    known = [log - usual[kind].log for kind, log in logs if _is_known(usual.get(kind))]
+    ratio = math.exp(statistics.median(known)) if len(known) >= _MIN_STEPS else seen.ratio
+    for kind, log in logs:
+        if kind in usual or len(usual) < _MAX_KINDS:
+            usual[kind] = usual.get(kind, Usual()).add(log - math.log(ratio))
+    return replace(seen, usual=usual, ratio=ratio)
+
+
+def _timed(seen: Slowdown, now: float) -> Slowdown:
+    """Since when it has been so, and whether that is long enough to be told."""
+    slow_since = (seen.slow_since or now) if seen.ratio > _SLOW else None
+    well_since = (seen.well_since or now) if seen.ratio < _WELL else None
+    quick_since = (seen.quick_since or now) if seen.ratio < _QUICK else None
+    is_slow = _has_lasted(slow_since, now) or (seen.is_slow and not _has_lasted(well_since, now))
+    return replace(
+        seen,
+        slow_since=slow_since,
+        well_since=well_since,
+        quick_since=quick_since,
+        is_slow=is_slow,
+    )
+
+
+def _rebased(seen: Slowdown, now: float) -> Slowdown:
+    """Take the present as usual where it is better than all that is known."""
+    if not _has_lasted(seen.quick_since, now):
+        return seen
+    gain = math.log(seen.ratio)
+    usual = {kind: replace(kept, log=kept.log + gain) for kind, kept in seen.usual.items()}
+    return replace(seen, usual=usual, ratio=1.0, quick_since=None)
+
+
+def _is_known(usual: Usual | None) -> bool:
+    return usual is not None and usual.num >= _KNOWN
+
+
+def _logs(reference: ModelFit, steps: Sequence[Step]) -> list[tuple[Kind, float]]:
+    """Of each step its kind, and the logarithm of measured over reference."""
+    forecast = Forecast(reference)
+    return [
+        (_kind(step), math.log(max(step.wall_ms, _LEAST_MS) / _reference_ms(forecast, step)))
+        for step in steps
+    ]
+
+
+def _has_lasted(since: float | None, now: float) -> bool:
+    return since is not None and now - since >= _LASTS_S
+
+
+def _kind(step: Step) -> Kind:
+    tokens = max(step.decode + step.prefill, 1)
+    pairs = max(step.attention / _LEAST_PAIRS, 1.0)
+    return int(2 * math.log2(tokens)), int(step.context // _CONTEXT), int(math.log2(pairs))
+
+
+def _reference_ms(forecast: Forecast, step: Step) -> float:
+    return forecast.step_ms(
+        decode=step.decode,
+        prefill=step.prefill,
+        context=step.context,
+        attention=float(step.attention),
+    )

@@ -1,0 +1,180 @@
+"""What a pod's runtime API answers, typed (docs/runtime-api.md). Unknown fields are ignored."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from paceline_tuner.model import SLA, PodAdapter
+
+
+class LimitValues(msgspec.Struct, frozen=True):
+    """One set of live limits."""
+
+    max_batch_size: int
+    token_budget: int
+    step_target_ms: float | None = None
+    interactive_share: float = 0.8
+    batch_share: float = 0.2
+    pace_tpot_ms: float | UnsetType | None = UNSET
+    """Unset by an engine that knows no slack, and refuses to be sent one."""
+    batch_step_target_ms: float | UnsetType | None = UNSET
+    """Unset by an engine that knows one target for both lanes."""
+
+
+class CapacityValues(msgspec.Struct, frozen=True):
+    """What the pod allocated at start."""
+
+    max_batch_size: int
+    max_token_budget: int
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+
+
+class LimitsAnswer(msgspec.Struct, frozen=True):
+    """The answer of `GET` and `PATCH /runtime/limits`."""
+
+    requested: LimitValues
+    effective: LimitValues
+    certified: LimitValues
+    capacity: CapacityValues
+    epoch: int
+    since_step: int = 0
+    lease_expires_s: float | None = None
+    lease_lost: bool = False
+    clamped: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    config_hash: str | None = None
+    instance: str = ""
+    sla: SLA = SLA()
+    """What the pod itself holds requests against."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The engine now; counters are since its start."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    oldest_waiting_s: float = 0.0
+    kv_used_blocks: int = 0
+    kv_cached_blocks: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preemptions: int = 0
+    padding_tokens: int = 0
+    """Computed only to fill static and dynamic batches up."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    running_output_tokens: tuple[int, ...] = ()
+    """Of each running request; of more than 256, an even sample."""
+
+
+class ModelFit(msgspec.Struct, frozen=True):
+    """The step-time model that the engine fitted."""
+
+    theta: tuple[float, ...]
+    prior: tuple[float, ...]
+    knee: int
+    correction: tuple[float, ...]
+    fast: float
+    q_r: float
+    samples: int
+    mape: float
+    valid: bool
+    reason: str = ""
+    origin: str = ""
+    """`prior`, `profile`, `seed` or `fit`; empty of a pod that cannot be seeded."""
+    bin_tokens: int = 128
+    """How wide a bin of `correction` is; the last one holds all larger steps."""
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """The model and the device it runs on."""
+
+    name: str = ""
+    num_parameters: int = 0
+    weight_bytes: int = 0
+    kv_bytes_per_token: int = 0
+    device: str = ""
+    dtype: str = ""
+    revision: str = ""
+    engine_version: str = ""
+    features: tuple[str, ...] = ()
+
+
+# Records hold numbers and words alone: the garbage collector need not walk a million of them.
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """One step that ran."""
+
+    seq: int
+    at: float
+    wall_ms: float
+    decode: int
+    prefill: int
+    context: int
+    attention: int
+    running: int
+    waiting: int
+    waiting_tokens: int = 0
+    preemptions: int = 0
+    epoch: int = 0
+    paced_tokens: int = 0
+    predicted_ms: float = 0.0
+    clean: bool = True
+    host_ms: float = 0.0
+    kv_used: int = 0
+    """Blocks."""
+    draft_ms: float = 0.0
+    """Of a draft model, before the step and beside `wall_ms`."""
+
+
+class RequestRecord(msgspec.Struct, frozen=True, gc=False):
+    """One request that came to an end."""
+
+    seq: int
+    arrived_at: float
+    finished_at: float
+    prompt_tokens: int
+    output_tokens: int
+    outcome: str
+    lane: str = "interactive"
+    queue_ms: float | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    itl_max_ms: float | None = None
+    cached_tokens: int = 0
+    epoch: int = 0
+
+
+class SketchSlice(msgspec.Struct, frozen=True):
+    """Five seconds of one latency, in logarithmic bins."""
+
+    metric: str
+    lane: str
+    start_at: float
+    alpha: float
+    zero: int
+    bins: dict[str, int]
+
+
+class Telemetry(msgspec.Struct, frozen=True):
+    """The answer of `GET /runtime/telemetry`."""
+
+    instance: str
+    now: float
+    next: int
+    lost: int
+    ready: bool
+    limits: LimitsAnswer | None = None
+    load: Load | None = None
+    model: ModelFit | None = None
+    info: EngineInfo | None = None
+    steps: tuple[Step, ...] = ()
+    requests: tuple[RequestRecord, ...] = ()
+    sketches: tuple[SketchSlice, ...] = ()
+    adapters: tuple[PodAdapter, ...] = ()
+    """LoRA adapters that were asked for."""
+
+
+decode_telemetry = msgspec.json.Decoder(Telemetry).decode
+decode_limits = msgspec.json.Decoder(LimitsAnswer).decode

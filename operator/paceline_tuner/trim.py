@@ -1,0 +1,42 @@
+"""Trim: the slow feedback that takes off the step target what the model does not foresee."""
+
+from dataclasses import replace
+
+from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_view import View
+
+_BACKOFF_S = 30.0
+_TRIM_STEP = 0.06
+_TRIM_GAIN = 0.02
+_TRIM_MIN = 0.6
+_TRIM_SPACING_S = 10.0
+_TRIM_RECOVERY_S = 60.0
+
+
+def trim(view: View) -> Memory:
+    """Feedback: a breach that the model does not explain takes a little off the step target."""
+    memory, now = view.memory, view.evidence.now
+    since = now - max(memory.trimmed_at, memory.changed_at)
+    if not view.is_trusted or view.target.is_below_floor:
+        return memory
+    if view.is_missing_pace:
+        # While a larger batch drains, or the target has not reached the pod, it is explained.
+        is_explained = view.is_draining or not _is_in_force(view)
+        if is_explained or since < _TRIM_SPACING_S or memory.trim <= _TRIM_MIN:
+            return memory
+        lowered = max(_TRIM_MIN, memory.trim - _TRIM_STEP)
+        return replace(memory, trim=lowered, trimmed_at=now, backoff_until=now + _BACKOFF_S)
+    if memory.trim < 1.0 and now - memory.trimmed_at >= _TRIM_RECOVERY_S:
+        return replace(memory, trim=min(1.0, memory.trim + _TRIM_GAIN), trimmed_at=now)
+    return memory
+
+
+def _is_in_force(view: View) -> bool:
+    current, target = view.current, view.target
+    pairs = (
+        (current.step_target_ms, target.ms),
+        (current.pace_tpot_ms, target.pace_tpot_ms),
+    )
+    return all(
+        wanted is None or (held is not None and held <= wanted * 1.1) for held, wanted in pairs
+    )

@@ -1,0 +1,92 @@
+"""Hot and cold fields are told apart by two hashes."""
+
+from typing import Any
+
+import pytest
+
+from paceline_api.inference_service import Spec
+from paceline_api.tuning_spec import config_hash, hot, template_hash
+from paceline_testing.services import a_service
+
+HOT: list[dict[str, Any]] = [
+    {"sla": {"ttft": {"p99": "400ms"}}},
+    {"lanes": {"interactive": {"share": "0.7"}}},
+    {"tuning": {"mode": "Observe"}},
+    {"tuning": {"batchSize": {"max": 8}}},
+    {"admission": {"shedHopeless": False}},
+    {"adapters": [{"name": "sql", "uri": "file:///a"}]},
+]
+COLD: list[dict[str, Any]] = [
+    {"model": {"uri": "file:///models/other"}},
+    {"engine": {"dtype": "Float32"}},
+    {"engine": {"image": "mine:2"}},
+    {"engine": {"lora": {"maxAdapters": 4}}},
+    {"engine": {"swapMemory": "1Gi"}},
+    {"resources": {"memory": "4Gi"}},
+    {"scheduling": {"priorityClassName": "high"}},
+    {"rollout": {"drainSeconds": 5}},
+    {"podMetadata": {"labels": {"team": "chat"}}},
+]
+AROUND: list[dict[str, Any]] = [
+    {"replicas": 3},
+    {"paused": True},
+    {"disruption": {"budget": "None"}},
+    {"network": {"policy": "None"}},
+    {"rollout": {"maxSurge": 2, "startupSeconds": 60}},
+]
+
+
+def _spec(**fields: Any) -> Spec:
+    return a_service(**fields).spec
+
+
+@pytest.mark.parametrize("change", HOT, ids=str)
+def test_a_hot_change_keeps_the_template(change: dict[str, Any]) -> None:
+    """It reaches running pods."""
+    assert template_hash(_spec(**change)) == template_hash(_spec())
+    assert config_hash(_spec(**change)) != config_hash(_spec())
+
+
+@pytest.mark.parametrize("change", COLD, ids=str)
+def test_a_cold_change_is_another_template(change: dict[str, Any]) -> None:
+    """It needs another process."""
+    assert template_hash(_spec(**change)) != template_hash(_spec())
+    assert config_hash(_spec(**change)) == config_hash(_spec())
+
+
+@pytest.mark.parametrize("change", AROUND, ids=str)
+def test_a_change_around_the_pods_is_neither(change: dict[str, Any]) -> None:
+    """Scaling must not restart what runs."""
+    assert template_hash(_spec(**change)) == template_hash(_spec())
+    assert config_hash(_spec(**change)) == config_hash(_spec())
+
+
+def test_a_default_that_is_written_out_changes_nothing() -> None:
+    """The API server fills defaults in; so will a later version that knows more fields."""
+    written = _spec(engine={"dtype": "Auto", "capacity": {"maxBatchSize": 256}}, lanes={})
+
+    assert template_hash(written) == template_hash(_spec())
+    assert config_hash(written) == config_hash(_spec())
+
+
+def test_hashes_are_pinned() -> None:
+    """A change of either restarts pods, or unsettles them, on every upgrade: think twice."""
+    assert template_hash(_spec()) == "ff1fe98b4d18ec3e"
+    assert config_hash(_spec()) == "06a58c0ac7973354"
+
+
+def test_the_hot_half_is_read_with_its_units() -> None:
+    """The tuner counts in milliseconds and plain numbers; bounds end at the capacity."""
+    spec = hot(
+        _spec(
+            sla={"ttft": {"p99": "1.2s"}, "itl": {"p99": "7.5ms"}, "objective": "0.999"},
+            engine={"capacity": {"maxBatchSize": 32, "maxTokenBudget": 512}},
+            tuning={"interval": "2s", "window": "5m", "batchSize": {"max": 16, "initial": 4}},
+        )
+    )
+
+    assert (spec.sla.ttft_p99_ms, spec.sla.tpot_p99_ms, spec.sla.itl_p99_ms) == (1200.0, None, 7.5)
+    assert spec.sla.objective == 0.999
+    assert (spec.batch_size.max, spec.batch_size.initial) == (16, 4)
+    assert (spec.token_budget.min, spec.token_budget.max) == (64, 512)
+    assert (spec.interval_s, spec.window_s) == (2.0, 300.0)

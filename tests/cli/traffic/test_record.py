@@ -1,0 +1,50 @@
+"""Latencies of one request, and percentiles over many."""
+
+import pytest
+
+from paceline_cli.traffic.record import Record, percentile
+
+
+def a_record(**changes: object) -> Record:
+    fields: dict[str, object] = {
+        "planned_at": 10.0,
+        "sent_at": 10.1,
+        "token_ats": (10.5, 10.6, 10.9),
+        "finished_at": 10.9,
+        "prompt_tokens": 12,
+        "output_tokens": 3,
+        "outcome": "ok",
+    }
+    return Record(**(fields | changes))  # type: ignore[arg-type] # a builder takes any field
+
+
+def test_ttft_counts_from_the_planned_time() -> None:
+    """A client that sends late must not flatter the server."""
+    assert a_record().ttft_ms == pytest.approx(500.0)
+
+
+def test_tpot_is_the_mean_and_itl_is_every_gap() -> None:
+    """One stall hides in the mean and shows in the gaps."""
+    record = a_record()
+
+    assert record.tpot_ms == pytest.approx(200.0)
+    assert record.itls_ms == pytest.approx((100.0, 300.0))
+
+
+def test_a_request_without_tokens_has_no_latency() -> None:
+    """A refused request is a miss, not a zero."""
+    record = a_record(token_ats=(), output_tokens=0, outcome="refused")
+
+    assert (record.ttft_ms, record.tpot_ms, record.itls_ms) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [([], 0.99, None), ([5.0], 0.99, 5.0), (range(1, 101), 0.99, 99), (range(1, 102), 0.99, 100)],
+    ids=["none", "one", "hundred", "hundred and one"],
+)
+def test_percentile_is_a_value_that_was_seen(
+    values: list[float], share: float, expected: float | None
+) -> None:
+    """Nearest rank: never an invented number between two."""
+    assert percentile(values, share) == expected

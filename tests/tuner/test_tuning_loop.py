@@ -1,0 +1,167 @@
+"""One tick over several pods: each is on its own, and none can spoil the others."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+from paceline_testing.plant import Plant, laptop
+from paceline_testing.plant_pod import PlantPod
+from paceline_tuner.loop import TuningLoop
+from paceline_tuner.model import SLA, PodTarget, ServiceReport, ServiceTarget, TuningSpec
+from paceline_tuner.pods import PodClient, PodRefusedError
+from paceline_tuner.telemetry import LimitsAnswer, Telemetry
+from paceline_wire.limits import Limits
+
+SPEC = TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one")
+
+
+class Pods:
+    """PodClient that sends each call to the pod of that name."""
+
+    def __init__(self, **pods: PodClient) -> None:
+        self.pods = pods
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        return await self.pods[pod.name].get_telemetry(pod, since)
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        return await self.pods[pod.name].patch_limits(pod, body)
+
+
+class Deaf(PlantPod):
+    """A pod that tells but does not listen."""
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        raise PodRefusedError(pod.name, 409, f"epoch {body['epoch']} is old")
+
+
+def a_target(*names: str, spec: TuningSpec = SPEC) -> ServiceTarget:
+    pods = tuple(PodTarget(name, f"http://{name}", "token") for name in names)
+    return ServiceTarget("ns/name", spec, pods)
+
+
+def a_pod(seed: int = 1, **fields: float) -> PlantPod:
+    return PlantPod(Plant(laptop, Limits(64, 2048), rate=0.8, seed=seed, **fields))  # type: ignore[arg-type]  # a builder's free fields
+
+
+async def ticks(
+    loop: TuningLoop, target: ServiceTarget, pods: list[PlantPod], count: int
+) -> ServiceReport:
+    reports = []
+    for _ in range(count):
+        for pod in pods:
+            pod.plant.run_until(pod.plant.now + 5)
+        reports.append(await loop.tick(target))
+    return reports[-1]
+
+
+async def test_a_pod_that_is_down_does_not_stop_the_others() -> None:
+    """The report names it, and the others are tuned."""
+    good, bad = a_pod(1), a_pod(2)
+    bad.is_down = True
+    loop = TuningLoop(Pods(good=good, bad=bad), lambda: 0.0)
+
+    report = await ticks(loop, a_target("good", "bad"), [good, bad], 12)
+
+    by_name = {pod.name: pod for pod in report.pods}
+    assert by_name["good"].error == ""
+    assert by_name["good"].token_budget is not None
+    assert by_name["good"].token_budget < 512
+    assert "no answer" in by_name["bad"].error
+    assert not report.acknowledged
+
+
+async def test_pods_are_read_at_the_same_time() -> None:
+    """A slow pod costs its own time only: both calls are under way before either ends."""
+    both_asked = asyncio.Event()
+    asked: list[str] = []
+
+    class Slow(PlantPod):
+        async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+            asked.append(pod.name)
+            if len(asked) == 2:
+                both_asked.set()
+            await asyncio.wait_for(both_asked.wait(), timeout=60)
+            return await super().get_telemetry(pod, since)
+
+    one, two = (Slow(Plant(laptop, Limits(64, 2048), seed=seed)) for seed in (1, 2))
+    loop = TuningLoop(Pods(one=one, two=two), lambda: 0.0)
+
+    report = await ticks(loop, a_target("one", "two"), [one, two], 1)
+
+    assert [pod.error for pod in report.pods] == ["", ""]
+
+
+async def test_a_change_that_did_not_arrive_is_not_reported() -> None:
+    """History tells what happened, and the next tick tries again."""
+    deaf = Deaf(Plant(laptop, Limits(64, 2048), rate=0.8))
+    loop = TuningLoop(Pods(deaf=deaf), lambda: 0.0)
+
+    report = await ticks(loop, a_target("deaf"), [deaf], 12)
+
+    assert report.history == ()
+    assert report.pods[0].batch_size == 64
+    assert "409" in report.pods[0].error
+    decision = loop.explain("ns/name", "deaf")[-1]
+    assert decision.chosen != decision.current
+
+
+async def test_a_blind_tuner_renews_the_lease_when_told_to_hold() -> None:
+    """Only `Hold` keeps tuned limits alive; the other policy lets the lease lapse."""
+    for policy, renewals in (("Hold", 1), ("RevertToCertified", 0)):
+        pod = a_pod()
+        spec = replace(SPEC, on_telemetry_loss=policy)  # type: ignore[arg-type]  # a literal of two
+        loop = TuningLoop(Pods(pod=pod), lambda: 0.0)
+        await ticks(loop, a_target("pod", spec=spec), [pod], 6)
+        pod.is_blind, seen = True, len(pod.bodies)
+
+        await ticks(loop, a_target("pod", spec=spec), [pod], 1)
+
+        assert len(pod.bodies) - seen == renewals
+
+
+async def test_every_tick_renews_the_lease() -> None:
+    """Sixty seconds without a word and the engine falls back."""
+    pod = a_pod()
+    loop = TuningLoop(Pods(pod=pod), lambda: 0.0)
+
+    await ticks(loop, a_target("pod"), [pod], 20)
+
+    assert len(pod.bodies) == 20
+    assert all(body["lease_s"] == 60.0 for body in pod.bodies)
+
+
+async def test_capacity_adds_up_over_pods() -> None:
+    """The service can serve what its pods can."""
+    pods = [a_pod(seed) for seed in (1, 2)]
+    loop = TuningLoop(Pods(one=pods[0], two=pods[1]), lambda: 0.0)
+
+    report = await ticks(loop, a_target("one", "two"), pods, 12)
+
+    parts = [pod.capacity_rps for pod in report.pods]
+    assert all(part is not None for part in parts)
+    assert report.capacity_rps == sum(part for part in parts if part is not None)
+    assert report.utilization is not None
+    assert report.recommended_replicas is not None
+    assert report.acknowledged
+
+
+async def test_no_pods_is_no_news() -> None:
+    """A service that is still starting is neither met nor missed."""
+    report = await TuningLoop(Pods(), lambda: 0.0).tick(a_target())
+
+    statuses = {condition.type: condition.status for condition in report.conditions}
+    assert statuses["SLAMet"] == "Unknown"
+    assert statuses["TelemetryAvailable"] == "Unknown"
+    assert not report.acknowledged
+
+
+async def test_a_service_that_is_gone_is_forgotten() -> None:
+    """Memory is bounded by what is served."""
+    pod = a_pod()
+    loop = TuningLoop(Pods(pod=pod), lambda: 0.0)
+    await ticks(loop, a_target("pod"), [pod], 2)
+
+    loop.forget("ns/name")
+
+    assert loop.explain("ns/name", "pod") == []
