@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 from paceline_testing.telemetry import a_request, a_step, a_telemetry  # noqa: E402 - as above
 from paceline_tuner.decide import decide  # noqa: E402 - as above
 from paceline_tuner.model import SLA, TuningSpec  # noqa: E402 - as above
-from paceline_tuner.pod_state import Memory  # noqa: E402 - as above
+from paceline_tuner.pod_state import PodState  # noqa: E402 - as above
 from paceline_tuner.telemetry import (  # noqa: E402 - as above
     Load,
     RequestRecord,
@@ -102,12 +102,12 @@ class Pod:
 
     source: Source
     window: Window
-    memory: Memory
+    memory: PodState
 
     @classmethod
     def full(cls, seed: int) -> "Pod":
         """Live through a window and a bit."""
-        pod = cls(Source(seed), Window(), Memory())
+        pod = cls(Source(seed), Window(), PodState())
         for _ in range(int(WINDOW_S / PERIOD_S) + 3):
             pod.period(pod.source.answer())
         return pod

@@ -30,7 +30,7 @@ from paceline_engine.process.collector import QuietCollector
 from paceline_engine.runner import gpu_tables as device_tables
 from paceline_engine.runner.cuda_graphs import Replay
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_wire import ModelInfo, Sampling, Submit
@@ -59,7 +59,7 @@ class InstantRunner:
 
     def run(self, batch: Batch) -> list[int | None]:
         """Sample where sampling is wanted."""
-        return [1 if piece.samples else None for piece in batch.slices]
+        return [1 if piece.samples else None for piece in batch.chunks]
 
 
 class StagingRunner(InstantRunner):
@@ -68,7 +68,7 @@ class StagingRunner(InstantRunner):
     def __init__(self, capacity: Capacity, vocab_size: int) -> None:
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // block_size)
-        self._book = RowBook(num_rows, num_columns, block_size, vocab_size, salt=b"salt")
+        self._book = InputBatch(num_rows, num_columns, block_size, vocab_size, salt=b"salt")
         self._tables = DeviceTables(
             num_rows, num_columns, block_size, capacity.max_token_budget, CPU
         )
@@ -95,14 +95,14 @@ class ReplayingRunner(InstantRunner):
             ),
             cast("AttentionBackend", None),
             DeviceSampler(()),
-            RowBook(num_rows, num_columns, block_size, vocab_size, salt=b"salt"),
+            InputBatch(num_rows, num_columns, block_size, vocab_size, salt=b"salt"),
             self._tables,
         )
         self._runner.record(_NothingRecorded(), decode_sizes(num_rows), lambda _fraction: None)
 
     def run(self, batch: Batch) -> list[int | None]:
         """Sample where sampling is wanted; a step with prompts only leaves its rows in the book."""
-        if batch.num_decodes == len(batch.slices):
+        if batch.num_decodes == len(batch.chunks):
             return cast("list[int | None]", self._runner.run(batch))
         self._runner.prepare(batch)
         return super().run(batch)

@@ -13,8 +13,8 @@ from paceline_engine.pacing.cost_points import CostPoint
 from paceline_engine.profiling.piecewise_choice import measure
 from paceline_engine.profiling.piecewise_probe import PieceProbe
 from paceline_engine.profiling.profile import StepTimer
-from paceline_engine.runner.cuda_graphs import Recorder
-from paceline_engine.runner.graph_capture import CudaRecorder
+from paceline_engine.runner.cuda_graphs import GraphCapture
+from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_engine.runner.launcher import ModelLauncher
 
 STEP = CostPoint(32, 1024, 256, prompt_tokens=256, prefill_context=256)
@@ -23,7 +23,7 @@ _EAGER, IN_PIECES = "op by op", "in pieces"
 
 
 def mixed_times(
-    machine: Machine, loaded: LoadedModel, model: str, *, recorder: Recorder | None = None
+    machine: Machine, loaded: LoadedModel, model: str, *, recorder: GraphCapture | None = None
 ) -> Iterator[Figure | Absent]:
     """Time both ways, in turn, one step behind the other; a CPU has one of them.
 
@@ -41,7 +41,7 @@ def mixed_times(
     kept = ", ".join(map(str, runner.sizes_in_pieces)) or "none"
     size = padded_size(piece_sizes(capacity.max_token_budget), step.tokens)
     pieces = runner.record_pieces(
-        recorder or CudaRecorder(runner.device), [size], lambda _fraction: None
+        recorder or CudaGraphCapture(runner.device), [size], lambda _fraction: None
     )
     times = measure(pieces, lambda _: probe.seconds_at(step), clock=time.perf_counter)[size]
     runner.keep_pieces([])

@@ -9,7 +9,7 @@ import msgspec
 from paceline_cli.errors import LocalError
 from paceline_tuner.compared import Outcome
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.model import SLA, Mode, Phase, ServiceReport, Verdict
 from paceline_tuner.outcome import Prediction
 
@@ -32,9 +32,9 @@ class Explained:
     reason: str
     inputs: dict[str, float | int | str | bool | None]
     prediction: Prediction
-    current: Caps | None
-    wanted: Caps | None
-    chosen: Caps | None
+    current: Limits | None
+    wanted: Limits | None
+    chosen: Limits | None
     applied: bool
     outcome: Outcome | None = None
     """Of an earlier change."""

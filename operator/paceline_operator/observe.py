@@ -7,7 +7,7 @@ from typing import Protocol
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
-from paceline_operator.pod_view import PodView, read_pod
+from paceline_operator.pod_status import PodStatus, read_pod
 from paceline_tuner.model import ServiceReport
 
 ObjectId = tuple[str, str]
@@ -40,7 +40,7 @@ class Observed:
 
     service: InferenceService
     children: Mapping[ObjectId, Manifest]
-    pods: tuple[PodView, ...]
+    pods: tuple[PodStatus, ...]
     """By name; those that are leaving are included."""
     report: ServiceReport | None
     """Of the tuner's last round."""

@@ -13,7 +13,7 @@ from paceline_api.tuning_spec import hot
 from paceline_operator.experiment_status import told
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
-from paceline_operator.pod_view import PodView
+from paceline_operator.pod_status import PodStatus
 from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget
 
 _ADMIN_PORT = 8001
@@ -124,7 +124,7 @@ class Rounds:
         )
 
 
-def _pod_target(pod: PodView, token: str) -> PodTarget:
+def _pod_target(pod: PodStatus, token: str) -> PodTarget:
     host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     return PodTarget(
         name=pod.name, admin_url=f"http://{host}:{_ADMIN_PORT}", token=token, node=pod.node

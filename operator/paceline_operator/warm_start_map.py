@@ -8,7 +8,7 @@ from typing import Final
 from paceline_api.labels import Manifest
 from paceline_operator.cluster import Cluster
 from paceline_operator.errors import OperatorError
-from paceline_tuner.warm_start import Book
+from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_json import decode, encode
 from paceline_tuner.warm_start_store import StoreError
 
@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConfigMapStore:
-    """MemoryStore on a cluster. Whatever the ConfigMap holds, reading it ends well."""
+    """WarmStartStore on a cluster. Whatever the ConfigMap holds, reading it ends well."""
 
     cluster: Cluster
     namespace: str
     check_leadership: Callable[[], None]
     """Raises NotLeadingError before a write that another leader might be doing."""
 
-    async def load(self) -> Book:
+    async def load(self) -> WarmStart:
         """Read the book; an entry that is broken is left out, and the log says so."""
         try:
             found = await self.cluster.get("ConfigMap", self.namespace, NAME)
@@ -35,13 +35,13 @@ class ConfigMapStore:
             raise StoreError(str(problem)) from problem
         text = ((found or {}).get("data") or {}).get(FILE)
         if not text:
-            return Book()
+            return WarmStart()
         book, problems = decode(text)
         for problem_text in problems:
             _log.warning("ConfigMap %s/%s: %s", self.namespace, NAME, problem_text)
         return book
 
-    async def save(self, book: Book) -> None:
+    async def save(self, book: WarmStart) -> None:
         """Write the book by server-side apply."""
         try:
             self.check_leadership()
@@ -49,7 +49,7 @@ class ConfigMapStore:
         except OperatorError as problem:
             raise StoreError(str(problem)) from problem
 
-    def _manifest(self, book: Book) -> Manifest:
+    def _manifest(self, book: WarmStart) -> Manifest:
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",

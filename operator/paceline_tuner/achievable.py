@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_tuner.burn_window import Spell
-from paceline_tuner.capacity import Room
+from paceline_tuner.capacity import CapacityModel
 from paceline_tuner.model import SLA
 from paceline_tuner.target import StepTarget
 from paceline_tuner.window import Evidence
@@ -39,7 +39,7 @@ class Assessment:
 def assess(
     sla: SLA,
     evidence: Evidence,
-    room: Room,
+    room: CapacityModel,
     target: StepTarget,
     spell: Spell,
     *,
@@ -70,7 +70,7 @@ def assess(
     return Assessment(obstacle, capacity)
 
 
-def _floor(sla: SLA, room: Room, target: StepTarget) -> Obstacle:
+def _floor(sla: SLA, room: CapacityModel, target: StepTarget) -> Obstacle:
     """One request alone misses its target."""
     if target.is_below_floor:
         return "TPOTFloor"
@@ -80,7 +80,7 @@ def _floor(sla: SLA, room: Room, target: StepTarget) -> Obstacle:
 
 
 def _overload(
-    evidence: Evidence, room: Room, capacity: float, slowdown: float, *, by_memory: bool
+    evidence: Evidence, room: CapacityModel, capacity: float, slowdown: float, *, by_memory: bool
 ) -> Obstacle:
     """More arrives than the pod can serve."""
     arrivals = room.demand.arrival_rps
@@ -91,7 +91,7 @@ def _overload(
     return "KVBound" if by_memory else "CapacityExceeded"
 
 
-def _conflict(sla: SLA, room: Room, *, rows: int, budget: int) -> Obstacle:
+def _conflict(sla: SLA, room: CapacityModel, *, rows: int, budget: int) -> Obstacle:
     """Keeping the pace of what runs leaves too little for prompts."""
     if sla.ttft_p99_ms is None or room.prefill_ms(decode=rows, budget=budget) <= sla.ttft_p99_ms:
         return ""

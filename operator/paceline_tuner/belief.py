@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from paceline_tuner.achievable import Obstacle
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 
 _PERSISTENT = 3  # decisions in a row that see an obstacle
 _FEASIBLE_S = 300.0
@@ -13,7 +13,7 @@ _CHANGED_AND_MET_S = 30.0
 """Where the load, the device or the SLA is another than the one that was unattainable."""
 
 
-def believe(memory: Memory, obstacle: Obstacle, now: float, *, is_met: bool) -> Memory:
+def believe(memory: PodState, obstacle: Obstacle, now: float, *, is_met: bool) -> PodState:
     """Take in what one decision saw, and whether the SLA is met. `now` is the pod's clock."""
     if obstacle:
         return _seen(memory, obstacle, now)
@@ -30,7 +30,7 @@ def believe(memory: Memory, obstacle: Obstacle, now: float, *, is_met: bool) -> 
     )
 
 
-def _seen(memory: Memory, obstacle: Obstacle, now: float) -> Memory:
+def _seen(memory: PodState, obstacle: Obstacle, now: float) -> PodState:
     """Any obstacle counts: one that is named otherwise from time to time is still in the way.
 
     What is said of it changes only when it is seen twice under the new name.

@@ -15,7 +15,7 @@ _TTFT_MARGIN = 1.3
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CapacityModel:
     """One pod's forecast and demand, with what bounds them."""
 
     forecast: Forecast

@@ -8,18 +8,18 @@ from paceline_tuner.belief import believe
 from paceline_tuner.decision import Decision
 from paceline_tuner.explain import inputs_of, reason_of
 from paceline_tuner.idle import TRANSITION_S, awake
-from paceline_tuner.limits import PROPOSALS, Caps, Guard
+from paceline_tuner.limits import PROPOSALS, Guard, Limits
 from paceline_tuner.measure import large_step_tokens, verdict
 from paceline_tuner.model import Change, Phase, TuningSpec
 from paceline_tuner.outcome import settle
-from paceline_tuner.pod_state import Memory
-from paceline_tuner.pod_view import View, current_caps, look, look_again
+from paceline_tuner.pod_state import PodState
+from paceline_tuner.pod_view import PodView, current_caps, look, look_again
 from paceline_tuner.predict import expect, predict
 from paceline_tuner.propose import Proposal, propose
 from paceline_tuner.start import Start, begin, failed
 from paceline_tuner.trim import trim
 from paceline_tuner.warm_start import Recalled
-from paceline_tuner.warm_start_entry import Remembered
+from paceline_tuner.warm_start_entry import WarmStartEntry
 from paceline_tuner.window import Evidence
 
 _COOL_AFTER_DECREASE_S = 10.0
@@ -28,7 +28,7 @@ _URGENT_SPACING_S = 4.0  # below one period: an urgent decrease may follow at th
 _LEARNING_STEPS = 200
 
 
-def hold(pod: str, memory: Memory, now: float, reason: str, *, is_stale: bool) -> Decision:
+def hold(pod: str, memory: PodState, now: float, reason: str, *, is_stale: bool) -> Decision:
     """Keep what the pod has: there is nothing to decide from."""
     phase: Phase = "Frozen" if is_stale else memory.phase
     return Decision(
@@ -51,7 +51,7 @@ def decide(
     spec: TuningSpec,
     pod: str,
     evidence: Evidence,
-    memory: Memory,
+    memory: PodState,
     now: float,
     *,
     recalled: Recalled | None = None,
@@ -78,7 +78,7 @@ def decide(
     return replace(_begun(decision, failed(view, decision.change)), outcome=outcome)
 
 
-def _assess(view: View, proposal: Proposal) -> Assessment:
+def _assess(view: PodView, proposal: Proposal) -> Assessment:
     return assess(
         view.spec.sla,
         view.evidence,
@@ -93,7 +93,7 @@ def _assess(view: View, proposal: Proposal) -> Assessment:
     )
 
 
-def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
+def _learn(view: PodView, proposal: Proposal, assessment: Assessment) -> PodState:
     """Carry over what the next decision needs."""
     memory, now = view.memory, view.evidence.now
     is_met = memory.spell.is_met(view.spec.sla.objective, now) and not view.is_missing_pace
@@ -111,7 +111,7 @@ def _learn(view: View, proposal: Proposal, assessment: Assessment) -> Memory:
     )
 
 
-def _guard(view: View, memory: Memory, *, may_jump: bool) -> Caps:
+def _guard(view: PodView, memory: PodState, *, may_jump: bool) -> Limits:
     """Choose the caps that should hold now: the proposals, as far as the guards let them."""
     current, now = view.current, view.evidence.now
     widen = 2.0 if memory.is_swinging(now) else 1.0
@@ -140,7 +140,7 @@ def _guard(view: View, memory: Memory, *, may_jump: bool) -> Caps:
     return wanted if since >= needed_s else current
 
 
-def _is_raise(current: Caps, wanted: Caps) -> bool:
+def _is_raise(current: Limits, wanted: Limits) -> bool:
     """No cap goes down, so nothing gets safer."""
     held, target = current.step_target_ms, wanted.step_target_ms
     is_tighter = target is not None and (held is None or target < held)
@@ -154,7 +154,7 @@ def _is_raise(current: Caps, wanted: Caps) -> bool:
     )
 
 
-def _phase(view: View, memory: Memory) -> Phase:
+def _phase(view: PodView, memory: PodState) -> Phase:
     now = view.evidence.now
     if memory.unattainable:
         return "Unattainable"
@@ -169,10 +169,10 @@ def _phase(view: View, memory: Memory) -> Phase:
 
 
 def _conclude(
-    view: View,
-    memory: Memory,
+    view: PodView,
+    memory: PodState,
     proposal: Proposal,
-    chosen: Caps,
+    chosen: Limits,
     assessment: Assessment,
     *,
     start: Start | None,
@@ -225,7 +225,7 @@ def _conclude(
     )
 
 
-def _begun(decision: Decision, missed: Remembered | None) -> Decision:
+def _begun(decision: Decision, missed: WarmStartEntry | None) -> Decision:
     """Follow the limits that an engine began with until it is known what they are worth."""
     memory, beginning = decision.memory, decision.start
     if beginning is not None:
@@ -236,7 +236,7 @@ def _begun(decision: Decision, missed: Remembered | None) -> Decision:
     return replace(decision, memory=memory, failed_start=missed)
 
 
-def _changed(memory: Memory, view: View, chosen: Caps, change: Change) -> Memory:
+def _changed(memory: PodState, view: PodView, chosen: Limits, change: Change) -> PodState:
     now = view.evidence.now
     is_raise = _is_raise(view.current, chosen)
     turned = is_raise != memory.was_raised and memory.last_change is not None

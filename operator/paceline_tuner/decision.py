@@ -4,13 +4,13 @@ from dataclasses import asdict, dataclass, field
 
 from paceline_tuner.achievable import Obstacle
 from paceline_tuner.compared import Outcome
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.measure import NOTHING, Counts
 from paceline_tuner.model import Change, Observed, Phase, Verdict
 from paceline_tuner.outcome import NOT_PREDICTED, Prediction
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.start import Start
-from paceline_tuner.warm_start_entry import Remembered
+from paceline_tuner.warm_start_entry import WarmStartEntry
 
 UNSEEN = Observed(None, None, None, 0, None)
 
@@ -27,11 +27,11 @@ class Decision:
     binding: str
     reason: str
     """In words, with the numbers that mattered."""
-    current: Caps | None
+    current: Limits | None
     """As the pod reported them."""
-    wanted: Caps | None
+    wanted: Limits | None
     """As the model proposes them, before the guards."""
-    chosen: Caps | None
+    chosen: Limits | None
     """What should hold now; equal to `current` when nothing changes."""
     applied: bool
     """The mode lets the tuner send `chosen`."""
@@ -43,7 +43,7 @@ class Decision:
     observed: Observed = UNSEEN
     counts: Counts = NOTHING
     change: Change | None = None
-    memory: Memory = field(default_factory=Memory)
+    memory: PodState = field(default_factory=PodState)
     is_proven: bool = False
     is_trusted: bool = False
     """The step model decided, not trial and error."""
@@ -51,7 +51,7 @@ class Decision:
     """The device is slower than it was for half a minute and more."""
     start: Start | None = None
     """What a new engine begins with."""
-    failed_start: Remembered | None = None
+    failed_start: WarmStartEntry | None = None
     """Remembered limits that this engine began with, and that missed its SLA."""
 
     def as_dict(self) -> dict[str, object]:

@@ -1,9 +1,9 @@
 """Decisions in words and numbers, for people."""
 
 from paceline_tuner.drift import Signal
-from paceline_tuner.limits import Caps
-from paceline_tuner.pod_state import Memory
-from paceline_tuner.pod_view import View
+from paceline_tuner.limits import Limits
+from paceline_tuner.pod_state import PodState
+from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import Proposal
 
 _SIGNALS: dict[Signal, str] = {
@@ -24,7 +24,7 @@ _WORDS = {
 }
 
 
-def reason_of(view: View, proposal: Proposal, chosen: Caps, memory: Memory) -> str:
+def reason_of(view: PodView, proposal: Proposal, chosen: Limits, memory: PodState) -> str:
     """Say why these caps, with the prediction behind them."""
     spec, model = view.spec, view.evidence.model
     if spec.paused:
@@ -54,7 +54,7 @@ def reason_of(view: View, proposal: Proposal, chosen: Caps, memory: Memory) -> s
     )
 
 
-def _changed(view: View) -> str:
+def _changed(view: PodView) -> str:
     """What is new of the load or the device, where something is."""
     drift = view.memory.drift
     if drift.tripped:
@@ -65,7 +65,7 @@ def _changed(view: View) -> str:
     return ""
 
 
-def inputs_of(view: View) -> dict[str, float | int | str | bool | None]:
+def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
     """List what the decision was made from."""
     evidence, demand, model = view.evidence, view.memory.demand, view.evidence.model
     return {

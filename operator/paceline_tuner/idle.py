@@ -8,7 +8,7 @@ from paceline_tuner.demand import demand
 from paceline_tuner.experiment.policy import policy_of
 from paceline_tuner.lanes import judged
 from paceline_tuner.model import TuningSpec
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.warm_start import Recalled
 from paceline_tuner.window import REACT_S, Evidence
 
@@ -17,13 +17,13 @@ _COOLED_S = 30.0
 
 
 def awake(
-    spec: TuningSpec, evidence: Evidence, memory: Memory, recalled: Recalled | None = None
-) -> Memory:
+    spec: TuningSpec, evidence: Evidence, memory: PodState, recalled: Recalled | None = None
+) -> PodState:
     """Start a transition, in which caps may jump, where something is new. Measure the demand."""
     now, policy = evidence.now, policy_of(spec)
     # A clock that went back leaves times of the future in memory, which would never come.
     if memory.instance != evidence.instance or now < memory.at:
-        memory = Memory(
+        memory = PodState(
             instance=evidence.instance,
             sla=spec.sla,
             policy=policy,
@@ -63,7 +63,7 @@ def awake(
     return replace(memory, demand=demand(evidence, memory.demand, drift))
 
 
-def _drifted(memory: Memory, evidence: Evidence) -> Memory:
+def _drifted(memory: PodState, evidence: Evidence) -> PodState:
     """A change of load or device lets the model's next proposal through at once."""
     now, audit = evidence.now, memory.audit
     memory = replace(memory, is_drifted=False)
@@ -79,6 +79,6 @@ def _drifted(memory: Memory, evidence: Evidence) -> Memory:
     return replace(memory, audit=audit, proposals=(), transition_until=until, is_drifted=True)
 
 
-def _began(memory: Memory) -> float:
+def _began(memory: PodState) -> float:
     """When what has changed began: of a load it is known, a device has just been seen."""
     return memory.drift.fresh_since if memory.drift.has_new_load else memory.at

@@ -1,4 +1,4 @@
-"""Caps: the live limits that the tuner chooses, and the guards on their way to a pod.
+"""Limits: the live limits that the tuner chooses, and the guards on their way to a pod.
 
 A model refitted every few seconds wavers; limits must not. Lowering follows the middle of the
 last three proposals, raising the least of the last six, and neither leaves the dead band. A limit
@@ -29,7 +29,7 @@ PROPOSALS = _TO_RAISE
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class Limits:
     """Max batch size, token budget, step target, pace of each request."""
 
     batch_size: int
@@ -38,7 +38,7 @@ class Caps:
     pace_tpot_ms: float | None = None
 
     @classmethod
-    def of(cls, limits: LimitValues) -> "Caps":
+    def of(cls, limits: LimitValues) -> "Limits":
         """Read from a pod's limits."""
         pace_ms = None if limits.pace_tpot_ms is UNSET else limits.pace_tpot_ms
         return cls(limits.max_batch_size, limits.token_budget, limits.step_target_ms, pace_ms)
@@ -62,12 +62,12 @@ class Guard:
     by_drift: bool = False
     """The jump is one of load or device: what limits nothing may stay as it is."""
 
-    def apply(self, current: Caps, proposals: Sequence[Caps]) -> Caps:
+    def apply(self, current: Limits, proposals: Sequence[Limits]) -> Limits:
         """Move from `current` towards the proposals, oldest first; the last is the newest."""
         latest = proposals[-1]
         if self.may_jump:
             return self._settle(current, self._felt(current, latest) if self.by_drift else latest)
-        wanted = Caps(
+        wanted = Limits(
             self._batch(current.batch_size, [p.batch_size for p in proposals]),
             self._budget(current.token_budget, [p.token_budget for p in proposals]),
             self._step_target(current, proposals),
@@ -75,7 +75,7 @@ class Guard:
         )
         return self._settle(current, wanted)
 
-    def _felt(self, current: Caps, wanted: Caps) -> Caps:
+    def _felt(self, current: Limits, wanted: Limits) -> Limits:
         batch, budget = wanted.batch_size, wanted.token_budget
         if batch < current.batch_size and not self._is_near(batch):
             batch = current.batch_size
@@ -112,7 +112,7 @@ class Guard:
             return min(least, int(current * _MAX_INCREASE))
         return current
 
-    def _step_target(self, current: Caps, proposals: Sequence[Caps]) -> float | None:
+    def _step_target(self, current: Limits, proposals: Sequence[Limits]) -> float | None:
         targets = [p.step_target_ms for p in proposals]
         held, pace = current.pace_tpot_ms, proposals[-1].pace_tpot_ms
         if held is None or pace is None:
@@ -132,7 +132,7 @@ class Guard:
             return lower
         return max(current, min(targets)) if len(targets) >= _TO_RAISE else current
 
-    def _settle(self, current: Caps, wanted: Caps) -> Caps:
+    def _settle(self, current: Limits, wanted: Limits) -> Limits:
         """Leave out what is too small to be worth a change."""
         batch = wanted.batch_size
         move = batch - current.batch_size
@@ -144,7 +144,7 @@ class Guard:
         if abs(budget - current.token_budget) <= band:
             budget = current.token_budget
         target_ms = self._still(current.step_target_ms, wanted.step_target_ms)
-        return Caps(
+        return Limits(
             batch, budget, target_ms, self._still(current.pace_tpot_ms, wanted.pace_tpot_ms)
         )
 

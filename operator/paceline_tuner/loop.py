@@ -30,11 +30,11 @@ from paceline_tuner.model import (
     TuningSpec,
 )
 from paceline_tuner.patch import patch_body, renewal
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.pods import PodClient, PodError
 from paceline_tuner.service import combined, recommended_replicas
 from paceline_tuner.telemetry import LimitsAnswer
-from paceline_tuner.warm_start_store import MemoryStore, Recollection
+from paceline_tuner.warm_start_store import Recollection, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
 _HISTORY = 5
@@ -47,7 +47,7 @@ class _Pod:
     """What the loop keeps of one pod between ticks."""
 
     window: Window = field(default_factory=Window)
-    memory: Memory = field(default_factory=Memory)
+    memory: PodState = field(default_factory=PodState)
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_DECISIONS))
     limits: LimitsAnswer | None = None
     seen_at: float = -math.inf
@@ -78,7 +78,7 @@ class TuningLoop:
     """Ticks services. Ticks of one service must not overlap; different services may."""
 
     def __init__(
-        self, pods: PodClient, clock: Callable[[], float], store: MemoryStore | None = None
+        self, pods: PodClient, clock: Callable[[], float], store: WarmStartStore | None = None
     ) -> None:
         """Talk to pods through `pods`; `clock` gives Unix seconds; memory is kept in `store`."""
         self._pods = pods

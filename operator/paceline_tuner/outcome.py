@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from paceline_tuner.compared import Compared, Outcome
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.sketch import p99
 from paceline_tuner.telemetry import ModelFit, Step
 from paceline_tuner.window import Evidence
@@ -38,17 +38,17 @@ class Pending:
     """The pod's clock."""
     epoch: int
     """Of the limits that held before."""
-    caps: Caps
+    caps: Limits
     model: ModelFit
     """As it was when it predicted."""
     prediction: Prediction
 
-    def is_over(self, evidence: Evidence, current: Caps) -> bool:
+    def is_over(self, evidence: Evidence, current: Limits) -> bool:
         """Other limits hold, or too little ran for a minute."""
         is_another = current != self.caps and evidence.limits.epoch > self.epoch
         return is_another or evidence.now - self.since > _GIVEN_UP_S
 
-    def judge(self, evidence: Evidence, current: Caps, interval_s: float) -> Outcome | None:
+    def judge(self, evidence: Evidence, current: Limits, interval_s: float) -> Outcome | None:
         """Compare; None while the first clean period under the new limits is not over.
 
         Steps are compared by the shapes that ran: how full they were is not what was predicted.
@@ -97,7 +97,7 @@ class Pending:
 
 
 def settle(
-    pending: Pending | None, evidence: Evidence, current: Caps, interval_s: float
+    pending: Pending | None, evidence: Evidence, current: Limits, interval_s: float
 ) -> tuple[Outcome | None, Pending | None]:
     """Give the outcome, if it is known now, and what is still to be waited for."""
     if pending is None or pending.is_over(evidence, current):

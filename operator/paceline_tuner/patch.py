@@ -5,10 +5,10 @@ from dataclasses import asdict
 from msgspec import UNSET
 
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.model import TuningSpec
 from paceline_tuner.telemetry import LimitsAnswer
-from paceline_tuner.warm_start_entry import Remembered
+from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _BIN_TOKENS = 128  # of coefficients that do not say
 
@@ -39,7 +39,7 @@ def renewal(epoch: int) -> dict[str, object]:
     return {"epoch": epoch, "lease_s": LEASE_S}
 
 
-def _caps(caps: Caps) -> dict[str, object]:
+def _caps(caps: Limits) -> dict[str, object]:
     return {
         "max_batch_size": caps.batch_size,
         "token_budget": caps.token_budget,
@@ -47,7 +47,7 @@ def _caps(caps: Caps) -> dict[str, object]:
     }
 
 
-def _coefficients(remembered: Remembered) -> dict[str, object]:
+def _coefficients(remembered: WarmStartEntry) -> dict[str, object]:
     coefficients: dict[str, object] = {
         "theta": remembered.theta,
         "knee": remembered.knee,

@@ -8,18 +8,18 @@ from paceline_tuner.audit import Audit
 from paceline_tuner.burn_window import Spell
 from paceline_tuner.demand import ASSUMED, Demand
 from paceline_tuner.drift import STEADY, Drift
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.model import SLA, Change, Phase, Policy
 from paceline_tuner.outcome import Pending
 from paceline_tuner.slowdown import Slowdown
-from paceline_tuner.warm_start_entry import Remembered
+from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _REVERSAL_MEMORY_S = 600.0
 _MAX_REVERSALS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PodState:
     """Frozen: a decision returns the next one. `*_at` and `*_until` are the pod's clock."""
 
     instance: str = ""
@@ -29,7 +29,7 @@ class Memory:
     policy: Policy | None = None
     was_valid: bool = False
     demand: Demand = ASSUMED
-    proposals: tuple[Caps, ...] = ()
+    proposals: tuple[Limits, ...] = ()
     changed_at: float = 0.0
     was_raised: bool = False
     """The last change raised a cap."""
@@ -54,7 +54,7 @@ class Memory:
     phase: Phase = "ColdStart"
     has_started: bool = False
     """What is remembered has been sent to this engine."""
-    started: Remembered | None = None
+    started: WarmStartEntry | None = None
     """The remembered limits that it began with, until they are proven, missed or left."""
     last_change: Change | None = None
     drift: Drift = STEADY
@@ -69,6 +69,6 @@ class Memory:
         return self.unattainable == "TPOTFloor"
 
     def is_swinging(self, now: float) -> bool:
-        """Caps went back and forth too often."""
+        """Limits went back and forth too often."""
         recent = [at for at in self.reversals if now - at < _REVERSAL_MEMORY_S]
         return len(recent) > _MAX_REVERSALS

@@ -1,16 +1,16 @@
-"""View: all that one decision looks at, gathered once."""
+"""PodView: all that one decision looks at, gathered once."""
 
 from dataclasses import dataclass, replace
 
 from msgspec import UNSET
 
-from paceline_tuner.capacity import Room
+from paceline_tuner.capacity import CapacityModel
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.lanes import judged
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.measure import Counts, is_breach, observe, pace, quick_step_ms
 from paceline_tuner.model import Observed, Range, TuningSpec
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.target import StepTarget, step_target
 from paceline_tuner.telemetry import LimitsAnswer
 from paceline_tuner.window import REACT_S, Evidence
@@ -21,15 +21,15 @@ _MIN_FIT_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PodView:
     """One pod, now."""
 
     spec: TuningSpec
     evidence: Evidence
-    memory: Memory
-    room: Room
+    memory: PodState
+    room: CapacityModel
     target: StepTarget
-    current: Caps
+    current: Limits
     observed: Observed
     counts: Counts
     recent: Counts
@@ -66,7 +66,7 @@ class View:
         budget = max(budget, batch + self.room.min_prefill)
         return batch, max(_within(budget, spec.token_budget, capacity.max_token_budget), batch)
 
-    def within(self, caps: Caps) -> Caps:
+    def within(self, caps: Limits) -> Limits:
         """The same caps, where the pod and the user allow them; a pod may hold others."""
         capacity, spec = self.evidence.limits.capacity, self.spec
         return replace(
@@ -76,12 +76,12 @@ class View:
         )
 
 
-def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
+def look(spec: TuningSpec, evidence: Evidence, memory: PodState) -> PodView:
     """Gather."""
     target, room = _aim(spec, evidence, memory)
     own = judged(spec, evidence)
     observed, counts = observe(spec.sla, own)
-    return View(
+    return PodView(
         spec=spec,
         evidence=evidence,
         memory=memory,
@@ -95,13 +95,15 @@ def look(spec: TuningSpec, evidence: Evidence, memory: Memory) -> View:
     )
 
 
-def look_again(view: View, memory: Memory) -> View:
+def look_again(view: PodView, memory: PodState) -> PodView:
     """Aim by another trim; what was measured stays."""
     target, room = _aim(view.spec, view.evidence, memory)
     return replace(view, memory=memory, target=target, room=room)
 
 
-def _aim(spec: TuningSpec, evidence: Evidence, memory: Memory) -> tuple[StepTarget, Room]:
+def _aim(
+    spec: TuningSpec, evidence: Evidence, memory: PodState
+) -> tuple[StepTarget, CapacityModel]:
     limits, forecast = evidence.limits, Forecast(evidence.model)
     # What a step was measured to take, a floor cannot be above, whatever the model claims.
     floor_ms = min(
@@ -116,7 +118,7 @@ def _aim(spec: TuningSpec, evidence: Evidence, memory: Memory) -> tuple[StepTarg
         gives_up=memory.believes_floor,
         has_slack=limits.requested.pace_tpot_ms is not UNSET,
     )
-    room = Room(
+    room = CapacityModel(
         forecast,
         memory.demand,
         limits.capacity,
@@ -127,9 +129,9 @@ def _aim(spec: TuningSpec, evidence: Evidence, memory: Memory) -> tuple[StepTarg
     return target, room
 
 
-def current_caps(limits: LimitsAnswer) -> Caps:
+def current_caps(limits: LimitsAnswer) -> Limits:
     """A lost lease holds the certified limits; else what was asked for, which a drain reaches."""
-    return Caps.of(limits.effective if limits.lease_lost else limits.requested)
+    return Limits.of(limits.effective if limits.lease_lost else limits.requested)
 
 
 def _within(value: int, bounds: Range, capacity: int) -> int:

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.model import Change
 from paceline_tuner.outcome import Pending, Prediction
-from paceline_tuner.pod_state import Memory
-from paceline_tuner.pod_view import View
+from paceline_tuner.pod_state import PodState
+from paceline_tuner.pod_view import PodView
 
 
-def predict(view: View, chosen: Caps, capacity_rps: float | None) -> Prediction:
+def predict(view: PodView, chosen: Limits, capacity_rps: float | None) -> Prediction:
     """Ask the model; without one that is trusted nothing is predicted."""
     if not view.is_trusted:
         return Prediction(capacity_rps=capacity_rps)
@@ -25,7 +25,9 @@ def predict(view: View, chosen: Caps, capacity_rps: float | None) -> Prediction:
     )
 
 
-def expect(view: View, memory: Memory, change: Change, chosen: Caps, said: Prediction) -> Memory:
+def expect(
+    view: PodView, memory: PodState, change: Change, chosen: Limits, said: Prediction
+) -> PodState:
     """Remember what was predicted of a change; what trial and error changes is not predicted."""
     evidence = view.evidence
     pending = Pending(

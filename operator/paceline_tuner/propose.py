@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from paceline_tuner.capacity import Room
-from paceline_tuner.limits import Caps
-from paceline_tuner.pod_view import View
+from paceline_tuner.capacity import CapacityModel
+from paceline_tuner.limits import Limits
+from paceline_tuner.pod_view import PodView
 
 _TILE = 16
 _FENCE = 1.25  # times what a step may take: beyond the pacer's reach, within a stall's
@@ -18,15 +18,15 @@ _AIMD_SETTLE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Caps, and the constraint that decided them."""
+    """Limits, and the constraint that decided them."""
 
-    caps: Caps
+    caps: Limits
     binding: str
     batch_bound: str
     """What bounds the batch size alone: `SLA`, `KV`, `Capacity`."""
 
 
-def propose(view: View) -> Proposal:
+def propose(view: PodView) -> Proposal:
     """Choose by mode and by what is known."""
     if view.spec.mode == "Fixed":
         return _fixed(view)
@@ -35,7 +35,7 @@ def propose(view: View) -> Proposal:
         return _by_model(view)
     # A floor that a moment's noise made must not cut the batch to one.
     if view.is_learning or is_new_floor:
-        caps = Caps(
+        caps = Limits(
             view.current.batch_size,
             view.current.token_budget,
             view.target.ms,
@@ -45,7 +45,7 @@ def propose(view: View) -> Proposal:
     return _by_trial(view)
 
 
-def _by_model(view: View) -> Proposal:
+def _by_model(view: PodView) -> Proposal:
     """The largest safe batch, and the most tokens that any paced step can use."""
     capacity, bounds = view.evidence.limits.capacity, view.spec
     top = min(bounds.batch_size.max or capacity.max_batch_size, capacity.max_batch_size)
@@ -56,11 +56,11 @@ def _by_model(view: View) -> Proposal:
     budget = most if most < _TILE else most // _TILE * _TILE
     binding = view.target.binding if bound == "SLA" else bound
     return _bounded(
-        view, Caps(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
+        view, Limits(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
     )
 
 
-def _fence(view: View) -> Room:
+def _fence(view: PodView) -> CapacityModel:
     """The room of a step that is a quarter too long: none that the pacer allows comes near it.
 
     A budget as tight as the pacer would follow every waver of q_r and of the level.
@@ -71,7 +71,7 @@ def _fence(view: View) -> Room:
     return replace(room, longest_ms=None if longest_ms is None else _FENCE * longest_ms * q_r)
 
 
-def _by_trial(view: View) -> Proposal:
+def _by_trial(view: PodView) -> Proposal:
     """Down by a step on a breach, up by a small one after a clean spell with a queue."""
     current, evidence = view.current, view.evidence
     batch, budget = current.batch_size, current.token_budget
@@ -81,14 +81,14 @@ def _by_trial(view: View) -> Proposal:
         budget = max(int(budget * _AIMD_BUDGET), batch + 2 * view.room.min_prefill)
     elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
         batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)
-    caps = Caps(batch, budget, view.target.ms, view.target.pace_tpot_ms)
+    caps = Limits(batch, budget, view.target.ms, view.target.pace_tpot_ms)
     return _bounded(view, caps, view.target.binding, "Capacity")
 
 
-def _fixed(view: View) -> Proposal:
+def _fixed(view: PodView) -> Proposal:
     """The declared initial values; where none is declared, what holds."""
     spec, current = view.spec, view.current
-    caps = Caps(
+    caps = Limits(
         spec.batch_size.initial or current.batch_size,
         spec.token_budget.initial or current.token_budget,
         None,
@@ -96,7 +96,7 @@ def _fixed(view: View) -> Proposal:
     return _bounded(view, caps, "Bounds", "Capacity")
 
 
-def _bounded(view: View, caps: Caps, binding: str, batch_bound: str) -> Proposal:
+def _bounded(view: PodView, caps: Limits, binding: str, batch_bound: str) -> Proposal:
     batch, budget = view.bounded(caps.batch_size, caps.token_budget)
     if batch != caps.batch_size:
         binding = "Bounds"

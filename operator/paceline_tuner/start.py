@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.model import Change
-from paceline_tuner.pod_view import View
+from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import Proposal
 from paceline_tuner.warm_start import Recalled
-from paceline_tuner.warm_start_entry import Remembered
+from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _SHARE = 0.9  # of limits that were found elsewhere, until this pod's own model speaks
 _UNFITTED = frozenset({"prior", "profile", "seed"})
@@ -21,8 +21,8 @@ BINDING = "Remembered"
 class Start:
     """What is sent to the pod, and in whose place."""
 
-    coefficients: Remembered
-    limits: Remembered | None
+    coefficients: WarmStartEntry
+    limits: WarmStartEntry | None
     proposal: Proposal | None
     """The caps that follow from `limits`."""
 
@@ -39,7 +39,7 @@ class Start:
         )
 
 
-def begin(view: View, recalled: Recalled | None) -> Start | None:
+def begin(view: PodView, recalled: Recalled | None) -> Start | None:
     """Begin with what is remembered, once for each engine; None where there is nothing to do."""
     spec, evidence = view.spec, view.evidence
     is_ours = spec.mode == "Auto" and not spec.paused and not evidence.limits.lease_lost
@@ -55,7 +55,7 @@ def begin(view: View, recalled: Recalled | None) -> Start | None:
     return Start(recalled.coefficients, limits, proposal)
 
 
-def failed(view: View, change: Change | None) -> Remembered | None:
+def failed(view: PodView, change: Change | None) -> WarmStartEntry | None:
     """The remembered limits that hold until now, if they miss their pace or are cut at once."""
     is_missed = view.is_missing_pace and not view.is_draining
     is_cut = change is not None and (
@@ -66,12 +66,12 @@ def failed(view: View, change: Change | None) -> Remembered | None:
     return view.memory.started if (is_missed or is_cut) and not is_slow_hardware else None
 
 
-def _proposal(view: View, limits: Remembered) -> Proposal:
+def _proposal(view: PodView, limits: WarmStartEntry) -> Proposal:
     batch, budget = view.bounded(
         math.ceil(limits.batch_size * _SHARE), math.ceil(limits.token_budget * _SHARE)
     )
     # What was learned there of this pace's tail counts here; a target of none stays none.
     targets = [ms for ms in (view.target.ms, limits.step_target_ms) if ms is not None]
     target_ms = min(targets) if view.target.ms is not None else None
-    caps = Caps(batch, budget, target_ms, view.target.pace_tpot_ms)
+    caps = Limits(batch, budget, target_ms, view.target.pace_tpot_ms)
     return Proposal(caps, BINDING, "Capacity")

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from paceline_tuner.pod_state import Memory
-from paceline_tuner.pod_view import View
+from paceline_tuner.pod_state import PodState
+from paceline_tuner.pod_view import PodView
 
 _BACKOFF_S = 30.0
 _TRIM_STEP = 0.06
@@ -13,7 +13,7 @@ _TRIM_SPACING_S = 10.0
 _TRIM_RECOVERY_S = 60.0
 
 
-def trim(view: View) -> Memory:
+def trim(view: PodView) -> PodState:
     """Feedback: a breach that the model does not explain takes a little off the step target."""
     memory, now = view.memory, view.evidence.now
     since = now - max(memory.trimmed_at, memory.changed_at)
@@ -31,7 +31,7 @@ def trim(view: View) -> Memory:
     return memory
 
 
-def _is_in_force(view: View) -> bool:
+def _is_in_force(view: PodView) -> bool:
     current, target = view.current, view.target
     pairs = (
         (current.step_target_ms, target.ms),

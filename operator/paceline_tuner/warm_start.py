@@ -1,9 +1,9 @@
-"""Book: all that is remembered, bounded in number and age. Frozen: a change is a new book."""
+"""WarmStart: all that is remembered, bounded in number and age. Frozen: a change is a new book."""
 
 from dataclasses import dataclass, replace
 
 from paceline_tuner.model import SLA
-from paceline_tuner.warm_start_entry import Key, Remembered, is_as_strict
+from paceline_tuner.warm_start_entry import Key, WarmStartEntry, is_as_strict
 
 MAX_ENTRIES = 64
 KEPT_S = 30 * 86_400.0
@@ -17,26 +17,26 @@ _FUTURE_S = 3600.0  # by which clocks may disagree
 class Recalled:
     """What a new pod starts from."""
 
-    coefficients: Remembered
+    coefficients: WarmStartEntry
     """The step model does not depend on what is promised."""
-    limits: Remembered | None
+    limits: WarmStartEntry | None
     """Limits that kept an SLA at least as strict as the declared one; None where none did."""
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class WarmStart:
     """At most one entry per key and SLA, newest last."""
 
-    entries: tuple[Remembered, ...] = ()
+    entries: tuple[WarmStartEntry, ...] = ()
 
-    def add(self, entry: Remembered) -> "Book":
+    def add(self, entry: WarmStartEntry) -> "WarmStart":
         """Take in an entry if it is news; else the same book."""
         old = self._find(entry.key, entry.sla)
         if old is not None and not entry.replaces(old):
             return self
         return self._with(entry, entry.at)
 
-    def avoid(self, entry: Remembered, now: float) -> "Book":
+    def avoid(self, entry: WarmStartEntry, now: float) -> "WarmStart":
         """Remember that a pod which started from these limits missed its SLA."""
         held = self._find(entry.key, entry.sla)
         if held is None or not held.is_no_smaller(entry):
@@ -54,7 +54,7 @@ class Book:
         largest = max(usable, key=lambda e: (e.batch_size, e.token_budget), default=None)
         return Recalled(found[-1], same or largest)
 
-    def merged(self, other: "Book", now: float) -> "Book":
+    def merged(self, other: "WarmStart", now: float) -> "WarmStart":
         """Both books: under one key and SLA the newer entry, with the warnings of either."""
         book = self
         for theirs in other.entries:
@@ -71,14 +71,14 @@ class Book:
                 book = book._with(newer, now)
         return book
 
-    def _find(self, key: Key, sla: SLA) -> Remembered | None:
+    def _find(self, key: Key, sla: SLA) -> WarmStartEntry | None:
         return next((e for e in self.entries if e.key == key and e.sla == sla), None)
 
-    def _with(self, entry: Remembered, now: float) -> "Book":
+    def _with(self, entry: WarmStartEntry, now: float) -> "WarmStart":
         others = [
             e
             for e in self.entries
             if (e.key, e.sla) != (entry.key, entry.sla) and now - e.at < KEPT_S
         ]
         kept = sorted([*others, entry], key=lambda e: e.at)
-        return Book(tuple(kept[-MAX_ENTRIES:]))
+        return WarmStart(tuple(kept[-MAX_ENTRIES:]))

@@ -1,4 +1,4 @@
-"""Remembered: what one pod was found to be good for, so that the next need not find out."""
+"""WarmStartEntry: what one pod was found to be good for, so that the next need not find out."""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class WarmStartEntry:
     """The step model and the limits that kept one SLA under one key. Times are Unix seconds."""
 
     key: Key
@@ -98,7 +98,7 @@ class Remembered:
             valid=True,
         )
 
-    def is_like(self, other: "Remembered") -> bool:
+    def is_like(self, other: "WarmStartEntry") -> bool:
         """Say the same of the same engine, as far as a new pod would notice."""
         mine, others = (
             (one.batch_size, one.token_budget, one.step_target_ms or 0.0) for one in (self, other)
@@ -122,7 +122,7 @@ class Remembered:
             for tokens, context, attention in _USUAL_STEPS
         )
 
-    def replaces(self, old: "Remembered") -> bool:
+    def replaces(self, old: "WarmStartEntry") -> bool:
         """Whether this is news; what is no news is not written again."""
         age_s = self.at - old.at
         if self.at < old.avoid_until and not self.is_certified and self.is_no_smaller(old):
@@ -132,7 +132,7 @@ class Remembered:
         is_proof = self.is_certified and (not old.is_certified or old.avoid_until > self.at)
         return is_proof or age_s >= _REFRESH_S or not self.is_like(old)
 
-    def is_no_smaller(self, other: "Remembered") -> bool:
+    def is_no_smaller(self, other: "WarmStartEntry") -> bool:
         """The limits, taken alone, are about those of the other or above them."""
         least_batch, least_budget = other.batch_size * (1 - _SAME), other.token_budget * (1 - _SAME)
         return self.batch_size >= least_batch and self.token_budget >= least_budget

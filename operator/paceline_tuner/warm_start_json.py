@@ -2,15 +2,15 @@
 
     {"version": 1, "entries": [{"key": {...}, "sla": {...}, "theta": [...], ...}, ...]}
 
-Fields are those of `Remembered`, names as there.
+Fields are those of `WarmStartEntry`, names as there.
 """
 
 from dataclasses import replace
 
 import msgspec
 
-from paceline_tuner.warm_start import MAX_ENTRIES, Book
-from paceline_tuner.warm_start_entry import Remembered
+from paceline_tuner.warm_start import MAX_ENTRIES, WarmStart
+from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _VERSION = 1
 _MAX_BYTES = 512 * 1024  # half of what a ConfigMap holds
@@ -23,7 +23,7 @@ class _Document(msgspec.Struct):
     entries: list[msgspec.Raw]
 
 
-def encode(book: Book) -> str:
+def encode(book: WarmStart) -> str:
     """Write the book; where it would be too long, without its oldest entries."""
     parts: list[bytes] = []
     size = 0
@@ -37,18 +37,18 @@ def encode(book: Book) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def decode(text: str) -> tuple[Book, list[str]]:
+def decode(text: str) -> tuple[WarmStart, list[str]]:
     """Read the book, and say of each entry that had to be left out what is wrong with it."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return Book(), [f"not a memory: {error}"]
+        return WarmStart(), [f"not a memory: {error}"]
     if document.version != _VERSION:
-        return Book(), [f"version {document.version}, wanted {_VERSION}"]
+        return WarmStart(), [f"version {document.version}, wanted {_VERSION}"]
     problems, entries = [], []
     for number, raw in enumerate(document.entries):
         try:
-            entry = msgspec.json.decode(raw, type=Remembered)
+            entry = msgspec.json.decode(raw, type=WarmStartEntry)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             problems.append(f"entry {number}: {str(error)[:_SHOWN_CHARACTERS]}")
             continue
@@ -59,9 +59,9 @@ def decode(text: str) -> tuple[Book, list[str]]:
     # Two entries under one key and SLA may come of a person's edit: the newer stays.
     newest = {(entry.key, entry.sla): entry for entry in sorted(entries, key=lambda e: e.at)}
     kept = sorted(newest.values(), key=lambda e: e.at)
-    return Book(tuple(kept[-MAX_ENTRIES:])), problems
+    return WarmStart(tuple(kept[-MAX_ENTRIES:])), problems
 
 
-def _short(entry: Remembered) -> Remembered:
+def _short(entry: WarmStartEntry) -> WarmStartEntry:
     """Corrections hold two digits of truth; their number is what makes an entry long."""
     return replace(entry, correction=tuple(round(factor, _DIGITS) for factor in entry.correction))

@@ -1,9 +1,9 @@
 """Lesson: what a decision teaches for pods to come. Of most decisions, nothing."""
 
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.model import TuningSpec
-from paceline_tuner.warm_start_entry import Key, Remembered
+from paceline_tuner.warm_start_entry import Key, WarmStartEntry
 from paceline_tuner.window import Evidence
 
 _SETTLED = (0.85, 1.2)
@@ -12,7 +12,7 @@ _SETTLED = (0.85, 1.2)
 
 def to_remember(
     spec: TuningSpec, evidence: Evidence, decision: Decision, now: float
-) -> Remembered | None:
+) -> WarmStartEntry | None:
     """Take what is worth remembering: limits of our own that hold the SLA, under a trusted model.
 
     `now` is Unix seconds.
@@ -32,8 +32,8 @@ def to_remember(
         or not _SETTLED[0] <= decision.memory.slowdown.ratio <= _SETTLED[1]
     ):
         return None
-    caps = Caps.of(limits.requested)
-    found = Remembered(
+    caps = Limits.of(limits.requested)
+    found = WarmStartEntry(
         key=key,
         sla=spec.sla,
         theta=model.theta,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from paceline_tuner.decision import Decision
 from paceline_tuner.model import TuningSpec
-from paceline_tuner.warm_start import Book, Recalled
+from paceline_tuner.warm_start import Recalled, WarmStart
 from paceline_tuner.warm_start_entry import Key
 from paceline_tuner.warm_start_lesson import to_remember
 from paceline_tuner.window import Evidence
@@ -23,14 +23,14 @@ class StoreError(Exception):
     """What is remembered could not be read or written now."""
 
 
-class MemoryStore(Protocol):
+class WarmStartStore(Protocol):
     """Where the memory outlives its process."""
 
-    async def load(self) -> Book:
+    async def load(self) -> WarmStart:
         """Read it; empty where there is none. Raises StoreError."""
         ...
 
-    async def save(self, book: Book) -> None:
+    async def save(self, book: WarmStart) -> None:
         """Write it whole. Raises StoreError."""
         ...
 
@@ -38,14 +38,14 @@ class MemoryStore(Protocol):
 class Recollection:
     """One book for all services. Without a store it stays empty and is never written."""
 
-    def __init__(self, store: MemoryStore | None, clock: Callable[[], float]) -> None:
+    def __init__(self, store: WarmStartStore | None, clock: Callable[[], float]) -> None:
         """Keep the book in `store`; `clock` gives Unix seconds."""
-        self.book = Book()
+        self.book = WarmStart()
         self._store = store
         self._clock = clock
         self._is_open = False
         self._tried_at = -math.inf
-        self._saved: Book | None = None
+        self._saved: WarmStart | None = None
         self._saved_at = -math.inf
         self._one_at_a_time = asyncio.Lock()
 

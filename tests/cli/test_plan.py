@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from paceline_cli.__main__ import main
 from paceline_cli.plan.gguf_header import GgufError, read_header
 from paceline_tuner.model import SLA
-from paceline_tuner.warm_start import Book
-from paceline_tuner.warm_start_entry import Key, Remembered
+from paceline_tuner.warm_start import WarmStart
+from paceline_tuner.warm_start_entry import Key, WarmStartEntry
 from paceline_tuner.warm_start_json import encode
 
 SIZE = ("--params", "8B", "--kv-bytes", "131072")
@@ -299,8 +299,8 @@ def a_memory(
 ) -> Path:
     key = Key("name", "abc", 16 * 10**9, "bfloat16", "1", device, features)
     theta = (8.0, 0.01, 0.02, 0.06, 0.0)
-    entry = Remembered(key, SLA(), theta, 256, (), 64, 512, None, at=1.0)
-    data = {"kind": "ConfigMap", "data": {"memory.json": encode(Book((entry,)))}}
+    entry = WarmStartEntry(key, SLA(), theta, 256, (), 64, 512, None, at=1.0)
+    data = {"kind": "ConfigMap", "data": {"memory.json": encode(WarmStart((entry,)))}}
     path.write_text(json.dumps(data))
     return path
 

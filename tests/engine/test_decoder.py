@@ -15,7 +15,7 @@ from paceline_engine.attention.native_attention import NativeAttention
 from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.attention.prefill.sdpa import SdpaPrefill
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.kv_cache.tensors import allocate
 from paceline_engine.loading.weights import build_decoder
@@ -25,7 +25,7 @@ from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.ops import CpuOps, KernelOps
 from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
 from paceline_kernels.cpu import LANES, NativeOps, native_ops
@@ -123,7 +123,7 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
         decoder,
         attention,
         Sampler((), b"salt"),
-        RowBook(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size, salt=None),
+        InputBatch(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size, salt=None),
         DeviceTables(NUM_ROWS, num_columns, BLOCK_SIZE, 64, CPU)
         if "kernels" in back_end
         else HostTables(NUM_ROWS, num_columns, BLOCK_SIZE),
@@ -135,7 +135,7 @@ def _request(name: str, token_ids: list[int], row: int, block_ids: list[int]) ->
     return Request(name, token_ids, len(token_ids), sampling, row=row, block_ids=block_ids)
 
 
-def _logits(runner: ModelRunner, slices: Sequence[Slice]) -> torch.Tensor:
+def _logits(runner: ModelRunner, slices: Sequence[ScheduledChunk]) -> torch.Tensor:
     batch = Batch(tuple(slices), sum(piece.is_decode for piece in slices))
     return runner.logits(batch)
 
@@ -163,18 +163,18 @@ def test_logits_equal_those_of_transformers(tmp_path: Path, name: str, back_end:
     decode, short, fresh, cut = requests
 
     before = [
-        Slice(decode, 0, 13, samples=False, is_decode=False),
-        Slice(short, 0, 2, samples=False, is_decode=False),
-        Slice(cut, 0, 10, samples=False, is_decode=False),
+        ScheduledChunk(decode, 0, 13, samples=False, is_decode=False),
+        ScheduledChunk(short, 0, 2, samples=False, is_decode=False),
+        ScheduledChunk(cut, 0, 10, samples=False, is_decode=False),
     ]
     assert _logits(runner, before).shape == (0, 300)
     ours = _logits(
         runner,
         [
-            Slice(decode, 13, 1, samples=True, is_decode=True),
-            Slice(short, 2, 1, samples=True, is_decode=True),
-            Slice(fresh, 0, 9, samples=True, is_decode=False),
-            Slice(cut, 10, 13, samples=True, is_decode=False),
+            ScheduledChunk(decode, 13, 1, samples=True, is_decode=True),
+            ScheduledChunk(short, 2, 1, samples=True, is_decode=True),
+            ScheduledChunk(fresh, 0, 9, samples=True, is_decode=False),
+            ScheduledChunk(cut, 10, 13, samples=True, is_decode=False),
         ],
     )
 

@@ -131,7 +131,7 @@ def test_a_request_that_breaks_a_step_fails_alone() -> None:
     submits = [a_submit(id, [number, 1, 2]) for number, id in enumerate(("good", "bad", "too"))]
 
     def break_bad(batch: Batch) -> None:
-        if any(piece.request.id == "bad" and piece.is_decode for piece in batch.slices):
+        if any(piece.request.id == "bad" and piece.is_decode for piece in batch.chunks):
             raise RequestError("bad", "not a number")
 
     under_test.runner.before_run = break_bad

@@ -10,13 +10,13 @@ from tokenizers import Tokenizer
 from paceline_engine.attention.cpu_attention import CpuAttention
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.native_attention import NativeAttention
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.engine.engine import Engine
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.cpu_tables import HostTables
-from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import KvCacheDtype, Settings
 from paceline_testing.clock import ManualClock
@@ -46,9 +46,11 @@ def _logits(loaded: LoadedModel, token_ids: list[int]) -> torch.Tensor:
     sampling = Sampling(max_tokens=1, temperature=0.0)
     request = Request("r", token_ids, len(token_ids), sampling, row=0, block_ids=blocks)
     last = len(token_ids) - 1
-    prompt = Batch((Slice(request, 0, last, samples=False, is_decode=False),), num_decodes=0)
+    prompt = Batch(
+        (ScheduledChunk(request, 0, last, samples=False, is_decode=False),), num_decodes=0
+    )
     loaded.runner.logits(prompt)
-    decode = Batch((Slice(request, last, 1, samples=True, is_decode=True),), num_decodes=1)
+    decode = Batch((ScheduledChunk(request, last, 1, samples=True, is_decode=True),), num_decodes=1)
     return loaded.runner.logits(decode)
 
 
@@ -121,7 +123,7 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
     ):
         for tensor in kv.all:
             tensor.zero_()
-        book = RowBook(1, 8, 16, config.vocab_size, salt=None)
+        book = InputBatch(1, 8, 16, config.vocab_size, salt=None)
         runner = ModelRunner(decoder, attention, sampler, book, HostTables(1, 8, 16))
 
         seen = _logits(

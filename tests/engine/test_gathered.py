@@ -20,7 +20,7 @@ class Steps:
         under_test.runner.before_run = self.note
 
     def note(self, batch: Batch) -> None:
-        self.real.append({p.request.id: p.count for p in batch.slices if not p.is_padding})
+        self.real.append({p.request.id: p.count for p in batch.chunks if not p.is_padding})
         self.padding.append(batch.num_padding)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.runner.graph_use import GraphUse, why_eager
 from paceline_wire import Sampling, WhyEager
@@ -13,11 +13,11 @@ def a_request(*, adapter_slot: int | None = None) -> Request:
     return Request("r", [1, 2, 3], 3, sampling, row=0, adapter_slot=adapter_slot)
 
 
-PLAIN = Slice(a_request(), 2, 1, samples=True, is_decode=True)
-PROMPT = Slice(a_request(), 0, 3, samples=True, is_decode=False)
-DRAFTED = Slice(a_request(), 2, 3, samples=True, is_decode=True, draft=(7, 8))
-ADAPTED = Slice(a_request(adapter_slot=0), 2, 1, samples=True, is_decode=True)
-PADDING = Slice(a_request(), 2, 1, samples=False, is_decode=True, is_padding=True)
+PLAIN = ScheduledChunk(a_request(), 2, 1, samples=True, is_decode=True)
+PROMPT = ScheduledChunk(a_request(), 0, 3, samples=True, is_decode=False)
+DRAFTED = ScheduledChunk(a_request(), 2, 3, samples=True, is_decode=True, draft=(7, 8))
+ADAPTED = ScheduledChunk(a_request(adapter_slot=0), 2, 1, samples=True, is_decode=True)
+PADDING = ScheduledChunk(a_request(), 2, 1, samples=False, is_decode=True, is_padding=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.attention.kernel_attention import KernelAttention
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.core.request import Request
 from paceline_engine.engine.engine import Engine
@@ -288,7 +288,8 @@ def test_guesses_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: M
             for number, prompt in enumerate(prompts)
         ]
         prefills = [
-            Slice(one, 0, len(one.token_ids), samples=True, is_decode=False) for one in requests
+            ScheduledChunk(one, 0, len(one.token_ids), samples=True, is_decode=False)
+            for one in requests
         ]
         first = runner.run(Batch(tuple(prefills), num_decodes=0))
         for request, token in zip(requests, first, strict=True):
@@ -298,8 +299,8 @@ def test_guesses_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: M
         guesses = (7, 9, 11)
         batch = Batch(
             (
-                Slice(plain, 2, 1, samples=True, is_decode=True),
-                Slice(drafted, 4, 4, samples=True, is_decode=True, draft=guesses),
+                ScheduledChunk(plain, 2, 1, samples=True, is_decode=True),
+                ScheduledChunk(drafted, 4, 4, samples=True, is_decode=True, draft=guesses),
             ),
             num_decodes=1,
             num_drafted=1,
@@ -404,11 +405,11 @@ def test_a_tape_tells_of_a_wait() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_cuda_records_and_replays() -> None:
     """Two recordings in one pool, on tensors that were filled after."""
-    from paceline_engine.runner.graph_capture import CudaRecorder  # noqa: PLC0415 - of a GPU alone
+    from paceline_engine.runner.graph_capture import CudaGraphCapture  # noqa: PLC0415 - of a GPU alone
 
     device = torch.device("cuda")
     given, result = (torch.zeros(4, device=device) for _ in range(2))
-    recorder = CudaRecorder(device)
+    recorder = CudaGraphCapture(device)
     replays = [
         recorder.record(lambda size=size: result[:size].copy_(given[:size] * 2 + 1))  # type: ignore[misc,arg-type]
         for size in (4, 2)

@@ -56,7 +56,7 @@ def test_no_row_is_computed_that_nobody_wants() -> None:
     )
     under_test.run_to_end()
 
-    sampled = sum(piece.samples for batch in batches for piece in batch.slices)
+    sampled = sum(piece.samples for batch in batches for piece in batch.chunks)
     assert sampled == 1 + 6 + 8
     assert under_test.engine.totals.output_tokens == 1 + 6 + 8
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline_engine.attention.kernel_attention import KernelAttention
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.engine.engine import Engine
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.runner.cuda_graphs import Recorder
+from paceline_engine.runner.cuda_graphs import GraphCapture
 from paceline_engine.runner.launcher import ModelLauncher
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.runner.piecewise_graphs import RecordedPieces
+from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
 from paceline_engine.settings import Quantization
 from paceline_testing.again import Again
 from paceline_testing.clock import ManualClock
@@ -272,7 +272,7 @@ def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
 def test_steps_with_adapters_are_computed_op_by_op(folder: Path) -> None:
     """Which adapter a token uses is chosen by the host; what was recorded chose none."""
     runner, step = quickly_in_pieces(folder), a_step(3)
-    step.slices[1].request.adapter_slot = 0
+    step.chunks[1].request.adapter_slot = 0
 
     runner.run(step)
 
@@ -295,7 +295,7 @@ class Computed:
 
 @torch.inference_mode()
 def computed(
-    runner: ModelRunner, batch: Batch, pieces: RecordedPieces | None, *, every_state: bool = True
+    runner: ModelRunner, batch: Batch, pieces: PiecewiseGraphs | None, *, every_state: bool = True
 ) -> Computed:
     """Run a step's layers, over an empty cache."""
     cache = kernels_of(runner).kv.all
@@ -311,10 +311,12 @@ def kernels_of(runner: ModelRunner) -> KernelAttention:
     return runner._attention
 
 
-def recorded(runner: ModelRunner, *sizes: int, recorder: Recorder | None = None) -> RecordedPieces:
+def recorded(
+    runner: ModelRunner, *sizes: int, recorder: GraphCapture | None = None
+) -> PiecewiseGraphs:
     """Pieces of a runner that records nothing else."""
     recorder = recorder or TapeRecorder()
-    pieces = RecordedPieces(sizes, runner._decoder, kernels_of(runner), recorder)
+    pieces = PiecewiseGraphs(sizes, runner._decoder, kernels_of(runner), recorder)
     pieces.record(lambda _fraction: None)
     return pieces
 
@@ -329,9 +331,11 @@ def a_step(num_prompt: int) -> Batch:
 
     return Batch(
         (
-            Slice(request(0, 9), 8, 1, samples=True, is_decode=True),
-            Slice(request(1, 4 + num_prompt), 4, num_prompt, samples=False, is_decode=False),
-            Slice(request(2, 2), 0, 2, samples=True, is_decode=False),
+            ScheduledChunk(request(0, 9), 8, 1, samples=True, is_decode=True),
+            ScheduledChunk(
+                request(1, 4 + num_prompt), 4, num_prompt, samples=False, is_decode=False
+            ),
+            ScheduledChunk(request(2, 2), 0, 2, samples=True, is_decode=False),
         ),
         num_decodes=1,
     )
@@ -378,12 +382,12 @@ def test_a_replay_reads_this_steps_tokens(eager: ModelRunner) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_cuda_replays_pieces_of_every_size(tmp_path: Path) -> None:
     """States, keys and values as op by op: recorded in one pool, replayed in any order."""
-    from paceline_engine.runner.graph_capture import CudaRecorder  # noqa: PLC0415 - of a GPU alone
+    from paceline_engine.runner.graph_capture import CudaGraphCapture  # noqa: PLC0415 - of a GPU alone
 
     device = torch.device("cuda")
     make_tiny_model(tmp_path, "qwen3", head_dim=32)
     runner = kernel_runner(tmp_path, CAPACITY, graphs=False, device=device)
-    pieces = recorded(runner, 8, 16, 32, recorder=CudaRecorder(device))
+    pieces = recorded(runner, 8, 16, 32, recorder=CudaGraphCapture(device))
     for num_prompt in (9, 25, 3, 13):
         step = a_step(num_prompt)
         wanted = computed(runner, step, None)

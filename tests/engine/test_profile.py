@@ -61,11 +61,11 @@ class InFlight:
 
     def tokens(self) -> list[Next]:
         self.clock.now = max(self.clock.now, self.ends_at)
-        return [0] * len(self.batch.slices)
+        return [0] * len(self.batch.chunks)
 
 
 def _context(batch: Batch) -> int:
-    return sum(piece.start + 1 for piece in batch.slices[: batch.num_decodes])
+    return sum(piece.start + 1 for piece in batch.chunks[: batch.num_decodes])
 
 
 def a_profile(
@@ -203,11 +203,11 @@ def test_a_scratch_step_is_well_formed(point: CostPoint, block_size: int) -> Non
     """Blocks and rows of its own for each sequence, and the features that were asked for."""
     batch = scratch_batch(point, block_size)
 
-    held = [block for piece in batch.slices for block in piece.request.block_ids]
-    rows = [piece.request.row for piece in batch.slices]
+    held = [block for piece in batch.chunks for block in piece.request.block_ids]
+    rows = [piece.request.row for piece in batch.chunks]
     assert sorted(held) == list(range(point.num_blocks(block_size)))
-    assert rows == list(range(len(batch.slices)))
-    for piece in batch.slices:
+    assert rows == list(range(len(batch.chunks)))
+    for piece in batch.chunks:
         assert piece.start + piece.count == len(piece.request.token_ids)
         assert piece.start + piece.count <= len(piece.request.block_ids) * block_size
     work = work_of(batch, _context(batch))

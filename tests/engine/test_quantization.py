@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.loading import memory
@@ -188,7 +188,7 @@ def test_a_models_logits_stay_near_those_in_float32(
     request = Request(
         "r", token_ids, 30, Sampling(max_tokens=1, temperature=0.0), row=0, block_ids=[1, 2]
     )
-    batch = Batch((Slice(request, 0, 30, samples=True, is_decode=False),), num_decodes=0)
+    batch = Batch((ScheduledChunk(request, 0, 30, samples=True, is_decode=False),), num_decodes=0)
 
     exact, near = (
         _load(tmp_path, quantization).runner.logits(batch) for quantization in ("none", to)
@@ -277,7 +277,8 @@ def test_the_embedded_model_hardly_changes_its_mind(to: Quantization, bound: flo
         sampling = Sampling(max_tokens=1, temperature=0.0)
         request = Request("r", token_ids, len(token_ids), sampling, row=0, block_ids=blocks)
         batch = Batch(
-            (Slice(request, 0, len(token_ids), samples=True, is_decode=False),), num_decodes=0
+            (ScheduledChunk(request, 0, len(token_ids), samples=True, is_decode=False),),
+            num_decodes=0,
         )
         p, q = (loaded.runner.logits(batch).log_softmax(dim=-1) for loaded in (exact, near))
         divergences.append(float((p.exp() * (p - q)).sum()))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.core.sampling_tensors import row_numbers
 from paceline_engine.core.step_inputs import AT_ITS_ROW, RowWrites
 from paceline_engine.errors import RequestError
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.staging import Staging
 from paceline_kernels.input_prep import DRAW_COLUMNS
 from paceline_testing.draws import parameters_of
@@ -21,8 +21,8 @@ from paceline_wire import Sampling
 CPU = torch.device("cpu")
 
 
-def a_book(*, tokens_stay: bool = True, salt: bytes | None = None) -> RowBook:
-    return RowBook(4, 8, block_size=4, vocab_size=100, salt=salt, tokens_stay=tokens_stay)
+def a_book(*, tokens_stay: bool = True, salt: bytes | None = None) -> InputBatch:
+    return InputBatch(4, 8, block_size=4, vocab_size=100, salt=salt, tokens_stay=tokens_stay)
 
 
 GREEDY = Sampling(max_tokens=9, temperature=0.0)
@@ -38,7 +38,7 @@ def a_request(
 def prompts(*requests: Request) -> Batch:
     return Batch(
         tuple(
-            Slice(request, 0, len(request.token_ids), samples=True, is_decode=False)
+            ScheduledChunk(request, 0, len(request.token_ids), samples=True, is_decode=False)
             for request in requests
         ),
         num_decodes=0,
@@ -46,7 +46,9 @@ def prompts(*requests: Request) -> Batch:
 
 
 def decodes(*starts: tuple[Request, int]) -> Batch:
-    slices = tuple(Slice(one, start, 1, samples=True, is_decode=True) for one, start in starts)
+    slices = tuple(
+        ScheduledChunk(one, start, 1, samples=True, is_decode=True) for one, start in starts
+    )
     return Batch(slices, num_decodes=len(slices))
 
 
@@ -115,7 +117,7 @@ def test_a_row_that_changes_hands_forgets_its_token() -> None:
     book, before = a_book(), a_request(1, [1] * 3, [5])
     book.prepare(prompts(before))
     after = a_request(1, [2, 3, 4, 55], [6])
-    part = Slice(after, 0, 3, samples=False, is_decode=False)
+    part = ScheduledChunk(after, 0, 3, samples=False, is_decode=False)
     book.prepare(Batch((part,), num_decodes=0))
 
     assert book.prepare(decodes((after, 3))).token_ids.tolist() == [55]
@@ -155,7 +157,7 @@ def test_a_row_that_changes_hands_draws_by_its_new_owner(is_in_between: bool) ->
     after = a_request(1, [2, 3, 4], [6], DRAWN)
     batch = prompts(after)
     if is_in_between:
-        batch = Batch((*decodes((other, 2)).slices, *batch.slices), num_decodes=1)
+        batch = Batch((*decodes((other, 2)).chunks, *batch.chunks), num_decodes=1)
     inputs = book.prepare(batch)
 
     tables.lay_out(inputs)

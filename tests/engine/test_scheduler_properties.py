@@ -169,8 +169,8 @@ class EngineMachine(RuleBasedStateMachine):
         assert batch.num_tokens <= self.under_test.capacity.max_token_budget
         running = self.engine.scheduler.num_running
         assert running <= max(limits.max_batch_size, self.running_before)
-        assert [piece.is_decode for piece in batch.slices] == [True] * decodes + [False] * (
-            len(batch.slices) - decodes
+        assert [piece.is_decode for piece in batch.chunks] == [True] * decodes + [False] * (
+            len(batch.chunks) - decodes
         )
 
     @rule(arrival=arrivals)

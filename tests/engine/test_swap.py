@@ -38,7 +38,7 @@ def displace(under_test: EngineUnderTest) -> list[int]:
     under_test.submit(*people)
     prefilled: list[int] = []
     under_test.runner.before_run = lambda batch: prefilled.append(
-        sum(piece.count for piece in batch.slices[batch.num_decodes :])
+        sum(piece.count for piece in batch.chunks[batch.num_decodes :])
     )
     under_test.run_to_end()
     return prefilled

@@ -12,17 +12,17 @@ from paceline_operator.conditions.derive import judge
 from paceline_operator.conditions.judgement import Judgement
 from paceline_operator.conditions.plan import plan
 from paceline_operator.observe import Observed
-from paceline_operator.pod_view import ContainerView, Exit, PodView
+from paceline_operator.pod_status import ContainerStatus, Exit, PodStatus
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_pod, a_service
 from paceline_tuner.model import ConditionReport
 
 _HASH = template_hash(a_service().spec)
 _SERVING = a_pod(template_hash=_HASH)
-_STARTING = replace(_SERVING, is_ready=False, engine=ContainerView(is_running=True))
+_STARTING = replace(_SERVING, is_ready=False, engine=ContainerStatus(is_running=True))
 
 
-def _observed(*pods: PodView, status: dict[str, Any] | None = None, **spec: Any) -> Observed:
+def _observed(*pods: PodStatus, status: dict[str, Any] | None = None, **spec: Any) -> Observed:
     service = a_service(**spec)
     deployment = {
         "metadata": {"generation": 2},
@@ -48,13 +48,13 @@ def _said(judgement: Judgement) -> tuple[str, str]:
     return judgement.status, judgement.reason
 
 
-def _ended(exit_: Exit, *, waiting: str = "") -> PodView:
+def _ended(exit_: Exit, *, waiting: str = "") -> PodStatus:
     return replace(
-        _STARTING, engine=ContainerView(waiting_reason=waiting, last_exit=exit_, restarts=1)
+        _STARTING, engine=ContainerStatus(waiting_reason=waiting, last_exit=exit_, restarts=1)
     )
 
 
-def _left(reason: str, message: str = "because") -> PodView:
+def _left(reason: str, message: str = "because") -> PodStatus:
     words = json.dumps({"reason": reason, "message": message})
     return _ended(Exit("Error", 1, words), waiting="CrashLoopBackOff")
 
@@ -164,7 +164,7 @@ def test_a_recovered_engine_is_forgiven() -> None:
     assert _said(_judged(_observed(recovered))["ModelAvailable"]) == ("True", "Loaded")
 
 
-_PENDING = replace(_STARTING, engine=ContainerView(), sidecar=ContainerView())
+_PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus())
 
 
 @pytest.mark.parametrize(
@@ -174,15 +174,15 @@ _PENDING = replace(_STARTING, engine=ContainerView(), sidecar=ContainerView())
         (replace(_PENDING, unschedulable="1 Insufficient nvidia.com/gpu"), "InsufficientGPU"),
         (replace(_PENDING, unschedulable="1 Insufficient cpu"), "Unschedulable"),
         (
-            replace(_PENDING, sidecar=ContainerView(waiting_reason="ImagePullBackOff")),
+            replace(_PENDING, sidecar=ContainerStatus(waiting_reason="ImagePullBackOff")),
             "ImagePull",
         ),
         (
-            replace(_PENDING, engine=ContainerView(waiting_reason="ErrImageNeverPull")),
+            replace(_PENDING, engine=ContainerStatus(waiting_reason="ErrImageNeverPull")),
             "ImagePull",
         ),
         (
-            replace(_PENDING, engine=ContainerView(waiting_reason="CreateContainerConfigError")),
+            replace(_PENDING, engine=ContainerStatus(waiting_reason="CreateContainerConfigError")),
             "RolloutBlocked",
         ),
         (_ended(Exit("OOMKilled", 137, ""), waiting="CrashLoopBackOff"), "OutOfMemory"),
@@ -201,7 +201,7 @@ _PENDING = replace(_STARTING, engine=ContainerView(), sidecar=ContainerView())
         "starting",
     ],
 )
-def test_the_workload_says_what_is_in_its_way(pod: PodView, reason: str) -> None:
+def test_the_workload_says_what_is_in_its_way(pod: PodStatus, reason: str) -> None:
     """One word that tells whom to ask."""
     found = _judged(_observed(pod))
 

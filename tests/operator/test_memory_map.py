@@ -12,17 +12,17 @@ from paceline_operator.errors import ClusterError, NotLeadingError, RefusedError
 from paceline_operator.warm_start_map import FILE, NAME, ConfigMapStore
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_tuner.model import SLA
-from paceline_tuner.warm_start import Book
-from paceline_tuner.warm_start_entry import Key, Remembered
+from paceline_tuner.warm_start import WarmStart
+from paceline_tuner.warm_start_entry import Key, WarmStartEntry
 from paceline_tuner.warm_start_json import encode
 from paceline_tuner.warm_start_store import StoreError
 
 
-def a_book() -> Book:
+def a_book() -> WarmStart:
     key = Key("tiny", "", 500, "float32", "1", "cpu", ("threads=4",))
     theta = (30.0, 2.0, 0.5, 2.0, 50.0)
-    return Book().add(
-        Remembered(key, SLA(itl_p99_ms=300.0), theta, 256, (1.0,), 20, 400, 280.0, at=1e9)
+    return WarmStart().add(
+        WarmStartEntry(key, SLA(itl_p99_ms=300.0), theta, 256, (1.0,), 20, 400, 280.0, at=1e9)
     )
 
 
@@ -37,7 +37,7 @@ def a_store(cluster: FakeCluster, *, is_leading: bool = True) -> ConfigMapStore:
 async def test_what_was_saved_is_loaded() -> None:
     """By the next leader, from the same namespace."""
     cluster = FakeCluster()
-    assert await a_store(cluster).load() == Book()
+    assert await a_store(cluster).load() == WarmStart()
 
     await a_store(cluster).save(a_book())
 
@@ -79,7 +79,7 @@ async def test_a_config_map_without_a_book_is_an_empty_memory(data: dict[str, st
     await a_store(cluster).save(a_book())
     cluster.objects["ConfigMap", NAME]["data"] = data
 
-    assert await a_store(cluster).load() == Book()
+    assert await a_store(cluster).load() == WarmStart()
 
 
 async def test_garbage_is_dropped_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -96,7 +96,7 @@ async def test_garbage_is_dropped_with_a_line_in_the_log(caplog: pytest.LogCaptu
         all_broken = await a_store(cluster).load()
 
     assert one_broken == a_book()
-    assert all_broken == Book()
+    assert all_broken == WarmStart()
     assert len(caplog.records) == 2
     assert all(NAME in record.getMessage() for record in caplog.records)
 
@@ -105,7 +105,7 @@ async def test_local_mode_keeps_a_file(tmp_path: Path, caplog: pytest.LogCapture
     """Made with its folder, replaced whole, and never taken for the state of a service."""
     path = memory_file({"XDG_STATE_HOME": str(tmp_path)})
     store = FileStore(path)
-    assert await store.load() == Book()
+    assert await store.load() == WarmStart()
 
     await store.save(a_book())
     assert await store.load() == a_book()
@@ -113,7 +113,7 @@ async def test_local_mode_keeps_a_file(tmp_path: Path, caplog: pytest.LogCapture
     assert running(state_dir({"XDG_STATE_HOME": str(tmp_path)})) == {}
 
     path.write_bytes(b"\xff{")
-    assert await store.load() == Book()
+    assert await store.load() == WarmStart()
     assert str(path) in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""A `Recorder` that is quick, for tests of what is recorded and not of what comes of it."""
+"""A `GraphCapture` that is quick, for tests of what is recorded and not of what comes of it."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Again:
     num_recorded: int = 0
 
     def record(self, compute: Replay) -> Replay:
-        """See `Recorder`."""
+        """See `GraphCapture`."""
         compute()
         self.num_recorded += 1
         return compute

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Next
 from paceline_engine.drafting.verify import verify
 from paceline_engine.kv_cache.swap import BlockCopy
@@ -53,9 +53,9 @@ class FakeRunner:
         """Write every slice, then read the whole context of those that sample."""
         self.before_run(batch)
         self._check_rows(batch)
-        for piece in batch.slices:
+        for piece in batch.chunks:
             self._write(piece)
-        return [self._sample(piece) if piece.samples else None for piece in batch.slices]
+        return [self._sample(piece) if piece.samples else None for piece in batch.chunks]
 
     @property
     def block_size(self) -> int:
@@ -67,12 +67,12 @@ class FakeRunner:
         size = self._capacity.block_size
         return slice(block_id * size, (block_id + 1) * size)
 
-    def _write(self, piece: Slice) -> None:
+    def _write(self, piece: ScheduledChunk) -> None:
         token_ids = (*piece.request.token_ids, *piece.draft)
         for position in range(piece.start, piece.start + piece.count):
             self.slots[self._slot(piece, position)] = token_ids[position]
 
-    def _sample(self, piece: Slice) -> Next:
+    def _sample(self, piece: ScheduledChunk) -> Next:
         end = piece.start + piece.count
         read = [self.slots[self._slot(piece, position)] for position in range(end)]
         known = [token for token in read if token is not None]
@@ -88,13 +88,13 @@ class FakeRunner:
         self.before_choice(known)
         return next_token(known, self.vocab_size)
 
-    def _slot(self, piece: Slice, position: int) -> int:
+    def _slot(self, piece: ScheduledChunk, position: int) -> int:
         size = self._capacity.block_size
         return piece.request.block_ids[position // size] * size + position % size
 
     def _check_rows(self, batch: Batch) -> None:
         rows: Collection[int | None] = [
-            piece.request.row for piece in batch.slices if not piece.is_padding
+            piece.request.row for piece in batch.chunks if not piece.is_padding
         ]
         assert None not in rows, "a request without a row runs"
         assert len(set(rows)) == len(rows), f"two requests share a row: {rows}"
@@ -134,7 +134,7 @@ class FakeLauncher:
             return self._run_now(batch)
         self._runner.before_run(batch)
         self._runner._check_rows(batch)
-        flight = FakeFlight(self, [_row(piece) for piece in batch.slices])
+        flight = FakeFlight(self, [_row(piece) for piece in batch.chunks])
         self._queue.append(flight)
         return flight
 
@@ -184,7 +184,7 @@ class FakeFlight:
         return self.done if self.done is not None else self.launcher.run_until(self)
 
 
-def _row(piece: Slice) -> _Row:
+def _row(piece: ScheduledChunk) -> _Row:
     request = piece.request
     assert request.row is not None
     end = piece.start + piece.count

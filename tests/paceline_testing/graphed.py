@@ -14,7 +14,7 @@ from paceline_engine.model.layers import gated_linear, linear
 from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.ops import KernelOps
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.settings import Quantization
@@ -39,7 +39,7 @@ def kernel_runner(
     """Put it together; with graphs, every size up to the capacity is recorded.
 
     `asks`: the sampler draws by what each request says, and not by what lies at the rows.
-    `tokens_stay`: see `RowBook`; not those of a draft model.
+    `tokens_stay`: see `InputBatch`; not those of a draft model.
     """
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
@@ -65,7 +65,7 @@ def kernel_runner(
         decoder,
         KernelAttention(config, kv, rotations(config, capacity.max_model_len).to(device)),
         AskingSampler(eos, _SALT) if asks else DeviceSampler(eos),
-        RowBook(
+        InputBatch(
             num_rows, num_columns, size, config.vocab_size, tokens_stay=tokens_stay, salt=_SALT
         ),
         DeviceTables(num_rows, num_columns, size, capacity.max_token_budget, device),

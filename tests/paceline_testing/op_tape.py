@@ -44,13 +44,13 @@ class _Op:
 
 
 class TapeRecorder:
-    """Implements the `Recorder` port."""
+    """Implements the `GraphCapture` port."""
 
     def __init__(self) -> None:
         self.num_recorded = 0
 
     def record(self, compute: Callable[[], None]) -> Callable[[], None]:
-        """See `Recorder`."""
+        """See `GraphCapture`."""
         compute()
         gc.collect()
         tensors = (each for each in gc.get_objects() if issubclass(type(each), Tensor))

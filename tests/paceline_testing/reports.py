@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline_cli.local_state import Explained
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.model import Change, Observed, PodReport, ServiceReport
 from paceline_tuner.outcome import Prediction
 
@@ -86,9 +86,9 @@ def an_explained(**changes: Any) -> Explained:
         reason="the ITL target binds",
         inputs={"running": 4, "arrival_rps": 1.23456, "itl_p99_ms": 812.0, "tpot_p99_ms": None},
         prediction=Prediction(step_ms=290.0, ttft_ms=1500.0, capacity_rps=2.5),
-        current=Caps(32, 2048, None),
-        wanted=Caps(32, 150, 310.0),
-        chosen=Caps(32, 160, 320.0),
+        current=Limits(32, 2048, None),
+        wanted=Limits(32, 150, 310.0),
+        chosen=Limits(32, 160, 320.0),
         applied=True,
     )
     return replace(decision, **changes)

@@ -11,7 +11,7 @@ from paceline_engine.core.sampling_tensors import Parameters
 from paceline_engine.core.step_tensors import RowTables, StepTensors
 from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.input_batch import InputBatch
 from paceline_testing.draws import parameters_of
 from paceline_testing.step_reference import Choose, StepReference, step_reference
 from paceline_wire.limits import Capacity
@@ -28,8 +28,8 @@ class RowChecker:
         num_rows, self._block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // self._block_size)
 
-        def a_book(salt: bytes | None) -> RowBook:
-            return RowBook(
+        def a_book(salt: bytes | None) -> InputBatch:
+            return InputBatch(
                 num_rows,
                 num_columns,
                 self._block_size,
@@ -43,7 +43,7 @@ class RowChecker:
         device = torch.device("cpu")
         on_host = HostTables(num_rows, num_columns, self._block_size)
         on_device = DeviceTables(num_rows, num_columns, self._block_size, most, device)
-        self._sides: tuple[tuple[RowBook, RowTables], ...] = (
+        self._sides: tuple[tuple[InputBatch, RowTables], ...] = (
             (a_book(None), on_host),
             (a_book(_SALT), on_device),
         )

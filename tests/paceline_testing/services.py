@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
-from paceline_operator.pod_view import ContainerView, PodView
+from paceline_operator.pod_status import ContainerStatus, PodStatus
 
 UID = "0e3c2a52-6c38-4a63-9b8a-3c9b2f6f0f01"
 
@@ -36,9 +36,9 @@ def a_service(name: str = "quick", **spec: Any) -> InferenceService:
     return InferenceService.read(a_live_service(name, **spec))
 
 
-def a_pod(name: str = "quick-1", **changes: Any) -> PodView:
+def a_pod(name: str = "quick-1", **changes: Any) -> PodStatus:
     """A pod that serves."""
-    running = ContainerView(is_running=True, is_ready=True, image_id="engine@sha256:1")
+    running = ContainerStatus(is_running=True, is_ready=True, image_id="engine@sha256:1")
     fields: dict[str, Any] = {
         "name": name,
         "node": "n1",
@@ -50,4 +50,4 @@ def a_pod(name: str = "quick-1", **changes: Any) -> PodView:
         "engine": running,
         "sidecar": running,
     }
-    return PodView(**(fields | changes))
+    return PodStatus(**(fields | changes))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.step_inputs import Int32s, Int64s
 
 Choose = Callable[[list[int]], int]
@@ -32,7 +32,7 @@ def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReferen
     """Lay every slice out. What is not known yet of a request is what the model would `choose`."""
     token_ids, positions, slots, bounds = [], [], [], [0]
     sample_rows, sampled, ahead, draws_at, next_ids = [], [], [], [], []
-    for piece in batch.slices:
+    for piece in batch.chunks:
         end = piece.start + piece.count
         ids = _all_ids(piece, choose)
         for position in range(piece.start, end):
@@ -48,10 +48,10 @@ def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReferen
             ahead.append(guessed)
             draws_at.append(place)
             next_ids.append(choose(ids[:place]))
-    ends = [piece.start + piece.count for piece in batch.slices]
+    ends = [piece.start + piece.count for piece in batch.chunks]
     widths = [-(-end // block_size) for end in ends]
     block_table = np.zeros((len(ends), max(widths)), dtype=np.int32)
-    for row, width, piece in zip(block_table, widths, batch.slices, strict=True):
+    for row, width, piece in zip(block_table, widths, batch.chunks, strict=True):
         row[:width] = piece.request.block_ids[:width]
     return StepReference(
         np.array(token_ids, dtype=np.int64),
@@ -68,7 +68,7 @@ def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReferen
     )
 
 
-def _all_ids(piece: Slice, choose: Choose) -> list[int]:
+def _all_ids(piece: ScheduledChunk, choose: Choose) -> list[int]:
     ids = [*piece.request.token_ids]
     if piece.draft:
         return [*ids, *piece.draft]

@@ -21,7 +21,7 @@ from paceline_operator.conditions.derive import judge
 from paceline_operator.conditions.judgement import Judgement
 from paceline_operator.conditions.plan import plan
 from paceline_operator.observe import Observed
-from paceline_operator.pod_view import ContainerView, Exit
+from paceline_operator.pod_status import ContainerStatus, Exit
 from paceline_testing.faked_gpu import said_to_be
 from paceline_testing.services import a_pod, a_service
 from paceline_testing.tiny_model import make_tiny_model
@@ -156,7 +156,7 @@ def test_an_engine_that_keeps_crashing_says_by_what() -> None:
 
 def conditions(words: str) -> dict[str, Judgement]:
     """What the operator concludes of a container that left with these words."""
-    left = ContainerView(waiting_reason="CrashLoopBackOff", last_exit=Exit("Error", 1, words))
+    left = ContainerStatus(waiting_reason="CrashLoopBackOff", last_exit=Exit("Error", 1, words))
     pod = a_pod(is_ready=False, engine=left)
     observed = Observed(a_service(), {}, (pod,), None, datetime.now(UTC))
     return {one.type: one for one in judge(observed, plan(observed), problem="")}

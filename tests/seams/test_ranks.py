@@ -16,7 +16,7 @@ from paceline_api.pod import environment
 from paceline_operator.conditions.derive import judge
 from paceline_operator.conditions.plan import plan
 from paceline_operator.observe import Observed
-from paceline_operator.pod_view import ContainerView, Exit
+from paceline_operator.pod_status import ContainerStatus, Exit
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.services import a_pod, a_service
 from paceline_testing.tiny_model import make_tiny_model
@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_cut_is_a_condition(tmp_path: Path, run_dir: Path
     assert engine.wait(timeout=_START_S) == 1
 
     words = (run_dir / "termination-log").read_text()
-    left = ContainerView(waiting_reason="CrashLoopBackOff", last_exit=Exit("Error", 1, words))
+    left = ContainerStatus(waiting_reason="CrashLoopBackOff", last_exit=Exit("Error", 1, words))
     observed = Observed(service, {}, (a_pod(is_ready=False, engine=left),), None, datetime.now(UTC))
     found = {one.type: one for one in judge(observed, plan(observed), problem="")}
 

@@ -75,9 +75,9 @@ def scheduled(
             scheduler.add(a_request(requests, arrived))
             arrived += 1
         plan = scheduler.schedule(limits, now)
-        prefills = plan.batch.slices[plan.batch.num_decodes :]
+        prefills = plan.batch.chunks[plan.batch.num_decodes :]
         attention = sum(int(p.count * (p.start + p.count / 2)) for p in prefills)
-        tokens: list[Any] = [0 if piece.samples else None for piece in plan.batch.slices]
+        tokens: list[Any] = [0 if piece.samples else None for piece in plan.batch.chunks]
         in_flight.advance(plan.batch, scheduler.rows)
         scheduler.settle(plan.batch, tokens, end)
         steps.append(

@@ -27,7 +27,7 @@ class SimulatedRunner:
     clock: ManualClock
 
     def run(self, batch: Batch) -> list[int | None]:
-        decodes, chunks = batch.slices[: batch.num_decodes], batch.slices[batch.num_decodes :]
+        decodes, chunks = batch.chunks[: batch.num_decodes], batch.chunks[batch.num_decodes :]
         wall_ms = step_ms(
             H100_8B.dense_ms,
             np.array(astuple(H100_8B.costs)),
@@ -35,10 +35,10 @@ class SimulatedRunner:
             sum(piece.count for piece in chunks),
             sum(piece.start + 1 for piece in decodes),
             int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks)),
-            len(batch.slices),
+            len(batch.chunks),
         )
         self.clock.advance(wall_ms / 1e3)
-        return [1 if piece.samples else None for piece in batch.slices]
+        return [1 if piece.samples else None for piece in batch.chunks]
 
 
 def a_request(id: str, lane: Lane, prompt: int, output: int, at: float) -> Submit:

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 from paceline_tuner.achievable import Obstacle
 from paceline_tuner.belief import believe
 from paceline_tuner.burn_window import Spell
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 
 PERIOD_S = 5.0
 OVERLOADED: Obstacle = "CapacityExceeded"
 SLOW: Obstacle = "DegradedHardware"
 
 
-def lived(memory: Memory, seen: list[Obstacle], *, start: float, is_met: bool = False) -> Memory:
+def lived(
+    memory: PodState, seen: list[Obstacle], *, start: float, is_met: bool = False
+) -> PodState:
     for index, obstacle in enumerate(seen):
         memory = believe(memory, obstacle, start + PERIOD_S * index, is_met=is_met)
     return memory
@@ -23,22 +25,22 @@ def lived(memory: Memory, seen: list[Obstacle], *, start: float, is_met: bool = 
 
 def test_an_obstacle_is_said_at_its_third_sight() -> None:
     """Two decisions may both see the same burst."""
-    twice = lived(Memory(), [OVERLOADED] * 2, start=100.0)
-    thrice = lived(Memory(), [OVERLOADED] * 3, start=100.0)
+    twice = lived(PodState(), [OVERLOADED] * 2, start=100.0)
+    thrice = lived(PodState(), [OVERLOADED] * 3, start=100.0)
 
     assert (twice.unattainable, thrice.unattainable) == ("", OVERLOADED)
 
 
 def test_an_obstacle_with_changing_names_is_in_the_way_all_the_same() -> None:
     """A load at the line between two reasons is too much for either of them."""
-    memory = lived(Memory(), [OVERLOADED, SLOW, OVERLOADED], start=100.0)
+    memory = lived(PodState(), [OVERLOADED, SLOW, OVERLOADED], start=100.0)
 
     assert memory.unattainable
 
 
 def test_the_reason_does_not_flicker() -> None:
     """A person reads one reason, until another is seen twice in a row."""
-    said = lived(Memory(), [OVERLOADED] * 3, start=100.0)
+    said = lived(PodState(), [OVERLOADED] * 3, start=100.0)
 
     once = lived(said, [SLOW, OVERLOADED], start=115.0)
     twice = lived(said, [SLOW, SLOW], start=115.0)
@@ -48,7 +50,7 @@ def test_the_reason_does_not_flicker() -> None:
 
 def test_it_ends_a_minute_after_the_last_sight_while_the_sla_is_met() -> None:
     """And after five where it is not: something stands in the way that is not seen."""
-    said = lived(Memory(), [OVERLOADED] * 3, start=100.0)
+    said = lived(PodState(), [OVERLOADED] * 3, start=100.0)
 
     met = [lived(said, [""] * n, start=115.0, is_met=True).unattainable for n in (12, 13)]
     unmet = [lived(said, [""] * n, start=115.0).unattainable for n in (60, 61)]
@@ -58,7 +60,7 @@ def test_it_ends_a_minute_after_the_last_sight_while_the_sla_is_met() -> None:
 
 def test_it_ends_sooner_where_the_load_is_another_now() -> None:
     """What was seen of the load before says nothing of this one."""
-    said = lived(Memory(), [OVERLOADED] * 3, start=100.0)
+    said = lived(PodState(), [OVERLOADED] * 3, start=100.0)
     changed = replace(said, spell=Spell(since=108.0, seen_at=115.0))
 
     ended = [lived(changed, [""] * n, start=115.0, is_met=True).unattainable for n in (6, 7)]
@@ -69,7 +71,7 @@ def test_it_ends_sooner_where_the_load_is_another_now() -> None:
 @given(st.lists(st.sampled_from(["", OVERLOADED, SLOW]), max_size=60), st.booleans())
 def test_nothing_is_said_that_was_not_seen(seen: list[Obstacle], is_met: bool) -> None:
     """And no clear spell of a minute, the SLA met, leaves it said."""
-    memory = lived(Memory(), seen, start=0.0, is_met=is_met)
+    memory = lived(PodState(), seen, start=0.0, is_met=is_met)
     later = lived(memory, [""] * 13, start=PERIOD_S * len(seen), is_met=True)
 
     assert memory.unattainable in {"", *seen}

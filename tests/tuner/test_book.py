@@ -9,10 +9,10 @@ from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_tel
 from paceline_tuner.audit import Audit
 from paceline_tuner.decide import decide
 from paceline_tuner.model import SLA, TuningSpec
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.telemetry import EngineInfo
-from paceline_tuner.warm_start import AVOIDED_S, KEPT_S, MAX_ENTRIES, Book
-from paceline_tuner.warm_start_entry import Key, Remembered, is_as_strict
+from paceline_tuner.warm_start import AVOIDED_S, KEPT_S, MAX_ENTRIES, WarmStart
+from paceline_tuner.warm_start_entry import Key, WarmStartEntry, is_as_strict
 from paceline_tuner.warm_start_json import decode, encode
 from paceline_tuner.warm_start_lesson import to_remember
 from paceline_tuner.window import Evidence, Window
@@ -36,8 +36,8 @@ def a_key(**fields: object) -> Key:
     return replace(key, **fields)  # type: ignore[arg-type]  # a builder's free fields
 
 
-def an_entry(**fields: object) -> Remembered:
-    base = Remembered(
+def an_entry(**fields: object) -> WarmStartEntry:
+    base = WarmStartEntry(
         key=a_key(),
         sla=SLA(itl_p99_ms=300.0),
         theta=(30.0, 2.0, 0.5, 2.0, 50.0),
@@ -67,10 +67,10 @@ def an_evidence(**fields: object) -> Evidence:
 
 def a_lesson(
     spec: TuningSpec = SPEC, *, is_proven: bool = True, **fields: object
-) -> Remembered | None:
+) -> WarmStartEntry | None:
     """Of a decision that found the limits right."""
     evidence = an_evidence(**fields)
-    memory = Memory(instance="a", sla=spec.sla, audit=Audit(since=900.0))
+    memory = PodState(instance="a", sla=spec.sla, audit=Audit(since=900.0))
     decision = decide(spec, "pod", evidence, memory, NOW)
     settled = replace(decision, chosen=decision.current, is_proven=is_proven)
     return to_remember(spec, evidence, settled, NOW)
@@ -145,7 +145,7 @@ def test_a_pod_that_does_not_say_what_it_is_has_no_key(name: str) -> None:
 )
 def test_nothing_is_recalled_under_another_key(other: dict[str, object]) -> None:
     """Each part of the key changes how long a step takes."""
-    book = Book().add(an_entry())
+    book = WarmStart().add(an_entry())
 
     assert book.recall(a_key(), an_entry().sla, NOW) is not None
     assert book.recall(a_key(**other), an_entry().sla, NOW) is None
@@ -168,7 +168,7 @@ def test_limits_are_recalled_for_slas_that_they_keep(
     kept: SLA, declared: SLA, *, holds: bool
 ) -> None:
     """The step model is recalled in any case: it depends on no promise."""
-    recalled = Book().add(an_entry(sla=kept)).recall(a_key(), declared, NOW)
+    recalled = WarmStart().add(an_entry(sla=kept)).recall(a_key(), declared, NOW)
 
     assert is_as_strict(kept, declared) == holds
     assert recalled is not None
@@ -180,7 +180,7 @@ def test_limits_of_the_same_sla_go_before_those_of_a_tighter_one() -> None:
     tight = an_entry(sla=SLA(itl_p99_ms=100.0), batch_size=4, at=NOW + 2)
     middle = an_entry(sla=SLA(itl_p99_ms=200.0), batch_size=10, at=NOW + 1)
     same = an_entry(sla=SLA(itl_p99_ms=300.0), batch_size=20)
-    book = Book().add(tight).add(middle).add(same)
+    book = WarmStart().add(tight).add(middle).add(same)
 
     exact = book.recall(a_key(), SLA(itl_p99_ms=300.0), NOW)
     near = book.recall(a_key(), SLA(itl_p99_ms=250.0), NOW)
@@ -196,7 +196,7 @@ def test_limits_of_the_same_sla_go_before_those_of_a_tighter_one() -> None:
 
 def test_thirty_days_later_it_is_forgotten() -> None:
     """Drivers and neighbours change; what is used is renewed each day."""
-    book = Book().add(an_entry())
+    book = WarmStart().add(an_entry())
 
     assert book.recall(a_key(), an_entry().sla, NOW + KEPT_S - 1) is not None
     assert book.recall(a_key(), an_entry().sla, NOW + KEPT_S) is None
@@ -206,7 +206,7 @@ def test_thirty_days_later_it_is_forgotten() -> None:
 
 def test_what_says_the_same_is_no_news_until_a_day_has_passed() -> None:
     """A fit wavers; the book must not be rewritten for it."""
-    book = Book().add(an_entry())
+    book = WarmStart().add(an_entry())
 
     same = book.add(an_entry(at=NOW + 60, theta=(30.5, 2.02, 0.4, 2.1, 52.0)))
     renewed = book.add(an_entry(at=NOW + DAY))
@@ -219,7 +219,7 @@ def test_what_says_the_same_is_no_news_until_a_day_has_passed() -> None:
 
 def test_a_quiet_window_does_not_outweigh_what_counts_have_certified() -> None:
     """Light load proves small limits; certified ones stand for a day, then the newer is taken."""
-    book = Book().add(an_entry(is_certified=True))
+    book = WarmStart().add(an_entry(is_certified=True))
 
     assert book.add(an_entry(at=NOW + 60, batch_size=6)) is book
     assert book.add(an_entry(at=NOW + DAY, batch_size=6)).entries[0].batch_size == 6
@@ -229,7 +229,7 @@ def test_a_quiet_window_does_not_outweigh_what_counts_have_certified() -> None:
 
 def test_limits_that_failed_are_avoided_for_a_day() -> None:
     """The model behind them is not."""
-    book = Book().add(an_entry()).avoid(an_entry(), NOW)
+    book = WarmStart().add(an_entry()).avoid(an_entry(), NOW)
 
     failed = book.recall(a_key(), an_entry().sla, NOW + AVOIDED_S - 1)
     after = book.recall(a_key(), an_entry().sla, NOW + AVOIDED_S)
@@ -242,9 +242,9 @@ def test_limits_that_failed_are_avoided_for_a_day() -> None:
 
 def test_only_proof_or_smaller_limits_clear_a_failure() -> None:
     """Otherwise the pod that failed would be followed by one that fails."""
-    book = Book().add(an_entry()).avoid(an_entry(), NOW)
+    book = WarmStart().add(an_entry()).avoid(an_entry(), NOW)
 
-    def limits_after(entry: Remembered) -> Remembered | None:
+    def limits_after(entry: WarmStartEntry) -> WarmStartEntry | None:
         recalled = book.add(entry).recall(a_key(), entry.sla, NOW + 60)
         assert recalled is not None
         return recalled.limits
@@ -257,14 +257,14 @@ def test_only_proof_or_smaller_limits_clear_a_failure() -> None:
 
 def test_limits_found_since_are_not_blamed() -> None:
     """A pod may fail with what has been corrected in the meantime."""
-    book = Book().add(an_entry(batch_size=10))
+    book = WarmStart().add(an_entry(batch_size=10))
 
     assert book.avoid(an_entry(batch_size=20), NOW) is book
 
 
 def test_the_oldest_make_room() -> None:
     """Sixty-four, so that what holds the book need not grow."""
-    book = Book()
+    book = WarmStart()
     for number in range(MAX_ENTRIES + 5):
         book = book.add(an_entry(key=a_key(model=f"m{number}"), at=NOW + number))
 
@@ -274,9 +274,9 @@ def test_the_oldest_make_room() -> None:
 
 def test_two_books_make_one_with_the_newer_of_each() -> None:
     """A warning in either holds, unless proof came after it; what is dated ahead is left out."""
-    mine = Book().add(an_entry(batch_size=20)).add(an_entry(key=a_key(model="mine")))
+    mine = WarmStart().add(an_entry(batch_size=20)).add(an_entry(key=a_key(model="mine")))
     theirs = (
-        Book((an_entry(key=a_key(model="future"), at=NOW + 2 * DAY),))
+        WarmStart((an_entry(key=a_key(model="future"), at=NOW + 2 * DAY),))
         .add(an_entry(batch_size=10, at=NOW + 60, is_certified=True))
         .add(an_entry(key=a_key(model="mine"), at=NOW - 60))
         .avoid(an_entry(key=a_key(model="mine")), NOW)
@@ -296,7 +296,7 @@ def test_two_books_make_one_with_the_newer_of_each() -> None:
 
 def test_a_book_survives_its_writing() -> None:
     """Every field, exactly, but for the digits of corrections."""
-    book = Book().add(an_entry(correction=(1.0, 0.97123))).add(
+    book = WarmStart().add(an_entry(correction=(1.0, 0.97123))).add(
         an_entry(sla=SLA(ttft_p99_ms=500.0), step_target_ms=None, is_certified=True)
     )  # fmt: skip
 
@@ -323,12 +323,12 @@ def test_a_book_survives_its_writing() -> None:
 )
 def test_a_broken_entry_is_dropped_and_named(broken: dict[str, object]) -> None:
     """The others are worth no less."""
-    document = json.loads(encode(Book().add(an_entry())))
+    document = json.loads(encode(WarmStart().add(an_entry())))
     document["entries"].insert(0, document["entries"][0] | broken)
 
     book, problems = decode(json.dumps(document))
 
-    assert book == Book().add(an_entry())
+    assert book == WarmStart().add(an_entry())
     assert len(problems) == 1
     assert "entry 0" in problems[0]
 
@@ -342,14 +342,14 @@ def test_what_is_no_book_is_an_empty_one(text: str) -> None:
     """A person's slip in a ConfigMap must not stop the tuner."""
     book, problems = decode(text)
 
-    assert book == Book()
+    assert book == WarmStart()
     assert len(problems) == 1
 
 
 def test_a_book_is_cut_to_what_a_config_map_holds() -> None:
     """The newest entries stay."""
     long = tuple(1.0 + i * 1e-4 for i in range(4000))
-    book = Book()
+    book = WarmStart()
     for number in range(MAX_ENTRIES):
         book = book.add(an_entry(key=a_key(model=f"m{number}"), at=NOW + number, correction=long))
 

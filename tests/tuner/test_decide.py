@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_tuner.decide import decide
-from paceline_tuner.limits import Caps, Guard
+from paceline_tuner.limits import Guard, Limits
 from paceline_tuner.model import SLA, Range, TuningSpec
 from paceline_tuner.patch import patch_body
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.telemetry import CapacityValues, LimitValues, Load, SketchSlice
 from paceline_tuner.window import Evidence, Window
 
@@ -67,7 +67,7 @@ def test_chosen_limits_are_always_within_bounds(
         SPEC, sla=SLA(*targets), batch_size=Range(low, high), token_budget=Range(100, 1000)
     )
 
-    decision = decide(spec, "pod", evidence, Memory(), 0.0)
+    decision = decide(spec, "pod", evidence, PodState(), 0.0)
 
     assert decision.chosen is not None
     assert low <= decision.chosen.batch_size <= high
@@ -79,7 +79,7 @@ def test_chosen_limits_are_always_within_bounds(
 
 def test_a_breach_that_the_limits_do_not_explain_tightens_the_target() -> None:
     """The model may be wrong in a way it cannot see; what is measured decides."""
-    memory = decide(SPEC, "pod", an_evidence(), Memory(), 0.0).memory
+    memory = decide(SPEC, "pod", an_evidence(), PodState(), 0.0).memory
 
     decision = decide(SPEC, "pod", an_evidence(140.0, slow_gaps=300), memory, 40.0)
 
@@ -90,7 +90,7 @@ def test_a_breach_that_the_limits_do_not_explain_tightens_the_target() -> None:
 def test_an_untrusted_model_gives_way_to_trial_and_error() -> None:
     """Down on a breach, by a step."""
     model = a_fit(valid=False, reason="holdout error")
-    memory = decide(SPEC, "pod", an_evidence(model=model), Memory(), 0.0).memory
+    memory = decide(SPEC, "pod", an_evidence(model=model), PodState(), 0.0).memory
 
     breach = an_evidence(160.0, slow_gaps=300, model=model)
     decision = decide(SPEC, "pod", breach, memory, 60.0)
@@ -106,8 +106,8 @@ def test_a_late_prompt_does_not_shrink_the_batch() -> None:
     spec = replace(SPEC, sla=SLA(itl_p99_ms=300.0, ttft_p99_ms=300.0))
     late = tuple(a_request(1000 + i, 50.0 + i, ttft_ms=9000.0) for i in range(50))
 
-    with_queue = decide(spec, "pod", an_evidence(requests=late), Memory(), 0.0)
-    without = decide(spec, "pod", an_evidence(), Memory(), 0.0)
+    with_queue = decide(spec, "pod", an_evidence(requests=late), PodState(), 0.0)
+    without = decide(spec, "pod", an_evidence(), PodState(), 0.0)
 
     assert with_queue.wanted == without.wanted
     assert with_queue.memory.trim == 1.0
@@ -118,7 +118,7 @@ def test_kv_memory_bounds_the_batch() -> None:
     small = a_limits(capacity=CapacityValues(64, 2048, 100, 16, 4096))
 
     decision = decide(
-        replace(SPEC, sla=SLA(itl_p99_ms=5000.0)), "pod", an_evidence(limits=small), Memory(), 0.0
+        replace(SPEC, sla=SLA(itl_p99_ms=5000.0)), "pod", an_evidence(limits=small), PodState(), 0.0
     )
 
     assert decision.binding == "KV"
@@ -134,9 +134,9 @@ def test_kv_memory_bounds_the_batch() -> None:
 def test_the_batch_moves_slowly_and_ignores_outliers(proposed: list[int], expected: int) -> None:
     """Limits must not follow the noise of a model."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=20)
-    current = Caps(20, 512, 200.0)
+    current = Limits(20, 512, 200.0)
 
-    chosen = guard.apply(current, [Caps(batch, 512, 200.0) for batch in proposed])
+    chosen = guard.apply(current, [Limits(batch, 512, 200.0) for batch in proposed])
 
     assert chosen.batch_size == expected
 
@@ -145,7 +145,7 @@ def test_a_batch_that_is_not_used_is_not_raised() -> None:
     """An idle limit says nothing of whether a higher one is safe."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=9)
 
-    assert guard.apply(Caps(20, 512, 200.0), [Caps(40, 512, 200.0)] * 6).batch_size == 20
+    assert guard.apply(Limits(20, 512, 200.0), [Limits(40, 512, 200.0)] * 6).batch_size == 20
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_the_batch_is_lowered_only_where_it_limits_anything(
     """A cap that nothing comes near has no effect: moving it after every estimate is unrest."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=running, num_waiting=waiting)
 
-    chosen = guard.apply(Caps(100, 512, 200.0), [Caps(60, 512, 200.0)] * 6)
+    chosen = guard.apply(Limits(100, 512, 200.0), [Limits(60, 512, 200.0)] * 6)
 
     assert chosen.batch_size == expected
 
@@ -175,7 +175,7 @@ def test_the_budget_moves_only_where_steps_feel_it(
     """The pacer bounds steps before the budget does: the fence need not follow every fit."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=20, num_tokens=largest)
 
-    chosen = guard.apply(Caps(20, 512, 200.0), [Caps(20, proposed, 200.0)] * 6)
+    chosen = guard.apply(Limits(20, 512, 200.0), [Limits(20, proposed, 200.0)] * 6)
 
     assert chosen.token_budget == expected
 
@@ -189,9 +189,9 @@ def test_the_step_target_of_paced_requests_moves_with_their_pace(
     """It rules only where slack is unknown: two changes for one trim are one too many."""
     guard = Guard(may_jump=False, is_urgent=True, num_running=20)
 
-    chosen = guard.apply(Caps(20, 512, 53.0, 50.0), [Caps(20, 512, 45.0, pace_ms)] * 6)
+    chosen = guard.apply(Limits(20, 512, 53.0, 50.0), [Limits(20, 512, 45.0, pace_ms)] * 6)
 
-    assert chosen == Caps(20, 512, target_ms, pace_ms)
+    assert chosen == Limits(20, 512, target_ms, pace_ms)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_step_target_of_paced_requests_moves_with_their_pace(
 )
 def test_a_new_load_moves_only_what_it_feels(running: int, expected: tuple[int, int]) -> None:
     """A jump is no reason to move what limits nothing; a new engine's limits are set whole."""
-    current, wanted = Caps(100, 512, 200.0), Caps(60, 440, 180.0)
+    current, wanted = Limits(100, 512, 200.0), Limits(60, 440, 180.0)
     guard = Guard(may_jump=True, is_urgent=False, num_running=running, num_tokens=8 * running)
 
     drifted = replace(guard, by_drift=True).apply(current, [wanted])
@@ -222,7 +222,7 @@ def test_a_guard_never_leaves_the_way_from_here_to_what_is_proposed(
     """Whatever runs: never past the furthest proposal, and never below all of them."""
     guard = Guard(may_jump=False, is_urgent=is_urgent, num_running=running, num_waiting=waiting)
 
-    chosen = guard.apply(Caps(current, 2048, 200.0), [Caps(n, 2048, 200.0) for n in proposed])
+    chosen = guard.apply(Limits(current, 2048, 200.0), [Limits(n, 2048, 200.0) for n in proposed])
 
     assert min(current, *proposed) <= chosen.batch_size <= max(current, *proposed)
     if chosen.batch_size < current and not is_urgent:
@@ -232,7 +232,7 @@ def test_a_guard_never_leaves_the_way_from_here_to_what_is_proposed(
 def test_new_limits_and_new_configuration_go_under_the_next_epoch() -> None:
     """The pod refuses anything else."""
     evidence = an_evidence(limits=a_limits(config_hash="old", requested=LimitValues(64, 2048)))
-    decision = decide(SPEC, "pod", evidence, Memory(), 0.0)
+    decision = decide(SPEC, "pod", evidence, PodState(), 0.0)
 
     body = patch_body(SPEC, evidence.limits, decision)
 
@@ -251,7 +251,7 @@ def test_new_limits_and_new_configuration_go_under_the_next_epoch() -> None:
 def test_without_a_difference_only_the_lease_is_renewed() -> None:
     """An equal epoch changes nothing."""
     evidence = an_evidence()
-    decision = decide(replace(SPEC, paused=True), "pod", evidence, Memory(), 0.0)
+    decision = decide(replace(SPEC, paused=True), "pod", evidence, PodState(), 0.0)
 
     assert patch_body(SPEC, evidence.limits, decision) == {"epoch": 3, "lease_s": 60.0}
 
@@ -260,7 +260,7 @@ def test_a_pod_that_holds_more_than_it_may_is_brought_back_at_once() -> None:
     """A fifth at a time would take minutes back into bounds that the user has just drawn."""
     spec = replace(SPEC, batch_size=Range(1, 8), token_budget=Range(64, 400))
     evidence = an_evidence(limits=a_limits(requested=LimitValues(64, 2048, 200.0)))
-    memory = decide(spec, "pod", evidence, Memory(), 0.0).memory
+    memory = decide(spec, "pod", evidence, PodState(), 0.0).memory
 
     decision = decide(spec, "pod", an_evidence(105.0, limits=evidence.limits), memory, 5.0)
 

@@ -11,14 +11,14 @@ from paceline_testing.reports import a_pod_report, a_report
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_testing.trial import Trial
 from paceline_tuner.compared import Compared, Outcome
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits as TunedLimits
 from paceline_tuner.model import SLA, TuningSpec
 from paceline_tuner.outcome import Pending, Prediction, settle
 from paceline_tuner.telemetry import LimitValues, Load, Step
 from paceline_tuner.window import Evidence, Window
 from paceline_wire.limits import Limits
 
-CAPS = Caps(16, 512, 200.0)
+CAPS = TunedLimits(16, 512, 200.0)
 PENDING = Pending(
     at=50.0,
     since=100.0,

@@ -11,7 +11,7 @@ from paceline_tuner.loop import TuningLoop
 from paceline_tuner.model import SLA, PodTarget, ServiceTarget, TuningSpec
 from paceline_tuner.pods import PodUnreachableError
 from paceline_tuner.telemetry import LimitsAnswer
-from paceline_tuner.warm_start import Book
+from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_store import StoreError
 from paceline_wire.limits import Limits
 
@@ -23,16 +23,16 @@ SPEC = TuningSpec(sla=SLA(tpot_p99_ms=150.0), config_hash="one")
 class Shelf:
     """A store that counts, and can be out of reach."""
 
-    book: Book = field(default_factory=Book)
+    book: WarmStart = field(default_factory=WarmStart)
     is_reachable: bool = True
-    saved: list[Book] = field(default_factory=list)
+    saved: list[WarmStart] = field(default_factory=list)
 
-    async def load(self) -> Book:
+    async def load(self) -> WarmStart:
         if not self.is_reachable:
             raise StoreError("unreachable")
         return self.book
 
-    async def save(self, book: Book) -> None:
+    async def save(self, book: WarmStart) -> None:
         if not self.is_reachable:
             raise StoreError("unreachable")
         self.book = book
@@ -234,7 +234,7 @@ async def test_what_another_process_has_written_is_kept() -> None:
     trial = Trial(a_pod(1, rate=2.5), shelf)
     await trial.run(30)
     other = await a_lesson(2)
-    shelf.book = Book(
+    shelf.book = WarmStart(
         tuple(replace(e, key=replace(e.key, device="cuda:other")) for e in other.book.entries)
     )
 

@@ -76,7 +76,7 @@ def _without(name: str, patches: Callable[[], ExitStack]) -> Arm:
     return Arm(f"ours, {name}", START, make_pacer, _control, patches=patches, uses_product=True)
 
 
-def _take(_guard: caps.Guard, _current: caps.Caps, wanted: caps.Caps) -> caps.Caps:
+def _take(_guard: caps.Guard, _current: caps.Limits, wanted: caps.Limits) -> caps.Limits:
     return wanted
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paceline_cli.diagnose.engine_time import EngineTime
 from paceline_cli.diagnose.latency import Span
 from paceline_cli.diagnose.units import ms
-from paceline_tuner.pod_view import View
+from paceline_tuner.pod_view import PodView
 
 _FULL_USE = 0.9  # of λ*: bursts need the rest
 _PLANNED_USE = 0.8
@@ -30,13 +30,13 @@ class Advice:
     """What was found and what the change would do, with numbers."""
 
 
-def advise(view: View, time: EngineTime, spans: tuple[Span, ...]) -> tuple[Advice, ...]:
+def advise(view: PodView, time: EngineTime, spans: tuple[Span, ...]) -> tuple[Advice, ...]:
     """Everything that would help, the most pressing first; empty where nothing stands out."""
     rules = (_floor, _replicas, _kv_memory, _batch_size, _host, _prompts, _client, _batch_is_cheap)
     return tuple(advice for rule in rules for advice in rule(view, time, spans))
 
 
-def _floor(view: View, _: EngineTime, __: tuple[Span, ...]) -> Iterator[Advice]:
+def _floor(view: PodView, _: EngineTime, __: tuple[Span, ...]) -> Iterator[Advice]:
     target = view.spec.sla.itl_p99_ms or view.spec.sla.tpot_p99_ms
     floor_ms = view.room.floor_ms()
     if view.is_trusted and view.target.is_below_floor and target is not None:
@@ -47,7 +47,7 @@ def _floor(view: View, _: EngineTime, __: tuple[Span, ...]) -> Iterator[Advice]:
         )
 
 
-def _replicas(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
+def _replicas(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
     if not view.is_trusted or time.num_steps == 0:
         return
     arrivals = view.room.demand.arrival_rps
@@ -62,7 +62,7 @@ def _replicas(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Adv
     )
 
 
-def _kv_memory(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
+def _kv_memory(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
     if time.full_kv_share <= _OFTEN_SHARE and not time.num_preemptions:
         return
     capacity, demand = view.evidence.limits.capacity, view.room.demand
@@ -84,7 +84,7 @@ def _kv_memory(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Ad
     )
 
 
-def _batch_size(view: View, time: EngineTime, spans: tuple[Span, ...]) -> Iterator[Advice]:
+def _batch_size(view: PodView, time: EngineTime, spans: tuple[Span, ...]) -> Iterator[Advice]:
     if time.at_limit_share <= _OFTEN_SHARE or not view.is_trusted:
         return
     now = view.evidence.limits.effective.max_batch_size
@@ -107,7 +107,7 @@ def _batch_size(view: View, time: EngineTime, spans: tuple[Span, ...]) -> Iterat
 _BOUNDS = {"SLA": "the SLA binds", "KV": "the KV memory binds", "Capacity": "the pod's capacity"}
 
 
-def _host(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
+def _host(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
     if time.busy_ms <= 0 or time.host_ms <= _LARGE_SHARE * time.busy_ms:
         return
     per_step = time.host_ms / time.num_steps
@@ -119,7 +119,7 @@ def _host(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]
     )
 
 
-def _prompts(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
+def _prompts(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
     busy = time.busy_ms
     if busy <= 0 or time.parts.prefill <= _COSTLY_SHARE * busy:
         return
@@ -134,7 +134,7 @@ def _prompts(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advi
         )
 
 
-def _client(_: View, __: EngineTime, spans: tuple[Span, ...]) -> Iterator[Advice]:
+def _client(_: PodView, __: EngineTime, spans: tuple[Span, ...]) -> Iterator[Advice]:
     for span in spans:
         for part in span.parts:
             if part.name == "client" and part.slow_ms > _SLOW_CLIENT_MS:
@@ -145,7 +145,7 @@ def _client(_: View, __: EngineTime, spans: tuple[Span, ...]) -> Iterator[Advice
                 )
 
 
-def _batch_is_cheap(view: View, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
+def _batch_is_cheap(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
     """Where the fixed cost rules and little runs, the pod could take more for almost nothing."""
     rows = time.mean_batch
     is_large = time.parts.fixed > _COSTLY_SHARE * max(time.busy_ms, 1e-9)

@@ -7,7 +7,7 @@ from paceline_cli.diagnose.engine_time import EngineTime, engine_time
 from paceline_cli.diagnose.latency import Span, spans
 from paceline_tuner.idle import awake
 from paceline_tuner.model import SLA, Observed, TuningSpec
-from paceline_tuner.pod_state import Memory
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import look
 from paceline_tuner.telemetry import Telemetry
 from paceline_tuner.window import Window
@@ -51,7 +51,7 @@ def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
     if len(evidence.steps) == _MAX_STEPS:
         evidence = evidence.since(evidence.steps[0].at)
     spec = TuningSpec(sla=evidence.limits.sla, window_s=evidence.window_s)
-    view = look(spec, evidence, awake(spec, evidence, Memory()))
+    view = look(spec, evidence, awake(spec, evidence, PodState()))
     time = engine_time(evidence)
     found = spans(evidence, time)
     outcomes: dict[str, int] = {}

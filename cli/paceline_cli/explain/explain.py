@@ -3,7 +3,7 @@
 from paceline_cli.local_state import Explained, LocalState
 from paceline_cli.up.screen import change_line, clock_time
 from paceline_tuner.compared import Compared, Outcome
-from paceline_tuner.limits import Caps
+from paceline_tuner.limits import Limits
 from paceline_tuner.outcome import Prediction
 
 
@@ -73,7 +73,7 @@ def _against(what: str, compared: Compared | None, unit: str) -> str:
     )
 
 
-def _caps(caps: Caps | None) -> str:
+def _caps(caps: Limits | None) -> str:
     if caps is None:
         return "unknown"
     target = "" if caps.step_target_ms is None else f", step {_ms(caps.step_target_ms)}"

@@ -28,7 +28,7 @@ from paceline_cli.plan.trace_demand import (
 from paceline_cli.plan.walk import Pod, Walked, joined, walk
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.achievable import Obstacle
-from paceline_tuner.capacity import Room
+from paceline_tuner.capacity import CapacityModel
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.model import SLA, Range, TuningSpec
@@ -228,13 +228,15 @@ class _Planner:
         sla = self._inputs.spec.sla
         return step_target(sla, model, trim=1.0, floor_ms=floor_ms, gives_up=True)
 
-    def _room(self, model: ModelFit, demand: Demand) -> Room:
+    def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:
         inputs = self._inputs
         capacity = inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len)
         target = self._target(model, demand)
-        return Room(Forecast(model), demand, capacity, target.ms, inputs.memory.device.min_prefill)
+        return CapacityModel(
+            Forecast(model), demand, capacity, target.ms, inputs.memory.device.min_prefill
+        )
 
-    def _limits_of(self, room: Room) -> Limits:
+    def _limits_of(self, room: CapacityModel) -> Limits:
         """Choose as the tuner does once it has settled (tuning/propose.py)."""
         spec, capacity = self._inputs.spec, room.capacity
         top = _top(spec.batch_size, capacity.max_batch_size)

@@ -11,7 +11,7 @@ from paceline_cli.errors import LocalError
 from paceline_cli.plan.device import Device, is_same_device, prior
 from paceline_cli.plan.model_size import ModelSize
 from paceline_tuner.telemetry import ModelFit
-from paceline_tuner.warm_start_entry import Remembered
+from paceline_tuner.warm_start_entry import WarmStartEntry
 from paceline_tuner.warm_start_json import decode
 
 _RANKS = "tensor_parallel_size="  # of the engine's features
@@ -63,7 +63,7 @@ def _document(path: Path) -> str:
     return json.dumps(outer, default=str)
 
 
-def _fits(entry: Remembered, device: Device, size: ModelSize, ranks: int) -> bool:
+def _fits(entry: WarmStartEntry, device: Device, size: ModelSize, ranks: int) -> bool:
     away = abs(entry.key.weight_bytes - size.weight_bytes)
     shared = [name for name in entry.key.features if name.startswith(_RANKS)]
     if shared != ([f"{_RANKS}{ranks}"] if ranks > 1 else []):

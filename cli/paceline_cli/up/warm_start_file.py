@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_tuner.warm_start import Book
+from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_json import decode, encode
 from paceline_tuner.warm_start_store import StoreError
 
@@ -14,16 +14,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileStore:
-    """MemoryStore on one file, which several `paceline up` may share."""
+    """WarmStartStore on one file, which several `paceline up` may share."""
 
     path: Path
 
-    async def load(self) -> Book:
+    async def load(self) -> WarmStart:
         """Read the book; an entry that is broken is left out, and the log says so."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
-            return Book()
+            return WarmStart()
         except OSError as problem:
             raise StoreError(str(problem)) from problem
         book, problems = decode(text)
@@ -31,7 +31,7 @@ class FileStore:
             _log.warning("%s: %s", self.path, problem_text)
         return book
 
-    async def save(self, book: Book) -> None:
+    async def save(self, book: WarmStart) -> None:
         """Replace the file whole, so that a reader never sees half of it."""
         draft = self.path.with_suffix(f".{os.getpid()}.tmp")
         try:

@@ -8,7 +8,7 @@ from paceline_engine.core.request import Request
 # Not frozen: one is made per row and step, and freezing cost a quarter of a step's host time
 # (0.51 against 0.39 ms with 256 rows, benchmarks/host.py).
 @dataclass(slots=True)
-class Slice:
+class ScheduledChunk:
     """Tokens `[start, start + count)` of one request; their KV slots are already allocated.
 
     Never changed once made.
@@ -29,9 +29,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One step. Decode slices come first, then decodes with drafts, then prefill chunks."""
+    """One step. Decode chunks come first, then decodes with drafts, then prefill chunks."""
 
-    slices: tuple[Slice, ...]
+    chunks: tuple[ScheduledChunk, ...]
     num_decodes: int
     """Slices of one token."""
     num_drafted: int = 0
@@ -40,9 +40,9 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
-        return sum(piece.count for piece in self.slices)
+        return sum(piece.count for piece in self.chunks)
 
     @property
     def num_padding(self) -> int:
         """Of them, tokens that only fill the batch up."""
-        return sum(piece.count for piece in self.slices if piece.is_padding)
+        return sum(piece.count for piece in self.chunks if piece.is_padding)

@@ -16,7 +16,7 @@ class Runner(Protocol):
     def run(self, batch: Batch) -> Sequence[Next]:
         """Compute every slice and write its KV; what follows each slice that samples.
 
-        Aligned with `batch.slices`; None where the slice does not sample. Raises `RequestError`
+        Aligned with `batch.chunks`; None where the slice does not sample. Raises `RequestError`
         where one request cannot go on: then nothing of the step counts.
         """
         ...

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
-from paceline_engine.drafting.follower import Follower, Followers
+from paceline_engine.drafting.follower import DraftSequence, Followers
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import Pacer
@@ -35,7 +35,7 @@ _PATIENCE = 0.9998
 class _Turn:
     """One request in a call: what is computed of it first, and how much is guessed."""
 
-    follower: Follower
+    follower: DraftSequence
     ask: Ask
     start: int
     count: int
@@ -165,7 +165,7 @@ class DraftModel:
     def _compute(self, turns: Sequence[_Turn], parts: Sequence[tuple[int, int, bool]]) -> None:
         """Run one pass; each turn's part is where it starts, its tokens, and whether it draws."""
         slices = [
-            Slice(turn.follower.own, start, count, samples=draws, is_decode=count == 1)
+            ScheduledChunk(turn.follower.own, start, count, samples=draws, is_decode=count == 1)
             for turn, (start, count, draws) in zip(turns, parts, strict=True)
         ]
         started = self._clock()
@@ -183,7 +183,7 @@ class DraftModel:
             if isinstance(token, int):
                 piece.request.token_ids.append(token)
 
-    def _learn(self, slices: Sequence[Slice], started: float) -> None:
+    def _learn(self, slices: Sequence[ScheduledChunk], started: float) -> None:
         ended = self._clock()
         prompts = [piece for piece in slices if not piece.is_decode]
         decodes = [piece for piece in slices if piece.is_decode]

@@ -17,7 +17,7 @@ from paceline_engine.core.request import Request
 
 
 @dataclass(slots=True)
-class Follower:
+class DraftSequence:
     """A request as the draft model sees it: what is known of it, then guesses behind that."""
 
     own: Request
@@ -60,11 +60,11 @@ class Followers:
     def __init__(self, block_size: int) -> None:
         """Know no request yet, and nothing of any block."""
         self._block_size = block_size
-        self._followers: dict[str, Follower] = {}
+        self._followers: dict[str, DraftSequence] = {}
         self._filled: dict[int, BlockHash] = {}
         """Blocks that are full, by the name of what the draft model filled them with."""
 
-    def of(self, request: Request) -> Follower:
+    def of(self, request: Request) -> DraftSequence:
         """Look at the request as it is now."""
         found = self._followers.get(request.id)
         if found is None or found.num_preemptions != request.num_preemptions:
@@ -74,7 +74,7 @@ class Followers:
                 num_prompt_tokens=request.num_prompt_tokens,
                 sampling=request.sampling,
             )
-            found = Follower(
+            found = DraftSequence(
                 own, request.num_preemptions, is_broken=found is not None and found.is_broken
             )
             self._followers[request.id] = found
@@ -82,7 +82,7 @@ class Followers:
         self._skip_filled(found, request)
         return found
 
-    def computed(self, follower: Follower, request: Request, start: int, count: int) -> None:
+    def computed(self, follower: DraftSequence, request: Request, start: int, count: int) -> None:
         """Note that `count` tokens from `start` on were computed into the request's blocks."""
         size, own = self._block_size, follower.own
         for index in range(start // size, -(-(start + count) // size)):
@@ -98,7 +98,7 @@ class Followers:
         """The request is gone; what its blocks hold may be of use to others."""
         self._followers.pop(request.id, None)
 
-    def _skip_filled(self, follower: Follower, request: Request) -> None:
+    def _skip_filled(self, follower: DraftSequence, request: Request) -> None:
         names = request.block_hashes
         end = min(len(names), len(request.block_ids))
         index = follower.num_sealed

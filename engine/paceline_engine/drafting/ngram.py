@@ -45,7 +45,7 @@ class Lookup:
         self._seen = max(end, _LENGTH)
 
 
-class Lookups:
+class NgramProposer:
     """Implements the `Proposer` port: each request guesses from its own tokens, in no time."""
 
     first_chance = 0.5

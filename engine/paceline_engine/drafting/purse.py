@@ -14,7 +14,7 @@ _MOST_MS = 2000.0
 
 
 @dataclass(slots=True)
-class Purse:
+class SpeculationBudget:
     """Holds the milliseconds that guessing may lose now."""
 
     left_ms: float = _MOST_MS

@@ -16,7 +16,7 @@ from paceline_engine.core.request import Request
 from paceline_engine.drafting.acceptance import Acceptance
 from paceline_engine.drafting.price import MARGIN, Price
 from paceline_engine.drafting.proposer import Ask, Proposal, Proposer
-from paceline_engine.drafting.purse import Purse
+from paceline_engine.drafting.purse import SpeculationBudget
 from paceline_engine.pacing.pacer import Pacer
 
 _SOON = 16
@@ -38,7 +38,7 @@ class Speculation:
     max_model_len: int
     proposer: Proposer
     acceptance: Acceptance = field(init=False)
-    purse: Purse = field(default_factory=Purse)
+    purse: SpeculationBudget = field(default_factory=SpeculationBudget)
     num_drafted: int = 0
     """Guessed tokens that were computed, since start."""
     num_accepted: int = 0

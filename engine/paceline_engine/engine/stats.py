@@ -33,7 +33,7 @@ class Totals:
 
     def count(self, batch: Batch, sampled: list[Request]) -> None:
         """Add a step that has run."""
-        prompts = batch.slices[batch.num_decodes + batch.num_drafted :]
+        prompts = batch.chunks[batch.num_decodes + batch.num_drafted :]
         chunks = [piece for piece in prompts if not piece.is_padding]
         self.steps += 1
         self.padding_tokens += batch.num_padding
@@ -82,8 +82,8 @@ def work_of(batch: Batch, context: int) -> Work:
     Guessed tokens are computed as a prompt's are, and count as such.
     """
     num_decodes = batch.num_decodes + batch.num_drafted
-    chunks = batch.slices[num_decodes:]
-    drafted = batch.slices[batch.num_decodes : num_decodes]
+    chunks = batch.chunks[num_decodes:]
+    drafted = batch.chunks[batch.num_decodes : num_decodes]
     return Work(
         decode=num_decodes,
         prefill=sum(piece.count for piece in chunks) + sum(len(piece.draft) for piece in drafted),
@@ -102,7 +102,7 @@ def queue_of(scheduler: Scheduler, batch: Batch, max_batch_size: int) -> Queue:
         max_batch_size=max_batch_size,
         free_blocks=scheduler.blocks.pool.num_free,
         needed_blocks=max(map(scheduler.blocks.most_needed, heads), default=0),
-        has_prompts=len(batch.slices) > batch.num_decodes + batch.num_drafted,
+        has_prompts=len(batch.chunks) > batch.num_decodes + batch.num_drafted,
     )
 
 

@@ -99,7 +99,7 @@ class Steps:
         plan = self._scheduler.schedule(limits, now)
         before, self._in_flight = self._in_flight, None
         assert before is None or not plan.copies  # noqa: S101 - `must_settle` saw to it
-        if plan.batch.slices:
+        if plan.batch.chunks:
             given += self._launch(plan, limits, now)
         elif before is None and self._scheduler.num_waiting and not self._scheduler.may_wait:
             waiting = self._scheduler.num_waiting
@@ -198,7 +198,7 @@ class Steps:
 
     def _fail(self, error: RequestError, batch: Batch) -> list[Output]:
         """End the request that broke a step. Nothing was settled, so the others just run again."""
-        named = (piece.request for piece in batch.slices if piece.request.id == error.request_id)
+        named = (piece.request for piece in batch.chunks if piece.request.id == error.request_id)
         request = next(named, None)
         if request is None:
             raise error  # a runner that names nobody has broken for all

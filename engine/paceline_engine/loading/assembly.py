@@ -28,7 +28,7 @@ from paceline_engine.model.ops import ops_for
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.input_batch import RowBook
+from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.chosen import Chooser
 from paceline_engine.settings import Quantization, Settings
@@ -117,7 +117,7 @@ class Assembly:
             attention = KernelAttention(config, kv, angles, self._prefill(config, kv, capacity))
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // block_size)
-        book = RowBook(
+        book = InputBatch(
             num_rows,
             num_columns,
             block_size,

@@ -11,7 +11,7 @@ from paceline_engine.loading import memory
 from paceline_engine.profiling.piecewise_choice import choose
 from paceline_engine.profiling.piecewise_probe import PieceProbe
 from paceline_engine.profiling.profile import StepTimer
-from paceline_engine.runner.cuda_graphs import Recorder
+from paceline_engine.runner.cuda_graphs import GraphCapture
 from paceline_engine.runner.launcher import ModelLauncher
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings
@@ -53,7 +53,7 @@ def record(
     progress: Progress,
     *,
     draft: ModelRunner | None = None,
-    make_recorder: Callable[[], Recorder] | None = None,
+    make_recorder: Callable[[], GraphCapture] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Record decodes, then of other steps what lies between attentions, where that is faster.
@@ -86,8 +86,8 @@ def record(
     pieces(1.0)
 
 
-def _of_cuda(device: torch.device) -> Callable[[], Recorder]:
+def _of_cuda(device: torch.device) -> Callable[[], GraphCapture]:
     # Not imported at the top: of a GPU alone.
-    from paceline_engine.runner.graph_capture import CudaRecorder  # noqa: PLC0415 - as above
+    from paceline_engine.runner.graph_capture import CudaGraphCapture  # noqa: PLC0415 - as above
 
-    return lambda: CudaRecorder(device)
+    return lambda: CudaGraphCapture(device)

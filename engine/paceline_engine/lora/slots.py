@@ -52,7 +52,7 @@ class LoraAdapters:
 
     def choose(self, batch: Batch) -> bool:
         """Before a step: each token uses the adapter of its request; whether one has any."""
-        owners = [(i, piece.request.adapter_slot) for i, piece in enumerate(batch.slices)]
+        owners = [(i, piece.request.adapter_slot) for i, piece in enumerate(batch.chunks)]
         adapted = [(i, slot) for i, slot in owners if slot is not None]
         if not adapted:
             self._choice.mask = None
@@ -60,7 +60,7 @@ class LoraAdapters:
         mask = torch.zeros(len(owners), self._num_slots, self._max_rank)
         for i, slot in adapted:
             mask[i, slot] = 1.0
-        counts = torch.tensor([piece.count for piece in batch.slices])
+        counts = torch.tensor([piece.count for piece in batch.chunks])
         self._choice.mask = mask.flatten(1).repeat_interleave(counts, dim=0).to(self._like)
         return True
 

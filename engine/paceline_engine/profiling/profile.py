@@ -8,7 +8,7 @@ other, so that a slow moment of a shared machine meets each of them once and is 
 
 from collections.abc import Callable, Sequence
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Flight, Launcher
 from paceline_engine.core.request import Request
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
@@ -103,7 +103,7 @@ def scratch_batch(point: CostPoint, block_size: int) -> Batch:
     """Make a step of such a size, in the first blocks of the pool, by requests that nobody sent."""
     scratch = _Scratch(block_size)
     decodes = [
-        Slice(
+        ScheduledChunk(
             scratch.request(point.context_each),
             point.context_each - 1,
             1,
@@ -114,7 +114,9 @@ def scratch_batch(point: CostPoint, block_size: int) -> Batch:
     ]
     before = point.prefill_context
     prompts = [
-        Slice(scratch.request(before + chunk), before, chunk, samples=True, is_decode=False)
+        ScheduledChunk(
+            scratch.request(before + chunk), before, chunk, samples=True, is_decode=False
+        )
         for chunk in point.chunks
     ]
     return Batch((*decodes, *prompts), num_decodes=point.decode)

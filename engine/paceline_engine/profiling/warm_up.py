@@ -1,6 +1,6 @@
 """A few steps before the first request: libraries choose their algorithms, buffers are taken."""
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
 from paceline_wire import Sampling
@@ -21,7 +21,7 @@ def warm_up(runner: Runner, capacity: Capacity) -> None:
         block_ids=[0, 0],
     )
     for _ in range(2):
-        prefill = Slice(request, 0, length, samples=True, is_decode=False)
+        prefill = ScheduledChunk(request, 0, length, samples=True, is_decode=False)
         runner.run(Batch((prefill,), num_decodes=0))
-        decode = Slice(request, length, 1, samples=True, is_decode=True)
+        decode = ScheduledChunk(request, length, 1, samples=True, is_decode=True)
         runner.run(Batch((decode,), num_decodes=1))

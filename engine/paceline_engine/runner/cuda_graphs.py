@@ -26,7 +26,7 @@ from paceline_kernels import sample_tokens
 Replay = Callable[[], None]
 
 
-class Recorder(Protocol):
+class GraphCapture(Protocol):
     """Records what a function does on the device."""
 
     def record(self, compute: Callable[[], None]) -> Replay:
@@ -47,7 +47,7 @@ class DecodeGraphs:
         tables: DeviceTables,
         logits_of: Callable[[StepTensors], Tensor],
         sampler: DeviceSampler,
-        recorder: Recorder,
+        recorder: GraphCapture,
         *,
         vocab_size: int,
         dtype: torch.dtype,

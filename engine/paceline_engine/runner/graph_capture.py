@@ -1,4 +1,4 @@
-"""CUDA graphs. Implements the `Recorder` port; never yet run: no GPU was at hand."""
+"""CUDA graphs. Implements the `GraphCapture` port; never yet run: no GPU was at hand."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch
 from paceline_engine.runner.cuda_graphs import Replay
 
 
-class CudaRecorder:
+class CudaGraphCapture:
     """Captures into one pool of memory: no two graphs run at a time."""
 
     def __init__(self, device: torch.device) -> None:
@@ -16,7 +16,7 @@ class CudaRecorder:
         self._device = device
 
     def record(self, compute: Callable[[], None]) -> Replay:
-        """See `Recorder`."""
+        """See `GraphCapture`."""
         serving = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(serving)
         graph = torch.cuda.CUDAGraph()

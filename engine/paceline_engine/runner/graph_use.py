@@ -40,12 +40,12 @@ def why_eager(batch: Batch) -> WhyEager | None:
 
     An adapter comes first: nothing that was recorded has any.
     """
-    if any(piece.request.adapter_slot is not None for piece in batch.slices):
+    if any(piece.request.adapter_slot is not None for piece in batch.chunks):
         return "adapter"
     if batch.num_drafted:
         return "draft"
-    if len(batch.slices) > batch.num_decodes:
+    if len(batch.chunks) > batch.num_decodes:
         return "prefill"
-    if not all(piece.samples for piece in batch.slices):
+    if not all(piece.samples for piece in batch.chunks):
         return "padding"
     return None

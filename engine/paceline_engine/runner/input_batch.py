@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.core.sampling_tensors import row_numbers
 from paceline_engine.core.step_inputs import AT_ITS_ROW, Int64s, RowWrites, StepInputs
@@ -20,7 +20,7 @@ _NOBODY = -1
 _NOWHERE = -1
 
 
-class RowBook:
+class InputBatch:
     """Remembers what was written of each row. Every batch prepared is run, in order."""
 
     def __init__(
@@ -58,7 +58,7 @@ class RowBook:
 
         Raises `RequestError` for a token that the model does not know; then nothing is noted.
         """
-        slices, num_decodes = batch.slices, batch.num_decodes
+        slices, num_decodes = batch.chunks, batch.num_decodes
         starts = np.array([piece.start for piece in slices], dtype=np.int64)
         bounds = _bounds(slices, num_decodes)
         ends = starts + bounds[1:] - bounds[:-1]
@@ -113,9 +113,9 @@ class RowBook:
         if not self._tokens_stay:
             is_brought[:] = True
         for place in np.flatnonzero(is_brought).tolist():
-            piece = batch.slices[place]
+            piece = batch.chunks[place]
             token_ids[place] = piece.request.token_ids[piece.start]
-        others = [token for piece in batch.slices[decodes:] for token in _known(piece)]
+        others = [token for piece in batch.chunks[decodes:] for token in _known(piece)]
         if others:
             token_ids = np.concatenate((token_ids, np.array(others, dtype=np.int64)))
         self._require_known_tokens(batch, token_ids, bounds, is_brought)
@@ -130,13 +130,17 @@ class RowBook:
         if not is_wrong.any():
             return
         wrong = int(np.flatnonzero(is_wrong)[0])
-        request = batch.slices[int(np.searchsorted(bounds[1:], wrong, side="right"))].request
+        request = batch.chunks[int(np.searchsorted(bounds[1:], wrong, side="right"))].request
         raise RequestError(
             request.id, f"token ids must be in [0, {self._vocab_size}), got {token_ids[wrong]}"
         )
 
     def _writes(
-        self, slices: tuple[Slice, ...], rows: Int64s, ends: Int64s, stays: list[int] | None
+        self,
+        slices: tuple[ScheduledChunk, ...],
+        rows: Int64s,
+        ends: Int64s,
+        stays: list[int] | None,
     ) -> RowWrites:
         """Find the rows whose owner is new, or that have got blocks; `stays` if any may be new."""
         is_changed = -(-ends // self._block_size) > self._num_blocks[rows]
@@ -173,7 +177,7 @@ def _row_of(request: Request) -> int:
     return request.row
 
 
-def _bounds(slices: tuple[Slice, ...], num_decodes: int) -> Int64s:  # [S + 1]
+def _bounds(slices: tuple[ScheduledChunk, ...], num_decodes: int) -> Int64s:  # [S + 1]
     """Where each slice's tokens begin and end; a decode has one."""
     bounds = np.arange(len(slices) + 1, dtype=np.int64)
     if num_decodes < len(slices):
@@ -182,7 +186,7 @@ def _bounds(slices: tuple[Slice, ...], num_decodes: int) -> Int64s:  # [S + 1]
     return bounds
 
 
-def _known(piece: Slice) -> list[int]:
+def _known(piece: ScheduledChunk) -> list[int]:
     num_known = piece.count - len(piece.draft)
     known = piece.request.token_ids[piece.start : piece.start + num_known]
     return [*known, *piece.draft] if piece.draft else known
@@ -192,17 +196,17 @@ def _sampling(batch: Batch, bounds: Int64s) -> tuple[Int64s, tuple[Request, ...]
     """Which tokens sample, whose they are, and how many guesses lie before each."""
     if batch.num_drafted:
         return _drafted(batch, bounds)
-    sampled = tuple([piece.request for piece in batch.slices if piece.samples])
-    if len(sampled) == len(batch.slices):
+    sampled = tuple([piece.request for piece in batch.chunks if piece.samples])
+    if len(sampled) == len(batch.chunks):
         return bounds[1:] - 1, sampled, ()
-    samples = np.array([piece.samples for piece in batch.slices], dtype=np.bool_)
+    samples = np.array([piece.samples for piece in batch.chunks], dtype=np.bool_)
     return bounds[1:][samples] - 1, sampled, ()
 
 
 def _drafted(batch: Batch, bounds: Int64s) -> tuple[Int64s, tuple[Request, ...], tuple[int, ...]]:
     """Every token of a draft samples, and the one before it."""
     places, sampled, ahead = [], [], []
-    for piece, end in zip(batch.slices, bounds[1:].tolist(), strict=True):
+    for piece, end in zip(batch.chunks, bounds[1:].tolist(), strict=True):
         if not piece.samples:
             continue
         for guessed in range(len(piece.draft) + 1):
@@ -212,7 +216,7 @@ def _drafted(batch: Batch, bounds: Int64s) -> tuple[Int64s, tuple[Request, ...],
     return _int64s(places), tuple(sampled), tuple(ahead)
 
 
-def _keeps_every_state(piece: Slice) -> bool:
+def _keeps_every_state(piece: ScheduledChunk) -> bool:
     sampling = piece.request.sampling
     return sampling.prompt_logprobs is not None or sampling.pooling is not None
 

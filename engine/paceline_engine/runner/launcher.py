@@ -40,7 +40,7 @@ def _ahead(batch: Batch) -> tuple[int, ...]:  # [R]
     return tuple(
         [
             piece.start + piece.count - len(piece.request.token_ids)
-            for piece in batch.slices
+            for piece in batch.chunks
             if piece.samples
         ]
     )
@@ -59,7 +59,7 @@ class ModelFlight:
         sampled = self.fetch()
         require_tokens(self.sampled, sampled)
         tokens = iter(sampled)
-        return [next(tokens) if piece.samples else None for piece in self.batch.slices]
+        return [next(tokens) if piece.samples else None for piece in self.batch.chunks]
 
 
 @dataclass(frozen=True, slots=True)

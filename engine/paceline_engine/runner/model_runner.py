@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline_engine.attention.attention import AttentionBackend
 from paceline_engine.attention.kernel_attention import KernelAttention
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Next
 from paceline_engine.core.request import Request
 from paceline_engine.core.step_inputs import StepInputs
@@ -20,11 +20,11 @@ from paceline_engine.errors import RequestError
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
-from paceline_engine.runner.cuda_graphs import DecodeGraphs, Recorder
+from paceline_engine.runner.cuda_graphs import DecodeGraphs, GraphCapture
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.graph_use import GraphUse, Way, why_eager
-from paceline_engine.runner.input_batch import RowBook
-from paceline_engine.runner.piecewise_graphs import RecordedPieces
+from paceline_engine.runner.input_batch import InputBatch
+from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
 from paceline_engine.sampling.chosen import Chooser, Chosen
 from paceline_engine.sampling.likeliest import NOT_A_TOKEN
 from paceline_engine.sampling.masks import MaskMaker, PendingMasks
@@ -43,7 +43,7 @@ class ModelRunner:
         decoder: Decoder,
         attention: AttentionBackend,
         sampler: Chooser,
-        book: RowBook,
+        book: InputBatch,
         tables: RowTables,
         *,
         adapters: LoraAdapters | None = None,
@@ -59,7 +59,7 @@ class ModelRunner:
         self.device = decoder.embedding.device
         self._mask_maker = MaskMaker()
         self._graphs: DecodeGraphs | None = None
-        self._pieces: RecordedPieces | None = None
+        self._pieces: PiecewiseGraphs | None = None
         self.graph_use = GraphUse()
 
     def run(self, batch: Batch) -> list[Next]:
@@ -69,8 +69,8 @@ class ModelRunner:
         require_tokens(inputs.sampled, sampled)
         tokens = iter(sampled)
         if batch.num_drafted:
-            return [_verified(piece, tokens) for piece in batch.slices]
-        return [next(tokens) if piece.samples else None for piece in batch.slices]
+            return [_verified(piece, tokens) for piece in batch.chunks]
+        return [next(tokens) if piece.samples else None for piece in batch.chunks]
 
     def prepare(self, batch: Batch) -> StepInputs:
         """Find out what a step needs that its rows lack, and choose the adapters of its tokens.
@@ -113,7 +113,7 @@ class ModelRunner:
         self._tables.keep(inputs, chosen.tokens)
         return chosen
 
-    def record(self, recorder: Recorder, sizes: Sequence[int], progress: Progress) -> None:
+    def record(self, recorder: GraphCapture, sizes: Sequence[int], progress: Progress) -> None:
         """Record decodes of these sizes, up to the capacity: from now on they are replayed.
 
         For one rank whose rows lie on the device.
@@ -136,15 +136,15 @@ class ModelRunner:
         self._graphs = graphs
 
     def record_pieces(
-        self, recorder: Recorder, sizes: Sequence[int], progress: Progress
-    ) -> RecordedPieces:
+        self, recorder: GraphCapture, sizes: Sequence[int], progress: Progress
+    ) -> PiecewiseGraphs:
         """Record what lies between attentions, for steps that are no plain decodes; `keep_pieces`.
 
         Behind `record`, and for whom that is.
         """
         if self._graphs is None or not isinstance(self._attention, KernelAttention):
             raise TypeError(f"pieces need recorded decodes and kernels, got {self._attention}")
-        self._pieces = RecordedPieces(sizes, self._decoder, self._attention, recorder)
+        self._pieces = PiecewiseGraphs(sizes, self._decoder, self._attention, recorder)
         self._pieces.record(progress)
         return self._pieces
 
@@ -185,14 +185,14 @@ class ModelRunner:
             self._run_decoder(inputs)
 
     def _hidden(
-        self, inputs: StepInputs, pieces: RecordedPieces | None = None
+        self, inputs: StepInputs, pieces: PiecewiseGraphs | None = None
     ) -> Tensor:  # [kept, hidden]
         if self._group.size > 1:
             self._group.tell(replace(inputs, sampled=()))
         return self._run_decoder(inputs, pieces)
 
     def _run_decoder(
-        self, inputs: StepInputs, pieces: RecordedPieces | None = None
+        self, inputs: StepInputs, pieces: PiecewiseGraphs | None = None
     ) -> Tensor:  # [kept, hidden]
         step = self._tables.lay_out(inputs)
         kept = inputs.kept_rows
@@ -214,7 +214,7 @@ def require_tokens(sampled: Sequence[Request], tokens: Sequence[int]) -> None:
             raise RequestError(request.id, "the model's output is not a number")
 
 
-def _verified(piece: Slice, tokens: Iterator[int]) -> Next:
+def _verified(piece: ScheduledChunk, tokens: Iterator[int]) -> Next:
     if not piece.samples:
         return None
     if not piece.draft:

@@ -17,10 +17,10 @@ from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.graph_sizes import padded_size
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.model.decoder import Decoder
-from paceline_engine.runner.cuda_graphs import Recorder, Replay
+from paceline_engine.runner.cuda_graphs import GraphCapture, Replay
 
 
-class RecordedPieces:
+class PiecewiseGraphs:
     """The recorded pieces of one model, and the tensors through which they reach each other."""
 
     def __init__(
@@ -28,7 +28,7 @@ class RecordedPieces:
         sizes: Sequence[int],
         decoder: Decoder,
         attention: KernelAttention,
-        recorder: Recorder,
+        recorder: GraphCapture,
     ) -> None:
         """`sizes` are numbers of tokens, ascending."""
         self.sizes = tuple(sizes)

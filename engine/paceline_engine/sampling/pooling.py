@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 
 
@@ -23,13 +23,13 @@ class _Sum:
 def pool_prompts(batch: Batch, hidden: Tensor) -> None:  # [tokens of the batch, hidden]
     """Set `embedding` of each request that asks for it when its prompt is complete."""
     offset = batch.num_decodes  # a decode is one token
-    for piece in batch.slices[batch.num_decodes :]:
+    for piece in batch.chunks[batch.num_decodes :]:
         if piece.request.sampling.pooling is not None:
             _pool(piece, hidden[offset : offset + piece.count])
         offset += piece.count
 
 
-def _pool(piece: Slice, states: Tensor) -> None:  # [tokens of the piece, hidden]
+def _pool(piece: ScheduledChunk, states: Tensor) -> None:  # [tokens of the piece, hidden]
     request = piece.request
     end = min(piece.start + piece.count, request.num_prompt_tokens)
     if request.sampling.pooling == "mean":

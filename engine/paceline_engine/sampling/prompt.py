@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.sampling.likelihood import likelihoods
 
 # Scores of this many tokens lie in memory at once: 128 of a vocabulary of 150,000 are 77 MB.
@@ -17,7 +17,7 @@ def score_prompts(
     logits: Callable[[Tensor], Tensor],  # [n, hidden] -> [n, vocab]
 ) -> None:
     """Extend `prompt_likelihoods` of the requests that ask for them."""
-    prefills = batch.slices[batch.num_decodes :]
+    prefills = batch.chunks[batch.num_decodes :]
     offset = batch.num_decodes  # a decode is one token
     for piece in prefills:
         if piece.request.sampling.prompt_logprobs is not None:
@@ -25,7 +25,7 @@ def score_prompts(
         offset += piece.count
 
 
-def _score(piece: Slice, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> None:
+def _score(piece: ScheduledChunk, hidden: Tensor, logits: Callable[[Tensor], Tensor]) -> None:
     request = piece.request
     num_top = request.sampling.prompt_logprobs or 0
     # Token i tells of token i + 1; after a preemption what is known is not told again.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask
 from paceline_engine.drafting.speculation import Speculation
@@ -24,7 +24,7 @@ class Drafts:
     pacer: Pacer
 
     def batch(
-        self, decodes: Sequence[Slice], *, context: int, room: int, allowed_ms: float
+        self, decodes: Sequence[ScheduledChunk], *, context: int, room: int, allowed_ms: float
     ) -> tuple[Batch, float]:
         """Put drafts behind decodes, as far as there are blocks for them; the time they took, ms.
 
@@ -51,7 +51,7 @@ class Drafts:
         return batch, proposal.ms
 
     def take_in(
-        self, piece: Slice, tokens: Sequence[int], reason_of: ReasonOf
+        self, piece: ScheduledChunk, tokens: Sequence[int], reason_of: ReasonOf
     ) -> FinishReason | None:
         """Append what the model chose behind a decode, up to an end; what follows that is void."""
         request = piece.request
@@ -79,7 +79,7 @@ class Drafts:
         return ask if held > ask.count else replace(ask, count=held - 1)
 
 
-def _drafted(piece: Slice, draft: tuple[int, ...]) -> Slice:
-    return Slice(
+def _drafted(piece: ScheduledChunk, draft: tuple[int, ...]) -> ScheduledChunk:
+    return ScheduledChunk(
         piece.request, piece.start, 1 + len(draft), samples=True, is_decode=True, draft=draft
     )

@@ -12,7 +12,7 @@ length (the same power of two), once a whole batch waits or the first has waited
 from dataclasses import replace
 from itertools import chain
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.scheduling.plan import Plan
 from paceline_engine.scheduling.scheduler import Scheduler
@@ -60,14 +60,16 @@ class StaticScheduler(Scheduler):
         longest = max((len(request.token_ids) for request in taken), default=0)
         self._owed = {request.id: longest - len(request.token_ids) for request in taken}
 
-    def _prompts(self, limits: Limits) -> list[Slice]:
+    def _prompts(self, limits: Limits) -> list[ScheduledChunk]:
         left = limits.token_budget
-        slices: list[Slice] = []
+        slices: list[ScheduledChunk] = []
         for request in list(self.prefilling.values()):
             count = min(request.num_remaining, left)
             if count:
                 start, is_last = request.num_computed, count == request.num_remaining
-                slices.append(Slice(request, start, count, samples=is_last, is_decode=False))
+                slices.append(
+                    ScheduledChunk(request, start, count, samples=is_last, is_decode=False)
+                )
                 left -= count
             # Padded in the step that computes its last token, as far as the step has room.
             if count == request.num_remaining:
@@ -76,9 +78,9 @@ class StaticScheduler(Scheduler):
                 left -= sum(piece.count for piece in padding)
         return slices
 
-    def _decodes(self, limits: Limits) -> list[Slice]:
+    def _decodes(self, limits: Limits) -> list[ScheduledChunk]:
         running = [
-            Slice(request, request.num_computed, 1, samples=True, is_decode=True)
+            ScheduledChunk(request, request.num_computed, 1, samples=True, is_decode=True)
             for request in self._extend_decodes()
         ]
         if not running:
@@ -113,12 +115,14 @@ def _bucket(request: Request) -> int:
     return (len(request.token_ids) - 1).bit_length()
 
 
-def _padding(request: Request, count: int) -> list[Slice]:
+def _padding(request: Request, count: int) -> list[ScheduledChunk]:
     """Compute `count` tokens more than the prompt has: its own, over again."""
     slices = []
     length = len(request.token_ids)
     while count > 0:
         part = min(count, length)
-        slices.append(Slice(request, 0, part, samples=False, is_decode=False, is_padding=True))
+        slices.append(
+            ScheduledChunk(request, 0, part, samples=False, is_decode=False, is_padding=True)
+        )
         count -= part
     return slices

@@ -14,7 +14,7 @@ from paceline_wire.limits import Limits
 
 def advance(batch: Batch, rows: Rows) -> None:
     """Count a launched step's tokens as computed; a prompt that it completes decodes from now."""
-    for piece in batch.slices:
+    for piece in batch.chunks:
         if piece.is_padding:
             continue
         request = piece.request
@@ -27,7 +27,7 @@ def advance(batch: Batch, rows: Rows) -> None:
 
 def take_back(batch: Batch, rows: Rows) -> None:
     """Undo `advance`, the newest step first: its requests are run again as if it had not been."""
-    for piece in batch.slices:
+    for piece in batch.chunks:
         request = piece.request
         if piece.is_padding or request.state is not State.RUNNING:
             continue

@@ -7,12 +7,12 @@ theirs up, the last that arrived first; each of them does so a few times at most
 
 from collections.abc import Callable, Container, Iterator, Mapping
 
-from paceline_engine.core.batch import Slice
+from paceline_engine.core.batch import ScheduledChunk
 from paceline_engine.core.request import Request, State
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.scheduling import budget, policy
 from paceline_engine.scheduling.rows import Rows
-from paceline_engine.scheduling.turns import Interactive, Turns
+from paceline_engine.scheduling.turns import FairShare, Interactive
 from paceline_engine.scheduling.waiting import LANES, WaitingLane
 from paceline_wire.limits import Capacity, Lane, Limits
 
@@ -34,7 +34,7 @@ class Prefills:
         self._waiting = waiting
         self._blocks = blocks
         self._displace = displace
-        self._turns = Turns()
+        self._turns = FairShare()
         self._has_displaced = False
 
     def wanted(self, limits: Limits) -> int:
@@ -51,7 +51,9 @@ class Prefills:
                 rows -= 1
         return wanted
 
-    def share(self, tokens: int, limits: Limits, now: float, *, may_admit: bool) -> list[Slice]:
+    def share(
+        self, tokens: int, limits: Limits, now: float, *, may_admit: bool
+    ) -> list[ScheduledChunk]:
         """Share `tokens` among the prompts. Whoever is displaced meanwhile has lost its row."""
         begun: dict[Lane, Iterator[Request]] = {
             lane: filter(_is_running, [r for r in self._rows.prefilling.values() if r.lane == lane])
@@ -185,6 +187,6 @@ def _is_running(request: Request) -> bool:
     return request.state is State.RUNNING
 
 
-def _chunk(request: Request, count: int) -> Slice:
+def _chunk(request: Request, count: int) -> ScheduledChunk:
     samples = count == request.num_remaining
-    return Slice(request, request.num_computed, count, samples=samples, is_decode=False)
+    return ScheduledChunk(request, request.num_computed, count, samples=samples, is_decode=False)

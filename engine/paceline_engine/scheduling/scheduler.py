@@ -10,10 +10,10 @@ copied to host memory and back, or computed again, whichever is cheaper; its out
 
 from collections.abc import Collection, Iterator, Sequence
 
-from paceline_engine.core.batch import Batch, Slice
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Next
 from paceline_engine.core.request import Request, State
-from paceline_engine.drafting.ngram import Lookups
+from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.ledger import BlockLedger
@@ -76,7 +76,7 @@ class Scheduler:
         )
         self._slacks = Slacks()
         self.speculation = Speculation(
-            draft_tokens, capacity.max_model_len, Lookups() if proposer is None else proposer
+            draft_tokens, capacity.max_model_len, NgramProposer() if proposer is None else proposer
         )
         self._drafts = Drafts(self.speculation, self.blocks, pacer)
 
@@ -157,7 +157,7 @@ class Scheduler:
         """
         preempted_before = self.num_preemptions
         decodes = [
-            Slice(request, request.num_computed, 1, samples=True, is_decode=True)
+            ScheduledChunk(request, request.num_computed, 1, samples=True, is_decode=True)
             for request in self._extend_decodes()
         ]
         context = sum(piece.start for piece in decodes) + len(decodes)
@@ -191,7 +191,7 @@ class Scheduler:
         """Take in the step launched first; the requests that got a token, some of them finished."""
         self._slacks.advance()
         sampled = []
-        for piece, token in zip(batch.slices, tokens, strict=True):
+        for piece, token in zip(batch.chunks, tokens, strict=True):
             request = piece.request
             # Who ended while the step was on its way gets nothing of it.
             if piece.is_padding or request.state is not State.RUNNING:
@@ -229,7 +229,7 @@ class Scheduler:
         request.first_token_at = now if request.first_token_at is None else request.first_token_at
         self._slacks.follow(request, request.first_token_at)
 
-    def _settle_draft(self, piece: Slice, tokens: Sequence[int]) -> None:
+    def _settle_draft(self, piece: ScheduledChunk, tokens: Sequence[int]) -> None:
         request = piece.request
         reason = self._drafts.take_in(piece, tokens, self._finish_reason)
         if reason is not None:

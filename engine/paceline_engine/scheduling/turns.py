@@ -45,7 +45,7 @@ class Interactive:
     """Any of its requests holds a row."""
 
 
-class Turns:
+class FairShare:
     """What each lane has been served, over the steps."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Turns:
 
     def begin(
         self, wanting: Iterable[Lane], tokens: int, limits: Limits, people: Interactive
-    ) -> "Spend":
+    ) -> "StepShare":
         """Start a step that may prefill `tokens` of the lanes that want some."""
         wanting = set(wanting)
         busy = [self._served[lane] for lane in self._active & wanting]
@@ -63,7 +63,7 @@ class Turns:
             credit = MAX_CREDIT if lane == "interactive" else 0.0
             self._served[lane] = max([self._served[lane], *(served - credit for served in busy)])
         self._active = wanting
-        return Spend(self._served, wanting, tokens, limits, people)
+        return StepShare(self._served, wanting, tokens, limits, people)
 
     def admitted(self, lane: Lane, blocked: Iterable[Lane]) -> bool:
         """Count that a request of `lane` went past the first ones of the `blocked` lanes.
@@ -85,7 +85,7 @@ class Turns:
         )
 
 
-class Spend:
+class StepShare:
     """The prefill tokens of one step."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Final
 from paceline_api.pod.exit_reasons import REASONS
 from paceline_operator.conditions.judgement import Judgement
 from paceline_operator.observe import Observed
-from paceline_operator.pod_view import PodView
+from paceline_operator.pod_status import PodStatus
 
 TYPE: Final = "ModelAvailable"
 
@@ -28,7 +28,7 @@ def model_available(observed: Observed) -> Judgement:
     return Judgement(TYPE, "Unknown", "NoRunningPod", "no engine runs yet")
 
 
-def _failures(pods: Iterable[PodView]) -> Iterable[tuple[str, str]]:
+def _failures(pods: Iterable[PodStatus]) -> Iterable[tuple[str, str]]:
     """Read `{"reason", "message"}` from engines that left for a reason and are not back."""
     for pod in pods:
         last = pod.engine.last_exit

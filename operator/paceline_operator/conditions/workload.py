@@ -5,7 +5,7 @@ from typing import Final
 
 from paceline_operator.conditions.judgement import Judgement
 from paceline_operator.observe import Observed
-from paceline_operator.pod_view import ContainerView, PodView
+from paceline_operator.pod_status import ContainerStatus, PodStatus
 
 TYPE: Final = "WorkloadAvailable"
 _IMAGE_TROUBLE: Final = frozenset(
@@ -47,7 +47,7 @@ def _troubles(observed: Observed) -> Iterable[tuple[str, str]]:
     yield from _deployment_trouble(observed)
 
 
-def _unscheduled(pods: Iterable[PodView], gpu: str) -> Iterable[tuple[str, str]]:
+def _unscheduled(pods: Iterable[PodStatus], gpu: str) -> Iterable[tuple[str, str]]:
     for pod in pods:
         if pod.unschedulable:
             lacks_gpu = f"Insufficient {gpu}" in pod.unschedulable
@@ -56,7 +56,7 @@ def _unscheduled(pods: Iterable[PodView], gpu: str) -> Iterable[tuple[str, str]]
 
 
 def _container_trouble(
-    pod: PodView, name: str, container: ContainerView
+    pod: PodStatus, name: str, container: ContainerStatus
 ) -> Iterable[tuple[str, str]]:
     where = f"pod {pod.name}, container {name}"
     if container.waiting_reason in _IMAGE_TROUBLE:

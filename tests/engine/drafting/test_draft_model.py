@@ -49,7 +49,7 @@ def computed(runner: FakeRunner | None) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def count(batch: Batch) -> None:
-        for piece in batch.slices:
+        for piece in batch.chunks:
             counts[piece.request.id] += piece.count
 
     runner.before_run = count
@@ -209,7 +209,7 @@ def test_a_draft_model_that_breaks_on_a_request_leaves_it_alone() -> None:
     run = guesser.run
 
     def broken(batch: Batch) -> list[Next]:
-        for piece in batch.slices:
+        for piece in batch.chunks:
             if piece.request.id == "a":
                 raise RequestError("a", "the model's output is not a number")
         return run(batch)

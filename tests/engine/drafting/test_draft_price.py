@@ -11,7 +11,7 @@ import pytest
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask, Proposal
-from paceline_engine.drafting.purse import Purse
+from paceline_engine.drafting.purse import SpeculationBudget
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.pacing import ModelPacer
 from paceline_engine.pacing.pacer import NoPacer
@@ -220,7 +220,11 @@ def a_request(*, generated: int, max_tokens: int = 1000) -> Request:
 
 
 def planned(
-    proposer: Passes, request: Request, *, allowed_ms: float = 1e9, purse: Purse | None = None
+    proposer: Passes,
+    request: Request,
+    *,
+    allowed_ms: float = 1e9,
+    purse: SpeculationBudget | None = None,
 ) -> list[Ask]:
     speculation = Speculation(4, 2048, proposer)
     speculation.purse = purse or speculation.purse
@@ -257,13 +261,13 @@ def test_nothing_is_tried_that_the_purse_does_not_cover() -> None:
     proposer = Passes(pending=1, token_ms=0.1, guess_ms=1.0)
     request = a_request(generated=50)
 
-    assert planned(proposer, request, purse=Purse(left_ms=5.0))
-    assert not planned(proposer, request, purse=Purse(left_ms=1.0))
+    assert planned(proposer, request, purse=SpeculationBudget(left_ms=5.0))
+    assert not planned(proposer, request, purse=SpeculationBudget(left_ms=1.0))
 
 
 def test_the_purse_fills_by_a_share_of_the_time_and_by_what_was_saved() -> None:
     """But not without end."""
-    purse = Purse(left_ms=0.0)
+    purse = SpeculationBudget(left_ms=0.0)
 
     purse.save_up(1000.0)
     purse.earn(5.0)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.core.request import Request
-from paceline_engine.drafting.ngram import Lookups
+from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.drafting.verify import verify
 from paceline_engine.pacing.pacer import NoPacer
@@ -49,7 +49,7 @@ def a_request(
 
 
 def a_speculation(max_tokens: int = 4) -> Speculation:
-    return Speculation(max_tokens=max_tokens, max_model_len=2048, proposer=Lookups())
+    return Speculation(max_tokens=max_tokens, max_model_len=2048, proposer=NgramProposer())
 
 
 def drafts(

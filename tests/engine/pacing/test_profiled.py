@@ -3,7 +3,7 @@
 import pytest
 
 from paceline_engine.core.request import Request
-from paceline_engine.drafting.ngram import Lookups
+from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
@@ -123,7 +123,7 @@ def test_speculation_is_switched_from_the_first_request_on(theta: Theta, pays: b
     """Verifying 256 guesses beside 64 decodes is nearly free, or costs four steps: measured."""
     pacer = a_pacer()
     requests = [_a_repetitive_request(str(number)) for number in range(64)]
-    speculation = Speculation(max_tokens=4, max_model_len=2048, proposer=Lookups())
+    speculation = Speculation(max_tokens=4, max_model_len=2048, proposer=NgramProposer())
 
     pacer.learn_profile(a_table(theta))
 

@@ -16,7 +16,7 @@ from paceline_tuner.model import (
     TuningSpec,
 )
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
-from paceline_tuner.warm_start import Book
+from paceline_tuner.warm_start import WarmStart
 from paceline_wire.limits import Limits
 
 SPEC = TuningSpec(
@@ -29,12 +29,12 @@ SMALL = Experiment("one", "Canary", Overrides(max_batch_size=5), max_s=3600.0)
 class Shelf:
     """A store that keeps every book."""
 
-    saved: list[Book] = field(default_factory=list)
+    saved: list[WarmStart] = field(default_factory=list)
 
-    async def load(self) -> Book:
-        return Book()
+    async def load(self) -> WarmStart:
+        return WarmStart()
 
-    async def save(self, book: Book) -> None:
+    async def save(self, book: WarmStart) -> None:
         self.saved.append(book)
 
 

@@ -21,7 +21,7 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerView:
+class ContainerStatus:
     """One container's state."""
 
     is_running: bool = False
@@ -34,7 +34,7 @@ class ContainerView:
 
 
 @dataclass(frozen=True, slots=True)
-class PodView:
+class PodStatus:
     """One pod."""
 
     name: str
@@ -45,8 +45,8 @@ class PodView:
     template_hash: str
     unschedulable: str
     """Why no node takes it; empty where one did."""
-    engine: ContainerView
-    sidecar: ContainerView
+    engine: ContainerStatus
+    sidecar: ContainerStatus
 
     @property
     def is_reachable(self) -> bool:
@@ -54,12 +54,12 @@ class PodView:
         return bool(self.ip) and self.sidecar.is_running and not self.is_leaving
 
 
-def read_pod(raw: Mapping[str, Any]) -> PodView:
+def read_pod(raw: Mapping[str, Any]) -> PodStatus:
     """Read a pod as the API server gives it."""
     metadata, status = raw["metadata"], raw.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
     scheduled = conditions.get("PodScheduled", {})
-    return PodView(
+    return PodStatus(
         name=metadata["name"],
         node=raw.get("spec", {}).get("nodeName", ""),
         ip=status.get("podIP", ""),
@@ -72,14 +72,14 @@ def read_pod(raw: Mapping[str, Any]) -> PodView:
     )
 
 
-def _container(statuses: list[Mapping[str, Any]], name: str) -> ContainerView:
+def _container(statuses: list[Mapping[str, Any]], name: str) -> ContainerStatus:
     found = next((entry for entry in statuses if entry["name"] == name), None)
     if found is None:
-        return ContainerView()
+        return ContainerStatus()
     state = found.get("state", _NO_STATE)
     ended = state.get("terminated") or found.get("lastState", _NO_STATE).get("terminated")
     waiting = state.get("waiting", _NO_STATE)
-    return ContainerView(
+    return ContainerStatus(
         is_running="running" in state,
         is_ready=bool(found.get("ready")),
         waiting_reason=waiting.get("reason", ""),
