@@ -69,6 +69,6 @@ class PodState:
         return self.unattainable == "TPOTFloor"
 
     def is_swinging(self, now: float) -> bool:
-        """Limits went back and forth too often."""
+        """The limits went back and forth too often."""
         recent = [at for at in self.reversals if now - at < _REVERSAL_MEMORY_S]
         return len(recent) > _MAX_REVERSALS
