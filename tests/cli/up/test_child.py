@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline_cli.up.child import Exit, Program, kept_running
+from paceline_cli.up.child import ChildExit, Program, kept_running
 
 READY_THEN_WAIT = "import signal, sys; print('up', flush=True); signal.pause()"
 DEAF = (
@@ -32,7 +32,7 @@ async def until_log_says(log: Path, text: str) -> str:
 
 async def test_a_child_that_dies_is_reported_and_started_again(tmp_path: Path) -> None:
     """As a kubelet would, with a pause that doubles."""
-    exits: list[Exit] = []
+    exits: list[ChildExit] = []
     pauses: list[float] = []
     enough = asyncio.Event()
 
@@ -53,7 +53,7 @@ async def test_a_child_that_dies_is_reported_and_started_again(tmp_path: Path) -
 
 async def test_leaving_the_block_ends_the_child(tmp_path: Path) -> None:
     """Nothing may go on serving unseen."""
-    exits: list[Exit] = []
+    exits: list[ChildExit] = []
     log = tmp_path / "log"
     log.touch()
     code = "import os; print(os.getpid(), 'up', flush=True); " + READY_THEN_WAIT
@@ -81,7 +81,7 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 async def test_a_verdict_that_restarts_are_useless_ends_the_block(tmp_path: Path) -> None:
     """A model that does not exist will not exist after the tenth restart either."""
 
-    def give_up(_: Exit) -> None:
+    def give_up(_: ChildExit) -> None:
         raise RuntimeError("useless")
 
     with pytest.raises(ExceptionGroup) as problems:

@@ -8,10 +8,10 @@ from paceline_api.tuning_spec import hot
 from paceline_cli.manifest import read
 from paceline_cli.plan.device import CPU, GPUS, REMEMBERED_FACTOR, Device, find_gpu
 from paceline_cli.plan.kv_memory import KvMemory
-from paceline_cli.plan.model_sizes import PlanError, Question, Sizes
+from paceline_cli.plan.model_sizes import PlanError, PlanQuestion, Sizes
 from paceline_cli.plan.outlook import ServicePlan
+from paceline_cli.plan.planner import Inputs, plan
 from paceline_cli.plan.ranks import RANKS_FACTOR, ranks_prior
-from paceline_cli.plan.service_plan import Inputs, plan
 from paceline_cli.plan.warm_start_fit import recall
 from paceline_cli.traffic.traces import Trace, TraceError, read_trace
 
@@ -19,7 +19,7 @@ UNACHIEVABLE_EXIT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PlanAnswer:
     """The plan, and what it was made from."""
 
     service: InferenceService
@@ -27,7 +27,7 @@ class Answer:
     plan: ServicePlan
 
 
-def answer(question: Question) -> Answer:
+def answer(question: PlanQuestion) -> PlanAnswer:
     """Read everything and plan. Raises LocalError."""
     service = read(question.manifest)
     try:
@@ -61,10 +61,10 @@ def answer(question: Question) -> Answer:
         factor=factor,
         requests=trace.requests,
     )
-    return Answer(service, trace, plan(inputs))
+    return PlanAnswer(service, trace, plan(inputs))
 
 
-def choose_device(service: InferenceService, question: Question) -> Device:
+def choose_device(service: InferenceService, question: PlanQuestion) -> Device:
     """Take the GPU that was named, or the CPU where the manifest asks for none."""
     known = ", ".join(GPUS)
     if question.gpu is None:

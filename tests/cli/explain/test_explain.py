@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from paceline_cli.explain.explain import explain
-from paceline_cli.kubectl import explain_status
+from paceline_cli.explain.decisions import explain_state
+from paceline_cli.explain.service_status import explain_status
 from paceline_cli.local_state import Explained, LocalState
 from paceline_testing.reports import a_report, an_explained
 from paceline_testing.services import a_live_service
@@ -28,7 +28,7 @@ def a_state(*decisions: Explained) -> LocalState:
 
 def test_a_decision_is_told_from_inputs_to_reason() -> None:
     """Every number that decided, and the sentence."""
-    text = explain(a_state(an_explained()), None, last=3)
+    text = explain_state(a_state(an_explained()), None, last=3)
 
     for part in (
         "pod/quickstart-0  mode Auto",
@@ -46,7 +46,7 @@ def test_a_decision_is_told_from_inputs_to_reason() -> None:
 
 def test_what_was_only_computed_is_told_as_such() -> None:
     """Mode Observe changes nothing."""
-    text = explain(a_state(an_explained(applied=False, mode="Observe")), None, last=1)
+    text = explain_state(a_state(an_explained(applied=False, mode="Observe")), None, last=1)
 
     assert "step 320 ms, not applied: mode Observe" in text
 
@@ -59,7 +59,7 @@ def test_only_the_newest_decisions_of_the_asked_pod_are_told() -> None:
         for name in ("a", "b")
     ]
 
-    text = explain(a_state(*decisions), "b", last=2)
+    text = explain_state(a_state(*decisions), "b", last=2)
 
     assert "pod/a" not in text
     assert text.index("b 2") < text.index("b 3")
@@ -68,7 +68,7 @@ def test_only_the_newest_decisions_of_the_asked_pod_are_told() -> None:
 
 def test_without_a_decision_it_says_so() -> None:
     """The service may have started just now."""
-    assert "no decision yet about x" in explain(a_state(), "x", last=3)
+    assert "no decision yet about x" in explain_state(a_state(), "x", last=3)
 
 
 def test_a_service_in_a_cluster_is_explained_from_its_status() -> None:
@@ -128,6 +128,6 @@ def test_what_became_of_a_change_is_told() -> None:
     """Predicted and measured side by side, with how far apart they are."""
     outcome = Outcome(of=1_700_000_000.0, steps=40, step_ms=Compared(290.0, 320.0, 0.1034))
 
-    text = explain(a_state(an_explained(outcome=outcome)), None, last=1)
+    text = explain_state(a_state(an_explained(outcome=outcome)), None, last=1)
 
     assert "over 40 steps: a step 290 predicted, 320 ms measured (+10%)" in text

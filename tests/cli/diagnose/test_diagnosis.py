@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_cli.diagnose.diagnose import Diagnosis, UndiagnosableError, diagnose
+from paceline_cli.diagnose.diagnosis import Diagnosis, UndiagnosableError, diagnose
 from paceline_cli.diagnose.latency import Span
 from paceline_cli.diagnose.step_parts import split
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry

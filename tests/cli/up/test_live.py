@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline_cli.place import Place
-from paceline_cli.up.child import Exit
+from paceline_cli.up.child import ChildExit
 from paceline_cli.up.live import LiveService, StartError
 from paceline_testing.reports import a_pod_report, a_report
 from paceline_testing.services import a_service
@@ -60,7 +60,7 @@ def ended(live: LiveService, reason: str) -> None:
     live.place.termination_log.write_text(words + "\n")
     log = live.place.termination_log.with_name("engine.log")
     log.write_text("")
-    live.exited(Exit("engine", 1, ran_s=100.0, restart_in_s=1.0, log=log))
+    live.exited(ChildExit("engine", 1, ran_s=100.0, restart_in_s=1.0, log=log))
 
 
 @pytest.mark.parametrize("reason", ["EngineCrashed", "StepHung"])

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline_cli.demo.demo import slowness, write_copy
+from paceline_cli.fitted_manifest import slowness, write_copy
 from paceline_cli.manifest import ManifestError, load
 from paceline_cli.traffic.calibration import OUTPUTS, PROMPTS, Speed, workload
 from paceline_tuner.model import SLA
 
-QUICKSTART = Path(__file__).parents[2] / "examples/quickstart.yaml"
+QUICKSTART = Path(__file__).parents[3] / "examples/quickstart.yaml"
 
 
 @pytest.mark.parametrize(

@@ -11,34 +11,32 @@ import pytest
 from click.testing import CliRunner
 
 from paceline_cli.__main__ import main
+from paceline_cli.bench.grid import Setting, grid, thinned
 from paceline_cli.bench.sweep import LiveLimits, SweepError, write_sweep_copy
 from paceline_cli.bench.sweep_points import (
-    Chosen,
     Point,
-    Setting,
     Sweep,
-    grid,
+    TunedPoint,
     label,
     least_count,
     measure,
     percentiles,
-    thinned,
 )
 from paceline_cli.bench.sweep_report import write_report
 from paceline_cli.manifest import load
-from paceline_cli.traffic.record import Record
+from paceline_cli.traffic.record import ClientRecord
 from paceline_testing.telemetry import a_limits, a_telemetry
 from paceline_tuner.model import SLA, PodTarget
 from paceline_tuner.pods import PodRefusedError
 from paceline_tuner.telemetry import LimitsAnswer, LimitValues, Telemetry
 
-QUICKSTART = Path(__file__).parents[2] / "examples/quickstart.yaml"
+QUICKSTART = Path(__file__).parents[3] / "examples/quickstart.yaml"
 POD = PodTarget(name="a-0", admin_url="http://127.0.0.1:1", token="t")
 
 
-def a_record(at: float = 0.0, *, gap_s: float = 0.1, outcome: str = "ok") -> Record:
+def a_record(at: float = 0.0, *, gap_s: float = 0.1, outcome: str = "ok") -> ClientRecord:
     is_ok = outcome == "ok"
-    return Record(
+    return ClientRecord(
         planned_at=at,
         sent_at=at,
         token_ats=tuple(at + 0.2 + gap_s * i for i in range(5)) if is_ok else (),
@@ -57,7 +55,7 @@ def a_sweep() -> Sweep:
         points.append(Point(setting, measure(records, 0.0, 20.0)))
     lost = [a_record(float(i), outcome="timeout") for i in range(20)]
     points[0] = replace(points[0], measured=measure(lost, 0.0, 20.0))
-    chosen = Chosen(12, 192, 480.0, "Tracking", measure([a_record(1.0)], 0.0, 20.0))
+    chosen = TunedPoint(12, 192, 480.0, "Tracking", measure([a_record(1.0)], 0.0, 20.0))
     return Sweep(
         name="<quick> & start",
         model="builtin://m",

@@ -9,15 +9,15 @@ from rich.console import Console
 
 from paceline_cli.__main__ import main
 from paceline_cli.bench.compare import table
-from paceline_cli.bench.compare_report import Compared, Comparison, write_report
+from paceline_cli.bench.compare_report import Comparison, SchedulingResult, write_report
 from paceline_cli.bench.sweep_points import measure
 from paceline_cli.place import SCHEDULINGS, Scheduling
-from paceline_cli.traffic.record import Record
+from paceline_cli.traffic.record import ClientRecord
 from paceline_engine.scheduling.schedulings import SCHEDULERS
 
 
-def a_record(at: float, *, is_ok: bool = True) -> Record:
-    return Record(
+def a_record(at: float, *, is_ok: bool = True) -> ClientRecord:
+    return ClientRecord(
         planned_at=at,
         sent_at=at,
         token_ats=tuple(at + 0.2 + 0.1 * i for i in range(5)) if is_ok else (),
@@ -28,10 +28,10 @@ def a_record(at: float, *, is_ok: bool = True) -> Record:
     )
 
 
-def a_trial(scheduling: Scheduling, padding: int) -> Compared:
+def a_trial(scheduling: Scheduling, padding: int) -> SchedulingResult:
     is_slow = scheduling == "static"
     records = [a_record(float(n), is_ok=n > 1 or not is_slow) for n in range(20)]
-    return Compared(scheduling, measure(records, 0.0, 20.0), padding, 300)
+    return SchedulingResult(scheduling, measure(records, 0.0, 20.0), padding, 300)
 
 
 def a_comparison() -> Comparison:

@@ -7,7 +7,7 @@ from paceline_tuner.limits import Limits
 from paceline_tuner.outcome import Prediction
 
 
-def explain(state: LocalState, pod: str | None, *, last: int) -> str:
+def explain_state(state: LocalState, pod: str | None, *, last: int) -> str:
     """The newest `last` decisions on one pod, or on all, oldest first, and the last changes."""
     decisions = [decision for decision in state.decisions if pod in {None, decision.pod}]
     blocks = [f"{state.name} · {state.model} · {state.url}"]

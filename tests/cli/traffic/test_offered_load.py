@@ -7,13 +7,13 @@ from statistics import mean, median, stdev
 import pytest
 
 from paceline_cli.traffic.corpus import help_topics
-from paceline_cli.traffic.workload import Lengths, Workload, arrivals, excerpt, plan
+from paceline_cli.traffic.offered_load import OfferedLoad, TokenLengths, arrivals, excerpt, plan
 
-WORKLOAD = Workload(
+WORKLOAD = OfferedLoad(
     rate_rps=2.0,
     cv=2.5,
-    prompt_tokens=Lengths(median=80, sigma=0.9, min=16, max=600),
-    output_tokens=Lengths(median=20, sigma=0.5, min=4, max=64),
+    prompt_tokens=TokenLengths(median=80, sigma=0.9, min=16, max=600),
+    output_tokens=TokenLengths(median=20, sigma=0.5, min=4, max=64),
 )
 
 
@@ -61,7 +61,7 @@ def test_the_same_seed_plans_the_same_requests() -> None:
 
 def test_lengths_are_log_normal_within_their_cut() -> None:
     """The median and the cut are as declared, and the long tail is there."""
-    lengths = Lengths(median=100, sigma=0.8, min=20, max=800).spread(2001)
+    lengths = TokenLengths(median=100, sigma=0.8, min=20, max=800).spread(2001)
 
     assert median(lengths) == 100
     assert (min(lengths), max(lengths)) == (20, 800)

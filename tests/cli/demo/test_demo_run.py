@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from paceline_cli.demo.measured import Span, judge, opening, rolling_p99, span
-from paceline_cli.traffic.record import Record
+from paceline_cli.demo.demo_run import judge, opening, rolling_p99
+from paceline_cli.traffic.client_span import ClientSpan, span
+from paceline_cli.traffic.record import ClientRecord
 from paceline_testing.reports import observed
 from paceline_tuner.model import SLA, Observed
 
 TARGETS = SLA(ttft_p99_ms=1000.0, itl_p99_ms=400.0)
 
 
-def a_record(planned_at: float, *token_ats: float, **changes: Any) -> Record:
+def a_record(planned_at: float, *token_ats: float, **changes: Any) -> ClientRecord:
     fields: dict[str, Any] = {
         "planned_at": planned_at,
         "sent_at": planned_at,
@@ -24,12 +25,12 @@ def a_record(planned_at: float, *token_ats: float, **changes: Any) -> Record:
         "output_tokens": len(token_ats),
         "outcome": "ok" if token_ats else "failed",
     }
-    return Record(**(fields | changes))
+    return ClientRecord(**(fields | changes))
 
 
-def a_span(*, requests: int = 60, ttft_ms: float = 500.0, itl_ms: float = 300.0) -> Span:
+def a_span(*, requests: int = 60, ttft_ms: float = 500.0, itl_ms: float = 300.0) -> ClientSpan:
     record = a_record(0.0, ttft_ms / 1e3) if math.isfinite(ttft_ms) else a_record(0.0)
-    return Span(
+    return ClientSpan(
         seconds=60.0,
         due=(record,) * requests,
         itl_ms=(itl_ms,) * 1000,
@@ -51,7 +52,7 @@ def a_span(*, requests: int = 60, ttft_ms: float = 500.0, itl_ms: float = 300.0)
     ids=["itl", "no answers", "sidecar", "unmeasured", "silent", "few requests", "few gaps"],
 )
 def test_anything_less_is_a_no_with_its_cause(
-    client: Span, sidecar: Observed | None, words: str
+    client: ClientSpan, sidecar: Observed | None, words: str
 ) -> None:
     """The exit status rests on this: no doubt is resolved in our favour."""
     verdict = judge(TARGETS, client, sidecar)

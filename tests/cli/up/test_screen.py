@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from paceline_cli.up.screen import View, change_line, line, screen
+from paceline_cli.up.screen import LiveView, change_line, line, screen
 from paceline_testing.reports import a_change, a_pod_report, a_report, observed
 from paceline_tuner.model import SLA, ServiceReport, TuningSpec
 
 
-def a_view(report: ServiceReport | None, **changes: object) -> View:
+def a_view(report: ServiceReport | None, **changes: object) -> LiveView:
     fields: dict[str, object] = {
         "name": "quickstart",
         "model": "builtin://m",
@@ -19,10 +19,10 @@ def a_view(report: ServiceReport | None, **changes: object) -> View:
         "state": "serving",
         "report": report,
     }
-    return View(**(fields | changes))  # type: ignore[arg-type] # a builder takes any field
+    return LiveView(**(fields | changes))  # type: ignore[arg-type] # a builder takes any field
 
 
-def drawn(view: View) -> str:
+def drawn(view: LiveView) -> str:
     console = Console(file=io.StringIO(), width=100, record=True)
     console.print(screen(view))
     return console.export_text()

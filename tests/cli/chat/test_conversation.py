@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from paceline_cli.chat.answer import ChatError, served_model, stream_answer
+from paceline_cli.chat.conversation import ChatError, served_model, stream_answer
 
 
 def client_of(response: httpx.Response | Exception) -> httpx.Client:

@@ -1,4 +1,4 @@
-"""Workload: when requests arrive and how long they are, planned purely from a seed.
+"""An offered load: when requests arrive and how long they are, planned purely from a seed.
 
 Requests come in blocks of `block_s` seconds. Each block holds exactly its share of requests and
 the whole spread of lengths, in random order, so two phases of a run carry the same load and can
@@ -16,7 +16,7 @@ CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class TokenLengths:
     """Log-normal token counts, cut to [min, max]."""
 
     median: float
@@ -40,14 +40,14 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class OfferedLoad:
     """An offered load."""
 
     rate_rps: float
     cv: float
     """Coefficient of variation of the gaps between arrivals: 1 is Poisson, 2.5 is bursty."""
-    prompt_tokens: Lengths
-    output_tokens: Lengths
+    prompt_tokens: TokenLengths
+    output_tokens: TokenLengths
     block_s: float = 30.0
 
 
@@ -62,7 +62,7 @@ class PlannedRequest:
 
 
 def plan(
-    workload: Workload, corpus: str, *, duration_s: float, seed: int
+    workload: OfferedLoad, corpus: str, *, duration_s: float, seed: int
 ) -> tuple[PlannedRequest, ...]:
     """All requests of the first `duration_s` seconds, in order of arrival."""
     random = Random(seed)  # noqa: S311 - a load, not a secret

@@ -1,36 +1,37 @@
 """The demo: a violated SLA under bursty load, and the tuner that brings it back."""
 
 import asyncio
-import math
-import os
-import platform
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import httpx
-import yaml
 from rich.console import Console
 
 from paceline_api.tuning_spec import hot
-from paceline_api.units import milliseconds
-from paceline_cli.demo.measured import Run, Sample, Verdict, judge, opening, span
+from paceline_cli.demo.demo_run import DemoRun, TunerSample, Verdict, judge, opening
 from paceline_cli.demo.report import write_report
-from paceline_cli.manifest import load
+from paceline_cli.fitted_manifest import slowness, write_copy
 from paceline_cli.place import state_dir
-from paceline_cli.terminal import save_svg, shown
-from paceline_cli.traffic.calibration import CV, UTILIZATION, Speed, measure_speed, workload
+from paceline_cli.traffic.calibration import (
+    CV,
+    UTILIZATION,
+    Speed,
+    machine,
+    measure_speed,
+    workload,
+)
+from paceline_cli.traffic.client_span import span
 from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.offered_load import plan
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import plan
+from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
-from paceline_cli.up.screen import View
-from paceline_cli.up.serving import serving
-from paceline_cli.up.tuner import local_tuner
-from paceline_tuner.model import SLA, Change, ServiceReport
+from paceline_cli.up.screen import LiveView
+from paceline_cli.up.serving import local_tuner, serving
+from paceline_cli.up.terminal import save_svg, shown
+from paceline_tuner.model import Change, ServiceReport
 
 BEFORE_S: Final = 40.0
 SETTLE_S: Final = 20.0
@@ -79,12 +80,12 @@ class Act:
         self._demo = demo
         self._banner = "Loading the model."
         self._slowness = 1.0
-        self._records: list[Record] = []
-        self._samples: list[Sample] = []
+        self._records: list[ClientRecord] = []
+        self._samples: list[TunerSample] = []
         self._changes: dict[tuple[float, str], Change] = {}
         live.on_report.append(self._observe)
 
-    def view(self) -> View:
+    def view(self) -> LiveView:
         """The live table, with what the client sees."""
         view = replace(self._live.view(), banner=self._banner)
         if not self._records:
@@ -93,7 +94,7 @@ class Act:
         recent = span(self._records, now - _SHOWN_S, now)
         return replace(view, client=recent.observed(view.spec.sla))
 
-    async def play(self) -> Run:
+    async def play(self) -> DemoRun:
         """Calibrate, then load through both phases."""
         corpus = help_topics()
         model = self._live.service.served_name
@@ -117,7 +118,7 @@ class Act:
                 await self._phases(rate_rps, start_at)
                 await load_task
         border_at = start_at + BEFORE_S
-        return Run(
+        return DemoRun(
             name=self._live.name,
             model=self._live.service.spec.model.uri,
             machine=machine(),
@@ -163,7 +164,7 @@ class Act:
     def _observe(self, report: ServiceReport) -> None:
         for pod in report.pods:
             self._samples.append(
-                Sample(
+                TunerSample(
                     at=time.monotonic(),
                     batch_size=pod.batch_size,
                     token_budget=pod.token_budget,
@@ -172,39 +173,6 @@ class Act:
                 )
             )
         self._changes |= {(change.at, change.pod): change for change in reversed(report.history)}
-
-
-def slowness(sla: SLA, speed: Speed) -> float:
-    """How many times longer targets must be for this machine to keep them; 1 where it can."""
-    if sla.itl_p99_ms is None:
-        return 1.0
-    return max(1.0, math.ceil(4 * speed.least_itl_ms / sla.itl_p99_ms) / 4)
-
-
-def write_copy(source: Path, target: Path, *, mode: str, slowness: float) -> None:
-    """Write `source` to `target` with another `spec.tuning.mode`, and with longer targets."""
-    load(source)  # a bad manifest is refused under its own name
-    manifest = yaml.safe_load(source.read_text(encoding="utf-8"))
-    spec = manifest["spec"]
-    spec.setdefault("tuning", {})["mode"] = mode
-    for name in ("ttft", "tpot", "itl"):
-        if name in spec.get("sla", {}):
-            target_ms = milliseconds(spec["sla"][name]["p99"]) * slowness
-            spec["sla"][name]["p99"] = f"{target_ms:.0f}ms"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_suffix(".draft")
-    draft.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
-    draft.replace(target)
-
-
-def machine() -> str:
-    """Which machine the numbers come from."""
-    name = platform.processor() or platform.machine()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        models = [text.split(":", 1)[1].strip() for text in lines if text.startswith("model name")]
-        name = models[0] if models else name
-    return f"{os.cpu_count()} cores of {name}"
 
 
 async def _until(at: float) -> None:

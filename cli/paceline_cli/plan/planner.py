@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import structs
 
 from paceline_cli.plan.kv_memory import KvMemory
-from paceline_cli.plan.outlook import Estimate, Latency, Limits, Outlook, ServicePlan
+from paceline_cli.plan.outlook import Estimate, Latency, Outlook, PlannedLimits, ServicePlan
 from paceline_cli.plan.trace_demand import (
     Stretch,
     around_peak,
@@ -236,7 +236,7 @@ class _Planner:
             Forecast(model), demand, capacity, target.ms, inputs.memory.device.min_prefill
         )
 
-    def _limits_of(self, room: CapacityModel) -> Limits:
+    def _limits_of(self, room: CapacityModel) -> PlannedLimits:
         """Choose as the tuner does once it has settled (tuning/propose.py)."""
         spec, capacity = self._inputs.spec, room.capacity
         top = _top(spec.batch_size, capacity.max_batch_size)
@@ -252,7 +252,7 @@ class _Planner:
         budget = min(max(budget, batch + room.min_prefill, spec.token_budget.min), most)
         free = replace(room, target_ms=None)
         by_memory, _ = free.largest_batch(1 << 20)
-        return Limits(
+        return PlannedLimits(
             batch_size=batch,
             batch_bound=bound,
             token_budget=max(budget, batch),

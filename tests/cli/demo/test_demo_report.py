@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from paceline_cli.demo.measured import Run, Sample, judge
+from paceline_cli.demo.demo_run import DemoRun, TunerSample, judge
 from paceline_cli.demo.report import summary, write_report
 from paceline_cli.traffic.calibration import Speed
-from paceline_cli.traffic.record import Record
+from paceline_cli.traffic.record import ClientRecord
 from paceline_testing.reports import a_change, observed
 from paceline_tuner.model import SLA
 
 START, BORDER, JUDGED, END = 1000.0, 1030.0, 1060.0, 1120.0
 
 
-def records(start: float, end: float, *, gap_s: float) -> Sequence[Record]:
+def records(start: float, end: float, *, gap_s: float) -> Sequence[ClientRecord]:
     """One request a second, with gaps of one length."""
     return [
-        Record(
+        ClientRecord(
             planned_at=at,
             sent_at=at,
             token_ats=tuple(at + 0.2 + gap_s * token for token in range(5)),
@@ -35,9 +35,9 @@ def records(start: float, end: float, *, gap_s: float) -> Sequence[Record]:
 
 
 @pytest.fixture
-def run() -> Run:
+def run() -> DemoRun:
     """Violated before, met after."""
-    return Run(
+    return DemoRun(
         name="quickstart",
         model="builtin://m",
         machine="2 cores of <this> & that",
@@ -52,14 +52,14 @@ def run() -> Run:
         end_at=END,
         records=(*records(START, BORDER, gap_s=1.5), *records(BORDER, END, gap_s=0.1)),
         samples=tuple(
-            Sample(START + 5 * tick, 32, 2048 if tick < 6 else 160, None, observed())
+            TunerSample(START + 5 * tick, 32, 2048 if tick < 6 else 160, None, observed())
             for tick in range(24)
         ),
         changes=(a_change(reason="ITL binds: <160>"),),
     )
 
 
-def test_the_report_needs_no_other_file(run: Run, tmp_path: Path) -> None:
+def test_the_report_needs_no_other_file(run: DemoRun, tmp_path: Path) -> None:
     """It is sent around by mail; nothing may be loaded from elsewhere."""
     verdict = judge(run.sla, run.after(), run.last_observed())
 
@@ -72,7 +72,7 @@ def test_the_report_needs_no_other_file(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "plots/p99.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_was_measured_is_text_and_never_markup(run: Run, tmp_path: Path) -> None:
+def test_what_was_measured_is_text_and_never_markup(run: DemoRun, tmp_path: Path) -> None:
     """Names and reasons come from outside."""
     verdict = judge(run.sla, run.after(), run.last_observed())
 
@@ -82,7 +82,7 @@ def test_what_was_measured_is_text_and_never_markup(run: Run, tmp_path: Path) ->
     assert "ITL binds: &lt;160&gt;" in text
 
 
-def test_the_summary_marks_what_misses_its_target(run: Run) -> None:
+def test_the_summary_marks_what_misses_its_target(run: DemoRun) -> None:
     """Before and after, at the client and at the sidecar."""
     rows = {row.name: row for row in summary(run)}
 
@@ -100,7 +100,7 @@ def test_the_summary_marks_what_misses_its_target(run: Run) -> None:
     ids=["telemetry", "changes", "requests"],
 )
 def test_a_run_that_lacks_something_is_reported_all_the_same(
-    run: Run, tmp_path: Path, without: dict[str, Any]
+    run: DemoRun, tmp_path: Path, without: dict[str, Any]
 ) -> None:
     """A run that went wrong is the one whose report is read."""
     poor = replace(run, **without)

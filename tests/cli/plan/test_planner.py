@@ -9,7 +9,7 @@ from paceline_cli.plan.device import GPUS, Device, prior
 from paceline_cli.plan.kv_memory import KvMemory, occupancy_line
 from paceline_cli.plan.model_size import ModelSize, Precision
 from paceline_cli.plan.outlook import Outlook, ServicePlan
-from paceline_cli.plan.service_plan import Inputs, plan
+from paceline_cli.plan.planner import Inputs, plan
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.model import SLA, TuningSpec
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-QUICKSTART = Path(__file__).parents[2] / "examples/quickstart.yaml"
+QUICKSTART = Path(__file__).parents[3] / "examples/quickstart.yaml"
 DEADLINE_S = 300.0
 END_S = 60.0
 """More than the children's grace."""
