@@ -5,7 +5,7 @@ from enum import Enum
 from itertools import count
 
 from paceline_engine.core.block import BlockHash
-from paceline_engine.grammar.constraint import Constraint
+from paceline_engine.core.constraint import Constraint
 from paceline_wire import FinishReason, Likelihood, Sampling
 from paceline_wire.limits import Lane
 
