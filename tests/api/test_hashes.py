@@ -1,11 +1,14 @@
 """Hot and cold fields are told apart by two hashes."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 
+from paceline_api.hashes import config_hash, template_hash
 from paceline_api.inference_service import Spec
-from paceline_api.tuning_spec import config_hash, hot, template_hash
+from paceline_api.part import OnChange, Part, changes
+from paceline_api.tuning_spec import tuning_spec
 from paceline_testing.services import a_service
 
 HOT: list[dict[str, Any]] = [
@@ -222,9 +225,42 @@ def test_hashes_are_pinned(fields: dict[str, Any], template: str, config: str) -
     assert config_hash(_spec(**fields)) == config
 
 
-def test_the_hot_half_is_read_with_its_units() -> None:
+def _says(part: type[Part]) -> Iterator[tuple[str, int]]:
+    """Count, for each leaf below a part, the fields on the way that say what a change does."""
+    for name, field in part.model_fields.items():
+        own = sum(isinstance(mark, OnChange) for mark in field.metadata)
+        below = [found for inner in _parts(field.annotation) for found in _says(inner)]
+        for path, count in below or [("", 0)]:
+            yield f"{name}.{path}".rstrip("."), own + count
+
+
+def _parts(annotation: Any) -> Iterator[type[Part]]:
+    """Find the parts in an annotation such as `Annotated[list[Peer], ...] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _parts(inner)
+
+
+@pytest.mark.parametrize(("path", "count"), [*_says(Spec)], ids=str)
+def test_every_field_says_once_what_a_change_of_it_does(path: str, count: int) -> None:
+    """Itself, or one field above it: a field that says nothing would be in neither hash."""
+    assert count == 1, path
+
+
+def test_a_field_that_does_not_say_what_a_change_does_is_an_error() -> None:
+    """It is found when the operator starts, not when a pod has missed a change."""
+
+    class Forgetful(Part):
+        replicas: int = 1
+
+    with pytest.raises(TypeError, match=r"Forgetful\.replicas does not say"):
+        [*changes(Forgetful)]
+
+
+def test_the_tuner_reads_numbers_without_units() -> None:
     """The tuner counts in milliseconds and plain numbers; bounds end at the capacity."""
-    spec = hot(
+    spec = tuning_spec(
         _spec(
             sla={"ttft": {"p99": "1.2s"}, "itl": {"p99": "7.5ms"}, "objective": "0.999"},
             engine={"capacity": {"maxBatchSize": 32, "maxTokenBudget": 512}},
