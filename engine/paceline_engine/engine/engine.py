@@ -166,7 +166,7 @@ class Engine:
 
     def set_limits(self, wanted: SetLimits) -> LimitsState:
         """Change the limits; the next step is the first to see them."""
-        is_new = wanted.epoch > self.control.limits.epoch
+        is_new = wanted.epoch > self.control.epoch
         state = self.control.change(
             wanted,
             now=self._clock(),
@@ -195,7 +195,7 @@ class Engine:
         started = self._clock()
         self._refuse_late(started)
         unsent, self._unsent = self._unsent, []
-        return unsent + self._steps.step(self.control.limits, started)
+        return unsent + self._steps.step(self.control.limits, started, epoch=self.control.epoch)
 
     def settle(self) -> None:
         """Wait for the step in flight, if there is one; the next step gives its outputs."""
