@@ -48,7 +48,7 @@ class Request:
     row: int | None = None
     """The row held while running, in [0, capacity.max_batch_size)."""
     generation: int = field(default_factory=_generations.__next__)
-    """Unique in the process and new with every row, so a runner sees that a row has changed hands."""
+    """New with every row and never repeated, so a runner sees when a row changes hands."""
     block_ids: list[int] = field(default_factory=list)
     """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
     block_hashes: list[BlockHash] = field(default_factory=list)

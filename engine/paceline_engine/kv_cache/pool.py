@@ -16,9 +16,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._by_hash: dict[BlockHash, Block] = {}
-        self._ends = Block(
-            -1
-        )  # closes the ring: the next block to use comes after it, the last one before it
+        self._ends = Block(-1)  # closes the ring: after it comes the next block to use
         self._ends.before = self._ends.after = self._ends
         for block in self._blocks:
             self._append(block)
