@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 from rich.console import Console
 
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.demo.demo_run import DemoRun, TunerSample, Verdict, judge, opening
 from paceline_cli.demo.report import write_report
 from paceline_cli.fitted_manifest import slowness, write_copy
@@ -122,7 +122,7 @@ class Act:
             name=self._live.name,
             model=self._live.service.spec.model.uri,
             machine=machine(),
-            sla=hot(self._live.service.spec).sla,
+            sla=tuning_spec(self._live.service.spec).sla,
             rate_rps=rate_rps,
             speed=speed,
             note=note,
@@ -138,7 +138,7 @@ class Act:
 
     def _fit_sla(self, speed: Speed) -> str:
         """Declare a looser SLA where this machine could not keep the manifest's at any setting."""
-        declared = hot(self._live.service.spec).sla
+        declared = tuning_spec(self._live.service.spec).sla
         factor = slowness(declared, speed)
         if factor == 1:
             return ""
