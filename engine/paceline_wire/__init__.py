@@ -12,7 +12,7 @@ import msgspec
 
 from paceline_wire.adapters import AdaptersState, LoadAdapter, UnloadAdapter
 from paceline_wire.life import Failed, Hello, Loading, ModelInfo, Ready
-from paceline_wire.limits import CapacityInfo, Coefficients, LimitsState, LimitsView, SetLimits
+from paceline_wire.limits import Capacity, Coefficients, Limits, LimitsState, SetLimits
 from paceline_wire.profile import ProfiledStep, StepProfile
 from paceline_wire.requests import (
     Abort,
@@ -37,7 +37,7 @@ from paceline_wire.telemetry import (
 __all__ = [
     "Abort",
     "AdaptersState",
-    "CapacityInfo",
+    "Capacity",
     "Coefficients",
     "EngineLoad",
     "Failed",
@@ -46,8 +46,8 @@ __all__ = [
     "Grammar",
     "Hello",
     "Likelihood",
+    "Limits",
     "LimitsState",
-    "LimitsView",
     "LoadAdapter",
     "Loading",
     "ModelInfo",

@@ -9,10 +9,10 @@ from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_sidecar.telemetry.record import Outcome, RequestRecord
 from paceline_sidecar.telemetry.sketch import ALPHA, Slice
 from paceline_wire import (
-    CapacityInfo,
+    Capacity,
     EngineLoad,
+    Limits,
     LimitsState,
-    LimitsView,
     ModelInfo,
     StepModelInfo,
     StepProfile,
@@ -26,10 +26,10 @@ from paceline_wire.limits import Lane
 class LimitsAnswer(msgspec.Struct, frozen=True):
     """The state of the limits, and of what the sidecar itself obeys."""
 
-    requested: LimitsView
-    effective: LimitsView
-    certified: LimitsView
-    capacity: CapacityInfo
+    requested: Limits
+    effective: Limits
+    certified: Limits
+    capacity: Capacity
     epoch: int
     since_step: int
     lease_expires_s: float | None

@@ -13,8 +13,8 @@ from paceline_cli.up.child import Exit, Program, kept_running
 
 READY_THEN_WAIT = "import signal, sys; print('up', flush=True); signal.pause()"
 DEAF = (
-    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    "print('up', flush=True); signal.pause()"
+    "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "print(os.getpid(), 'up', flush=True); signal.pause()"
 )
 
 
@@ -72,7 +72,10 @@ async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     log.touch()
 
     async with kept_running(a_program(log, DEAF, grace_s=0.05), lambda _: None):
-        await until_log_says(log, "up")
+        pid = int((await until_log_says(log, "up")).split()[0])
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_a_verdict_that_restarts_are_useless_ends_the_block(tmp_path: Path) -> None:

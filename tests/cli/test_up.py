@@ -12,6 +12,8 @@ import pytest
 
 QUICKSTART = Path(__file__).parents[2] / "examples/quickstart.yaml"
 DEADLINE_S = 300.0
+END_S = 60.0
+"""More than the children's grace."""
 
 pytestmark = pytest.mark.model
 
@@ -36,8 +38,12 @@ async def up(manifest: Path, environment: dict[str, str]) -> AsyncIterator[Proce
     process = await paceline("up", "-f", str(manifest), environment=environment)
     yield process
     if process.returncode is None:
-        process.send_signal(signal.SIGINT)
-        await process.communicate()
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.communicate(), END_S)
+        except TimeoutError:
+            process.kill()
+            await process.communicate()
 
 
 async def paceline(*arguments: str, environment: dict[str, str]) -> Process:
@@ -50,7 +56,11 @@ async def paceline(*arguments: str, environment: dict[str, str]) -> Process:
 
 async def output_of(*arguments: str, environment: dict[str, str], text: str = "") -> str:
     process = await paceline(*arguments, environment=environment)
-    output, _ = await process.communicate(text.encode())
+    try:
+        output, _ = await process.communicate(text.encode())
+    except asyncio.CancelledError:
+        process.kill()
+        raise
     assert process.returncode == 0, output.decode()
     return output.decode()
 

@@ -13,6 +13,9 @@ from paceline_cli.traffic.open_loop import drive
 from paceline_cli.traffic.record import Record
 from paceline_cli.traffic.workload import Workload, plan
 
+_LAST_ANSWER_S = 300.0
+"""More than a block lasts and a request may take."""
+
 
 @contextmanager
 def background_load(url: str, workload: Workload, *, model: str) -> Iterator[list[Record]]:
@@ -29,10 +32,11 @@ def background_load(url: str, workload: Workload, *, model: str) -> Iterator[lis
                 block = plan(workload, help_topics(), duration_s=workload.block_s, seed=seed)
                 await drive(client, block, model=model, sink=records.append)
 
-    thread = Thread(target=lambda: asyncio.run(send_blocks()), name="load")
+    thread = Thread(target=lambda: asyncio.run(send_blocks()), name="load", daemon=True)
     thread.start()
     try:
         yield records
     finally:
         is_over.set()
-        thread.join()
+        thread.join(_LAST_ANSWER_S)
+        assert not thread.is_alive(), f"no end {_LAST_ANSWER_S:g} s after the last block began"

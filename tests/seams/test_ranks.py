@@ -17,6 +17,7 @@ from paceline_operator.conditions.derive import judge
 from paceline_operator.conditions.plan import plan
 from paceline_operator.observe import Observed
 from paceline_operator.pod_status import ContainerStatus, Exit
+from paceline_testing.ending import end
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.services import a_pod, a_service
 from paceline_testing.tiny_model import make_tiny_model
@@ -67,9 +68,10 @@ def ranks(tmp_path: Path, run_dir: Path) -> Iterator[tuple[Sidecar, int]]:
         yield sidecar, engine.pid
     finally:
         sidecar.leave()
-        sidecar.join()
-        engine.terminate()
-        engine.wait(timeout=60)
+        try:
+            sidecar.join()
+        finally:
+            end(engine)
 
 
 def test_two_ranks_serve_with_the_rendered_variables(ranks: tuple[Sidecar, int]) -> None:
