@@ -15,7 +15,7 @@ from paceline_cli.traffic.offered_load import (
 )
 from paceline_sim.hardware import Hardware
 from paceline_sim.requests import Requests
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from sim_to_real.shape import step_ms_of
 
 _CHAT = (TokenLengths(60, 0.6, 16, 240), TokenLengths(24, 0.5, 8, 64))

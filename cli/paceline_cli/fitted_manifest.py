@@ -8,7 +8,7 @@ import yaml
 from paceline_api.units import milliseconds
 from paceline_cli.manifest import load
 from paceline_cli.traffic.calibration import Speed
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 
 def slowness(sla: SLA, speed: Speed) -> float:

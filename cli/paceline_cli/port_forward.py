@@ -1,4 +1,4 @@
-"""The door to one pod's runtime API: a service of this machine, or a pod of a cluster."""
+"""Reaches one pod's runtime API: a service of this machine, or a pod of a cluster."""
 
 import asyncio
 import base64
@@ -14,7 +14,7 @@ from paceline_api import labels
 from paceline_cli import local_state as state
 from paceline_cli.errors import LocalError
 from paceline_cli.kubectl import KubectlError, kubectl
-from paceline_tuner.model import PodTarget
+from paceline_tuner.service_target import PodTarget
 
 _ADMIN_PORT: Final = 8001
 _FORWARDED: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")

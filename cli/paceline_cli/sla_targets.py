@@ -1,9 +1,10 @@
 """The declared targets beside what was measured."""
 
-from paceline_tuner.model import SLA, Observed
+from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_spec import SLA
 
 
-def missed_targets(sla: SLA, seen: Observed) -> list[str]:
+def missed_targets(sla: SLA, seen: MeasuredLatency) -> list[str]:
     """Say each target that was not met, or not measured."""
     return [
         f"{name} p99 {'was not measured' if value is None else f'{value:,.0f} ms'},"
@@ -13,7 +14,7 @@ def missed_targets(sla: SLA, seen: Observed) -> list[str]:
     ]
 
 
-def targets(sla: SLA, seen: Observed) -> list[tuple[str, float, float | None]]:
+def targets(sla: SLA, seen: MeasuredLatency) -> list[tuple[str, float, float | None]]:
     """Return name, declared target and measured p99 of each target that is declared."""
     rows = [
         ("TTFT", sla.ttft_p99_ms, seen.ttft_p99_ms),

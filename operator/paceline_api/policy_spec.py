@@ -6,7 +6,7 @@ from pydantic import Field
 
 from paceline_api.part import Part, Rule, between
 from paceline_api.units import Duration, Fraction
-from paceline_tuner.model import Mode
+from paceline_tuner.service_spec import Mode
 
 Margin = Annotated[
     str, Field(pattern=r"^(0\.9[0-9]{0,3}|1(\.0[0-9]{0,3})?|1\.10{0,3})$", max_length=6)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from paceline_api.adapter_spec import MAX_ADAPTERS
 from paceline_api.part import Part, listed
-from paceline_tuner.model import Mode
+from paceline_tuner.service_spec import Mode
 
 Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]

@@ -26,8 +26,9 @@ from paceline_cli.traffic.open_loop import drive
 from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.serving import local_tuner, serving
-from paceline_tuner.model import PodReport, PodTarget
 from paceline_tuner.pods import PodClient, PodError
+from paceline_tuner.service_report import PodReport
+from paceline_tuner.service_target import PodTarget
 
 SETTLE_S: Final = 20.0
 """Of the tuner's phase, before it is measured: as in the demo."""

@@ -8,7 +8,7 @@ from typing import Final
 from paceline_cli.bench.grid import Axis, Setting
 from paceline_cli.traffic.client_span import span
 from paceline_cli.traffic.record import ClientRecord, percentile
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 SHARES: Final = (0.5, 0.99, 0.999)
 

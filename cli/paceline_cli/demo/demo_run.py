@@ -7,7 +7,8 @@ from paceline_cli.sla_targets import missed_targets, targets
 from paceline_cli.traffic.calibration import Speed
 from paceline_cli.traffic.client_span import P99, ClientSpan, span
 from paceline_cli.traffic.record import ClientRecord, percentile
-from paceline_tuner.model import SLA, Change, Observed
+from paceline_tuner.service_report import LimitsChange, MeasuredLatency
+from paceline_tuner.service_spec import SLA
 
 _MIN_REQUESTS = 12
 _MIN_GAPS = 300
@@ -22,7 +23,7 @@ class TunerSample:
     batch_size: int | None
     token_budget: int | None
     step_target_ms: float | None
-    observed: Observed
+    observed: MeasuredLatency
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class DemoRun:
     end_at: float
     records: tuple[ClientRecord, ...]
     samples: tuple[TunerSample, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LimitsChange, ...]
 
     def before(self) -> ClientSpan:
         """Under the declared limits."""
@@ -56,7 +57,7 @@ class DemoRun:
         """The last stretch, which the verdict is about."""
         return span(self.records, self.judged_from, self.end_at)
 
-    def last_observed(self) -> Observed | None:
+    def last_observed(self) -> MeasuredLatency | None:
         """The sidecar's own measurement at the end."""
         return self.samples[-1].observed if self.samples else None
 
@@ -69,7 +70,7 @@ class Verdict:
     sentence: str
 
 
-def judge(sla: SLA, client: ClientSpan, sidecar: Observed | None) -> Verdict:
+def judge(sla: SLA, client: ClientSpan, sidecar: MeasuredLatency | None) -> Verdict:
     """The SLA holds when client and sidecar both saw every target met, on enough samples."""
     if client.offered < _MIN_REQUESTS or len(client.itl_ms) < _MIN_GAPS:
         return Verdict(
@@ -90,7 +91,7 @@ def judge(sla: SLA, client: ClientSpan, sidecar: Observed | None) -> Verdict:
     return Verdict(holds=True, sentence=f"The SLA holds: {', '.join(_met_targets(sla, seen))}.")
 
 
-def opening(sla: SLA, before: Observed) -> str:
+def opening(sla: SLA, before: MeasuredLatency) -> str:
     """What the declared limits led to, also where they broke nothing."""
     misses = missed_targets(sla, before)
     if misses:
@@ -117,7 +118,7 @@ def rolling_p99(
     return series
 
 
-def _met_targets(sla: SLA, seen: Observed) -> list[str]:
+def _met_targets(sla: SLA, seen: MeasuredLatency) -> list[str]:
     return [
         f"{name} p99 {value:,.0f} ms of {target:,.0f} ms"
         for name, target, value in targets(sla, seen)

@@ -31,7 +31,7 @@ from paceline_cli.up.live import LiveService
 from paceline_cli.up.screen import LiveView
 from paceline_cli.up.serving import local_tuner, serving
 from paceline_cli.up.terminal import save_svg, shown
-from paceline_tuner.model import Change, ServiceReport
+from paceline_tuner.service_report import LimitsChange, ServiceReport
 
 BEFORE_S: Final = 40.0
 SETTLE_S: Final = 20.0
@@ -82,7 +82,7 @@ class Act:
         self._slowness = 1.0
         self._records: list[ClientRecord] = []
         self._samples: list[TunerSample] = []
-        self._changes: dict[tuple[float, str], Change] = {}
+        self._changes: dict[tuple[float, str], LimitsChange] = {}
         live.on_report.append(self._observe)
 
     def view(self) -> LiveView:

@@ -7,8 +7,8 @@ from typing import Final
 from paceline_cli.diagnose.diagnosis import Diagnosis, UndiagnosableError, diagnose
 from paceline_cli.errors import LocalError
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodError
+from paceline_tuner.service_target import PodTarget
 
 _TIMEOUT_S: Final = 20.0
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_cli.traffic.record import ClientRecord, percentile
-from paceline_tuner.model import SLA, Observed
+from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_spec import SLA
 
 P99 = 0.99
 
@@ -41,9 +42,9 @@ class ClientSpan:
         """Of every request with two tokens."""
         return tuple(ms for record in self.due if (ms := record.tpot_ms) is not None)
 
-    def observed(self, sla: SLA) -> Observed:
+    def observed(self, sla: SLA) -> MeasuredLatency:
         """The span in the tuner's own words."""
-        return Observed(
+        return MeasuredLatency(
             ttft_p99_ms=percentile(self.ttft_ms, P99),
             tpot_p99_ms=percentile(self.tpot_ms, P99),
             itl_p99_ms=percentile(self.itl_ms, P99),
