@@ -6,8 +6,8 @@ from pydantic import Field
 
 from paceline_api.part import Part, Rule, between
 from paceline_api.units import Duration, Fraction
+from paceline_tuner.model import Mode
 
-Mode = Literal["Auto", "Observe", "Fixed"]
 Margin = Annotated[
     str, Field(pattern=r"^(0\.9[0-9]{0,3}|1(\.0[0-9]{0,3})?|1\.10{0,3})$", max_length=6)
 ]

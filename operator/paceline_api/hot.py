@@ -1,12 +1,13 @@
 """The hot half of a spec: targets and bounds. A change reaches running pods, none restarts."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from paceline_api.experiment import Experiment, Margin, Mode
+from paceline_api.experiment import Experiment, Margin
 from paceline_api.part import Part, Rule, between
 from paceline_api.units import Duration, Fraction, Latency, Objective
+from paceline_tuner.model import Mode, OnTelemetryLoss, RolloutMode
 
 
 class FirstTokenTarget(Part):
@@ -146,11 +147,11 @@ class Tuning(Part):
     """Between two decisions."""
     window: Duration = "60s"
     """Over which the percentiles in status are taken."""
-    on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
+    on_telemetry_loss: OnTelemetryLoss = "Hold"
     """What a pod that cannot be read keeps: its last limits, or its last certified ones."""
     step_margin: Margin = "1.0"
     """Multiplies the step target: below 1 is more careful than the SLA asks for, above 1 bolder."""
-    rollout: Literal["All", "Canary"] = "All"
+    rollout: RolloutMode = "All"
     """How a change of mode, stepMargin or bounds goes out: Canary tries it on one pod first."""
     experiment: Experiment | None = None
     """A candidate policy to compare with this one."""

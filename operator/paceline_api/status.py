@@ -1,11 +1,12 @@
 """The status of an InferenceService: what a person, Flux, Argo CD and an autoscaler read."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from paceline_api.adapter import MAX_ADAPTERS
 from paceline_api.part import Part, listed
+from paceline_tuner.model import ConditionStatus, ExperimentKind, ExperimentVerdict, Mode
 
 Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
@@ -16,7 +17,7 @@ class Condition(Part):
     """One `status.conditions` entry, as Kubernetes defines it."""
 
     type: Annotated[str, Field(max_length=316)]
-    status: Literal["True", "False", "Unknown"]
+    status: ConditionStatus
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """The generation that this condition speaks of."""
     last_transition_time: Time
@@ -117,7 +118,7 @@ class HeldRange(Part):
 class HeldPolicy(Part):
     """The policy that a rollback returns to."""
 
-    mode: Literal["Auto", "Observe", "Fixed"]
+    mode: Mode
     step_margin: Word
     batch_size: HeldRange
     token_budget: HeldRange
@@ -141,9 +142,9 @@ class ExperimentStatus(Part):
     """How an experiment, or the canary of a changed policy, stands."""
 
     name: Word
-    kind: Literal["Canary", "AB", "Rollout"]
+    kind: ExperimentKind
     """Rollout is the canary of a change of the declared policy."""
-    verdict: Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
+    verdict: ExperimentVerdict
     since: Time | None = None
     """When it began; absent while it waits."""
     candidate_pods: (

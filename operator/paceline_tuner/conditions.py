@@ -1,14 +1,12 @@
 """A service's conditions, from its pods' decisions and what was said before. No numbers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from paceline_tuner.achievable import REPLICAS_HELP, Obstacle
 from paceline_tuner.decision import Decision
 from paceline_tuner.measure import MIN_SAMPLES, Counts, verdict
-from paceline_tuner.model import ConditionReport, Status, TuningSpec
+from paceline_tuner.model import ConditionReport, ConditionStatus, ConditionType, TuningSpec
 
-Kind = Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy", "TuningActive"]
 _OBSTACLES: Mapping[Obstacle, str] = {
     "CapacityExceeded": "more requests arrive than the pods can serve within the SLA; more "
     "replicas help",
@@ -103,5 +101,7 @@ def do_replicas_help(achievable: ConditionReport) -> bool:
     return achievable.status == "False" and achievable.reason in REPLICAS_HELP
 
 
-def _condition(kind: Kind, status: Status, reason: str, message: str) -> ConditionReport:
+def _condition(
+    kind: ConditionType, status: ConditionStatus, reason: str, message: str
+) -> ConditionReport:
     return ConditionReport(kind, status, reason, message)

@@ -10,10 +10,15 @@ Phase = Literal[
     "ColdStart", "Learning", "Tracking", "Transition", "Backoff", "Frozen", "Unattainable"
 ]
 Verdict = Literal["Meeting", "Violating", "Idle", "Unknown"]
-Status = Literal["True", "False", "Unknown"]
+ConditionStatus = Literal["True", "False", "Unknown"]
 Arm = Literal["base", "candidate"]
 ExperimentKind = Literal["Canary", "AB", "Rollout"]
 """A Rollout is the canary of a change of the declared policy."""
+OnTelemetryLoss = Literal["Hold", "RevertToCertified"]
+RolloutMode = Literal["All", "Canary"]
+ConditionType = Literal[
+    "TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy", "TuningActive"
+]
 ExperimentVerdict = Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
 
 
@@ -110,10 +115,10 @@ class TuningSpec:
     """Of the batch lane; without it `sla` is for both lanes."""
     interval_s: float = 5.0
     window_s: float = 60.0
-    on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
+    on_telemetry_loss: OnTelemetryLoss = "Hold"
     paused: bool = False
     step_margin: float = 1.0
-    rollout: Literal["All", "Canary"] = "All"
+    rollout: RolloutMode = "All"
     experiment: Experiment | None = None
     is_candidate: bool = False
     """The pod tries a candidate policy: what it teaches is not for others."""
@@ -261,8 +266,8 @@ class PodReport:
 class ConditionReport:
     """One condition, with a reason from docs/crd.md and no numbers in the message."""
 
-    type: Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy", "TuningActive"]
-    status: Status
+    type: ConditionType
+    status: ConditionStatus
     reason: str
     message: str
 
