@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.tuning_spec import hot
-from paceline_operator.experiment_status import told
+from paceline_api.tuning_spec import tuning_spec
+from paceline_operator.experiment_status import previous_report
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
 from paceline_operator.pod_status import PodStatus
-from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 
 _ADMIN_PORT = 8001
 
@@ -116,11 +117,11 @@ class Rounds:
         tuning = observed.service.status.tuning
         return ServiceTarget(
             key=key,
-            spec=hot(observed.service.spec),
+            spec=tuning_spec(observed.service.spec),
             pods=tuple(
                 _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
             ),
-            told=told(tuning.experiment if tuning else None),
+            previous_report=previous_report(tuning.experiment if tuning else None),
         )
 
 

@@ -14,7 +14,7 @@ import httpx
 import yaml
 from rich.console import Console
 
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_api.units import milliseconds
 from paceline_cli.demo.measured import Run, Sample, Verdict, judge, opening, span
 from paceline_cli.demo.report import write_report
@@ -30,7 +30,8 @@ from paceline_cli.up.live import LiveService
 from paceline_cli.up.screen import View
 from paceline_cli.up.serving import serving
 from paceline_cli.up.tuner import local_tuner
-from paceline_tuner.model import SLA, Change, ServiceReport
+from paceline_tuner.service_report import LimitsChange, ServiceReport
+from paceline_tuner.service_spec import SLA
 
 BEFORE_S: Final = 40.0
 SETTLE_S: Final = 20.0
@@ -81,7 +82,7 @@ class Act:
         self._slowness = 1.0
         self._records: list[Record] = []
         self._samples: list[Sample] = []
-        self._changes: dict[tuple[float, str], Change] = {}
+        self._changes: dict[tuple[float, str], LimitsChange] = {}
         live.on_report.append(self._observe)
 
     def view(self) -> View:
@@ -121,7 +122,7 @@ class Act:
             name=self._live.name,
             model=self._live.service.spec.model.uri,
             machine=machine(),
-            sla=hot(self._live.service.spec).sla,
+            sla=tuning_spec(self._live.service.spec).sla,
             rate_rps=rate_rps,
             speed=speed,
             note=note,
@@ -137,7 +138,7 @@ class Act:
 
     def _fit_sla(self, speed: Speed) -> str:
         """Declare a looser SLA where this machine could not keep the manifest's at any setting."""
-        declared = hot(self._live.service.spec).sla
+        declared = tuning_spec(self._live.service.spec).sla
         factor = slowness(declared, speed)
         if factor == 1:
             return ""

@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from paceline_engine.errors import BadSettings
-from paceline_engine.grammar.compiling import Compiled
+from paceline_engine.grammar.grammar import CompiledGrammar
 from paceline_engine.process.fetching import Fetched
 from paceline_wire import (
     Abort,
@@ -60,7 +60,7 @@ class LinkBroken:
 
 
 FromSidecar = Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
-FromLink = FromSidecar | Compiled | Fetched | PeerLost | LinkBroken | Stop
+FromLink = FromSidecar | CompiledGrammar | Fetched | PeerLost | LinkBroken | Stop
 """All that the step loop finds in its inbox."""
 Greeting = Loading | Ready | Failed
 """The answer to `Hello`."""

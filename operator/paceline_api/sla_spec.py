@@ -1,13 +1,11 @@
-"""The hot half of a spec: targets and bounds. A change reaches running pods, none restarts."""
+"""`spec.sla`, `spec.lanes` and `spec.admission`: which requests are promised what."""
 
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from paceline_api.experiment import Experiment, Margin
 from paceline_api.part import Part, Rule, between
 from paceline_api.units import Duration, Fraction, Latency, Objective
-from paceline_tuner.model import Mode, OnTelemetryLoss, RolloutMode
 
 
 class FirstTokenTarget(Part):
@@ -28,7 +26,7 @@ class TokenTarget(Part):
     """99 of 100 are faster, such as `50ms`."""
 
 
-class Sla(Part):
+class SlaSpec(Part):
     """The declared targets; the percentile is in the field's path."""
 
     cel_rules: ClassVar = (
@@ -58,16 +56,16 @@ class InteractiveLane(Part):
     """Requests that a person waits for."""
 
     share: Fraction = "0.8"
-    """Of the token budget when both lanes have work."""
+    """Share of the token budget when both lanes have work."""
 
 
 class BatchLane(Part):
     """Requests that nobody waits for."""
 
     share: Fraction = "0.2"
-    """Of the token budget when both lanes have work."""
-    sla: Sla | None = None
-    """Targets of this lane."""
+    """Share of the token budget when both lanes have work."""
+    sla: SlaSpec | None = None
+    """Targets of this lane; `spec.sla` when absent."""
 
 
 class Lanes(Part):
@@ -86,78 +84,7 @@ class Lanes(Part):
     batch: BatchLane = BatchLane()
 
 
-_ORDERED = (
-    Rule(
-        "!has(self.max) || self.min <= self.max",
-        "must not be below min",
-        ".max",
-    ),
-    Rule(
-        "!has(self.initial) ||"
-        " (self.initial >= self.min && (!has(self.max) || self.initial <= self.max))",
-        "must lie between min and max",
-        ".initial",
-    ),
-)
-
-
-class BatchSizeRange(Part):
-    """Bounds of the live max batch size: running sequences."""
-
-    cel_rules: ClassVar = _ORDERED
-
-    min: Annotated[int, Field(ge=1, le=4096)] = 1
-    max: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """engine.capacity.maxBatchSize when absent."""
-    initial: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Where a fresh pod starts; max when absent. Mode Fixed holds it."""
-
-
-class TokenBudgetRange(Part):
-    """Bounds of the live token budget: tokens in one step."""
-
-    cel_rules: ClassVar = _ORDERED
-
-    min: Annotated[int, Field(ge=1, le=262_144)] = 64
-    max: Annotated[int, Field(ge=1, le=262_144)] | None = None
-    """engine.capacity.maxTokenBudget when absent."""
-    initial: Annotated[int, Field(ge=1, le=262_144)] | None = None
-    """Where a fresh pod starts; max when absent. Mode Fixed holds it."""
-
-
-class Tuning(Part):
-    """How the operator moves the two limits of each pod."""
-
-    cel_rules: ClassVar = (
-        Rule(
-            "!has(self.batchSize.max) || !has(self.tokenBudget.max) ||"
-            " self.tokenBudget.max >= self.batchSize.max",
-            "must be at least batchSize.max: a step holds one token per running sequence",
-            ".tokenBudget.max",
-        ),
-        between("interval", "1s", "60s"),
-        between("window", "10s", "1h"),
-    )
-
-    mode: Mode = "Auto"
-    """Auto applies, Observe computes and reports, Fixed holds `initial`."""
-    batch_size: BatchSizeRange = BatchSizeRange()
-    token_budget: TokenBudgetRange = TokenBudgetRange()
-    interval: Duration = "5s"
-    """Between two decisions."""
-    window: Duration = "60s"
-    """Over which the percentiles in status are taken."""
-    on_telemetry_loss: OnTelemetryLoss = "Hold"
-    """What a pod that cannot be read keeps: its last limits, or its last certified ones."""
-    step_margin: Margin = "1.0"
-    """Multiplies the step target: below 1 is more careful than the SLA asks for, above 1 bolder."""
-    rollout: RolloutMode = "All"
-    """How a change of mode, stepMargin or bounds goes out: Canary tries it on one pod first."""
-    experiment: Experiment | None = None
-    """A candidate policy to compare with this one."""
-
-
-class Admission(Part):
+class AdmissionSpec(Part):
     """What is refused at the door, so that what is admitted keeps its pace."""
 
     cel_rules: ClassVar = (between("requestTimeout", "1s", "1h"),)
