@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["Auto", "Observe", "Fixed"]
+OnTelemetryLoss = Literal["Hold", "RevertToCertified"]
+RolloutMode = Literal["All", "Canary"]
 ExperimentKind = Literal["Canary", "AB", "Rollout"]
 """A Rollout is the canary of a change of the declared policy."""
 
@@ -101,10 +103,10 @@ class TuningSpec:
     """The batch lane's own targets; without them `sla` is for both lanes."""
     interval_s: float = 5.0
     window_s: float = 60.0
-    on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
+    on_telemetry_loss: OnTelemetryLoss = "Hold"
     paused: bool = False
     step_margin: float = 1.0
-    rollout: Literal["All", "Canary"] = "All"
+    rollout: RolloutMode = "All"
     experiment: ExperimentPlan | None = None
     is_candidate: bool = False
     """The pod tries a candidate policy: what it teaches is not for others."""
