@@ -39,10 +39,6 @@ class Speculation:
     proposer: Proposer
     acceptance: Acceptance = field(init=False)
     purse: SpeculationBudget = field(default_factory=SpeculationBudget)
-    num_drafted: int = 0
-    """Guessed tokens that were computed, since start."""
-    num_accepted: int = 0
-    """Of these, those that were right."""
     _price: Price | None = None
     """Of the step that is planned or runs."""
 
@@ -85,8 +81,6 @@ class Speculation:
 
     def verified(self, request: Request, *, drafted: int, accepted: int) -> None:
         """Learn what became of a draft."""
-        self.num_drafted += drafted
-        self.num_accepted += accepted
         self.acceptance.learn(request.id, request.lane, held=accepted, drafted=drafted)
         if self._price is not None:
             self.purse.earn(accepted * self._price.token_ms)

@@ -16,6 +16,7 @@ from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.pacing import ModelPacer
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.pacing.prior import prior_for
+from paceline_engine.scheduling.scheduler import ContinuousScheduler
 from paceline_testing.engines import EngineUnderTest, a_135m_info, a_capacity, a_submit
 from paceline_testing.fake_runner import FakeRunner, right_at
 from paceline_wire import Sampling
@@ -151,8 +152,10 @@ def test_lanes_learn_apart() -> None:
         under_test.submit(a_submit(f"{number}", [number % 2] * 20, max_tokens=40, lane=lane))
         under_test.run_to_end()
 
-    speculation = under_test.engine.scheduler.speculation
-    chances = [speculation.acceptance.of("new", lane) for lane in LANES]
+    scheduler = under_test.engine.scheduler
+    assert isinstance(scheduler, ContinuousScheduler)
+    assert scheduler.speculation is not None
+    chances = [scheduler.speculation.acceptance.of("new", lane) for lane in LANES]
     assert chances[0] > 0.9
     assert chances[1] < 0.4
 
