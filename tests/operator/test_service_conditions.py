@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from paceline_api.hashes import template_hash
-from paceline_operator.conditions.derive import judge
-from paceline_operator.conditions.judgement import Judgement
-from paceline_operator.conditions.plan import plan
-from paceline_operator.observe import Observed
-from paceline_operator.pod_status import ContainerStatus, Exit, PodStatus
+from paceline_operator.judgement import Judgement
+from paceline_operator.observe import ContainerExit, ContainerStatus, Observation, ObservedPod
+from paceline_operator.service_conditions import service_conditions
+from paceline_operator.write_plan import plan_writes
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_pod, a_service
 from paceline_tuner.model import ConditionReport
@@ -22,7 +21,7 @@ _SERVING = a_pod(template_hash=_HASH)
 _STARTING = replace(_SERVING, is_ready=False, engine=ContainerStatus(is_running=True))
 
 
-def _observed(*pods: PodStatus, status: dict[str, Any] | None = None, **spec: Any) -> Observed:
+def _observed(*pods: ObservedPod, status: dict[str, Any] | None = None, **spec: Any) -> Observation:
     service = a_service(**spec)
     deployment = {
         "metadata": {"generation": 2},
@@ -30,7 +29,7 @@ def _observed(*pods: PodStatus, status: dict[str, Any] | None = None, **spec: An
         "status": {"observedGeneration": 2, "updatedReplicas": service.spec.replicas}
         | (status or {}),
     }
-    return Observed(
+    return Observation(
         service=service,
         children={("Deployment", service.metadata.name): deployment},
         pods=pods,
@@ -39,8 +38,8 @@ def _observed(*pods: PodStatus, status: dict[str, Any] | None = None, **spec: An
     )
 
 
-def _judged(observed: Observed, *, problem: str = "") -> dict[str, Judgement]:
-    found = judge(observed, plan(observed), problem=problem)
+def _judged(observed: Observation, *, problem: str = "") -> dict[str, Judgement]:
+    found = service_conditions(observed, plan_writes(observed.service.spec), problem=problem)
     return {judgement.type: judgement for judgement in found}
 
 
@@ -48,15 +47,15 @@ def _said(judgement: Judgement) -> tuple[str, str]:
     return judgement.status, judgement.reason
 
 
-def _ended(exit_: Exit, *, waiting: str = "") -> PodStatus:
+def _ended(exit_: ContainerExit, *, waiting: str = "") -> ObservedPod:
     return replace(
         _STARTING, engine=ContainerStatus(waiting_reason=waiting, last_exit=exit_, restarts=1)
     )
 
 
-def _left(reason: str, message: str = "because") -> PodStatus:
+def _left(reason: str, message: str = "because") -> ObservedPod:
     words = json.dumps({"reason": reason, "message": message})
-    return _ended(Exit("Error", 1, words), waiting="CrashLoopBackOff")
+    return _ended(ContainerExit("Error", 1, words), waiting="CrashLoopBackOff")
 
 
 def test_serving_pods_are_ready() -> None:
@@ -158,7 +157,8 @@ def test_the_engines_last_words_name_the_reason(reason: str, is_lasting: bool) -
 def test_a_recovered_engine_is_forgiven() -> None:
     """Its last exit stays in the pod's status for ever."""
     recovered = replace(
-        _SERVING, engine=replace(_SERVING.engine, last_exit=Exit("Error", 1, "{}"), restarts=3)
+        _SERVING,
+        engine=replace(_SERVING.engine, last_exit=ContainerExit("Error", 1, "{}"), restarts=3),
     )
 
     assert _said(_judged(_observed(recovered))["ModelAvailable"]) == ("True", "Loaded")
@@ -185,8 +185,11 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
             replace(_PENDING, engine=ContainerStatus(waiting_reason="CreateContainerConfigError")),
             "RolloutBlocked",
         ),
-        (_ended(Exit("OOMKilled", 137, ""), waiting="CrashLoopBackOff"), "OutOfMemory"),
-        (_ended(Exit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff"), "CrashLoop"),
+        (_ended(ContainerExit("OOMKilled", 137, ""), waiting="CrashLoopBackOff"), "OutOfMemory"),
+        (
+            _ended(ContainerExit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff"),
+            "CrashLoop",
+        ),
         (_STARTING, "Progressing"),
     ],
     ids=[
@@ -201,7 +204,7 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
         "starting",
     ],
 )
-def test_the_workload_says_what_is_in_its_way(pod: PodStatus, reason: str) -> None:
+def test_the_workload_says_what_is_in_its_way(pod: ObservedPod, reason: str) -> None:
     """One word that tells whom to ask."""
     found = _judged(_observed(pod))
 
@@ -210,7 +213,7 @@ def test_the_workload_says_what_is_in_its_way(pod: PodStatus, reason: str) -> No
 
 def test_a_crash_without_words_is_not_the_models_fault() -> None:
     """It may be, but nobody knows."""
-    crashed = _ended(Exit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff")
+    crashed = _ended(ContainerExit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff")
     found = _judged(_observed(crashed))
 
     assert found["ModelAvailable"].status == "Unknown"
@@ -268,7 +271,7 @@ def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None
     assert _said(found["Ready"]) == ("False", "Unsupported")
     assert field in found["Ready"].message
     assert _said(found["Stalled"]) == ("True", "Unsupported")
-    assert not plan(observed).writes_children
+    assert not plan_writes(observed.service.spec).writes_children
 
 
 def test_a_paused_service_waits_for_nothing() -> None:
@@ -277,7 +280,7 @@ def test_a_paused_service_waits_for_nothing() -> None:
 
     assert _said(found["Reconciling"]) == ("False", "Paused")
     assert _said(found["TuningActive"]) == ("False", "Paused")
-    assert not plan(_observed(paused=True)).writes_children
+    assert not plan_writes(a_service(paused=True).spec).writes_children
 
 
 def test_without_a_pod_nothing_is_known_of_the_sla() -> None:
