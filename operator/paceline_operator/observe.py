@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import TEMPLATE_HASH, Manifest
-from paceline_tuner.model import ServiceReport
+from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
 """Kind and name, within the service's namespace."""

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from paceline_api.pod.exit_reasons import REASONS
-from paceline_operator.judgement import Judgement
 from paceline_operator.observe import ContainerStatus, Observation, ObservedPod
+from paceline_tuner.condition import Condition
 
 _MODEL: Final = "ModelAvailable"
 _WORKLOAD: Final = "WorkloadAvailable"
@@ -24,22 +24,22 @@ _CONFIG_TROUBLE: Final = frozenset(
 )
 
 
-def model_available(observation: Observation) -> Judgement:
+def model_available(observation: Observation) -> Condition:
     """Tell whether the weights are where they are needed."""
     pods = [pod for pod in observation.pods if not pod.is_leaving]
     failures = [*_failures(pods)]
     if failures:
         reason, message = failures[0]
-        return Judgement(_MODEL, "False", reason, message)
+        return Condition(_MODEL, "False", reason, message)
     if any(pod.is_ready for pod in pods):
-        return Judgement(_MODEL, "True", "Loaded", "the engine has loaded the model")
+        return Condition(_MODEL, "True", "Loaded", "the engine has loaded the model")
     if any(pod.engine.is_running for pod in pods):
         if observation.service.spec.model.uri.startswith("hf://"):
-            return Judgement(
+            return Condition(
                 _MODEL, "False", "Downloading", "the engine fetches or loads the model"
             )
-        return Judgement(_MODEL, "False", "Loading", "the engine loads the model")
-    return Judgement(_MODEL, "Unknown", "NoRunningPod", "no engine runs yet")
+        return Condition(_MODEL, "False", "Loading", "the engine loads the model")
+    return Condition(_MODEL, "Unknown", "NoRunningPod", "no engine runs yet")
 
 
 def _failures(pods: Iterable[ObservedPod]) -> Iterable[tuple[str, str]]:
@@ -57,19 +57,19 @@ def _failures(pods: Iterable[ObservedPod]) -> Iterable[tuple[str, str]]:
             yield reason, message
 
 
-def workload_available(observation: Observation, *, problem: str) -> Judgement:
+def workload_available(observation: Observation, *, problem: str) -> Condition:
     """Tell whether the wanted pods run; `problem` is why they could not be written."""
     if problem:
-        return Judgement(_WORKLOAD, "False", "RolloutBlocked", problem)
+        return Condition(_WORKLOAD, "False", "RolloutBlocked", problem)
     wanted = observation.service.spec.replicas
     ready = [pod for pod in observation.pods if pod.is_ready and not pod.is_leaving]
     if len(ready) >= wanted:
-        return Judgement(_WORKLOAD, "True", "Available", "the wanted pods run")
+        return Condition(_WORKLOAD, "True", "Available", "the wanted pods run")
     troubles = [*_troubles(observation)]
     if troubles:
         reason, message = troubles[0]
-        return Judgement(_WORKLOAD, "False", reason, message)
-    return Judgement(_WORKLOAD, "False", "Progressing", "pods are starting")
+        return Condition(_WORKLOAD, "False", reason, message)
+    return Condition(_WORKLOAD, "False", "Progressing", "pods are starting")
 
 
 def _troubles(observation: Observation) -> Iterable[tuple[str, str]]:

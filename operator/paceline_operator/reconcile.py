@@ -14,7 +14,7 @@ from paceline_operator.report import Reporter
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.service_status import service_status
 from paceline_operator.write_plan import WritePlan, plan_writes
-from paceline_tuner.model import ServiceReport
+from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
 

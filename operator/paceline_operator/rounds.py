@@ -14,7 +14,8 @@ from paceline_operator.experiment_status import previous_report
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import ObservedPod, Watched, observe
-from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 
 _ADMIN_PORT = 8001
 
@@ -112,7 +113,7 @@ class Rounds:
             pods=tuple(
                 _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
             ),
-            told=previous_report(tuning.experiment if tuning else None),
+            previous_report=previous_report(tuning.experiment if tuning else None),
         )
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from paceline_api.pod.exit_reasons import LASTING
-from paceline_operator.judgement import Judgement
 from paceline_operator.observe import Observation
 from paceline_operator.pod_conditions import model_available, workload_available
 from paceline_operator.write_plan import WritePlan
+from paceline_tuner.condition import Condition
 
 _MEASURED: Final = ("TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy")
 
@@ -48,7 +48,7 @@ def count_replicas(observation: Observation) -> Replicas:
 
 def service_conditions(
     observation: Observation, plan: WritePlan, *, problem: str
-) -> tuple[Judgement, ...]:
+) -> tuple[Condition, ...]:
     """Conclude every condition; `problem` is why the children could not be written, or empty."""
     model = model_available(observation)
     workload = workload_available(observation, problem=problem or plan.refusal)
@@ -64,54 +64,51 @@ def service_conditions(
     )
 
 
-def _tuning(observation: Observation) -> tuple[Judgement, ...]:
+def _tuning(observation: Observation) -> tuple[Condition, ...]:
     """Pass the tuner's own conclusions on; without a pod to measure there are none."""
     report = observation.report
     if report is None and (before := _before(observation)):
         return before
     if report is not None and report.pods:
-        return tuple(
-            Judgement(found.type, found.status, found.reason, found.message)
-            for found in report.conditions
-        )
+        return report.conditions
     nothing = "no pod is ready to be measured"
     return (
-        *(Judgement(kind, "Unknown", "NoReadyPods", nothing) for kind in _MEASURED),
+        *(Condition(kind, "Unknown", "NoReadyPods", nothing) for kind in _MEASURED),
         _tuning_active(observation, nothing),
     )
 
 
-def _before(observation: Observation) -> tuple[Judgement, ...]:
+def _before(observation: Observation) -> tuple[Condition, ...]:
     """Repeat what status says: a restarted operator has not measured yet."""
     return tuple(
-        Judgement(found.type, found.status, found.reason, found.message)
+        Condition(found.type, found.status, found.reason, found.message)
         for found in observation.service.status.conditions or ()
         if found.type in {*_MEASURED, "TuningActive"}
     )
 
 
-def _tuning_active(observation: Observation, nothing: str) -> Judgement:
+def _tuning_active(observation: Observation, nothing: str) -> Condition:
     spec = observation.service.spec
     if spec.paused:
-        return Judgement("TuningActive", "False", "Paused", "spec.paused holds the limits")
+        return Condition("TuningActive", "False", "Paused", "spec.paused holds the limits")
     if spec.tuning.mode != "Auto":
-        return Judgement("TuningActive", "False", spec.tuning.mode, "the mode changes no limits")
-    return Judgement("TuningActive", "Unknown", "NoReadyPods", nothing)
+        return Condition("TuningActive", "False", spec.tuning.mode, "the mode changes no limits")
+    return Condition("TuningActive", "Unknown", "NoReadyPods", nothing)
 
 
 def _ready(
     observation: Observation,
     plan: WritePlan,
     *,
-    workload: Judgement,
-    model: Judgement,
+    workload: Condition,
+    model: Condition,
     problem: str,
-) -> Judgement:
+) -> Condition:
     """Conclude True when the wanted pods serve the observed generation."""
     if plan.refusal:
-        return Judgement("Ready", "False", "Unsupported", plan.refusal)
+        return Condition("Ready", "False", "Unsupported", plan.refusal)
     if problem:
-        return Judgement("Ready", "False", "RolloutBlocked", problem)
+        return Condition("Ready", "False", "RolloutBlocked", problem)
     wanted = observation.service.spec.replicas
     serving = [
         pod
@@ -122,29 +119,29 @@ def _ready(
         cause = next((found for found in (model, workload) if found.status == "False"), workload)
         reason = cause.reason if cause.status == "False" else "Progressing"
         message = cause.message if cause.status == "False" else "pods of the new template start"
-        return Judgement("Ready", "False", reason, message)
+        return Condition("Ready", "False", reason, message)
     if wanted == 0:
-        return Judgement("Ready", "True", "ScaledToZero", "no pods are wanted")
-    return Judgement("Ready", "True", "PodsReady", "the wanted pods serve")
+        return Condition("Ready", "True", "ScaledToZero", "no pods are wanted")
+    return Condition("Ready", "True", "PodsReady", "the wanted pods serve")
 
 
-def _stalled(plan: WritePlan, *, workload: Judgement, model: Judgement, problem: str) -> Judgement:
+def _stalled(plan: WritePlan, *, workload: Condition, model: Condition, problem: str) -> Condition:
     """Conclude True where waiting will not help: a person must act."""
     if plan.refusal:
-        return Judgement("Stalled", "True", "Unsupported", plan.refusal)
+        return Condition("Stalled", "True", "Unsupported", plan.refusal)
     if problem:
-        return Judgement("Stalled", "True", "RolloutBlocked", problem)
+        return Condition("Stalled", "True", "RolloutBlocked", problem)
     if model.status == "False" and model.reason in LASTING:
-        return Judgement("Stalled", "True", model.reason, model.message)
+        return Condition("Stalled", "True", model.reason, model.message)
     if workload.status == "False" and workload.reason == "RolloutBlocked":
-        return Judgement("Stalled", "True", workload.reason, workload.message)
-    return Judgement("Stalled", "False", "NotStalled", "nothing asks for a person")
+        return Condition("Stalled", "True", workload.reason, workload.message)
+    return Condition("Stalled", "False", "NotStalled", "nothing asks for a person")
 
 
-def _reconciling(observation: Observation, *, ready: Judgement, stalled: Judgement) -> Judgement:
+def _reconciling(observation: Observation, *, ready: Condition, stalled: Condition) -> Condition:
     """Conclude True while the cluster is on its way to the spec."""
     if observation.service.spec.paused:
-        return Judgement("Reconciling", "False", "Paused", "spec.paused freezes the children")
+        return Condition("Reconciling", "False", "Paused", "spec.paused freezes the children")
     if stalled.status == "True" or ready.status == "True":
-        return Judgement("Reconciling", "False", "Settled", "nothing is under way")
-    return Judgement("Reconciling", "True", ready.reason, ready.message)
+        return Condition("Reconciling", "False", "Settled", "nothing is under way")
+    return Condition("Reconciling", "True", ready.reason, ready.message)

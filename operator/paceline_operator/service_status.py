@@ -23,12 +23,13 @@ from paceline_api.status import (
 )
 from paceline_api.units import as_latency, timestamp
 from paceline_operator.experiment_status import experiment_status
-from paceline_operator.judgement import Judgement
 from paceline_operator.observe import Observation
 from paceline_operator.render.children import url
 from paceline_operator.service_conditions import count_replicas
 from paceline_operator.write_plan import WritePlan
-from paceline_tuner import model as tuner
+from paceline_tuner import service_report as tuner
+from paceline_tuner.condition import Condition
+from paceline_tuner.telemetry import PodAdapter
 
 _MAX_PODS: Final = 100
 _MAX_CHANGES: Final = 5
@@ -36,7 +37,7 @@ _MAX_REASON: Final = 1024
 
 
 def service_status(
-    observation: Observation, plan: WritePlan, concluded: Sequence[Judgement]
+    observation: Observation, plan: WritePlan, concluded: Sequence[Condition]
 ) -> Status:
     """Compose the status; deterministic, so that an unchanged world gives an unchanged status."""
     service, report = observation.service, observation.report
@@ -81,24 +82,24 @@ def _engine(observation: Observation) -> EngineStatus | None:
 
 
 def _conditions(
-    service: InferenceService, concluded: Sequence[Judgement], now: datetime
+    service: InferenceService, concluded: Sequence[Condition], now: datetime
 ) -> list[ConditionEntry]:
     """Give each condition its history: the time moves only when its status does."""
-    before = {condition.type: condition for condition in service.status.conditions or ()}
+    before = {entry.type: entry for entry in service.status.conditions or ()}
     found = []
-    for judgement in concluded:
-        old = before.get(judgement.type)
+    for condition in concluded:
+        old = before.get(condition.type)
         since = (
-            old.last_transition_time if old and old.status == judgement.status else timestamp(now)
+            old.last_transition_time if old and old.status == condition.status else timestamp(now)
         )
         found.append(
             ConditionEntry(
-                type=judgement.type,
-                status=judgement.status,
+                type=condition.type,
+                status=condition.status,
                 observed_generation=service.metadata.generation,
                 last_transition_time=since,
-                reason=judgement.reason,
-                message=judgement.message[:2048],
+                reason=condition.reason,
+                message=condition.message[:2048],
             )
         )
     return found
@@ -124,7 +125,7 @@ def _lane(lane: tuner.LaneReport) -> LaneStatus:
     )
 
 
-def _observed(observed: tuner.Observed, at: float | None) -> ObservedLatency:
+def _observed(observed: tuner.MeasuredLatency, at: float | None) -> ObservedLatency:
     return ObservedLatency(
         ttft_p99=as_latency(observed.ttft_p99_ms),
         tpot_p99=as_latency(observed.tpot_p99_ms),
@@ -169,7 +170,7 @@ def _pod(pod: tuner.PodReport) -> PodTuning:
     )
 
 
-def _change(change: tuner.Change) -> ChangeEntry:
+def _change(change: tuner.LimitsChange) -> ChangeEntry:
     return ChangeEntry(
         time=_time(change.at),
         pod=change.pod,
@@ -224,6 +225,6 @@ def _adapter(adapter: AdapterSpec, pods: Iterable[tuner.PodReport]) -> AdapterSt
     )
 
 
-def _is_of(one: tuner.PodAdapter, adapter: AdapterSpec) -> bool:
+def _is_of(one: PodAdapter, adapter: AdapterSpec) -> bool:
     """A pod that still has the adapter of an earlier URI does not have this one."""
     return (one.name, one.path) == (adapter.name, adapter.path)

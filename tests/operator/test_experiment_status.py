@@ -17,7 +17,8 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service, a_service
-from paceline_tuner.model import ArmReport, Experiment, ExperimentReport, Overrides, Policy, Range
+from paceline_tuner.service_report import ArmReport, ExperimentReport
+from paceline_tuner.service_spec import ExperimentPlan, Overrides, Policy, Range
 
 RUNNING = ExperimentReport(
     name="smaller-steps",
@@ -149,7 +150,7 @@ def test_the_declared_experiment_reaches_the_tuner() -> None:
 
     found = tuning_spec(spec)
 
-    assert found.experiment == Experiment(
+    assert found.experiment == ExperimentPlan(
         "one", "AB", Overrides(step_margin=0.95, max_batch_size=8), 0.25, 120.0, 3600.0
     )
     assert (found.step_margin, found.rollout) == (0.98, "Canary")

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from paceline_api.hashes import template_hash
-from paceline_operator.judgement import Judgement
 from paceline_operator.observe import ContainerExit, ContainerStatus, Observation, ObservedPod
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.write_plan import plan_writes
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_pod, a_service
-from paceline_tuner.model import ConditionReport
+from paceline_tuner.condition import Condition
 
 _HASH = template_hash(a_service().spec)
 _SERVING = a_pod(template_hash=_HASH)
@@ -38,13 +37,13 @@ def _observed(*pods: ObservedPod, status: dict[str, Any] | None = None, **spec: 
     )
 
 
-def _judged(observed: Observation, *, problem: str = "") -> dict[str, Judgement]:
+def _conditions(observed: Observation, *, problem: str = "") -> dict[str, Condition]:
     found = service_conditions(observed, plan_writes(observed.service.spec), problem=problem)
-    return {judgement.type: judgement for judgement in found}
+    return {condition.type: condition for condition in found}
 
 
-def _said(judgement: Judgement) -> tuple[str, str]:
-    return judgement.status, judgement.reason
+def _said(condition: Condition) -> tuple[str, str]:
+    return condition.status, condition.reason
 
 
 def _ended(exit_: ContainerExit, *, waiting: str = "") -> ObservedPod:
@@ -60,7 +59,7 @@ def _left(reason: str, message: str = "because") -> ObservedPod:
 
 def test_serving_pods_are_ready() -> None:
     """And nothing is under way."""
-    found = _judged(_observed(_SERVING))
+    found = _conditions(_observed(_SERVING))
 
     assert _said(found["Ready"]) == ("True", "PodsReady")
     assert _said(found["Reconciling"]) == ("False", "Settled")
@@ -71,9 +70,9 @@ def test_serving_pods_are_ready() -> None:
 
 def test_ready_does_not_depend_on_the_sla() -> None:
     """A breach is an alert: health that follows traffic would block every rollout."""
-    breach = ConditionReport("SLAMet", "False", "Violated", "TPOT is above its target")
+    breach = Condition("SLAMet", "False", "Violated", "TPOT is above its target")
     observed = replace(_observed(_SERVING), report=a_report(conditions=(breach,)))
-    found = _judged(observed)
+    found = _conditions(observed)
 
     assert _said(found["SLAMet"]) == ("False", "Violated")
     assert _said(found["Ready"]) == ("True", "PodsReady")
@@ -82,7 +81,7 @@ def test_ready_does_not_depend_on_the_sla() -> None:
 def test_pods_of_an_old_template_do_not_make_ready() -> None:
     """Ready speaks of the observed generation."""
     old = replace(_SERVING, template_hash="old")
-    found = _judged(_observed(old))
+    found = _conditions(_observed(old))
 
     assert _said(found["Ready"]) == ("False", "Progressing")
     assert _said(found["WorkloadAvailable"]) == ("True", "Available")
@@ -91,33 +90,33 @@ def test_pods_of_an_old_template_do_not_make_ready() -> None:
 
 def test_pods_of_an_old_image_do_not_make_ready() -> None:
     """An upgrade of the operator brings new images under the same spec."""
-    found = _judged(_observed(_SERVING, status={"updatedReplicas": 0}))
+    found = _conditions(_observed(_SERVING, status={"updatedReplicas": 0}))
 
     assert _said(found["Ready"]) == ("False", "Progressing")
 
 
 def test_a_leaving_pod_does_not_count() -> None:
     """It serves its last requests."""
-    found = _judged(_observed(replace(_SERVING, is_leaving=True)))
+    found = _conditions(_observed(replace(_SERVING, is_leaving=True)))
 
     assert found["Ready"].status == "False"
 
 
 def test_too_few_pods_are_not_ready() -> None:
     """Two were wanted."""
-    assert _judged(_observed(_SERVING, replicas=2))["Ready"].status == "False"
+    assert _conditions(_observed(_SERVING, replicas=2))["Ready"].status == "False"
 
 
 def test_no_wanted_pods_are_ready() -> None:
     """Scaled to zero is a wish fulfilled."""
-    assert _said(_judged(_observed(replicas=0))["Ready"]) == ("True", "ScaledToZero")
+    assert _said(_conditions(_observed(replicas=0))["Ready"]) == ("True", "ScaledToZero")
 
 
 def test_an_unseen_deployment_is_not_ready() -> None:
     """Its controller has not looked yet: the counts are of the past."""
     observed = _observed(_SERVING, status={"observedGeneration": 1})
 
-    assert _judged(observed)["Ready"].status == "False"
+    assert _conditions(observed)["Ready"].status == "False"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_a_running_engine_that_is_not_ready_loads(uri: str, reason: str) -> None
     """The model is on its way."""
     observed = _observed(_STARTING, model={"uri": uri, "revision": "abc"})
 
-    assert _said(_judged(observed)["ModelAvailable"]) == ("False", reason)
+    assert _said(_conditions(observed)["ModelAvailable"]) == ("False", reason)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def test_a_running_engine_that_is_not_ready_loads(uri: str, reason: str) -> None
 )
 def test_the_engines_last_words_name_the_reason(reason: str, is_lasting: bool) -> None:
     """A network comes back; a corrupt file does not."""
-    found = _judged(_observed(_left(reason, "a sentence")))
+    found = _conditions(_observed(_left(reason, "a sentence")))
 
     assert _said(found["ModelAvailable"]) == ("False", reason)
     assert found["ModelAvailable"].message == "a sentence"
@@ -161,7 +160,7 @@ def test_a_recovered_engine_is_forgiven() -> None:
         engine=replace(_SERVING.engine, last_exit=ContainerExit("Error", 1, "{}"), restarts=3),
     )
 
-    assert _said(_judged(_observed(recovered))["ModelAvailable"]) == ("True", "Loaded")
+    assert _said(_conditions(_observed(recovered))["ModelAvailable"]) == ("True", "Loaded")
 
 
 _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus())
@@ -206,7 +205,7 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
 )
 def test_the_workload_says_what_is_in_its_way(pod: ObservedPod, reason: str) -> None:
     """One word that tells whom to ask."""
-    found = _judged(_observed(pod))
+    found = _conditions(_observed(pod))
 
     assert _said(found["WorkloadAvailable"]) == ("False", reason)
 
@@ -214,7 +213,7 @@ def test_the_workload_says_what_is_in_its_way(pod: ObservedPod, reason: str) -> 
 def test_a_crash_without_words_is_not_the_models_fault() -> None:
     """It may be, but nobody knows."""
     crashed = _ended(ContainerExit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff")
-    found = _judged(_observed(crashed))
+    found = _conditions(_observed(crashed))
 
     assert found["ModelAvailable"].status == "Unknown"
     assert "Segmentation fault" in found["WorkloadAvailable"].message
@@ -223,7 +222,7 @@ def test_a_crash_without_words_is_not_the_models_fault() -> None:
 def test_a_rollout_past_its_deadline_is_blocked() -> None:
     """The Deployment's controller has given up waiting."""
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
-    found = _judged(_observed(_STARTING, status={"conditions": [late]}))
+    found = _conditions(_observed(_STARTING, status={"conditions": [late]}))
 
     assert _said(found["WorkloadAvailable"]) == ("False", "RolloutBlocked")
     assert found["Stalled"].status == "True"
@@ -238,14 +237,14 @@ def test_pods_refused_by_a_quota_are_named() -> None:
         "reason": "FailedCreate",
         "message": "exceeded quota",
     }
-    found = _judged(_observed(status={"conditions": [refused]}))
+    found = _conditions(_observed(status={"conditions": [refused]}))
 
     assert found["WorkloadAvailable"].message == "exceeded quota"
 
 
 def test_a_refused_write_is_a_condition() -> None:
     """With the API server's own words."""
-    found = _judged(_observed(_SERVING), problem="Service quick exists")
+    found = _conditions(_observed(_SERVING), problem="Service quick exists")
 
     assert _said(found["Ready"]) == ("False", "RolloutBlocked")
     assert found["Stalled"].message == "Service quick exists"
@@ -266,7 +265,7 @@ def test_a_refused_write_is_a_condition() -> None:
 def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None:
     """Before anything is written."""
     observed = _observed(**spec)
-    found = _judged(observed)
+    found = _conditions(observed)
 
     assert _said(found["Ready"]) == ("False", "Unsupported")
     assert field in found["Ready"].message
@@ -276,7 +275,7 @@ def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None
 
 def test_a_paused_service_waits_for_nothing() -> None:
     """Flux and Argo CD must not wait either."""
-    found = _judged(_observed(_STARTING, paused=True))
+    found = _conditions(_observed(_STARTING, paused=True))
 
     assert _said(found["Reconciling"]) == ("False", "Paused")
     assert _said(found["TuningActive"]) == ("False", "Paused")
@@ -285,7 +284,7 @@ def test_a_paused_service_waits_for_nothing() -> None:
 
 def test_without_a_pod_nothing_is_known_of_the_sla() -> None:
     """Neither met nor violated."""
-    found = _judged(_observed(_STARTING))
+    found = _conditions(_observed(_STARTING))
 
     for kind in (
         "TelemetryAvailable",
@@ -315,11 +314,11 @@ def test_a_restarted_operator_repeats_what_status_says() -> None:
         }
     )
 
-    assert _said(_judged(replace(observed, service=service))["SLAMet"]) == ("True", "Met")
+    assert _said(_conditions(replace(observed, service=service))["SLAMet"]) == ("True", "Met")
 
 
 def test_no_message_holds_a_number_that_moves() -> None:
     """A condition whose message counts is a write for every count."""
     for pods in ((), (_STARTING,), (_SERVING,)):
-        for judgement in _judged(_observed(*pods, replicas=2)).values():
-            assert not any(character.isdigit() for character in judgement.message), judgement
+        for condition in _conditions(_observed(*pods, replicas=2)).values():
+            assert not any(character.isdigit() for character in condition.message), condition
