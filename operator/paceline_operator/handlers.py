@@ -3,8 +3,9 @@
 Creating and updating handlers would add an annotation, daemons and timers a finalizer.
 """
 
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import kopf
@@ -48,6 +49,15 @@ class Indexed:
     def pods(self, key: str) -> Iterable[Manifest]:
         """Give its pods."""
         return [*self.pods_index.get(key, ())]
+
+
+@kopf.on.login()
+async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    """Prefer the service account; a laptop has none."""
+    account = kopf.login_with_service_account(**kwargs)
+    if account is None:
+        return kopf.login_with_kubeconfig(**kwargs)
+    return replace(account, server=_server_in_cluster(account.server))
 
 
 @kopf.on.startup()
@@ -127,3 +137,11 @@ def _plain(body: kopf.Body) -> Manifest:
         key: value for key, value in body["metadata"].items() if key != "managedFields"
     }
     return plain
+
+
+def _server_in_cluster(by_name: str) -> str:
+    """Name the API server by the address that the kubelet gives each pod: it needs no DNS."""
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+    if not host or not port:
+        return by_name
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

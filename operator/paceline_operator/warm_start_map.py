@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from paceline_api.labels import Manifest
-from paceline_operator.cluster import Cluster
 from paceline_operator.errors import OperatorError
+from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_json import decode, encode
 from paceline_tuner.warm_start_store import StoreError
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class ConfigMapStore:
     """WarmStartStore on a cluster. Whatever the ConfigMap holds, reading it ends well."""
 
-    cluster: Cluster
+    cluster: KubernetesApi
     namespace: str
     check_leadership: Callable[[], None]
     """Raises NotLeadingError before a write that another leader might be doing."""

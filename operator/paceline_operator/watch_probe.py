@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from paceline_operator.cluster import Cluster
-from paceline_operator.errors import ClusterError
+from paceline_operator.errors import ApiError
+from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import Watched
 
 PERIOD_S: Final = 15.0
@@ -35,14 +35,14 @@ class _Awaited:
 class WatchProbe:
     """Every replica probes its own watch, whether or not it leads."""
 
-    cluster: Cluster
+    cluster: KubernetesApi
     namespaces: Sequence[str]
     """Empty watches all."""
     watched: Watched
     clock: Callable[[], float]
     _answered_at: float = field(init=False)
-    _error: str = ""
-    _awaited: dict[str, _Awaited] = field(default_factory=dict)
+    _error: str = field(init=False, default="")
+    _awaited: dict[str, _Awaited] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """The first list gets as long as every other."""
@@ -60,7 +60,7 @@ class WatchProbe:
             listed: dict[str, int] = {}
             for namespace in self.namespaces or ("",):
                 listed |= await self.cluster.versions("InferenceService", namespace)
-        except ClusterError as problem:
+        except ApiError as problem:
             self._error = str(problem)
             return
         self._error = ""

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from paceline_api.hashes import template_hash
-from paceline_operator.conditions.derive import judge
-from paceline_operator.conditions.judgement import Judgement
-from paceline_operator.conditions.plan import plan
-from paceline_operator.observe import Observed
-from paceline_operator.pod_status import ContainerStatus, Exit, PodStatus
+from paceline_operator.observe import ContainerExit, ContainerStatus, Observation, ObservedPod
+from paceline_operator.service_conditions import service_conditions
+from paceline_operator.write_plan import plan_writes
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_pod, a_service
 from paceline_tuner.condition import Condition
@@ -22,7 +20,7 @@ _SERVING = a_pod(template_hash=_HASH)
 _STARTING = replace(_SERVING, is_ready=False, engine=ContainerStatus(is_running=True))
 
 
-def _observed(*pods: PodStatus, status: dict[str, Any] | None = None, **spec: Any) -> Observed:
+def _observed(*pods: ObservedPod, status: dict[str, Any] | None = None, **spec: Any) -> Observation:
     service = a_service(**spec)
     deployment = {
         "metadata": {"generation": 2},
@@ -30,7 +28,7 @@ def _observed(*pods: PodStatus, status: dict[str, Any] | None = None, **spec: An
         "status": {"observedGeneration": 2, "updatedReplicas": service.spec.replicas}
         | (status or {}),
     }
-    return Observed(
+    return Observation(
         service=service,
         children={("Deployment", service.metadata.name): deployment},
         pods=pods,
@@ -39,29 +37,29 @@ def _observed(*pods: PodStatus, status: dict[str, Any] | None = None, **spec: An
     )
 
 
-def _judged(observed: Observed, *, problem: str = "") -> dict[str, Judgement]:
-    found = judge(observed, plan(observed), problem=problem)
-    return {judgement.type: judgement for judgement in found}
+def _conditions(observed: Observation, *, problem: str = "") -> dict[str, Condition]:
+    found = service_conditions(observed, plan_writes(observed.service.spec), problem=problem)
+    return {condition.type: condition for condition in found}
 
 
-def _said(judgement: Judgement) -> tuple[str, str]:
-    return judgement.status, judgement.reason
+def _said(condition: Condition) -> tuple[str, str]:
+    return condition.status, condition.reason
 
 
-def _ended(exit_: Exit, *, waiting: str = "") -> PodStatus:
+def _ended(exit_: ContainerExit, *, waiting: str = "") -> ObservedPod:
     return replace(
         _STARTING, engine=ContainerStatus(waiting_reason=waiting, last_exit=exit_, restarts=1)
     )
 
 
-def _left(reason: str, message: str = "because") -> PodStatus:
+def _left(reason: str, message: str = "because") -> ObservedPod:
     words = json.dumps({"reason": reason, "message": message})
-    return _ended(Exit("Error", 1, words), waiting="CrashLoopBackOff")
+    return _ended(ContainerExit("Error", 1, words), waiting="CrashLoopBackOff")
 
 
 def test_serving_pods_are_ready() -> None:
     """And nothing is under way."""
-    found = _judged(_observed(_SERVING))
+    found = _conditions(_observed(_SERVING))
 
     assert _said(found["Ready"]) == ("True", "PodsReady")
     assert _said(found["Reconciling"]) == ("False", "Settled")
@@ -74,7 +72,7 @@ def test_ready_does_not_depend_on_the_sla() -> None:
     """A breach is an alert: health that follows traffic would block every rollout."""
     breach = Condition("SLAMet", "False", "Violated", "TPOT is above its target")
     observed = replace(_observed(_SERVING), report=a_report(conditions=(breach,)))
-    found = _judged(observed)
+    found = _conditions(observed)
 
     assert _said(found["SLAMet"]) == ("False", "Violated")
     assert _said(found["Ready"]) == ("True", "PodsReady")
@@ -83,7 +81,7 @@ def test_ready_does_not_depend_on_the_sla() -> None:
 def test_pods_of_an_old_template_do_not_make_ready() -> None:
     """Ready speaks of the observed generation."""
     old = replace(_SERVING, template_hash="old")
-    found = _judged(_observed(old))
+    found = _conditions(_observed(old))
 
     assert _said(found["Ready"]) == ("False", "Progressing")
     assert _said(found["WorkloadAvailable"]) == ("True", "Available")
@@ -92,33 +90,33 @@ def test_pods_of_an_old_template_do_not_make_ready() -> None:
 
 def test_pods_of_an_old_image_do_not_make_ready() -> None:
     """An upgrade of the operator brings new images under the same spec."""
-    found = _judged(_observed(_SERVING, status={"updatedReplicas": 0}))
+    found = _conditions(_observed(_SERVING, status={"updatedReplicas": 0}))
 
     assert _said(found["Ready"]) == ("False", "Progressing")
 
 
 def test_a_leaving_pod_does_not_count() -> None:
     """It serves its last requests."""
-    found = _judged(_observed(replace(_SERVING, is_leaving=True)))
+    found = _conditions(_observed(replace(_SERVING, is_leaving=True)))
 
     assert found["Ready"].status == "False"
 
 
 def test_too_few_pods_are_not_ready() -> None:
     """Two were wanted."""
-    assert _judged(_observed(_SERVING, replicas=2))["Ready"].status == "False"
+    assert _conditions(_observed(_SERVING, replicas=2))["Ready"].status == "False"
 
 
 def test_no_wanted_pods_are_ready() -> None:
     """Scaled to zero is a wish fulfilled."""
-    assert _said(_judged(_observed(replicas=0))["Ready"]) == ("True", "ScaledToZero")
+    assert _said(_conditions(_observed(replicas=0))["Ready"]) == ("True", "ScaledToZero")
 
 
 def test_an_unseen_deployment_is_not_ready() -> None:
     """Its controller has not looked yet: the counts are of the past."""
     observed = _observed(_SERVING, status={"observedGeneration": 1})
 
-    assert _judged(observed)["Ready"].status == "False"
+    assert _conditions(observed)["Ready"].status == "False"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,7 @@ def test_a_running_engine_that_is_not_ready_loads(uri: str, reason: str) -> None
     """The model is on its way."""
     observed = _observed(_STARTING, model={"uri": uri, "revision": "abc"})
 
-    assert _said(_judged(observed)["ModelAvailable"]) == ("False", reason)
+    assert _said(_conditions(observed)["ModelAvailable"]) == ("False", reason)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ def test_a_running_engine_that_is_not_ready_loads(uri: str, reason: str) -> None
 )
 def test_the_engines_last_words_name_the_reason(reason: str, is_lasting: bool) -> None:
     """A network comes back; a corrupt file does not."""
-    found = _judged(_observed(_left(reason, "a sentence")))
+    found = _conditions(_observed(_left(reason, "a sentence")))
 
     assert _said(found["ModelAvailable"]) == ("False", reason)
     assert found["ModelAvailable"].message == "a sentence"
@@ -158,10 +156,11 @@ def test_the_engines_last_words_name_the_reason(reason: str, is_lasting: bool) -
 def test_a_recovered_engine_is_forgiven() -> None:
     """Its last exit stays in the pod's status for ever."""
     recovered = replace(
-        _SERVING, engine=replace(_SERVING.engine, last_exit=Exit("Error", 1, "{}"), restarts=3)
+        _SERVING,
+        engine=replace(_SERVING.engine, last_exit=ContainerExit("Error", 1, "{}"), restarts=3),
     )
 
-    assert _said(_judged(_observed(recovered))["ModelAvailable"]) == ("True", "Loaded")
+    assert _said(_conditions(_observed(recovered))["ModelAvailable"]) == ("True", "Loaded")
 
 
 _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus())
@@ -185,8 +184,11 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
             replace(_PENDING, engine=ContainerStatus(waiting_reason="CreateContainerConfigError")),
             "RolloutBlocked",
         ),
-        (_ended(Exit("OOMKilled", 137, ""), waiting="CrashLoopBackOff"), "OutOfMemory"),
-        (_ended(Exit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff"), "CrashLoop"),
+        (_ended(ContainerExit("OOMKilled", 137, ""), waiting="CrashLoopBackOff"), "OutOfMemory"),
+        (
+            _ended(ContainerExit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff"),
+            "CrashLoop",
+        ),
         (_STARTING, "Progressing"),
     ],
     ids=[
@@ -201,17 +203,17 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
         "starting",
     ],
 )
-def test_the_workload_says_what_is_in_its_way(pod: PodStatus, reason: str) -> None:
+def test_the_workload_says_what_is_in_its_way(pod: ObservedPod, reason: str) -> None:
     """One word that tells whom to ask."""
-    found = _judged(_observed(pod))
+    found = _conditions(_observed(pod))
 
     assert _said(found["WorkloadAvailable"]) == ("False", reason)
 
 
 def test_a_crash_without_words_is_not_the_models_fault() -> None:
     """It may be, but nobody knows."""
-    crashed = _ended(Exit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff")
-    found = _judged(_observed(crashed))
+    crashed = _ended(ContainerExit("Error", 139, "Segmentation fault"), waiting="CrashLoopBackOff")
+    found = _conditions(_observed(crashed))
 
     assert found["ModelAvailable"].status == "Unknown"
     assert "Segmentation fault" in found["WorkloadAvailable"].message
@@ -220,7 +222,7 @@ def test_a_crash_without_words_is_not_the_models_fault() -> None:
 def test_a_rollout_past_its_deadline_is_blocked() -> None:
     """The Deployment's controller has given up waiting."""
     late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
-    found = _judged(_observed(_STARTING, status={"conditions": [late]}))
+    found = _conditions(_observed(_STARTING, status={"conditions": [late]}))
 
     assert _said(found["WorkloadAvailable"]) == ("False", "RolloutBlocked")
     assert found["Stalled"].status == "True"
@@ -235,14 +237,14 @@ def test_pods_refused_by_a_quota_are_named() -> None:
         "reason": "FailedCreate",
         "message": "exceeded quota",
     }
-    found = _judged(_observed(status={"conditions": [refused]}))
+    found = _conditions(_observed(status={"conditions": [refused]}))
 
     assert found["WorkloadAvailable"].message == "exceeded quota"
 
 
 def test_a_refused_write_is_a_condition() -> None:
     """With the API server's own words."""
-    found = _judged(_observed(_SERVING), problem="Service quick exists")
+    found = _conditions(_observed(_SERVING), problem="Service quick exists")
 
     assert _said(found["Ready"]) == ("False", "RolloutBlocked")
     assert found["Stalled"].message == "Service quick exists"
@@ -263,26 +265,26 @@ def test_a_refused_write_is_a_condition() -> None:
 def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None:
     """Before anything is written."""
     observed = _observed(**spec)
-    found = _judged(observed)
+    found = _conditions(observed)
 
     assert _said(found["Ready"]) == ("False", "Unsupported")
     assert field in found["Ready"].message
     assert _said(found["Stalled"]) == ("True", "Unsupported")
-    assert not plan(observed).writes_children
+    assert not plan_writes(observed.service.spec).writes_children
 
 
 def test_a_paused_service_waits_for_nothing() -> None:
     """Flux and Argo CD must not wait either."""
-    found = _judged(_observed(_STARTING, paused=True))
+    found = _conditions(_observed(_STARTING, paused=True))
 
     assert _said(found["Reconciling"]) == ("False", "Paused")
     assert _said(found["TuningActive"]) == ("False", "Paused")
-    assert not plan(_observed(paused=True)).writes_children
+    assert not plan_writes(a_service(paused=True).spec).writes_children
 
 
 def test_without_a_pod_nothing_is_known_of_the_sla() -> None:
     """Neither met nor violated."""
-    found = _judged(_observed(_STARTING))
+    found = _conditions(_observed(_STARTING))
 
     for kind in (
         "TelemetryAvailable",
@@ -312,11 +314,11 @@ def test_a_restarted_operator_repeats_what_status_says() -> None:
         }
     )
 
-    assert _said(_judged(replace(observed, service=service))["SLAMet"]) == ("True", "Met")
+    assert _said(_conditions(replace(observed, service=service))["SLAMet"]) == ("True", "Met")
 
 
 def test_no_message_holds_a_number_that_moves() -> None:
     """A condition whose message counts is a write for every count."""
     for pods in ((), (_STARTING,), (_SERVING,)):
-        for judgement in _judged(_observed(*pods, replicas=2)).values():
-            assert not any(character.isdigit() for character in judgement.message), judgement
+        for condition in _conditions(_observed(*pods, replicas=2)).values():
+            assert not any(character.isdigit() for character in condition.message), condition

@@ -1,4 +1,4 @@
-"""The volumes of a pod, and where the engine and the sidecar see them."""
+"""The volumes of a pod, and which of them the engine and the sidecar mount."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -6,15 +6,17 @@ from typing import Any, Final
 from paceline_api.adapter_spec import MOUNT as ADAPTERS
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, config_map_name, secret_name
+from paceline_api.pod.environment import (
+    API_KEYS,
+    CACHE,
+    DRAFT_MODEL,
+    MODEL,
+    RUN,
+    RUNTIME_CONFIG,
+    RUNTIME_TOKEN,
+    TLS,
+)
 
-RUN: Final = "/run/paceline"
-CACHE: Final = "/cache"
-MODEL: Final = "/model"
-DRAFT_MODEL: Final = "/draft-model"
-RUNTIME_CONFIG: Final = "/etc/paceline/runtime"
-RUNTIME_TOKEN: Final = "/etc/paceline/token"  # noqa: S105 - a folder
-API_KEYS: Final = "/etc/paceline/api-keys"
-TLS: Final = "/etc/paceline/tls"
 # The folder survives the pod and is shared by all services of a node.
 _HOST_CACHE: Final = "/var/cache/paceline"
 # NCCL passes data between the GPUs of a container through it; its guide starts docker with 1g

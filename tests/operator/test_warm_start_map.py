@@ -8,7 +8,7 @@ import pytest
 from paceline_cli.local_state import running
 from paceline_cli.place import memory_file, state_dir
 from paceline_cli.up.warm_start_file import FileStore
-from paceline_operator.errors import ClusterError, NotLeadingError, RefusedError
+from paceline_operator.errors import ApiError, NotLeadingError, WriteRefusedError
 from paceline_operator.warm_start_map import FILE, NAME, ConfigMapStore
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_tuner.service_spec import SLA
@@ -58,10 +58,10 @@ async def test_only_the_leader_writes() -> None:
 
 @pytest.mark.parametrize(
     "problem",
-    [ClusterError("apply", NAME, 0, "unreachable"), RefusedError("apply", NAME, 403, "forbidden")],
+    [ApiError("apply", NAME, 0, "unreachable"), WriteRefusedError("apply", NAME, 403, "forbidden")],
     ids=["unreachable", "forbidden"],
 )
-async def test_a_cluster_that_says_no_is_a_store_error(problem: ClusterError) -> None:
+async def test_a_cluster_that_says_no_is_a_store_error(problem: ApiError) -> None:
     """The tuner knows how to go on without its memory."""
     cluster = FakeCluster(refusals={"ConfigMap": problem})
 

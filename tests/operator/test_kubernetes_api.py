@@ -7,8 +7,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client import ApiClient, Configuration
 
-from paceline_operator.cluster import KubernetesCluster
-from paceline_operator.errors import ClusterError
+from paceline_operator.errors import ApiError
+from paceline_operator.kubernetes_api import KubernetesClient
 from paceline_operator.metrics import Metrics
 
 _SERVICES = "/apis/serving.paceline.dev/v1alpha1/inferenceservices"
@@ -34,7 +34,7 @@ async def _forbid(_: web.Request) -> web.Response:
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[KubernetesCluster]:
+async def cluster() -> AsyncIterator[KubernetesClient]:
     app = web.Application()
     app.router.add_get(_SERVICES, _list)
     app.router.add_get(_IN_ML, _forbid)
@@ -42,15 +42,15 @@ async def cluster() -> AsyncIterator[KubernetesCluster]:
         configuration = Configuration()
         configuration.host = str(server.make_url("")).rstrip("/")
         api = ApiClient(configuration)
-        yield KubernetesCluster(api, Metrics())
+        yield KubernetesClient(api, Metrics())
         await api.close()
 
 
-async def test_versions_are_listed_over_all_pages(cluster: KubernetesCluster) -> None:
+async def test_versions_are_listed_over_all_pages(cluster: KubernetesClient) -> None:
     assert await cluster.versions("InferenceService", "") == {"ml/a": 7, "ml/b": 12}
 
 
-async def test_a_list_that_is_refused_is_an_error(cluster: KubernetesCluster) -> None:
+async def test_a_list_that_is_refused_is_an_error(cluster: KubernetesClient) -> None:
     """With the API server's words, for the sentence of /readyz."""
-    with pytest.raises(ClusterError, match="you may not list"):
+    with pytest.raises(ApiError, match="you may not list"):
         await cluster.versions("InferenceService", "ml")

@@ -1,4 +1,4 @@
-"""The cluster as the operator writes and reads it, on the kubernetes client's asyncio package."""
+"""The Kubernetes API as the operator uses it, on the kubernetes client's asyncio package."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from paceline_api.labels import MANAGER, Manifest
 from paceline_operator import __version__
-from paceline_operator.errors import ClusterError, from_answer
+from paceline_operator.errors import ApiError, from_answer
 from paceline_operator.metrics import Metrics
 
 _TIMEOUT_S: Final = 30.0
@@ -34,7 +34,7 @@ RESOURCES: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class Cluster(Protocol):
+class KubernetesApi(Protocol):
     """What the operator asks of an API server."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -63,8 +63,8 @@ class Cluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KubernetesCluster:
-    """A Cluster over HTTP."""
+class KubernetesClient:
+    """KubernetesApi over HTTP."""
 
     api: ApiClient
     metrics: Metrics
@@ -73,7 +73,7 @@ class KubernetesCluster:
         """Read one object; None where there is none."""
         try:
             return await self._request("get", "GET", _path(kind, namespace, name))
-        except ClusterError as problem:
+        except ApiError as problem:
             if problem.code == _NOT_FOUND:
                 return None
             raise
@@ -128,7 +128,7 @@ class KubernetesCluster:
         }
         try:
             await self._request("delete", "DELETE", _path_of(manifest), body=body)
-        except ClusterError as problem:
+        except ApiError as problem:
             if problem.code != _NOT_FOUND:
                 raise
 
@@ -156,7 +156,7 @@ class KubernetesCluster:
             text = await answer.read()
         except (TimeoutError, aiohttp.ClientError) as problem:
             self.metrics.api_requests.labels(verb, "0").inc()
-            raise ClusterError(verb, path, 0, repr(problem)) from problem
+            raise ApiError(verb, path, 0, repr(problem)) from problem
         self.metrics.api_requests.labels(verb, str(answer.status)).inc()
         if answer.status >= _ERRORS:
             raise from_answer(verb, path, answer.status, text)
