@@ -4,15 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from paceline_api.adapter import MAX_ADAPTERS
+from paceline_api.adapter_spec import MAX_ADAPTERS
 from paceline_api.part import Part, listed
+from paceline_tuner.model import Mode
 
 Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
 
 
-class Condition(Part):
+class ConditionEntry(Part):
     """One `status.conditions` entry, as Kubernetes defines it."""
 
     type: Annotated[str, Field(max_length=316)]
@@ -66,7 +67,7 @@ class SlaStatus(Part):
     """The batch lane by `lanes.batch.sla`; absent where that is not declared."""
 
 
-class Change(Part):
+class ChangeEntry(Part):
     """One change of a pod's limits."""
 
     time: Time
@@ -117,21 +118,21 @@ class HeldRange(Part):
 class HeldPolicy(Part):
     """The policy that a rollback returns to."""
 
-    mode: Literal["Auto", "Observe", "Fixed"]
+    mode: Mode
     step_margin: Word
     batch_size: HeldRange
     token_budget: HeldRange
 
 
 class ArmCounts(Part):
-    """Of the two arms."""
+    """Compared requests of the declared policy and of the candidate."""
 
     base: int = 0
     candidate: int = 0
 
 
 class ArmRates(Part):
-    """Of the two arms."""
+    """Miss rates of the declared policy and of the candidate."""
 
     base: Word | None = None
     candidate: Word | None = None
@@ -150,13 +151,13 @@ class ExperimentStatus(Part):
         Annotated[list[Word], Field(json_schema_extra=listed("atomic", max_items=100))] | None
     ) = None
     requests: ArmCounts | None = None
-    """That were compared."""
+    """Requests that were compared."""
     miss_rate: ArmRates | None = None
     """Share of them that missed the SLA, such as `0.0123`."""
     reason: Line
     """What was found, and what to do."""
     held: HeldPolicy | None = None
-    """Of a Rollout: the policy before the change, which a rollback returns to."""
+    """The policy before the change of a Rollout, which a rollback returns to."""
 
 
 class TuningStatus(Part):
@@ -164,7 +165,7 @@ class TuningStatus(Part):
 
     summary: TuningSummary | None = None
     recommended_replicas: int | None = None
-    """With which the SLA would hold at the present load."""
+    """Replicas with which the SLA would hold at the present load."""
     last_change_time: Time | None = None
     pods_omitted: int | None = None
     """Pods beyond the hundred that are listed."""
@@ -175,7 +176,7 @@ class TuningStatus(Part):
         | None
     ) = None
     history: (
-        Annotated[list[Change], Field(json_schema_extra=listed("atomic", max_items=5))] | None
+        Annotated[list[ChangeEntry], Field(json_schema_extra=listed("atomic", max_items=5))] | None
     ) = None
     """The newest changes, newest first."""
     experiment: ExperimentStatus | None = None
@@ -205,17 +206,18 @@ class Status(Part):
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     observed_config_hash: Word | None = None
-    """Of the hot fields that every pod has acknowledged."""
+    """Hash of the hot fields that every pod has acknowledged."""
     replicas: int | None = None
     ready_replicas: int | None = None
     updated_replicas: int | None = None
     selector: Annotated[str, Field(max_length=1024)] | None = None
-    """Of the pods, for /scale."""
+    """Label selector of the pods, for /scale."""
     url: Annotated[str, Field(max_length=512)] | None = None
-    """Of the OpenAI API, within the cluster."""
+    """Base URL of the OpenAI API, within the cluster."""
     conditions: (
         Annotated[
-            list[Condition], Field(json_schema_extra=listed("map", max_items=16, keys=("type",)))
+            list[ConditionEntry],
+            Field(json_schema_extra=listed("map", max_items=16, keys=("type",))),
         ]
         | None
     ) = None

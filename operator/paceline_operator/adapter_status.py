@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from paceline_api.adapter import Adapter
+from paceline_api.adapter_spec import AdapterSpec
 from paceline_api.status import AdapterStatus, Status
 from paceline_operator.observe import Observed
 from paceline_tuner.model import PodAdapter, PodReport
@@ -30,7 +30,7 @@ def refused(before: Status, after: Status) -> Iterator[AdapterStatus]:
             yield adapter
 
 
-def _status(adapter: Adapter, pods: Iterable[PodReport]) -> AdapterStatus:
+def _status(adapter: AdapterSpec, pods: Iterable[PodReport]) -> AdapterStatus:
     asked = [pod for pod in pods if not pod.error]
     found = [one for pod in asked for one in pod.adapters if _is_of(one, adapter)]
     # Without the pod's name: the same refusal of every new pod is no news.
@@ -43,6 +43,6 @@ def _status(adapter: Adapter, pods: Iterable[PodReport]) -> AdapterStatus:
     )
 
 
-def _is_of(one: PodAdapter, adapter: Adapter) -> bool:
+def _is_of(one: PodAdapter, adapter: AdapterSpec) -> bool:
     """A pod that still has the adapter of an earlier URI does not have this one."""
     return (one.name, one.path) == (adapter.name, adapter.path)

@@ -6,7 +6,7 @@ from typing import Final
 
 from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceService
 from paceline_api.labels import MANAGER, Manifest
-from paceline_api.status import AdapterStatus, Condition, ExperimentStatus
+from paceline_api.status import AdapterStatus, ConditionEntry, ExperimentStatus
 
 # A condition that is True in trouble; for all others trouble is False.
 _ABNORMAL_WHEN_TRUE: Final = frozenset({"Stalled"})
@@ -18,7 +18,7 @@ _EXPECTED: Final = frozenset({
 _SENTENCES: Final = {"True": "became true", "False": "became false", "Unknown": "became unknown"}
 
 
-def event(service: InferenceService, condition: Condition) -> Manifest:
+def event(service: InferenceService, condition: ConditionEntry) -> Manifest:
     """Tell of one transition, in the past tense.
 
     The name is made of what happened: telling it twice makes one event.
@@ -94,13 +94,13 @@ def _event(
     }
 
 
-def is_worth_telling(before: Condition | None, after: Condition) -> bool:
+def is_worth_telling(before: ConditionEntry | None, after: ConditionEntry) -> bool:
     """Tell of transitions and of trouble at the start; not that nothing is known yet."""
     if after.type == "Reconciling":
         return False  # the other half of Ready
     return _is_trouble(after) if before is None else True
 
 
-def _is_trouble(condition: Condition) -> bool:
+def _is_trouble(condition: ConditionEntry) -> bool:
     bad = "True" if condition.type in _ABNORMAL_WHEN_TRUE else "False"
     return condition.status == bad and condition.reason not in _EXPECTED

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from paceline_api.status import (
-    Change,
+    ChangeEntry,
     LaneStatus,
     ObservedLatency,
     PodTuning,
@@ -88,8 +88,8 @@ def _pod(pod: tuner.PodReport) -> PodTuning:
     )
 
 
-def _change(change: tuner.Change) -> Change:
-    return Change(
+def _change(change: tuner.Change) -> ChangeEntry:
+    return ChangeEntry(
         time=_time(change.at),
         pod=change.pod,
         from_=f"{change.from_batch_size}/{change.from_token_budget}",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceService
 from paceline_api.labels import Manifest
-from paceline_api.status import Condition, ExperimentStatus, Status
+from paceline_api.status import ConditionEntry, ExperimentStatus, Status
 from paceline_api.units import timestamp
 from paceline_operator.adapter_status import refused
 from paceline_operator.cluster import Cluster
@@ -78,7 +78,7 @@ class Reporter:
 
 def conditions(
     service: InferenceService, judgements: Sequence[Judgement], now: datetime
-) -> list[Condition]:
+) -> list[ConditionEntry]:
     """Give each judgement its history: the time moves only when the status does."""
     before = {condition.type: condition for condition in service.status.conditions or ()}
     found = []
@@ -88,7 +88,7 @@ def conditions(
             old.last_transition_time if old and old.status == judgement.status else timestamp(now)
         )
         found.append(
-            Condition(
+            ConditionEntry(
                 type=judgement.type,
                 status=judgement.status,
                 observed_generation=service.metadata.generation,
@@ -100,7 +100,9 @@ def conditions(
     return found
 
 
-def transitions(before: Iterable[Condition], after: Iterable[Condition]) -> Iterable[Condition]:
+def transitions(
+    before: Iterable[ConditionEntry], after: Iterable[ConditionEntry]
+) -> Iterable[ConditionEntry]:
     """Find the conditions whose status or reason changed and that a person wants to hear of."""
     known = {condition.type: condition for condition in before}
     for condition in after:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_operator.experiment_status import told
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
@@ -116,7 +116,7 @@ class Rounds:
         tuning = observed.service.status.tuning
         return ServiceTarget(
             key=key,
-            spec=hot(observed.service.spec),
+            spec=tuning_spec(observed.service.spec),
             pods=tuple(
                 _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
             ),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline_api.tuning_spec import template_hash
+from paceline_api.hashes import template_hash
 from paceline_operator.conditions.derive import judge
 from paceline_operator.conditions.judgement import Judgement
 from paceline_operator.conditions.plan import plan

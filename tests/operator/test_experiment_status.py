@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from paceline_api.hashes import config_hash
 from paceline_api.inference_service import InferenceService
 from paceline_api.status import Status, TuningStatus
-from paceline_api.tuning_spec import config_hash, hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_operator.events import verdict_event
 from paceline_operator.experiment_status import experiment_status, told
 from paceline_operator.measured_status import tuning_status
@@ -146,7 +147,7 @@ def test_the_declared_experiment_reaches_the_tuner() -> None:
     }
     spec = a_service(tuning=tuning).spec
 
-    found = hot(spec)
+    found = tuning_spec(spec)
 
     assert found.experiment == Experiment(
         "one", "AB", Overrides(step_margin=0.95, max_batch_size=8), 0.25, 120.0, 3600.0

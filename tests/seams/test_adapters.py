@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_testing.fake_hub import COMMIT, REPOSITORY, fake_hub
 from paceline_testing.fake_hub import TOKEN as HUB_TOKEN
@@ -58,7 +58,7 @@ def service(
 
 async def _told(sidecar: Sidecar, *adapters: dict[str, str]) -> dict[str, PodAdapter]:
     """Tick until every declared adapter is loaded or refused."""
-    spec = hot(
+    spec = tuning_spec(
         a_service(adapters=list(adapters), engine={"lora": {"maxAdapters": 2, "maxRank": 8}}).spec
     )
     pod = PodTarget("pod", sidecar.admin_url, TOKEN)

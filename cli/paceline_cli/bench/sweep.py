@@ -10,7 +10,7 @@ import httpx
 import yaml
 from rich.console import Console
 
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.bench.sweep_points import (
     BATCH_SIZES,
     TOKEN_BUDGETS,
@@ -110,7 +110,7 @@ class _Course:
         corpus, model = help_topics(), live.service.served_name
         _say(self._console, "calibrating: how fast does this machine serve?")
         speed = await measure_speed(self._client, model=model, corpus=corpus, seed=options.seed)
-        factor = slowness(hot(live.service.spec).sla, speed)
+        factor = slowness(tuning_spec(live.service.spec).sla, speed)
         note = ""
         if factor != 1:
             note = (
@@ -131,7 +131,7 @@ class _Course:
             name=live.name,
             model=live.service.spec.model.uri,
             machine=machine(),
-            sla=hot(live.service.spec).sla,
+            sla=tuning_spec(live.service.spec).sla,
             note=note,
             rate_rps=rate_rps,
             cv=CV,
@@ -142,7 +142,7 @@ class _Course:
 
     def _declared(self) -> Setting:
         """The limits that the manifest declares: each axis holds the other's."""
-        spec = hot(self._live.service.spec)
+        spec = tuning_spec(self._live.service.spec)
         return Setting(
             "batch_size",
             spec.batch_size.initial or spec.batch_size.max or BATCH_SIZES[-1],

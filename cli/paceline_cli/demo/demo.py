@@ -14,7 +14,7 @@ import httpx
 import yaml
 from rich.console import Console
 
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_api.units import milliseconds
 from paceline_cli.demo.measured import Run, Sample, Verdict, judge, opening, span
 from paceline_cli.demo.report import write_report
@@ -121,7 +121,7 @@ class Act:
             name=self._live.name,
             model=self._live.service.spec.model.uri,
             machine=machine(),
-            sla=hot(self._live.service.spec).sla,
+            sla=tuning_spec(self._live.service.spec).sla,
             rate_rps=rate_rps,
             speed=speed,
             note=note,
@@ -137,7 +137,7 @@ class Act:
 
     def _fit_sla(self, speed: Speed) -> str:
         """Declare a looser SLA where this machine could not keep the manifest's at any setting."""
-        declared = hot(self._live.service.spec).sla
+        declared = tuning_spec(self._live.service.spec).sla
         factor = slowness(declared, speed)
         if factor == 1:
             return ""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.manifest import read
 from paceline_cli.plan.device import CPU, GPUS, REMEMBERED_FACTOR, Device, find_gpu
 from paceline_cli.plan.kv_memory import KvMemory
@@ -53,7 +53,7 @@ def answer(question: Question) -> Answer:
         model = ranks_prior(device, whole, part, ranks)
         factor = device.factor if ranks == 1 else max(device.factor, RANKS_FACTOR)
     inputs = Inputs(
-        spec=hot(service.spec),
+        spec=tuning_spec(service.spec),
         max_batch_size=engine.capacity.max_batch_size,
         max_model_len=engine.max_model_len,
         memory=memory,

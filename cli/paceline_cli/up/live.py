@@ -14,7 +14,7 @@ import msgspec
 from paceline_api.inference_service import InferenceService
 from paceline_api.pod.exit_reasons import REASONS
 from paceline_api.pod.runtime_config import runtime_config
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_cli import local_state as state
 from paceline_cli.errors import LocalError
 from paceline_cli.manifest import ManifestError, compare, load, with_hot_fields
@@ -69,7 +69,7 @@ class LiveService:
             node=socket.gethostname(),
         )
         pods = (pod,) if self.ready.is_set() else ()
-        return ServiceTarget(self.service.key, hot(self.service.spec), pods)
+        return ServiceTarget(self.service.key, tuning_spec(self.service.spec), pods)
 
     def view(self) -> View:
         """What the screen shows now."""
@@ -77,7 +77,7 @@ class LiveService:
             name=self.name,
             model=self.service.spec.model.uri,
             url=self.place.url,
-            spec=hot(self.service.spec),
+            spec=tuning_spec(self.service.spec),
             state=self.phase,
             report=self.report,
             events=tuple(self.events),
@@ -169,7 +169,7 @@ class LiveService:
             manifest=str(self.path.resolve()),
             pid=os.getpid(),
             started_at=self.started_at,
-            sla=hot(self.service.spec).sla,
+            sla=tuning_spec(self.service.spec).sla,
             report=self.report,
             decisions=tuple(self.decisions),
             admin_url=self.place.admin_url,
@@ -179,7 +179,7 @@ class LiveService:
 
 def write_runtime_config(live: LiveService) -> None:
     """Leave the hot configuration where a sidecar that starts again finds it."""
-    config = runtime_config(hot(live.service.spec))
+    config = runtime_config(tuning_spec(live.service.spec))
     live.place.runtime_config_file.write_bytes(msgspec.json.encode(config))
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import httpx
 
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_cli import local_state as state
 from paceline_cli.manifest import load
 from paceline_cli.place import Place, Scheduling, cache_dir, engine_environment, sidecar_environment
@@ -147,7 +147,7 @@ async def tune(live: LiveService, tuner: Tuner, folder: Path) -> None:
             newest = [tuner.explain(target.key, pod.name)[-1:] for pod in target.pods]
             live.concluded(report, [decision for decisions in newest for decision in decisions])
         state.write(folder, live.state())
-        await asyncio.sleep(hot(live.service.spec).interval_s)
+        await asyncio.sleep(tuning_spec(live.service.spec).interval_s)
 
 
 def free_ports(port: int | None) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from paceline_engine.core.constraint import Constraint
 from paceline_engine.core.flight import Launcher, Runner
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Proposer
@@ -13,7 +14,6 @@ from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.outputs import refused
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
-from paceline_engine.grammar.constraint import Constraint
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.pacing.pacer import Pacer

@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from paceline_engine.errors import BadSettings
-from paceline_engine.grammar.compiling import Compiled
+from paceline_engine.grammar.grammar import CompiledGrammar
 from paceline_engine.process.fetching import Fetched
 from paceline_wire import (
     Abort,
@@ -57,7 +57,7 @@ class LinkBroken:
     """The thread of the socket has ended with an error: nobody can be told anything any more."""
 
 
-FromLink = Submit | Compiled | Fetched | Abort | SetLimits | PeerLost | LinkBroken | Stop
+FromLink = Submit | CompiledGrammar | Fetched | Abort | SetLimits | PeerLost | LinkBroken | Stop
 Greeting = Loading | Ready | Failed
 
 

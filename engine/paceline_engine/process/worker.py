@@ -7,8 +7,7 @@ from pathlib import Path
 from queue import Empty
 
 from paceline_engine.engine.engine import Engine
-from paceline_engine.grammar.compiling import Compiled, Compiling
-from paceline_engine.grammar.grammar import Grammars
+from paceline_engine.grammar.grammar import CompiledGrammar, GrammarCompiler, Grammars
 from paceline_engine.process.collector import QuietCollector
 from paceline_engine.process.fetching import Fetched, Fetching, is_remote
 from paceline_engine.process.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
@@ -52,7 +51,7 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._compiling = Compiling(grammars, done=link.inbox.put)
+        self._compiler = GrammarCompiler(grammars, done=link.inbox.put)
         self._fetching = Fetching(fetch, done=link.inbox.put)
         self._link = link
         self._instance = instance
@@ -80,13 +79,13 @@ class Worker:
                     self._link.send(Outputs(at=self._clock(), outputs=outputs))
                 self._report()
         finally:
-            self._compiling.close()
+            self._compiler.close()
             self._collector.close()
 
     def _is_done(self) -> bool:
         if self._drain_until is None:
             return False
-        is_idle = self._engine.is_idle and not len(self._compiling)
+        is_idle = self._engine.is_idle and not len(self._compiler)
         return is_idle or self._clock() >= self._drain_until
 
     def _receive(self) -> None:
@@ -116,10 +115,10 @@ class Worker:
         match message:
             case Submit():
                 self._submit(message)
-            case Compiled():
+            case CompiledGrammar():
                 self._take_compiled(message)
             case Abort():
-                self._compiling.forget(message.ids)
+                self._compiler.forget(message.ids)
                 self._engine.abort(message.ids)
             case SetLimits():
                 self._tell(self._engine.set_limits(message))
@@ -128,7 +127,7 @@ class Worker:
             case Fetched():
                 self._take_fetched(message)
             case PeerLost():
-                self._compiling.forget_all()
+                self._compiler.forget_all()
                 self._engine.abort_all()
             case LinkBroken():
                 raise RuntimeError("the socket to the sidecar is broken")
@@ -139,10 +138,10 @@ class Worker:
         if submit.grammar is None:
             self._engine.submit(submit)
         else:
-            self._compiling.start(submit)
+            self._compiler.start(submit)
 
-    def _take_compiled(self, compiled: Compiled) -> None:
-        if not self._compiling.take(compiled):
+    def _take_compiled(self, compiled: CompiledGrammar) -> None:
+        if not self._compiler.take(compiled):
             return
         if compiled.constraint is None:
             self._engine.refuse(compiled.submit.id, compiled.error)

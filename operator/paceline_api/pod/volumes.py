@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from paceline_api.adapter import MOUNT as ADAPTERS
+from paceline_api.adapter_spec import MOUNT as ADAPTERS
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, config_map_name, secret_name
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline_api.tuning_spec import config_hash, template_hash
+from paceline_api.hashes import config_hash, template_hash
 from paceline_operator.conditions.support import unsupported
 from paceline_operator.observe import Observed
 

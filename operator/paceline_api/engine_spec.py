@@ -1,73 +1,18 @@
-"""The cold half of a spec: what is served and with what capacity. A change rolls the pods."""
+"""`spec.engine`: how the engine is started, and with what capacity."""
 
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from paceline_api.model_spec import ModelUri, Revision
 from paceline_api.part import Part, Rule
-from paceline_api.units import Fraction, Quantity
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-"""The name of another object in the same namespace."""
-
-ModelUri = Annotated[str, Field(pattern=r"^(builtin|oci|hf|pvc|file|s3)://.+$", max_length=2048)]
+from paceline_api.units import Fraction, Name, Quantity
 
 WeightsIn = Literal["None", "FP8", "FP8Dynamic", "INT8"]
 
-Revision = Annotated[str, Field(pattern=r"^[-._/a-zA-Z0-9]+$", max_length=128)]
 
-
-class SecretKey(Part):
-    """One key of a Secret in the same namespace."""
-
-    name: Name
-    key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = "token"
-
-
-class Cache(Part):
-    """Where downloaded weights are kept."""
-
-    cel_rules: ClassVar = (
-        Rule(
-            "(self.type == 'PVC') == has(self.claimName)",
-            "claimName is needed by type PVC, and only by it",
-            ".claimName",
-        ),
-    )
-
-    type: Literal["EmptyDir", "PVC", "HostPath"] = "EmptyDir"
-    """EmptyDir goes with the pod, PVC and HostPath outlive it."""
-    claim_name: Name | None = None
-    """The PersistentVolumeClaim of type PVC."""
-    size_limit: Quantity | None = None
-    """Of an EmptyDir: a pod that exceeds it is evicted."""
-
-
-class Model(Part):
-    """Which weights are served, and under which name."""
-
-    cel_rules: ClassVar = (
-        Rule(
-            "!self.uri.startsWith('hf://') || has(self.revision)",
-            "an hf:// model needs a revision: a branch can move, a commit cannot",
-            ".revision",
-            is_required=True,
-        ),
-    )
-
-    uri: ModelUri
-    """`builtin://NAME`, `oci://IMAGE`, `hf://ORG/NAME`, `pvc://CLAIM/PATH`, `file:///PATH`, `s3://BUCKET/PATH`."""
-    revision: Revision | None = None
-    """The commit of an hf:// model."""
-    served_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """`model` in requests; the name of the InferenceService when absent."""
-    credentials_secret_ref: SecretKey | None = None
-    """Token for a private or gated model."""
-    cache: Cache = Cache()
-
-
-class Speculative(Part):
-    """Draft tokens that one step verifies."""
+class SpeculativeSpec(Part):
+    """Speculative decoding: draft tokens that one step verifies."""
 
     cel_rules: ClassVar = (
         Rule(
@@ -90,30 +35,32 @@ class Speculative(Part):
     )
 
     method: Literal["None", "NGram", "Draft"] = "None"
-    """NGram looks guesses up in the sequence itself, Draft asks a smaller model for them."""
+    """NGram proposes what followed the same tokens earlier in the sequence, Draft asks a smaller
+    model."""
     draft_model_uri: ModelUri | None = None
     """A smaller model with the same vocabulary, by a URI like that of `model.uri`."""
     draft_model_revision: Revision | None = None
     """The commit of an hf:// draft model."""
     draft_quantization: WeightsIn | None = None
-    """Of the draft model's layers and head; when absent, of its layers as `engine.quantization`
-    says. On a CPU a model in INT8 drafts well for itself: `draftModelUri` is then `model.uri`."""
+    """How the draft model's layers and head are stored; when absent, its layers as
+    `engine.quantization` says. On a CPU a model in INT8 drafts well for itself: `draftModelUri` is
+    then `model.uri`."""
     max_tokens: Annotated[int, Field(ge=1, le=16)] = 4
     """Draft tokens per step and sequence."""
 
 
-class Lora(Part):
-    """Room for LoRA adapters, taken at start; which ones there are is `adapters`."""
+class LoraSpec(Part):
+    """Memory for LoRA adapters, taken at start; `spec.adapters` names the adapters."""
 
     max_adapters: Annotated[int, Field(ge=0, le=64)] = 0
-    """Adapters at a time; 0 takes no memory and none."""
+    """Adapters at a time; 0 takes no memory, and no adapter can be loaded."""
     max_rank: Annotated[int, Field(ge=1, le=512)] = 16
     """Highest rank of an adapter."""
     claim_name: Name | None = None
     """A PersistentVolumeClaim that holds adapters; the engine reads it."""
 
 
-class Capacity(Part):
+class CapacitySpec(Part):
     """What is allocated at start; the live limits move below it."""
 
     cel_rules: ClassVar = (
@@ -125,12 +72,12 @@ class Capacity(Part):
     )
 
     max_batch_size: Annotated[int, Field(ge=1, le=4096)] = 256
-    """Running sequences."""
+    """Running sequences, at most."""
     max_token_budget: Annotated[int, Field(ge=16, le=262_144)] = 8192
-    """Tokens in one step."""
+    """Tokens in one step, at most."""
 
 
-class Engine(Part):
+class EngineSpec(Part):
     """How the engine is started."""
 
     cel_rules: ClassVar = (
@@ -156,7 +103,8 @@ class Engine(Part):
     dtype: Literal["Auto", "Float16", "BFloat16", "Float32"] = "Auto"
     """Auto: as the weights were saved on a GPU, Float32 on a CPU."""
     quantization: WeightsIn = "None"
-    """Of the layers' weights, with a scale for each output; embedding and head stay as they are.
+    """How the layers' weights are stored, with a scale for each output; embedding and head stay as
+    they are.
     FP8Dynamic makes FP8 of what they multiply as well, with a scale for each token, and multiplies
     in FP8: what vLLM calls fp8, and less exact than FP8. Both need a GPU of compute capability 8.9
     or newer."""
@@ -179,6 +127,6 @@ class Engine(Part):
     swap_memory: Quantity | None = None
     """Host memory for KV blocks of preempted requests, such as `8Gi`: they are copied there and
     back where that is cheaper than computing them again. Part of `resources.memory`."""
-    lora: Lora = Lora()
-    speculative: Speculative = Speculative()
-    capacity: Capacity = Capacity()
+    lora: LoraSpec = LoraSpec()
+    speculative: SpeculativeSpec = SpeculativeSpec()
+    capacity: CapacitySpec = CapacitySpec()

@@ -1,10 +1,10 @@
-"""A LoRA adapter that a service is to have. Hot: it comes and goes while pods serve."""
+"""`spec.adapters`: the LoRA adapters that every pod is to have."""
 
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from paceline_api.cold import Revision
+from paceline_api.model_spec import Revision
 from paceline_api.part import Part, Rule
 
 MOUNT: Final = "/adapters"
@@ -12,7 +12,7 @@ MOUNT: Final = "/adapters"
 MAX_ADAPTERS: Final = 64
 
 
-class Adapter(Part):
+class AdapterSpec(Part):
     """One LoRA adapter, by the name that requests give as their `model`."""
 
     cel_rules: ClassVar = (
@@ -34,7 +34,7 @@ class Adapter(Part):
 
     @property
     def path(self) -> str:
-        """What the engine is told: a path of its container, or `hf://ORG/NAME@COMMIT`."""
+        """Where the engine finds it: a path in its container, or `hf://ORG/NAME@COMMIT`."""
         scheme, _, rest = self.uri.partition("://")
         if scheme == "hf":
             return f"{self.uri}@{self.revision}"
