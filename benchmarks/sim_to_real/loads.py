@@ -9,7 +9,7 @@ from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.workload import CHARS_PER_TOKEN, Lengths, PlannedRequest, Workload, plan
 from paceline_sim.hardware import Hardware
 from paceline_sim.requests import Requests
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from sim_to_real.shape import step_ms_of
 
 _CHAT = (Lengths(60, 0.6, 16, 240), Lengths(24, 0.5, 8, 64))

@@ -10,7 +10,7 @@ import httpx
 
 from paceline_cli.pod_client import HttpxPodClient
 from paceline_cli.traffic.workload import Lengths
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from sim_to_real.course import MODES, Course, Mode, courses
 from sim_to_real.figures import Figures, figures
 from sim_to_real.fitted import Profile, ProfileError, profiled

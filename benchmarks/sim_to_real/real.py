@@ -13,8 +13,8 @@ from paceline_cli.traffic.record import Record
 from paceline_cli.traffic.workload import PlannedRequest, excerpt
 from paceline_cli.up.live import LiveService
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodClient
+from paceline_tuner.service_target import PodTarget
 from paceline_wire.limits import Limits
 from sim_to_real.course import INTERVAL_S, Course
 from sim_to_real.fitted import LEAST_STEPS

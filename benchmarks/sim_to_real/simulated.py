@@ -15,7 +15,7 @@ from paceline_sim.plant import Plant
 from paceline_sim.pod import SimPod
 from paceline_sim.requests import Requests
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import PodTarget
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import Step
 from paceline_wire import StepRecord
 from paceline_wire.limits import Capacity

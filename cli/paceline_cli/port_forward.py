@@ -14,7 +14,7 @@ from paceline_api import labels
 from paceline_cli import local_state as state
 from paceline_cli.errors import LocalError
 from paceline_cli.kubectl import ClusterError, kubectl
-from paceline_tuner.model import PodTarget
+from paceline_tuner.service_target import PodTarget
 
 _ADMIN_PORT: Final = 8001
 _FORWARDED: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")

@@ -6,7 +6,8 @@ from typing import Final
 from paceline_api.adapter_spec import AdapterSpec
 from paceline_api.status import AdapterStatus, Status
 from paceline_operator.observe import Observed
-from paceline_tuner.model import PodAdapter, PodReport
+from paceline_tuner.service_report import PodReport
+from paceline_tuner.telemetry import PodAdapter
 
 _MAX_MESSAGE: Final = 1024
 

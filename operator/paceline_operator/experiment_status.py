@@ -5,7 +5,8 @@ from typing import Final
 
 from paceline_api.status import ArmCounts, ArmRates, ExperimentStatus, HeldPolicy, HeldRange
 from paceline_api.units import timestamp
-from paceline_tuner.model import ArmReport, ExperimentReport, Policy, Range
+from paceline_tuner.service_report import ArmReport, ExperimentReport
+from paceline_tuner.service_spec import Policy, Range
 
 _MAX_PODS: Final = 100
 _MAX_REASON: Final = 1024
@@ -27,7 +28,7 @@ def experiment_status(report: ExperimentReport) -> ExperimentStatus:
     )
 
 
-def told(status: ExperimentStatus | None) -> ExperimentReport | None:
+def previous_report(status: ExperimentStatus | None) -> ExperimentReport | None:
     """Read what an operator before this one wrote: name, verdict and the policy held back.
 
     Counts are left out, so that the answer changes with the verdict only.

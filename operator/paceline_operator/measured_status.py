@@ -16,7 +16,7 @@ from paceline_api.status import (
 )
 from paceline_api.units import as_latency, timestamp
 from paceline_operator.experiment_status import experiment_status
-from paceline_tuner import model as tuner
+from paceline_tuner import service_report as tuner
 
 _MAX_PODS: Final = 100
 _MAX_CHANGES: Final = 5
@@ -43,7 +43,7 @@ def _lane(lane: tuner.LaneReport) -> LaneStatus:
     )
 
 
-def _observed(observed: tuner.Observed, at: float | None) -> ObservedLatency:
+def _observed(observed: tuner.MeasuredLatency, at: float | None) -> ObservedLatency:
     return ObservedLatency(
         ttft_p99=as_latency(observed.ttft_p99_ms),
         tpot_p99=as_latency(observed.tpot_p99_ms),
@@ -88,7 +88,7 @@ def _pod(pod: tuner.PodReport) -> PodTuning:
     )
 
 
-def _change(change: tuner.Change) -> ChangeEntry:
+def _change(change: tuner.LimitsChange) -> ChangeEntry:
     return ChangeEntry(
         time=_time(change.at),
         pod=change.pod,

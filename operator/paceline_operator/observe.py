@@ -8,7 +8,7 @@ from typing import Protocol
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
 from paceline_operator.pod_status import PodStatus, read_pod
-from paceline_tuner.model import ServiceReport
+from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
 """Kind and name, within the service's namespace."""

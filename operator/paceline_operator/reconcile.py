@@ -14,7 +14,7 @@ from paceline_operator.observe import Observed, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
 from paceline_operator.state import status_of
-from paceline_tuner.model import ServiceReport
+from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
 

@@ -10,11 +10,12 @@ from typing import Protocol
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.tuning_spec import tuning_spec
-from paceline_operator.experiment_status import told
+from paceline_operator.experiment_status import previous_report
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
 from paceline_operator.pod_status import PodStatus
-from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 
 _ADMIN_PORT = 8001
 
@@ -120,7 +121,7 @@ class Rounds:
             pods=tuple(
                 _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
             ),
-            told=told(tuning.experiment if tuning else None),
+            previous_report=previous_report(tuning.experiment if tuning else None),
         )
 
 

@@ -10,7 +10,7 @@ from paceline_cli import local_state as state
 from paceline_cli.__main__ import main
 from paceline_cli.local_state import LocalState
 from paceline_testing.reports import a_report, an_explained
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import yaml
 from paceline_cli.demo.demo import slowness, write_copy
 from paceline_cli.manifest import ManifestError, load
 from paceline_cli.traffic.calibration import OUTPUTS, PROMPTS, Speed, workload
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 QUICKSTART = Path(__file__).parents[2] / "examples/quickstart.yaml"
 

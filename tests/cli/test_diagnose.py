@@ -16,7 +16,7 @@ from paceline_cli.__main__ import main
 from paceline_cli.local_state import LocalState
 from paceline_testing.telemetry import a_limits, a_request, a_step, a_telemetry
 from paceline_tuner import telemetry as answers
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 TOKEN = "a-token"
 NOW = 1000.0

@@ -8,8 +8,8 @@ from paceline_cli.kubectl import explain_status
 from paceline_cli.local_state import Explained, LocalState
 from paceline_testing.reports import a_report, an_explained
 from paceline_testing.services import a_live_service
-from paceline_tuner.compared import Compared, Outcome
-from paceline_tuner.model import SLA
+from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
+from paceline_tuner.service_spec import SLA
 
 
 def a_state(*decisions: Explained) -> LocalState:
@@ -126,7 +126,9 @@ def test_adapters_are_told_with_their_refusals() -> None:
 
 def test_what_became_of_a_change_is_told() -> None:
     """Predicted and measured side by side, with how far apart they are."""
-    outcome = Outcome(of=1_700_000_000.0, steps=40, step_ms=Compared(290.0, 320.0, 0.1034))
+    outcome = ChangeOutcome(
+        of=1_700_000_000.0, steps=40, step_ms=PredictionCheck(290.0, 320.0, 0.1034)
+    )
 
     text = explain(a_state(an_explained(outcome=outcome)), None, last=1)
 

@@ -10,7 +10,8 @@ from paceline_cli.up.child import Exit
 from paceline_cli.up.live import LiveService, StartError
 from paceline_testing.reports import a_pod_report, a_report
 from paceline_testing.services import a_service
-from paceline_tuner.model import PodAdapter, ServiceReport
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.telemetry import PodAdapter
 
 
 def a_live_service(tmp_path: Path) -> LiveService:

@@ -9,7 +9,8 @@ import pytest
 from paceline_cli.demo.measured import Span, judge, opening, rolling_p99, span
 from paceline_cli.traffic.record import Record
 from paceline_testing.reports import observed
-from paceline_tuner.model import SLA, Observed
+from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_spec import SLA
 
 TARGETS = SLA(ttft_p99_ms=1000.0, itl_p99_ms=400.0)
 
@@ -51,7 +52,7 @@ def a_span(*, requests: int = 60, ttft_ms: float = 500.0, itl_ms: float = 300.0)
     ids=["itl", "no answers", "sidecar", "unmeasured", "silent", "few requests", "few gaps"],
 )
 def test_anything_less_is_a_no_with_its_cause(
-    client: Span, sidecar: Observed | None, words: str
+    client: Span, sidecar: MeasuredLatency | None, words: str
 ) -> None:
     """The exit status rests on this: no doubt is resolved in our favour."""
     verdict = judge(TARGETS, client, sidecar)

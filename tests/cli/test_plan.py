@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from paceline_cli.__main__ import main
 from paceline_cli.plan.gguf_header import GgufError, read_header
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.warm_start import WarmStart
-from paceline_tuner.warm_start_entry import Key, WarmStartEntry
+from paceline_tuner.warm_start_entry import EngineKey, WarmStartEntry
 from paceline_tuner.warm_start_json import encode
 
 SIZE = ("--params", "8B", "--kv-bytes", "131072")
@@ -297,7 +297,7 @@ def test_a_bad_field_and_a_bad_line_are_named(tmp_path: Path, manifest: Path, tr
 def a_memory(
     path: Path, *, device: str = "NVIDIA H100 80GB HBM3", features: tuple[str, ...] = ()
 ) -> Path:
-    key = Key("name", "abc", 16 * 10**9, "bfloat16", "1", device, features)
+    key = EngineKey("name", "abc", 16 * 10**9, "bfloat16", "1", device, features)
     theta = (8.0, 0.01, 0.02, 0.06, 0.0)
     entry = WarmStartEntry(key, SLA(), theta, 256, (), 64, 512, None, at=1.0)
     data = {"kind": "ConfigMap", "data": {"memory.json": encode(WarmStart((entry,)))}}

@@ -13,7 +13,7 @@ from paceline_cli.demo.report import summary, write_report
 from paceline_cli.traffic.calibration import Speed
 from paceline_cli.traffic.record import Record
 from paceline_testing.reports import a_change, observed
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 START, BORDER, JUDGED, END = 1000.0, 1030.0, 1060.0, 1120.0
 

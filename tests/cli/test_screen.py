@@ -7,7 +7,8 @@ from rich.console import Console
 
 from paceline_cli.up.screen import View, change_line, line, screen
 from paceline_testing.reports import a_change, a_pod_report, a_report, observed
-from paceline_tuner.model import SLA, ServiceReport, TuningSpec
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_spec import SLA, TuningSpec
 
 
 def a_view(report: ServiceReport | None, **changes: object) -> View:

@@ -11,7 +11,7 @@ import pytest
 from paceline_cli import local_state as state
 from paceline_cli.local_state import LocalState, NoServiceError
 from paceline_testing.reports import a_report, an_explained
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 STATE = LocalState(
     name="quickstart",

@@ -28,8 +28,9 @@ from paceline_cli.bench.sweep_report import write_report
 from paceline_cli.manifest import load
 from paceline_cli.traffic.record import Record
 from paceline_testing.telemetry import a_limits, a_telemetry
-from paceline_tuner.model import SLA, PodTarget
 from paceline_tuner.pods import PodRefusedError
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, LimitValues, Telemetry
 
 QUICKSTART = Path(__file__).parents[2] / "examples/quickstart.yaml"

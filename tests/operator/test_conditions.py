@@ -15,7 +15,7 @@ from paceline_operator.observe import Observed
 from paceline_operator.pod_status import ContainerStatus, Exit, PodStatus
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_pod, a_service
-from paceline_tuner.model import ConditionReport
+from paceline_tuner.condition import Condition
 
 _HASH = template_hash(a_service().spec)
 _SERVING = a_pod(template_hash=_HASH)
@@ -72,7 +72,7 @@ def test_serving_pods_are_ready() -> None:
 
 def test_ready_does_not_depend_on_the_sla() -> None:
     """A breach is an alert: health that follows traffic would block every rollout."""
-    breach = ConditionReport("SLAMet", "False", "Violated", "TPOT is above its target")
+    breach = Condition("SLAMet", "False", "Violated", "TPOT is above its target")
     observed = replace(_observed(_SERVING), report=a_report(conditions=(breach,)))
     found = _judged(observed)
 

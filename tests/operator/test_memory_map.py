@@ -11,15 +11,15 @@ from paceline_cli.up.warm_start_file import FileStore
 from paceline_operator.errors import ClusterError, NotLeadingError, RefusedError
 from paceline_operator.warm_start_map import FILE, NAME, ConfigMapStore
 from paceline_testing.fake_cluster import FakeCluster
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.warm_start import WarmStart
-from paceline_tuner.warm_start_entry import Key, WarmStartEntry
+from paceline_tuner.warm_start_entry import EngineKey, WarmStartEntry
 from paceline_tuner.warm_start_json import encode
 from paceline_tuner.warm_start_store import StoreError
 
 
 def a_book() -> WarmStart:
-    key = Key("tiny", "", 500, "float32", "1", "cpu", ("threads=4",))
+    key = EngineKey("tiny", "", 500, "float32", "1", "cpu", ("threads=4",))
     theta = (30.0, 2.0, 0.5, 2.0, 50.0)
     return WarmStart().add(
         WarmStartEntry(key, SLA(itl_p99_ms=300.0), theta, 256, (1.0,), 20, 400, 280.0, at=1e9)

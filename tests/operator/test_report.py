@@ -15,7 +15,9 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_pod_report, a_report, observed
 from paceline_testing.services import a_live_service, a_pod
-from paceline_tuner.model import ConditionReport, PodAdapter, PodReport, ServiceReport
+from paceline_tuner.condition import Condition
+from paceline_tuner.service_report import PodReport, ServiceReport
+from paceline_tuner.telemetry import PodAdapter
 
 _WITH_ADAPTER: dict[str, Any] = {
     "engine": {"lora": {"maxAdapters": 4}},
@@ -121,7 +123,7 @@ async def test_a_window_that_moved_is_no_news() -> None:
 
 async def test_a_transition_is_written_at_once() -> None:
     """With the numbers that belong to it."""
-    met = ConditionReport("SLAMet", "True", "Met", "all targets hold")
+    met = Condition("SLAMet", "True", "Met", "all targets hold")
     world = World(report=a_report(conditions=(met,)), is_ready=True)
     await world.tell()
     missed = replace(met, status="False", reason="Violated", message="a target is missed")

@@ -11,7 +11,8 @@ from paceline_operator.metrics import Metrics
 from paceline_operator.rounds import Rounds
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
-from paceline_tuner.model import ServiceReport, ServiceTarget
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_target import ServiceTarget
 
 _KEY = "default/quick"
 _WITHIN_S = 30.0
@@ -145,8 +146,8 @@ async def test_the_tuner_hears_what_status_tells_of_an_experiment() -> None:
 
         target = await world.tuner.next()
 
-        assert target.told is not None
-        assert (target.told.name, target.told.verdict) == ("one", "Worse")
+        assert target.previous_report is not None
+        assert (target.previous_report.name, target.previous_report.verdict) == ("one", "Worse")
 
 
 async def test_a_new_target_does_not_wait_for_the_interval() -> None:

@@ -12,7 +12,8 @@ from paceline_sim.hardware import CPU_135M, Noise
 from paceline_sim.plant import Plant
 from paceline_sim.pod import SimPod
 from paceline_testing.simulated import a_crowd
-from paceline_tuner.model import SLA, PodTarget
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_target import PodTarget
 from paceline_wire.limits import Limits
 from sim_to_real.course import Course, courses
 from sim_to_real.figures import figures

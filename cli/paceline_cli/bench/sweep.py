@@ -36,8 +36,9 @@ from paceline_cli.traffic.workload import PlannedRequest, plan
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.serving import serving
 from paceline_cli.up.tuner import local_tuner
-from paceline_tuner.model import PodReport, PodTarget
 from paceline_tuner.pods import PodClient, PodError
+from paceline_tuner.service_report import PodReport
+from paceline_tuner.service_target import PodTarget
 
 SETTLE_S: Final = 20.0
 """Of the tuner's phase, before it is measured: as in the demo."""

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from paceline_cli.demo.measured import span
 from paceline_cli.traffic.record import Record, percentile
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 Axis = Literal["batch_size", "token_budget"]
 BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)

@@ -30,7 +30,8 @@ from paceline_cli.up.live import LiveService
 from paceline_cli.up.screen import View
 from paceline_cli.up.serving import serving
 from paceline_cli.up.tuner import local_tuner
-from paceline_tuner.model import SLA, Change, ServiceReport
+from paceline_tuner.service_report import LimitsChange, ServiceReport
+from paceline_tuner.service_spec import SLA
 
 BEFORE_S: Final = 40.0
 SETTLE_S: Final = 20.0
@@ -81,7 +82,7 @@ class Act:
         self._slowness = 1.0
         self._records: list[Record] = []
         self._samples: list[Sample] = []
-        self._changes: dict[tuple[float, str], Change] = {}
+        self._changes: dict[tuple[float, str], LimitsChange] = {}
         live.on_report.append(self._observe)
 
     def view(self) -> View:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from paceline_cli.traffic.calibration import Speed
 from paceline_cli.traffic.record import Record, percentile
-from paceline_tuner.model import SLA, Change, Observed
+from paceline_tuner.service_report import LimitsChange, MeasuredLatency
+from paceline_tuner.service_spec import SLA
 
 _MIN_REQUESTS = 12
 _MIN_GAPS = 300
@@ -22,7 +23,7 @@ class Sample:
     batch_size: int | None
     token_budget: int | None
     step_target_ms: float | None
-    observed: Observed
+    observed: MeasuredLatency
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class Span:
         """Of every request with two tokens."""
         return tuple(ms for record in self.due if (ms := record.tpot_ms) is not None)
 
-    def observed(self, sla: SLA) -> Observed:
+    def observed(self, sla: SLA) -> MeasuredLatency:
         """The span in the tuner's own words."""
-        return Observed(
+        return MeasuredLatency(
             ttft_p99_ms=percentile(self.ttft_ms, _SHARE),
             tpot_p99_ms=percentile(self.tpot_ms, _SHARE),
             itl_p99_ms=percentile(self.itl_ms, _SHARE),
@@ -97,7 +98,7 @@ class Run:
     end_at: float
     records: tuple[Record, ...]
     samples: tuple[Sample, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LimitsChange, ...]
 
     def before(self) -> Span:
         """Under the declared limits."""
@@ -107,7 +108,7 @@ class Run:
         """The last stretch, which the verdict is about."""
         return span(self.records, self.judged_from, self.end_at)
 
-    def last_observed(self) -> Observed | None:
+    def last_observed(self) -> MeasuredLatency | None:
         """The sidecar's own measurement at the end."""
         return self.samples[-1].observed if self.samples else None
 
@@ -136,7 +137,7 @@ def span(records: Sequence[Record], start_at: float, end_at: float) -> Span:
     )
 
 
-def judge(sla: SLA, client: Span, sidecar: Observed | None) -> Verdict:
+def judge(sla: SLA, client: Span, sidecar: MeasuredLatency | None) -> Verdict:
     """The SLA holds when client and sidecar both saw every target met, on enough samples."""
     if client.offered < _MIN_REQUESTS or len(client.itl_ms) < _MIN_GAPS:
         return Verdict(
@@ -157,7 +158,7 @@ def judge(sla: SLA, client: Span, sidecar: Observed | None) -> Verdict:
     return Verdict(holds=True, sentence=f"The SLA holds: {', '.join(_met_targets(sla, seen))}.")
 
 
-def opening(sla: SLA, before: Observed) -> str:
+def opening(sla: SLA, before: MeasuredLatency) -> str:
     """What the declared limits led to, also where they broke nothing."""
     misses = missed_targets(sla, before)
     if misses:
@@ -165,7 +166,7 @@ def opening(sla: SLA, before: Observed) -> str:
     return "The declared limits met the SLA on this machine: there was nothing to mend."
 
 
-def missed_targets(sla: SLA, seen: Observed) -> list[str]:
+def missed_targets(sla: SLA, seen: MeasuredLatency) -> list[str]:
     """Each target that was not met, or not measured."""
     return [
         f"{name} p99 {'was not measured' if value is None else f'{value:,.0f} ms'},"
@@ -175,7 +176,7 @@ def missed_targets(sla: SLA, seen: Observed) -> list[str]:
     ]
 
 
-def targets(sla: SLA, seen: Observed) -> list[tuple[str, float, float | None]]:
+def targets(sla: SLA, seen: MeasuredLatency) -> list[tuple[str, float, float | None]]:
     """Name, declared target and measured p99 of each declared target."""
     rows = [
         ("TTFT", sla.ttft_p99_ms, seen.ttft_p99_ms),
@@ -218,7 +219,7 @@ def _first_token_ms(record: Record) -> float:
     return math.inf if record.ttft_ms is None else record.ttft_ms
 
 
-def _met_targets(sla: SLA, seen: Observed) -> list[str]:
+def _met_targets(sla: SLA, seen: MeasuredLatency) -> list[str]:
     return [
         f"{name} p99 {value:,.0f} ms of {target:,.0f} ms"
         for name, target, value in targets(sla, seen)

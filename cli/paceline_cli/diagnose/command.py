@@ -15,8 +15,8 @@ from paceline_cli.place import state_dir
 from paceline_cli.pod_client import HttpxPodClient
 from paceline_cli.port_forward import cluster_pod, local_pod
 from paceline_cli.run import run
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodError
+from paceline_tuner.service_target import PodTarget
 
 _TIMEOUT_S: Final = 20.0
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from paceline_cli.diagnose.advice import Advice, advise
 from paceline_cli.diagnose.engine_time import EngineTime, engine_time
 from paceline_cli.diagnose.latency import Span, spans
-from paceline_tuner.idle import awake
-from paceline_tuner.model import SLA, Observed, TuningSpec
+from paceline_tuner.change_detection import detect_changes
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import look
+from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.telemetry import Telemetry
 from paceline_tuner.window import Window
 
@@ -28,7 +29,7 @@ class Diagnosis:
     outcomes: dict[str, int]
     """How the requests that ended in the window ended."""
     sla: SLA
-    observed: Observed
+    observed: MeasuredLatency
     arrival_rps: float
     capacity_rps: float | None
     """λ*; None while the step model is not trusted."""
@@ -51,7 +52,7 @@ def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
     if len(evidence.steps) == _MAX_STEPS:
         evidence = evidence.since(evidence.steps[0].at)
     spec = TuningSpec(sla=evidence.limits.sla, window_s=evidence.window_s)
-    view = look(spec, evidence, awake(spec, evidence, PodState()))
+    view = look(spec, evidence, detect_changes(spec, evidence, PodState()))
     time = engine_time(evidence)
     found = spans(evidence, time)
     outcomes: dict[str, int] = {}

@@ -2,9 +2,9 @@
 
 from paceline_cli.local_state import Explained, LocalState
 from paceline_cli.up.screen import change_line, clock_time
-from paceline_tuner.compared import Compared, Outcome
-from paceline_tuner.limits import Limits
 from paceline_tuner.outcome import Prediction
+from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
+from paceline_tuner.tuned_limits import TunedLimits
 
 
 def explain(state: LocalState, pod: str | None, *, last: int) -> str:
@@ -53,7 +53,7 @@ def _prediction(prediction: Prediction) -> str:
     return ", ".join(parts)
 
 
-def _outcome(outcome: Outcome) -> str:
+def _outcome(outcome: ChangeOutcome) -> str:
     """Predicted and measured of the change before, over the first clean period."""
     parts = [
         _against("a step", outcome.step_ms, " ms"),
@@ -64,7 +64,7 @@ def _outcome(outcome: Outcome) -> str:
     return f"of the change at {clock_time(outcome.of)}, over {outcome.steps} steps: {told}"
 
 
-def _against(what: str, compared: Compared | None, unit: str) -> str:
+def _against(what: str, compared: PredictionCheck | None, unit: str) -> str:
     if compared is None:
         return ""
     return (
@@ -73,7 +73,7 @@ def _against(what: str, compared: Compared | None, unit: str) -> str:
     )
 
 
-def _caps(caps: Limits | None) -> str:
+def _caps(caps: TunedLimits | None) -> str:
     if caps is None:
         return "unknown"
     target = "" if caps.step_target_ms is None else f", step {_ms(caps.step_target_ms)}"

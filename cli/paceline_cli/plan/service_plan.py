@@ -31,9 +31,9 @@ from paceline_tuner.achievable import Obstacle
 from paceline_tuner.capacity import CapacityModel
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.model import SLA, Range, TuningSpec
 from paceline_tuner.service import recommended_replicas
-from paceline_tuner.target import StepTarget, step_target
+from paceline_tuner.service_spec import SLA, Range, TuningSpec
+from paceline_tuner.step_target import StepTarget, step_target
 from paceline_tuner.telemetry import ModelFit
 
 CAPACITY_DRAWS: Final = 200

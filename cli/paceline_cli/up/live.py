@@ -23,7 +23,8 @@ from paceline_cli.up.child import Exit
 from paceline_cli.up.loading import loading_stage
 from paceline_cli.up.screen import View, clock_time
 from paceline_tuner.decision import Decision
-from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 
 _KEPT_EVENTS = 4
 _KEPT_DECISIONS = 60

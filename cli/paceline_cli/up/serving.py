@@ -20,7 +20,8 @@ from paceline_cli.up.child import Program, kept_running, python_module
 from paceline_cli.up.live import LiveService, StartError, write_runtime_config
 from paceline_cli.up.loading import missing_words
 from paceline_tuner.decision import Decision
-from paceline_tuner.model import ServiceReport, ServiceTarget
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_target import ServiceTarget
 
 DRAIN_S = 5.0
 _POLL_S = 0.5

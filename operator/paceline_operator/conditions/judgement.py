@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline_tuner.model import Status
+from paceline_tuner.condition import Truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +10,6 @@ class Judgement:
     """One condition before it has a history. Numbers belong into fields, not into the message."""
 
     type: str
-    status: Status
+    status: Truth
     reason: str
     message: str

@@ -11,7 +11,7 @@ from paceline_cli.diagnose.latency import Span
 from paceline_cli.diagnose.step_parts import split
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_tuner import telemetry as answers
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 NOW = 1000.0
 SERVED = tuple(

@@ -11,7 +11,7 @@ from paceline_cli.plan.model_size import ModelSize, Precision
 from paceline_cli.plan.outlook import Outlook, ServicePlan
 from paceline_cli.plan.service_plan import Inputs, plan
 from paceline_cli.traffic.traces import TracedRequest
-from paceline_tuner.model import SLA, TuningSpec
+from paceline_tuner.service_spec import SLA, TuningSpec
 
 EIGHT_B = ModelSize(8 * 10**9, 16 * 10**9, 131_072, Precision(2), max_len=8192)
 H100 = GPUS["h100"]

@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import Change
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import Proposal
-from paceline_tuner.warm_start import Recalled
+from paceline_tuner.service_report import LimitsChange
+from paceline_tuner.tuned_limits import TunedLimits
+from paceline_tuner.warm_start import StartingPoint
 from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _SHARE = 0.9  # of limits that were found elsewhere, until this pod's own model speaks
@@ -18,7 +18,7 @@ BINDING = "Remembered"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SeededStart:
     """What is sent to the pod, and in whose place."""
 
     coefficients: WarmStartEntry
@@ -39,7 +39,7 @@ class Start:
         )
 
 
-def begin(view: PodView, recalled: Recalled | None) -> Start | None:
+def seeded_start(view: PodView, recalled: StartingPoint | None) -> SeededStart | None:
     """Begin with what is remembered, once for each engine; None where there is nothing to do."""
     spec, evidence = view.spec, view.evidence
     is_ours = spec.mode == "Auto" and not spec.paused and not evidence.limits.lease_lost
@@ -52,10 +52,10 @@ def begin(view: PodView, recalled: Recalled | None) -> Start | None:
         return None
     limits = recalled.limits
     proposal = None if limits is None else _proposal(view, limits)
-    return Start(recalled.coefficients, limits, proposal)
+    return SeededStart(recalled.coefficients, limits, proposal)
 
 
-def failed(view: PodView, change: Change | None) -> WarmStartEntry | None:
+def failed_start(view: PodView, change: LimitsChange | None) -> WarmStartEntry | None:
     """The remembered limits that hold until now, if they miss their pace or are cut at once."""
     is_missed = view.is_missing_pace and not view.is_draining
     is_cut = change is not None and (
@@ -73,5 +73,5 @@ def _proposal(view: PodView, limits: WarmStartEntry) -> Proposal:
     # What was learned there of this pace's tail counts here; a target of none stays none.
     targets = [ms for ms in (view.target.ms, limits.step_target_ms) if ms is not None]
     target_ms = min(targets) if view.target.ms is not None else None
-    caps = Limits(batch, budget, target_ms, view.target.pace_tpot_ms)
+    caps = TunedLimits(batch, budget, target_ms, view.target.pace_tpot_ms)
     return Proposal(caps, BINDING, "Capacity")

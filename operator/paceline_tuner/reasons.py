@@ -1,10 +1,10 @@
 """Decisions in words and numbers, for people."""
 
 from paceline_tuner.drift import Signal
-from paceline_tuner.limits import Limits
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import Proposal
+from paceline_tuner.tuned_limits import TunedLimits
 
 _SIGNALS: dict[Signal, str] = {
     "rate": "the rate of arrivals",
@@ -24,7 +24,7 @@ _WORDS = {
 }
 
 
-def reason_of(view: PodView, proposal: Proposal, chosen: Limits, memory: PodState) -> str:
+def reason_of(view: PodView, proposal: Proposal, chosen: TunedLimits, memory: PodState) -> str:
     """Say why these caps, with the prediction behind them."""
     spec, model = view.spec, view.evidence.model
     if spec.paused:

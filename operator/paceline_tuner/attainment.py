@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from paceline_tuner.model import SLA, Observed, Verdict
-from paceline_tuner.sketch import Sketch, p99
+from paceline_tuner.latency_sketch import LatencySketch, p99
+from paceline_tuner.service_report import MeasuredLatency, Verdict
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
 from paceline_tuner.window import Evidence
 
@@ -51,7 +52,9 @@ class Counts:
 NOTHING = Counts(0, 0)
 
 
-def count(sla: SLA, requests: Iterable[RequestRecord], gaps: Sketch, rows: float = 1.0) -> Counts:
+def count(
+    sla: SLA, requests: Iterable[RequestRecord], gaps: LatencySketch, rows: float = 1.0
+) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
     given = tuple(requests)
     ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
@@ -71,12 +74,12 @@ def is_late(sla: SLA, record: RequestRecord) -> bool:
     return _is_over(record.ttft_ms, sla.ttft_p99_ms) or _is_over(record.tpot_ms, sla.tpot_p99_ms)
 
 
-def observe(sla: SLA, evidence: Evidence) -> tuple[Observed, Counts]:
+def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
     """Measure one pod over its window."""
     gaps = evidence.gaps()
     counts = count(sla, evidence.requests, gaps, mean_rows(evidence.steps))
     requests = evidence.requests
-    observed = Observed(
+    observed = MeasuredLatency(
         ttft_p99_ms=p99([r.ttft_ms for r in requests if r.ttft_ms is not None]),
         tpot_p99_ms=p99([r.tpot_ms for r in requests if r.tpot_ms is not None]),
         itl_p99_ms=gaps.quantile(0.99),

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from paceline_tuner.achievable import REPLICAS_HELP, Obstacle
+from paceline_tuner.attainment import MIN_SAMPLES, Counts, verdict
+from paceline_tuner.condition import Condition, Truth
 from paceline_tuner.decision import Decision
-from paceline_tuner.measure import MIN_SAMPLES, Counts, verdict
-from paceline_tuner.model import ConditionReport, Status, TuningSpec
+from paceline_tuner.service_spec import TuningSpec
 
 Kind = Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy", "TuningActive"]
 _OBSTACLES: Mapping[Obstacle, str] = {
@@ -22,7 +23,7 @@ _OBSTACLES: Mapping[Obstacle, str] = {
 }
 
 
-def telemetry_available(errors: Sequence[str], counts: Counts) -> ConditionReport:
+def telemetry_available(errors: Sequence[str], counts: Counts) -> Condition:
     """Whether the tuner sees its pods; one entry of `errors` per pod, empty when it answered."""
     if not errors:
         return _condition("TelemetryAvailable", "Unknown", "MetricsStale", "no pod is ready")
@@ -37,8 +38,8 @@ def telemetry_available(errors: Sequence[str], counts: Counts) -> ConditionRepor
 
 
 def sla_met(
-    counts: Counts, spec: TuningSpec, last: ConditionReport | None, *, is_seen: bool
-) -> ConditionReport:
+    counts: Counts, spec: TuningSpec, last: Condition | None, *, is_seen: bool
+) -> Condition:
     """Whether enough requests meet the SLA; between sure and sure, as it was."""
     if not is_seen:
         return _condition("SLAMet", "Unknown", "InsufficientSamples", "no pod gives telemetry")
@@ -54,7 +55,7 @@ def sla_met(
     return _condition("SLAMet", "Unknown", "InsufficientSamples", "too few requests to tell")
 
 
-def sla_achievable(decisions: Sequence[Decision]) -> ConditionReport:
+def sla_achievable(decisions: Sequence[Decision]) -> Condition:
     """Whether any limits would keep the SLA: the first pod's obstacle that lasts."""
     for decision in decisions:
         if decision.obstacle:
@@ -66,7 +67,7 @@ def sla_achievable(decisions: Sequence[Decision]) -> ConditionReport:
     return _condition("SLAAchievable", "True", "Achievable", "limits exist that keep the SLA")
 
 
-def device_healthy(decisions: Sequence[Decision]) -> ConditionReport:
+def device_healthy(decisions: Sequence[Decision]) -> Condition:
     """Whether steps take as long as they did; told whether or not the SLA can still be met."""
     if any(decision.is_slow for decision in decisions):
         return _condition(
@@ -78,9 +79,7 @@ def device_healthy(decisions: Sequence[Decision]) -> ConditionReport:
     return _condition("DeviceHealthy", "True", "Steady", "steps take as long as they did")
 
 
-def tuning_active(
-    spec: TuningSpec, decisions: Sequence[Decision], *, is_seen: bool
-) -> ConditionReport:
+def tuning_active(spec: TuningSpec, decisions: Sequence[Decision], *, is_seen: bool) -> Condition:
     """Whether the tuner changes limits."""
     if spec.paused:
         return _condition("TuningActive", "False", "Paused", "the service is paused")
@@ -98,10 +97,10 @@ def tuning_active(
     return _condition("TuningActive", "True", "Tuning", "limits follow the measured load")
 
 
-def do_replicas_help(achievable: ConditionReport) -> bool:
+def do_replicas_help(achievable: Condition) -> bool:
     """More pods would make the SLA achievable."""
     return achievable.status == "False" and achievable.reason in REPLICAS_HELP
 
 
-def _condition(kind: Kind, status: Status, reason: str, message: str) -> ConditionReport:
-    return ConditionReport(kind, status, reason, message)
+def _condition(kind: Kind, status: Truth, reason: str, message: str) -> Condition:
+    return Condition(kind, status, reason, message)

@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class OutputLengths:
     """Restricted to the longest that was seen: what lies beyond it nobody knows yet."""
 
     mean: float
@@ -76,7 +76,7 @@ def seen(
     return outputs
 
 
-def lengths(outputs: Sequence[Seen]) -> Lengths | None:
+def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
     """Estimate mean and deviation; None where none has ended.
 
     With S(x) the share that is longer than x: mean = sum S(x), and the second moment is
@@ -111,7 +111,7 @@ def lengths(outputs: Sequence[Seen]) -> Lengths | None:
         last = length
         if survival <= 0:
             break
-    return Lengths(mean, math.sqrt(max(0.0, square - mean * mean)))
+    return OutputLengths(mean, math.sqrt(max(0.0, square - mean * mean)))
 
 
 def _tokens_at(record: RequestRecord, begin: float) -> int:

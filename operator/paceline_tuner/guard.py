@@ -10,9 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from msgspec import UNSET
-
-from paceline_tuner.telemetry import LimitValues
+from paceline_tuner.tuned_limits import TunedLimits
 
 _DEAD_BAND = 0.08  # of the batch size and the token budget
 _RAISE_DEAD_BAND = 0.16  # raising is never urgent: wide enough that two changes do not alternate
@@ -26,22 +24,6 @@ _MAX_INCREASE = 1.25
 _TO_LOWER = 3  # proposals
 _TO_RAISE = 6
 PROPOSALS = _TO_RAISE
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Max batch size, token budget, step target, pace of each request."""
-
-    batch_size: int
-    token_budget: int
-    step_target_ms: float | None
-    pace_tpot_ms: float | None = None
-
-    @classmethod
-    def of(cls, limits: LimitValues) -> "Limits":
-        """Read from a pod's limits."""
-        pace_ms = None if limits.pace_tpot_ms is UNSET else limits.pace_tpot_ms
-        return cls(limits.max_batch_size, limits.token_budget, limits.step_target_ms, pace_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +44,12 @@ class Guard:
     by_drift: bool = False
     """The jump is one of load or device: what limits nothing may stay as it is."""
 
-    def apply(self, current: Limits, proposals: Sequence[Limits]) -> Limits:
+    def apply(self, current: TunedLimits, proposals: Sequence[TunedLimits]) -> TunedLimits:
         """Move from `current` towards the proposals, oldest first; the last is the newest."""
         latest = proposals[-1]
         if self.may_jump:
             return self._settle(current, self._felt(current, latest) if self.by_drift else latest)
-        wanted = Limits(
+        wanted = TunedLimits(
             self._batch(current.batch_size, [p.batch_size for p in proposals]),
             self._budget(current.token_budget, [p.token_budget for p in proposals]),
             self._step_target(current, proposals),
@@ -75,7 +57,7 @@ class Guard:
         )
         return self._settle(current, wanted)
 
-    def _felt(self, current: Limits, wanted: Limits) -> Limits:
+    def _felt(self, current: TunedLimits, wanted: TunedLimits) -> TunedLimits:
         batch, budget = wanted.batch_size, wanted.token_budget
         if batch < current.batch_size and not self._is_near(batch):
             batch = current.batch_size
@@ -112,7 +94,7 @@ class Guard:
             return min(least, int(current * _MAX_INCREASE))
         return current
 
-    def _step_target(self, current: Limits, proposals: Sequence[Limits]) -> float | None:
+    def _step_target(self, current: TunedLimits, proposals: Sequence[TunedLimits]) -> float | None:
         targets = [p.step_target_ms for p in proposals]
         held, pace = current.pace_tpot_ms, proposals[-1].pace_tpot_ms
         if held is None or pace is None:
@@ -132,7 +114,7 @@ class Guard:
             return lower
         return max(current, min(targets)) if len(targets) >= _TO_RAISE else current
 
-    def _settle(self, current: Limits, wanted: Limits) -> Limits:
+    def _settle(self, current: TunedLimits, wanted: TunedLimits) -> TunedLimits:
         """Leave out what is too small to be worth a change."""
         batch = wanted.batch_size
         move = batch - current.batch_size
@@ -144,7 +126,7 @@ class Guard:
         if abs(budget - current.token_budget) <= band:
             budget = current.token_budget
         target_ms = self._still(current.step_target_ms, wanted.step_target_ms)
-        return Limits(
+        return TunedLimits(
             batch, budget, target_ms, self._still(current.pace_tpot_ms, wanted.pace_tpot_ms)
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from paceline_tuner.telemetry import SketchSlice
 
 
-class Sketch:
+class LatencySketch:
     """Counts of many values, each within `alpha` of what it was."""
 
     __slots__ = ("_alpha", "_bins", "_log_gamma", "_zero", "count")

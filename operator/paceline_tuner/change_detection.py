@@ -3,21 +3,21 @@
 from dataclasses import replace
 
 from paceline_tuner.audit import Audit
-from paceline_tuner.burn_window import Spell
+from paceline_tuner.burn_window import BurnWindow
 from paceline_tuner.demand import demand
 from paceline_tuner.experiment.policy import policy_of
 from paceline_tuner.lanes import judged
-from paceline_tuner.model import TuningSpec
 from paceline_tuner.pod_state import PodState
-from paceline_tuner.warm_start import Recalled
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.warm_start import StartingPoint
 from paceline_tuner.window import REACT_S, Evidence
 
 TRANSITION_S = 60.0
 _COOLED_S = 30.0
 
 
-def awake(
-    spec: TuningSpec, evidence: Evidence, memory: PodState, recalled: Recalled | None = None
+def detect_changes(
+    spec: TuningSpec, evidence: Evidence, memory: PodState, recalled: StartingPoint | None = None
 ) -> PodState:
     """Start a transition, in which caps may jump, where something is new. Measure the demand."""
     now, policy = evidence.now, policy_of(spec)
@@ -44,7 +44,7 @@ def awake(
             obstacle_times=0,
             unattainable="",
             # The limits for this SLA are on their way: what ends soon ran under those before.
-            spell=Spell(since=now + REACT_S, seen_at=now),
+            spell=BurnWindow(since=now + REACT_S, seen_at=now),
             audit=Audit(since=now),
         )
     if memory.policy not in {None, policy}:
@@ -69,7 +69,7 @@ def _drifted(memory: PodState, evidence: Evidence) -> PodState:
     memory = replace(memory, is_drifted=False)
     if not memory.drift.tripped:
         return memory
-    memory = replace(memory, spell=Spell(since=_began(memory), seen_at=now))
+    memory = replace(memory, spell=BurnWindow(since=_began(memory), seen_at=now))
     if memory.drift.has_new_load:
         # How misses bunched under the load of before says nothing of this one.
         audit = replace(audit, blocks=(), open_block=(0, 0))
