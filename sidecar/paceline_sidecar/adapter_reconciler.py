@@ -9,7 +9,7 @@ from paceline_sidecar.errors import Unavailable
 from paceline_wire import LoadAdapter, Telemetry
 
 
-class AdapterKeeper:
+class AdapterReconciler:
     """Level-triggered: each look compares what is wanted with what the engine says it has."""
 
     def __init__(

@@ -21,7 +21,7 @@ _MARGIN = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class Backlog:
     """Requests without a first token yet, and their prompt tokens."""
 
     requests: int = 0
@@ -40,7 +40,7 @@ class Queue:
 class Ticket:
     """One request's place in the queue, held from its arrival to its first token."""
 
-    gate: "Gate"
+    admission: "AdmissionControl"
     tokens: int
     lane: Lane = "interactive"
     arrived_at: float = 0.0
@@ -51,19 +51,19 @@ class Ticket:
 
     def count(self, tokens: int) -> None:
         """The estimate of the arrival is replaced by what the tokenizer says."""
-        if self in self.gate.waiting:
-            self.gate.forget(self)
+        if self in self.admission.waiting:
+            self.admission.forget(self)
             self.tokens = tokens
-            self.gate.remember(self)
+            self.admission.remember(self)
 
     def leave(self) -> None:
         """The first token has come, or never will. May be called again."""
-        if self in self.gate.waiting:
-            self.gate.forget(self)
-            del self.gate.waiting[self]
+        if self in self.admission.waiting:
+            self.admission.forget(self)
+            del self.admission.waiting[self]
 
 
-class Gate:
+class AdmissionControl:
     """The door. Every request without a first token holds a ticket."""
 
     def __init__(self) -> None:
@@ -74,9 +74,9 @@ class Gate:
         self._requests: dict[Lane, int] = {"interactive": 0, "batch": 0}
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> Backlog:
         """Who waits now."""
-        return Queue(
+        return Backlog(
             requests=len(self.waiting),
             tokens=sum(self._tokens.values()),
             batch_requests=self._requests["batch"],
@@ -148,22 +148,22 @@ class Gate:
 
 
 def who_leaves(
-    waiting: Iterable[Ticket], queue: Queue, estimates: list[int], policy: AdmissionPolicy
+    waiting: Iterable[Ticket], queue: Backlog, estimates: list[int], policy: AdmissionPolicy
 ) -> list[Ticket]:
     """The batch requests whose places are enough, the last that came first; none where not."""
     leaving: list[Ticket] = []
     requests, tokens = queue.requests, queue.tokens
     able = [t for t in waiting if t.lane == "batch" and t.give_way is not None]
     for ticket in reversed(able):
-        if is_full(Queue(requests, tokens), estimates, policy) is None:
+        if is_full(Backlog(requests, tokens), estimates, policy) is None:
             break
         leaving.append(ticket)
         requests, tokens = requests - 1, tokens - ticket.tokens
-    return leaving if is_full(Queue(requests, tokens), estimates, policy) is None else []
+    return leaving if is_full(Backlog(requests, tokens), estimates, policy) is None else []
 
 
 def refuse(
-    queue: Queue,
+    queue: Backlog,
     estimates: list[int],
     *,
     lane: Lane,
@@ -178,7 +178,7 @@ def refuse(
 
 
 def is_full(
-    queue: Queue, estimates: list[int], policy: AdmissionPolicy, rate: float | None = None
+    queue: Backlog, estimates: list[int], policy: AdmissionPolicy, rate: float | None = None
 ) -> Refused | None:
     """The refusal where so many more would be too many. The empty queue takes any one prompt."""
     come_back_s = _retry_after(queue.tokens, rate)
@@ -223,7 +223,7 @@ def hopeless(
 
 
 def _hopeless_arrival(
-    queue: Queue,
+    queue: Backlog,
     tokens: int,
     *,
     lane: Lane,

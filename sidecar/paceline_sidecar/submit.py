@@ -8,12 +8,12 @@ from functools import partial
 import msgspec
 
 from paceline_sidecar import deadlines
-from paceline_sidecar.admission.gate import Ticket
+from paceline_sidecar.admission.control import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
 from paceline_sidecar.generation import Generation, Shape
 from paceline_sidecar.service import Service, Serving
-from paceline_sidecar.telemetry.record import RequestRecord
+from paceline_sidecar.telemetry.finished_request import FinishedRequest
 from paceline_sidecar.text.codec import Codec
 from paceline_wire import Grammar, Sampling, Submit
 from paceline_wire.limits import Lane
@@ -54,7 +54,7 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     """Admit, tokenize, submit; what it raises is already on record."""
     try:
         serving = service.serving()
-        tickets = service.gate.admit(
+        tickets = service.admission.admit(
             job.estimates,
             lane=job.lane,
             config=service.config,
@@ -197,7 +197,7 @@ def _record_refusal(service: Service, job: Job, error: BaseException) -> None:
         service.ledger.refusals[error.reason] += len(job.estimates)
     now, epoch = service.clock(), service.epoch
     for tokens in job.estimates:
-        record = RequestRecord(
+        record = FinishedRequest(
             lane=job.lane,
             arrived_at=job.arrived_at,
             finished_at=now,

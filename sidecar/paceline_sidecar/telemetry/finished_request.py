@@ -11,7 +11,7 @@ MissReason = Literal["ttft", "tpot", "itl", "refused", "shed", "timeout", "faile
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRecord:
+class FinishedRequest:
     """One request as docs/runtime-api.md gives it; None where a time does not exist."""
 
     lane: Lane
@@ -35,7 +35,7 @@ class RequestRecord:
     """Of its prompt, told by the first of them; 0 for the others."""
 
 
-def miss_reason(record: RequestRecord, sla: Sla) -> MissReason | None:
+def miss_reason(record: FinishedRequest, sla: Sla) -> MissReason | None:
     """Why a request missed the SLA; None when it met every target."""
     if record.outcome != "ok" and record.outcome != "cancelled":  # noqa: PLR1714 - narrows
         return record.outcome

@@ -1,4 +1,4 @@
-"""Control: applies changes of the hot configuration, one after the other."""
+"""RuntimeControl: applies changes of the hot configuration, one after the other."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UnsetType
 
 from paceline_sidecar.errors import Unavailable
-from paceline_sidecar.runtime_answers import LimitsAnswer, limits_answer
+from paceline_sidecar.runtime_bodies import LimitsBody, limits_body
 from paceline_sidecar.runtime_patch import ConfigPatch, LimitsPatch, coefficients_of, merged
 from paceline_sidecar.service import Service
 from paceline_wire import LimitsState, SetLimits
@@ -31,7 +31,7 @@ class _Held:
     instance: str
 
 
-class Control:
+class RuntimeControl:
     """The only writer of the limits and of what the sidecar obeys."""
 
     def __init__(self, service: Service, config_file: Path | None) -> None:
@@ -40,14 +40,14 @@ class Control:
         self._one_at_a_time = asyncio.Lock()
         self._patched = False
 
-    def state(self) -> LimitsAnswer:
+    def state(self) -> LimitsBody:
         """What holds now; raises `Unavailable`."""
         held = self._held()
-        return limits_answer(
+        return limits_body(
             held.state, self._service.config, instance=held.instance, now=self._service.clock()
         )
 
-    async def patch(self, patch: LimitsPatch) -> LimitsAnswer:
+    async def patch(self, patch: LimitsPatch) -> LimitsBody:
         """Apply a change, or renew the lease; raises `EpochTooOld`, `ChangeRefused`."""
         async with self._one_at_a_time:
             held = self._held().state.epoch

@@ -26,8 +26,8 @@ _CALL_TIMEOUT_S = 10.0
 _RECONNECT_MS = 50
 _RECONNECT_MAX_MS = 500
 
-Call = wire.SetLimits | wire.LoadAdapter | wire.UnloadAdapter
-Answer = wire.LimitsState | wire.AdaptersState
+EngineCall = wire.SetLimits | wire.LoadAdapter | wire.UnloadAdapter
+EngineReply = wire.LimitsState | wire.AdaptersState
 
 
 class ZmqEngine:
@@ -46,7 +46,7 @@ class ZmqEngine:
         self._view = EngineView()
         self._listeners: list[Listener] = []
         self._deliveries: dict[str, Deliver] = {}
-        self._calls: dict[int, asyncio.Future[Answer]] = {}
+        self._calls: dict[int, asyncio.Future[EngineReply]] = {}
         self._last_call = 0
         self._socket: zmq.asyncio.Socket | None = None
 
@@ -90,7 +90,7 @@ class ZmqEngine:
         """Send one change and wait for the state that answers it."""
         return cast("wire.AdaptersState", await self._ask(change))
 
-    async def _ask(self, change: Call) -> Answer:
+    async def _ask(self, change: EngineCall) -> EngineReply:
         if self._view.phase != "ready":
             raise self._unavailable()
         self._last_call += 1
@@ -205,7 +205,7 @@ class ZmqEngine:
                 detail = f"{message.reason}: {message.message}"
                 self._show(EngineView(phase="failed", detail=detail, heard_at=now))
 
-    def _answer(self, message: Answer) -> None:
+    def _answer(self, message: EngineReply) -> None:
         waiting = self._calls.pop(message.call, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)

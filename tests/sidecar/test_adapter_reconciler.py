@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_sidecar.adapter_keeper import AdapterKeeper
 from paceline_sidecar.adapter_plan import Refusal, due_at, next_change, states
+from paceline_sidecar.adapter_reconciler import AdapterReconciler
 from paceline_sidecar.backend import Deliver, EngineView
 from paceline_sidecar.errors import Unavailable
 from paceline_testing.clock import ManualClock
@@ -102,7 +102,7 @@ class Dying:
 async def test_an_engine_that_dies_meanwhile_is_given_up() -> None:
     """And not asked for ever in a loop that lets nothing else happen."""
     backend = Dying()
-    keeper = AdapterKeeper(backend, own_name=str, clock=ManualClock(), again_after_s=0.0)
+    keeper = AdapterReconciler(backend, own_name=str, clock=ManualClock(), again_after_s=0.0)
     keeper.want({"sql": "/a"})
     filling = asyncio.create_task(keeper.fill())
     asyncio.get_running_loop().call_soon(setattr, backend, "view", EngineView())

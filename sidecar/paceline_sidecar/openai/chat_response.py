@@ -21,7 +21,7 @@ from paceline_sidecar.openai.logprobs import (
     chat_logprobs,
     prompt_logprobs,
 )
-from paceline_sidecar.openai.responses import Choice, Usage, usage_of
+from paceline_sidecar.openai.responses import GatheredChoice, Usage, usage_of
 from paceline_sidecar.service import Service
 from paceline_sidecar.text.tool_calls import ToolStyle
 
@@ -70,7 +70,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     logprobs: ChatLogprobs | None = None
 
 
-class ChatAnswer(msgspec.Struct, frozen=True):
+class ChatCompletion(msgspec.Struct, frozen=True):
     """A chat completion."""
 
     id: str
@@ -82,7 +82,7 @@ class ChatAnswer(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
-class ChatChunk(msgspec.Struct, frozen=True):
+class ChatCompletionChunk(msgspec.Struct, frozen=True):
     """A piece of a chat completion."""
 
     id: str
@@ -93,7 +93,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class _Speaker:
+class _ChoiceParser:
     """One choice: what it says, what it calls, and how it ended."""
 
     def __init__(self, writer: CallWriter | None) -> None:
@@ -111,16 +111,16 @@ class _Speaker:
         return written
 
 
-class ChatVoice:
+class ChatResponseBuilder:
     """What an assistant says."""
 
     def __init__(self, service: Service, asked: ChatRequest) -> None:
         self.include_usage = asked.include_usage
         self._model = asked.model or service.name
-        self._tells = bool(asked.logprobs)
+        self._has_logprobs = bool(asked.logprobs)
         self._asked = asked
         self._style: ToolStyle | None = service.tool_style
-        self._speakers: dict[int, _Speaker] = {}
+        self._speakers: dict[int, _ChoiceParser] = {}
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
@@ -129,7 +129,7 @@ class ChatVoice:
         opening = ChatDelta(role="assistant", content="")
         return [self._chunk(ChatChunkChoice(index, opening, None)) for index in range(count)]
 
-    def piece(self, index: int, delta: Delta) -> ChatChunk | None:
+    def piece(self, index: int, delta: Delta) -> ChatCompletionChunk | None:
         """A piece of what is said."""
         speaker = self._speakers.get(index)
         if speaker is None:
@@ -138,17 +138,17 @@ class ChatVoice:
         if not (written.content or written.calls or delta.finish or delta.scores):
             return None
         said = ChatDelta(content=written.content or None, tool_calls=written.calls)
-        logprobs = chat_logprobs(delta.scores) if self._tells else None
+        logprobs = chat_logprobs(delta.scores) if self._has_logprobs else None
         return self._chunk(ChatChunkChoice(index, said, speaker.finish, logprobs))
 
-    def closing(self, usage: Usage) -> ChatChunk:
+    def closing(self, usage: Usage) -> ChatCompletionChunk:
         """Usage and no choice."""
         chunk: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-        return ChatChunk(self._id, chunk, self._created, self._model, [], usage)
+        return ChatCompletionChunk(self._id, chunk, self._created, self._model, [], usage)
 
-    def whole(self, choices: list[Choice]) -> ChatAnswer:
+    def whole(self, choices: list[GatheredChoice]) -> ChatCompletion:
         """Every choice, the usage, and what was asked of the prompt."""
-        return ChatAnswer(
+        return ChatCompletion(
             self._id,
             "chat.completion",
             self._created,
@@ -158,21 +158,21 @@ class ChatVoice:
             prompt_logprobs(choices[0].generation.prompt_scores) or msgspec.UNSET,
         )
 
-    def _choice(self, index: int, choice: Choice) -> ChatChoice:
+    def _choice(self, index: int, choice: GatheredChoice) -> ChatChoice:
         speaker = self._speaker()
         written = speaker.speak(choice.text, choice.generation.finish)
         message = ChatMessage("assistant", written.content)
         if written.calls:
             calls = [ChatCall(call.id or "", "function", call.function) for call in written.calls]
             message = ChatMessage("assistant", written.content or None, calls)
-        logprobs = chat_logprobs(choice.scores) if self._tells else None
+        logprobs = chat_logprobs(choice.scores) if self._has_logprobs else None
         return ChatChoice(index, message, speaker.finish, logprobs)
 
-    def _speaker(self) -> "_Speaker":
-        return _Speaker(writer_of(self._asked, self._style))
+    def _speaker(self) -> "_ChoiceParser":
+        return _ChoiceParser(writer_of(self._asked, self._style))
 
-    def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
+    def _chunk(self, choice: ChatChunkChoice) -> ChatCompletionChunk:
         # With the option every chunk has the field, null but for the last one.
         usage = None if self.include_usage else msgspec.UNSET
         chunk: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-        return ChatChunk(self._id, chunk, self._created, self._model, [choice], usage)
+        return ChatCompletionChunk(self._id, chunk, self._created, self._model, [choice], usage)

@@ -15,7 +15,7 @@ from paceline_sidecar.openai.logprobs import (
     prompt_logprobs,
     text_logprobs,
 )
-from paceline_sidecar.openai.responses import Choice, Usage, usage_of
+from paceline_sidecar.openai.responses import GatheredChoice, Usage, usage_of
 from paceline_sidecar.service import Service
 
 
@@ -29,7 +29,7 @@ class TextChoice(msgspec.Struct, frozen=True):
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
-class TextAnswer(msgspec.Struct, frozen=True):
+class TextCompletion(msgspec.Struct, frozen=True):
     """A completion, or a chunk of one."""
 
     id: str
@@ -40,53 +40,55 @@ class TextAnswer(msgspec.Struct, frozen=True):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class CompletionVoice:
+class CompletionResponseBuilder:
     """Text, as it is."""
 
     def __init__(self, service: Service, asked: CompletionRequest) -> None:
         self.include_usage = asked.include_usage
         self._model = asked.model or service.name
-        self._tells = asked.logprobs is not None
+        self._has_logprobs = asked.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._offsets: Counter[int] = Counter()
         """Characters of each choice's tokens so far."""
 
-    def opening(self, count: int) -> list[msgspec.Struct]:  # noqa: ARG002 - a Voice
+    def opening(self, count: int) -> list[msgspec.Struct]:  # noqa: ARG002 - a ResponseBuilder
         """Nothing: text comes at once."""
         return []
 
-    def piece(self, index: int, delta: Delta) -> TextAnswer | None:
+    def piece(self, index: int, delta: Delta) -> TextCompletion | None:
         """A piece of one choice's text."""
         if not (delta.text or delta.finish or delta.scores):
             return None
         logprobs = None
-        if self._tells:
+        if self._has_logprobs:
             logprobs = text_logprobs(delta.scores, offset=self._offsets[index])
             self._offsets[index] += sum(map(len, logprobs.tokens))
         choice = TextChoice(index, delta.text, delta.finish, logprobs)
         # With the option every chunk has the field, null but for the last one.
         return self._answer([choice], None if self.include_usage else msgspec.UNSET)
 
-    def closing(self, usage: Usage) -> TextAnswer:
+    def closing(self, usage: Usage) -> TextCompletion:
         """Usage and no choice."""
         return self._answer([], usage)
 
-    def whole(self, choices: list[Choice]) -> TextAnswer:
+    def whole(self, choices: list[GatheredChoice]) -> TextCompletion:
         """Every choice and the usage."""
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
         return self._answer(shown, usage_of([choice.generation for choice in choices]))
 
-    def _choice(self, index: int, choice: Choice) -> TextChoice:
+    def _choice(self, index: int, choice: GatheredChoice) -> TextChoice:
         return TextChoice(
             index,
             choice.text,
             choice.generation.finish,
-            text_logprobs(choice.scores, offset=0) if self._tells else None,
+            text_logprobs(choice.scores, offset=0) if self._has_logprobs else None,
             prompt_logprobs(choice.generation.prompt_scores) or msgspec.UNSET,
         )
 
     def _answer(
         self, choices: list[TextChoice], usage: Usage | msgspec.UnsetType | None
-    ) -> TextAnswer:
-        return TextAnswer(self._id, "text_completion", self._created, self._model, choices, usage)
+    ) -> TextCompletion:
+        return TextCompletion(
+            self._id, "text_completion", self._created, self._model, choices, usage
+        )

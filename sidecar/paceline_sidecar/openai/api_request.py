@@ -13,10 +13,10 @@ from pydantic import (
 
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.openai.structured import (
+    RequestedGrammar,
     Structured,
-    Wanted,
     check_size,
-    wanted_structure,
+    requested_grammar,
 )
 
 _INT64_MAX = 2**63 - 1
@@ -100,14 +100,14 @@ class GenerationRequest(Structured, ApiRequest):
         return self
 
     @property
-    def asked_structure(self) -> Wanted | None:
+    def grammar_from_fields(self) -> RequestedGrammar | None:
         """What the fields say that the output must be."""
-        return wanted_structure(self)
+        return requested_grammar(self)
 
     @property
-    def structure(self) -> Wanted | None:
+    def structure(self) -> RequestedGrammar | None:
         """What the output must be; raises `InvalidRequest`."""
-        wanted = self.asked_structure
+        wanted = self.grammar_from_fields
         if wanted is not None:
             check_size(wanted)
             for name in ("ignore_eos", "min_tokens"):
@@ -129,7 +129,7 @@ class GenerationRequest(Structured, ApiRequest):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
-    def wanted_tokens(self) -> int | None:
+    def requested_tokens(self) -> int | None:
         """Output tokens asked for; None leaves it to the context."""
         return self.max_tokens
 

@@ -6,8 +6,8 @@ import msgspec
 
 from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
-from paceline_sidecar.telemetry.record import Outcome, RequestRecord
-from paceline_sidecar.telemetry.sketch import ALPHA, Slice
+from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome
+from paceline_sidecar.telemetry.sketch import ALPHA, GapSlice
 from paceline_wire import (
     Capacity,
     EngineLoad,
@@ -23,7 +23,7 @@ from paceline_wire.limits import Lane
 # --- GET /runtime/limits -------------------------------------------------------------------------
 
 
-class LimitsAnswer(msgspec.Struct, frozen=True):
+class LimitsBody(msgspec.Struct, frozen=True):
     """The state of the limits, and of what the sidecar itself obeys."""
 
     requested: Limits
@@ -44,12 +44,10 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     """The batch lane's own targets; null where it is judged by `sla`."""
 
 
-def limits_answer(
-    state: LimitsState, config: HotConfig, *, instance: str, now: float
-) -> LimitsAnswer:
+def limits_body(state: LimitsState, config: HotConfig, *, instance: str, now: float) -> LimitsBody:
     """What holds now."""
     expires_at = state.lease_expires_at
-    return LimitsAnswer(
+    return LimitsBody(
         requested=state.requested,
         effective=state.effective,
         certified=state.certified,
@@ -71,7 +69,7 @@ def limits_answer(
 # --- GET /runtime/telemetry ----------------------------------------------------------------------
 
 
-class Info(msgspec.Struct, frozen=True):
+class ModelBody(msgspec.Struct, frozen=True):
     """The model, as far as its cost goes."""
 
     name: str
@@ -85,7 +83,7 @@ class Info(msgspec.Struct, frozen=True):
     features: list[str]
 
 
-class Step(msgspec.Struct, frozen=True):
+class StepBody(msgspec.Struct, frozen=True):
     """One step; `seq` is the sidecar's number."""
 
     seq: int
@@ -109,7 +107,7 @@ class Step(msgspec.Struct, frozen=True):
     draft_ms: float
 
 
-class Request(msgspec.Struct, frozen=True):
+class RequestBody(msgspec.Struct, frozen=True):
     """One request that ended."""
 
     seq: int
@@ -127,7 +125,7 @@ class Request(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Sketch(msgspec.Struct, frozen=True):
+class SketchBody(msgspec.Struct, frozen=True):
     """Five seconds of one lane's inter-token gaps."""
 
     metric: Literal["itl_ms"]
@@ -138,7 +136,7 @@ class Sketch(msgspec.Struct, frozen=True):
     bins: dict[str, int]
 
 
-class TelemetryAnswer(msgspec.Struct, frozen=True):
+class TelemetryBody(msgspec.Struct, frozen=True):
     """Everything that the tuner reads of one pod."""
 
     instance: str
@@ -146,20 +144,20 @@ class TelemetryAnswer(msgspec.Struct, frozen=True):
     next: int
     lost: int
     ready: bool
-    limits: LimitsAnswer | None
+    limits: LimitsBody | None
     load: EngineLoad | None
     model: StepModelInfo | None
-    info: Info | None
-    steps: list[Step]
-    requests: list[Request]
-    sketches: list[Sketch]
+    info: ModelBody | None
+    steps: list[StepBody]
+    requests: list[RequestBody]
+    sketches: list[SketchBody]
     adapters: list[AdapterState]
 
 
 # --- GET /runtime/profile ------------------------------------------------------------------------
 
 
-class ProfileAnswer(msgspec.Struct, frozen=True):
+class ProfileBody(msgspec.Struct, frozen=True):
     """What the engine measured of its steps before it served."""
 
     instance: str
@@ -167,22 +165,22 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
     """None where no engine is ready, or nothing was measured."""
 
 
-def step_of(seq: int, record: StepRecord) -> Step:
+def step_of(seq: int, record: StepRecord) -> StepBody:
     """The engine numbers its steps by itself; a reader of the page wants the sidecar's number."""
-    return Step(seq, *(getattr(record, name) for name in Step.__struct_fields__[1:]))
+    return StepBody(seq, *(getattr(record, name) for name in StepBody.__struct_fields__[1:]))
 
 
-def request_of(seq: int, record: RequestRecord) -> Request:
+def request_of(seq: int, record: FinishedRequest) -> RequestBody:
     """One record of the ring."""
-    return Request(seq, *(getattr(record, name) for name in Request.__struct_fields__[1:]))
+    return RequestBody(seq, *(getattr(record, name) for name in RequestBody.__struct_fields__[1:]))
 
 
-def sketch_of(part: Slice) -> Sketch:
+def sketch_of(part: GapSlice) -> SketchBody:
     """One slice; JSON's keys are strings."""
     bins = {str(index): count for index, count in sorted(part.bins.items())}
-    return Sketch("itl_ms", part.lane, part.start_at, ALPHA, part.zero, bins)
+    return SketchBody("itl_ms", part.lane, part.start_at, ALPHA, part.zero, bins)
 
 
-def info_of(model: ModelInfo) -> Info:
+def info_of(model: ModelInfo) -> ModelBody:
     """The part of the model's description that the page shows."""
-    return Info(*(getattr(model, name) for name in Info.__struct_fields__))
+    return ModelBody(*(getattr(model, name) for name in ModelBody.__struct_fields__))
