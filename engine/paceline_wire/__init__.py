@@ -8,6 +8,8 @@ act on. Times named `*_at` are CLOCK_MONOTONIC seconds, which all processes of a
 This package is the only one of the engine, beside `limits`, that the sidecar may import.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from paceline_wire.adapters import AdaptersState, LoadAdapter, UnloadAdapter
@@ -76,5 +78,5 @@ ToEngine = Hello | Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
 FromEngine = Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | Telemetry
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
-decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+decode_to_engine: Callable[[bytes], ToEngine] = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine: Callable[[bytes], FromEngine] = msgspec.msgpack.Decoder(FromEngine).decode

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from paceline_api.part import Part, Rule, between
 from paceline_api.units import Duration, Fraction
-from paceline_tuner.model import Mode
+from paceline_tuner.service_spec import Mode, OnTelemetryLoss, RolloutMode
 
 Margin = Annotated[
     str, Field(pattern=r"^(0\.9[0-9]{0,3}|1(\.0[0-9]{0,3})?|1\.10{0,3})$", max_length=6)
@@ -159,11 +159,11 @@ class Tuning(Part):
     """Time between two decisions."""
     window: Duration = "60s"
     """Time over which the percentiles in status are taken."""
-    on_telemetry_loss: Literal["Hold", "RevertToCertified"] = "Hold"
+    on_telemetry_loss: OnTelemetryLoss = "Hold"
     """What a pod that cannot be read keeps: its last limits, or its last certified ones."""
     step_margin: Margin = "1.0"
     """Multiplies the step target: below 1 is more careful than the SLA asks for, above 1 bolder."""
-    rollout: Literal["All", "Canary"] = "All"
+    rollout: RolloutMode = "All"
     """How a change of mode, stepMargin or bounds goes out: Canary tries it on one pod first."""
     experiment: ExperimentSpec | None = None
     """A candidate policy to compare with this one."""

@@ -1,12 +1,14 @@
 """The status of an InferenceService: what a person, Flux, Argo CD and an autoscaler read."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from paceline_api.adapter_spec import MAX_ADAPTERS
 from paceline_api.part import Part, listed
-from paceline_tuner.model import Mode
+from paceline_tuner.condition import Truth
+from paceline_tuner.service_report import ExperimentVerdict
+from paceline_tuner.service_spec import ExperimentKind, Mode
 
 Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
@@ -17,7 +19,7 @@ class ConditionEntry(Part):
     """One `status.conditions` entry, as Kubernetes defines it."""
 
     type: Annotated[str, Field(max_length=316)]
-    status: Literal["True", "False", "Unknown"]
+    status: Truth
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """The generation that this condition speaks of."""
     last_transition_time: Time
@@ -142,9 +144,9 @@ class ExperimentStatus(Part):
     """How an experiment, or the canary of a changed policy, stands."""
 
     name: Word
-    kind: Literal["Canary", "AB", "Rollout"]
+    kind: ExperimentKind
     """Rollout is the canary of a change of the declared policy."""
-    verdict: Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
+    verdict: ExperimentVerdict
     since: Time | None = None
     """When it began; absent while it waits."""
     candidate_pods: (
@@ -161,7 +163,7 @@ class ExperimentStatus(Part):
 
 
 class TuningStatus(Part):
-    """What the tuner holds and did."""
+    """The limits that the tuner holds, and its last changes."""
 
     summary: TuningSummary | None = None
     recommended_replicas: int | None = None
@@ -183,7 +185,7 @@ class TuningStatus(Part):
 
 
 class AdapterStatus(Part):
-    """How a LoRA adapter stands."""
+    """Which pods have loaded a LoRA adapter."""
 
     name: Word
     loaded_pods: int
@@ -195,7 +197,7 @@ class AdapterStatus(Part):
 
 
 class EngineStatus(Part):
-    """What really runs."""
+    """The engine that runs."""
 
     image_digest: Annotated[str, Field(max_length=512)] | None = None
     model_revision: Word | None = None

@@ -5,7 +5,15 @@ from paceline_api.inference_service import Spec
 from paceline_api.policy_spec import BatchSizeRange, ExperimentSpec, TokenBudgetRange
 from paceline_api.sla_spec import SlaSpec
 from paceline_api.units import milliseconds, seconds
-from paceline_tuner.model import SLA, Adapter, Admission, Experiment, Overrides, Range, TuningSpec
+from paceline_tuner.service_spec import (
+    SLA,
+    AdmissionLimits,
+    ExperimentPlan,
+    Overrides,
+    Range,
+    TuningSpec,
+    WantedAdapter,
+)
 
 
 def tuning_spec(spec: Spec) -> TuningSpec:
@@ -51,11 +59,11 @@ def _range(bounds: BatchSizeRange | TokenBudgetRange, capacity: int) -> Range:
     )
 
 
-def _experiment(found: ExperimentSpec | None) -> Experiment | None:
+def _experiment(found: ExperimentSpec | None) -> ExperimentPlan | None:
     if found is None:
         return None
     policy, batch, budget = found.policy, found.policy.batch_size, found.policy.token_budget
-    return Experiment(
+    return ExperimentPlan(
         name=found.name,
         kind=found.kind,
         overrides=Overrides(
@@ -72,16 +80,16 @@ def _experiment(found: ExperimentSpec | None) -> Experiment | None:
     )
 
 
-def _adapters(spec: Spec) -> tuple[Adapter, ...] | None:
+def _adapters(spec: Spec) -> tuple[WantedAdapter, ...] | None:
     """Give the whole list where the engine takes any: what is not in it is unloaded."""
     if not spec.engine.lora.max_adapters:
         return None
-    return tuple(Adapter(adapter.name, adapter.path) for adapter in spec.adapters or ())
+    return tuple(WantedAdapter(adapter.name, adapter.path) for adapter in spec.adapters or ())
 
 
-def _admission(spec: Spec) -> Admission:
+def _admission(spec: Spec) -> AdmissionLimits:
     admission = spec.admission
-    return Admission(
+    return AdmissionLimits(
         max_queued_requests=admission.max_queued_requests,
         max_queued_tokens=admission.max_queued_tokens,
         reject_at=float(admission.reject_at),

@@ -16,8 +16,8 @@ from paceline_engine.pacing import NoPacer
 from paceline_sim.plant import Plant
 from paceline_sim.state import FAILED, FIRST_BIN, OK, SHED, SLICE_S, Real, Whole
 from paceline_tuner import telemetry as answers
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodRefusedError, PodUnreachableError
+from paceline_tuner.service_target import PodTarget
 from paceline_wire import Limits, LimitsState, SetLimits
 
 _ALPHA = 0.01

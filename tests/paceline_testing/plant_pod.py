@@ -10,8 +10,8 @@ import msgspec
 
 from paceline_testing.plant import Job, Plant
 from paceline_tuner import telemetry as answers
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodRefusedError, PodUnreachableError
+from paceline_tuner.service_target import PodTarget
 from paceline_wire import Coefficients
 from paceline_wire.limits import clamp
 

@@ -21,7 +21,8 @@ from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_model import make_tiny_model
 from paceline_testing.whole_service import whole_service
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import PodAdapter, PodTarget, ServiceTarget
+from paceline_tuner.service_target import PodTarget, ServiceTarget
+from paceline_tuner.telemetry import PodAdapter
 
 PROMPT = [5, 60, 7, 80, 9, 100, 11]
 _NEW_TOKENS = 8

@@ -7,9 +7,9 @@ import msgspec
 from paceline_sidecar import runtime_patch as told
 from paceline_tuner import telemetry as read
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import SLA, TuningSpec
 from paceline_tuner.patch import patch_body
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_wire import Limits as WireLimits
 
 
@@ -30,9 +30,9 @@ def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
         verdict="Meeting",
         binding="SLA:tpot",
         reason="",
-        current=Limits.of(held),
+        current=TunedLimits.of(held),
         wanted=None,
-        chosen=Limits(16, 1024, 52.0, 50.0),
+        chosen=TunedLimits(16, 1024, 52.0, 50.0),
         applied=True,
     )
     spec = TuningSpec(sla=SLA(tpot_p99_ms=50.0), config_hash="one")
