@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from paceline_engine.attention.attention import AttentionBackend
+from paceline_engine.attention.backend import AttentionBackend
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Next
