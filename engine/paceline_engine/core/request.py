@@ -90,7 +90,7 @@ class Request:
             self.cache_salt = f"{self.id} {self.cache_salt}"
 
     def enter(self, row: int) -> None:
-    """Hold a row."""
+        """Hold a row."""
         self.state = State.RUNNING
         self.row, self.generation = row, next(_generations)
 
