@@ -27,12 +27,12 @@ from paceline_cli.plan.trace_demand import (
 )
 from paceline_cli.plan.walk import Pod, Walked, joined, walk
 from paceline_cli.traffic.traces import TracedRequest
-from paceline_tuner.achievable import Obstacle
 from paceline_tuner.capacity import CapacityModel
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.service import recommended_replicas
 from paceline_tuner.service_spec import SLA, Range, TuningSpec
+from paceline_tuner.service_summary import recommended_replicas
 from paceline_tuner.step_target import StepTarget, step_target
 from paceline_tuner.telemetry import ModelFit
 
