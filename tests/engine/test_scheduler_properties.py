@@ -169,7 +169,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert batch.num_tokens <= self.under_test.capacity.max_token_budget
         running = self.engine.requests.num_running
         assert running <= max(limits.max_batch_size, self.running_before)
-        assert [piece.is_decode for piece in batch.chunks] == [True] * decodes + [False] * (
+        assert [chunk.is_decode for chunk in batch.chunks] == [True] * decodes + [False] * (
             len(batch.chunks) - decodes
         )
 

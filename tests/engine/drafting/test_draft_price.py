@@ -110,7 +110,7 @@ def test_a_poor_draft_model_never_loses_two_percent(right_of_eight: int, pass_ms
     assert took < 1.02 * plain_ms(10.0, 1.0)
 
 
-def test_a_price_that_is_wrong_costs_no_more_than_the_purse_holds() -> None:
+def test_a_price_that_is_wrong_costs_no_more_than_the_budget_holds() -> None:
     """The draft model is believed to be free, and takes three steps' time for each draft token."""
     under_test = timed(
         right_of_eight=lambda: 4, fixed_ms=10.0, token_ms=0.1, pass_ms=30.0, is_learned=False
@@ -259,7 +259,7 @@ def test_the_step_s_target_holds_with_the_draft_model_s_time() -> None:
     assert counts == [4, 2, 1, 0]
 
 
-def test_nothing_is_tried_that_the_purse_does_not_cover() -> None:
+def test_nothing_is_tried_that_the_budget_does_not_cover() -> None:
     """Whatever is believed of it."""
     proposer = Passes(pending=1, token_ms=0.1, draft_ms=1.0)
     request = a_request(generated=50)
@@ -268,7 +268,7 @@ def test_nothing_is_tried_that_the_purse_does_not_cover() -> None:
     assert not planned(proposer, request, budget=SpeculationBudget(left_ms=1.0))
 
 
-def test_the_purse_fills_by_a_share_of_the_time_and_by_what_was_saved() -> None:
+def test_the_budget_fills_by_a_share_of_the_time_and_by_what_was_saved() -> None:
     """But not without end."""
     budget = SpeculationBudget(left_ms=0.0)
 

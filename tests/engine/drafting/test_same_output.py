@@ -108,7 +108,7 @@ def test_prompts_come_before_drafts() -> None:
     under_test.step()
 
     assert seen[0].num_drafted == 0
-    assert [piece.request.id for piece in seen[0].chunks] == ["a", "b"]
+    assert [chunk.request.id for chunk in seen[0].chunks] == ["a", "b"]
 
 
 def make_weakly_attending(folder: Path, *, seed: int) -> None:
