@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET
 
 from paceline_tuner.attainment import Counts, is_breach, observe, pace, quick_step_ms
-from paceline_tuner.capacity import CapacityModel
-from paceline_tuner.forecast import Forecast
+from paceline_tuner.capacity import CapacityModel, capacity_for, within
 from paceline_tuner.lanes import judged
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_report import MeasuredLatency
-from paceline_tuner.service_spec import Range, TuningSpec
-from paceline_tuner.step_target import StepTarget, step_target
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.step_target import StepTarget
 from paceline_tuner.telemetry import LimitsAnswer
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import REACT_S, Evidence
@@ -60,23 +59,13 @@ class PodView:
         """More runs than the limit admits: the present pace is not that of the limits."""
         return self.evidence.load.running > self.current.batch_size
 
-    def bounded(self, batch: int, budget: int) -> tuple[int, int]:
-        """Bring a proposal within the pod's capacity and the user's bounds.
-
-        Every step keeps room for some prefill.
-        """
-        capacity, spec = self.evidence.limits.capacity, self.spec
-        batch = _within(batch, spec.batch_size, capacity.max_batch_size)
-        budget = max(budget, batch + self.capacity_model.min_prefill)
-        return batch, max(_within(budget, spec.token_budget, capacity.max_token_budget), batch)
-
     def within(self, limits: TunedLimits) -> TunedLimits:
         """Bring limits within what the pod and the user allow; a pod may hold others."""
         capacity, spec = self.evidence.limits.capacity, self.spec
         return replace(
             limits,
-            batch_size=_within(limits.batch_size, spec.batch_size, capacity.max_batch_size),
-            token_budget=_within(limits.token_budget, spec.token_budget, capacity.max_token_budget),
+            batch_size=within(limits.batch_size, spec.batch_size, capacity.max_batch_size),
+            token_budget=within(limits.token_budget, spec.token_budget, capacity.max_token_budget),
         )
 
     def retargeted(self, state: PodState) -> "PodView":
@@ -108,29 +97,18 @@ def view_pod(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodView:
 
 def _aim(spec: TuningSpec, evidence: Evidence, state: PodState) -> tuple[StepTarget, CapacityModel]:
     """Derive what steps may take, and what the pod could do at best under that."""
-    limits, forecast = evidence.limits, Forecast(evidence.model)
-    # What a step was measured to take, a floor cannot be above, whatever the model claims.
-    floor_ms = min(
-        forecast.step_ms(decode=1, prefill=0, context=state.demand.context),
-        quick_step_ms(evidence.steps),
-    )
-    target = step_target(
-        spec.sla,
+    is_cpu = evidence.info.device.startswith("cpu")
+    return capacity_for(
+        spec,
         evidence.model,
-        trim=state.trim * spec.step_margin,
-        floor_ms=floor_ms,
-        gives_up=state.believes_floor,
-        has_slack=limits.requested.pace_tpot_ms is not UNSET,
-    )
-    capacity_model = CapacityModel(
-        forecast,
         state.demand,
-        limits.capacity,
-        target.ms,
-        _MIN_PREFILL_CPU if evidence.info.device.startswith("cpu") else _MIN_PREFILL_GPU,
-        longest_ms=target.longest_ms,
+        evidence.limits.capacity,
+        min_prefill=_MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
+        trim=state.trim,
+        quickest_ms=quick_step_ms(evidence.steps),
+        believes_floor=state.believes_floor,
+        has_slack=evidence.limits.requested.pace_tpot_ms is not UNSET,
     )
-    return target, capacity_model
 
 
 def current_limits(limits: LimitsAnswer) -> TunedLimits:
@@ -139,8 +117,3 @@ def current_limits(limits: LimitsAnswer) -> TunedLimits:
     While a larger batch drains, the requested ones are what it will reach.
     """
     return TunedLimits.of(limits.effective if limits.lease_lost else limits.requested)
-
-
-def _within(value: int, bounds: Range, capacity: int) -> int:
-    top = min(bounds.max or capacity, capacity)
-    return max(min(value, top), min(bounds.min, top))
