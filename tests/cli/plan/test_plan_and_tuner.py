@@ -63,10 +63,10 @@ def a_drawn_service(random: Random) -> Inputs:
 
 def tuned(inputs: Inputs) -> TunedLimits:
     """What the tuner wants of an idle pod that knows this load and has found its floor."""
-    capacity = inputs.state.capacity(inputs.max_batch_size, inputs.max_model_len)
+    capacity = inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len)
     held = LimitValues(16, 512, None, pace_tpot_ms=None)
     limits = a_limits(requested=held, effective=held, certified=held, capacity=capacity)
-    device = "cpu" if inputs.state.device.is_cpu else f"cuda:{inputs.memory.device.name}"
+    device = "cpu" if inputs.memory.device.is_cpu else f"cuda:{inputs.memory.device.name}"
     telemetry = a_telemetry(
         100.0,
         limits=limits,
