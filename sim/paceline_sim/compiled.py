@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from numba import njit
 from numba.core import config
 
-from paceline_engine import scheduling
+from paceline_engine import pacing, scheduling
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -26,7 +26,7 @@ def _kept_in() -> str:
     if not os.access(kept if kept.exists() else here, os.W_OK):  # installed by somebody else
         kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline"
     sources = hashlib.sha256()
-    for folder in (here, Path(scheduling.__file__).parent):
+    for folder in (here, *(Path(str(taken.__file__)).parent for taken in (pacing, scheduling))):
         for path in sorted(folder.glob("*.py")):
             sources.update(path.read_bytes())
     return str(kept / f"numba-{sources.hexdigest()[:16]}")
