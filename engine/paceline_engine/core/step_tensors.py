@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from paceline_engine.core.sampling_tensors import Parameters
-from paceline_engine.core.step_inputs import Int32s, Int64s, StepInputs
+from paceline_engine.core.step_inputs import StepInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,28 +21,6 @@ class StepTensors:
     bounds: Tensor  # [S + 1] int32: the tokens of sequence s are [bounds[s], bounds[s + 1])
     context_lens: Tensor  # [S] int32: keys that its last token sees, itself included
     chunks: tuple[tuple[int, int], ...]  # [S - num_decodes]: tokens and keys of each, on the host
-
-
-@dataclass(frozen=True, slots=True)
-class StepArrays:
-    """The same on a CPU, for who plans with numpy."""
-
-    num_decodes: int
-    positions: Int64s
-    block_table: Int32s
-    bounds: Int32s
-    context_lens: Int32s
-
-    @classmethod
-    def of(cls, step: StepTensors) -> "StepArrays":
-        """Look at the tensors' memory."""
-        return cls(
-            step.num_decodes,
-            step.positions.numpy(),
-            step.block_table.numpy(),
-            step.bounds.numpy(),
-            step.context_lens.numpy(),
-        )
 
 
 class RowTables(Protocol):
