@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from paceline_engine.core.flight import Launcher, OnDemand, Runner
+from paceline_engine.core.flight import Runner
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.drafting.loaded import LoadedDraft
 from paceline_engine.drafting.proposer import Proposer
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import EngineError, StepHung
 from paceline_engine.grammar.grammar import Grammars
 from paceline_engine.kv_cache.swap import Swapper
@@ -81,13 +81,13 @@ class LoadedModel(Protocol):
         ...
 
     @property
-    def launcher(self) -> Launcher | None:
-        """What lets steps overlap, where they can."""
+    def can_overlap(self) -> bool:
+        """Whether a step can be launched while the one before runs."""
         ...
 
     @property
     def graph_use(self) -> GraphUse:
-        """How often steps are replayed."""
+        """How often steps are replayed from CUDA graphs."""
         ...
 
     def write_tokenizer(self, run_dir: Path) -> None:
@@ -140,12 +140,12 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
         model = load_model(settings, tell)
         model.write_tokenizer(settings.run_dir)
         pacer = make_pacer(model.info, model.capacity)
-        launcher = model.launcher if _overlaps(settings, model.info) else None
+        overlap = model.can_overlap and _overlaps(settings, model.info)
         profile = begin_with_profile(
             pacer,
-            launcher or OnDemand(model.runner),
+            model.runner,
             model.capacity,
-            overlap=launcher is not None,
+            overlap=overlap,
             budget_s=_profile_s(settings, model.info),
             clock=time.monotonic,
         )
@@ -157,14 +157,16 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
             pacer,
             limits=_initial_limits(settings, model.capacity),
             clock=time.monotonic,
-            prefix_caching=settings.prefix_caching,
-            swapper=model.swapper,
-            scheduling=settings.scheduling,
-            adapters=model.adapters,
-            draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
-            proposer=_proposer(model, make_pacer),
-            launcher=launcher,
-            graph_use=model.graph_use,
+            options=EngineOptions(
+                scheduling=settings.scheduling,
+                prefix_caching=settings.prefix_caching,
+                overlap=overlap,
+                swapper=model.swapper,
+                adapters=model.adapters,
+                draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
+                proposer=_proposer(model, make_pacer),
+                graph_use=model.graph_use,
+            ),
         )
         watch = StepWatch(
             _step_timeout_s(settings, model.info),

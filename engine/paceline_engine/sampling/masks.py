@@ -12,7 +12,7 @@ from torch import Tensor
 
 import paceline_kernels
 from paceline_engine.core.request import Request
-from paceline_engine.core.to_device import to_device
+from paceline_engine.core.step_tensors import to_device
 from paceline_engine.errors import BadConstraint
 from paceline_engine.grammar.constraint import Constraint, Words, no_words
 

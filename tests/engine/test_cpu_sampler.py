@@ -6,14 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.core.draw import uniform
 from paceline_engine.core.request import Request
-from paceline_engine.sampling.likeliest import NOT_A_TOKEN
-from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.core.sampling_tensors import uniform
+from paceline_engine.sampling.cpu_sampler import CpuSampler
+from paceline_engine.sampling.sampler import NOT_A_TOKEN
 from paceline_wire import Sampling
 
 VOCAB = 1000
 EOS = 7
+
+
+def _tokens(sampler: CpuSampler, logits: torch.Tensor, requests: list[Request]) -> list[int]:
+    return sampler.sample(logits, requests).on_host().token_ids
 
 
 def _request(
@@ -41,8 +45,8 @@ def _request(
     return Request(id_, [0] * position, 5, sampling)
 
 
-def _sampler(salt: bytes = b"salt") -> Sampler:
-    return Sampler([EOS], salt)
+def _sampler(salt: bytes = b"salt") -> CpuSampler:
+    return CpuSampler([EOS], salt)
 
 
 def _logits(rows: int, *, vocab: int = VOCAB, spread: float = 3.0) -> torch.Tensor:
@@ -56,14 +60,14 @@ def test_greedy_takes_the_first_of_equal_logits() -> None:
 
     requests = [_request(temperature=0.0), _request(temperature=0.0)]
 
-    assert _sampler().sample(logits, requests) == [0, 40]
+    assert _tokens(_sampler(), logits, requests) == [0, 40]
 
 
 def test_a_vanishing_temperature_is_greedy() -> None:
     """Dividing by it would overflow, and the row would be no distribution."""
     logits = _logits(1)
 
-    assert _sampler().sample(logits.clone(), [_request(temperature=1e-30)]) == [
+    assert _tokens(_sampler(), logits.clone(), [_request(temperature=1e-30)]) == [
         int(logits.argmax())
     ]
 
@@ -100,7 +104,7 @@ def test_draws_follow_the_distribution(kind: str) -> None:
     requests = [_request(seed=seed, **KINDS[kind]) for seed in range(4000)]
     expected = _probabilities(logits[0], requests[0])
 
-    counts = Counter(_sampler().sample(logits.expand(4000, -1).clone(), requests))
+    counts = Counter(_tokens(_sampler(), logits.expand(4000, -1).clone(), requests))
 
     drawn = torch.zeros(VOCAB, dtype=torch.float64)
     for token, count in counts.items():
@@ -121,10 +125,12 @@ def test_a_seeded_row_does_not_see_its_neighbours() -> None:
     ]
     sampler = _sampler()
 
-    alone = [sampler.sample(logits[row : row + 1].clone(), [requests[row]])[0] for row in range(7)]
+    alone = [
+        _tokens(sampler, logits[row : row + 1].clone(), [requests[row]])[0] for row in range(7)
+    ]
 
-    assert sampler.sample(logits.clone(), requests) == alone
-    assert sampler.sample(logits.flip(0), requests[::-1]) == alone[::-1]
+    assert _tokens(sampler, logits.clone(), requests) == alone
+    assert _tokens(sampler, logits.flip(0), requests[::-1]) == alone[::-1]
 
 
 def test_without_a_seed_each_request_draws_for_itself() -> None:
@@ -132,11 +138,11 @@ def test_without_a_seed_each_request_draws_for_itself() -> None:
     logits = _logits(1, spread=1.0).expand(50, -1)
     requests = [_request(str(number)) for number in range(50)]
 
-    first, again = (_sampler().sample(logits.clone(), requests) for _ in range(2))
+    first, again = (_tokens(_sampler(), logits.clone(), requests) for _ in range(2))
 
     assert first == again
     assert len(set(first)) > 10
-    assert _sampler(b"another run").sample(logits.clone(), requests) != first
+    assert _tokens(_sampler(b"another run"), logits.clone(), requests) != first
 
 
 def test_an_output_cannot_end_before_its_least_length() -> None:
@@ -149,7 +155,7 @@ def test_an_output_cannot_end_before_its_least_length() -> None:
         _request(temperature=0.0, min_tokens=1, position=6),
     ]
 
-    assert _sampler().sample(logits, requests) == [9, EOS, EOS]
+    assert _tokens(_sampler(), logits, requests) == [9, EOS, EOS]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -159,10 +165,10 @@ def test_what_is_not_a_number_is_no_token(temperature: float) -> None:
     logits[0, 3] = torch.nan
     requests = [_request(temperature=temperature, seed=1) for _ in range(2)]
 
-    tokens = _sampler().sample(logits.clone(), requests)
+    tokens = _tokens(_sampler(), logits.clone(), requests)
 
     assert tokens[0] == NOT_A_TOKEN
-    assert tokens[1] == _sampler().sample(logits[1:].clone(), requests[1:])[0]
+    assert tokens[1] == _tokens(_sampler(), logits[1:].clone(), requests[1:])[0]
 
 
 def test_draws_are_uniform_and_differ_by_seed_and_position() -> None:

@@ -1,4 +1,4 @@
-"""Steps with prompts or drafts are computed in recorded pieces, and nobody who asks can tell."""
+"""Steps with prompts or drafts are computed in recorded graphs, and nobody who asks can tell."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,18 +15,17 @@ from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask, Proposal
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.runner.cuda_graphs import GraphCapture
-from paceline_engine.runner.launcher import ModelLauncher
+from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
 from paceline_engine.settings import Quantization
-from paceline_testing.again import Again
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
-from paceline_testing.graphed import kernel_runner
-from paceline_testing.op_tape import TapeRecorder
+from paceline_testing.kernel_runner import kernel_runner
+from paceline_testing.recompute_capture import RecomputeCapture
+from paceline_testing.tape_capture import TapeCapture
 from paceline_testing.tiny_model import Family, make_tiny_model
 from paceline_wire import Sampling, SetLimits, Submit
 from paceline_wire.limits import Limits
@@ -55,19 +54,19 @@ def eager(folder: Path) -> ModelRunner:
 
 
 @pytest.fixture(scope="module")
-def pieced(folder: Path) -> ModelRunner:
+def piecewise(folder: Path) -> ModelRunner:
     runner = kernel_runner(folder, CAPACITY, graphs=True)
     # As if each had been faster.
-    runner.record_pieces(TapeRecorder(), SIZES, lambda _fraction: None)
+    runner.capture_piecewise(TapeCapture(), SIZES, lambda _fraction: None)
     return runner
 
 
-def quickly_in_pieces(folder: Path, recorder: Again | None = None) -> ModelRunner:
+def quickly_piecewise(folder: Path, capture: RecomputeCapture | None = None) -> ModelRunner:
     """For tests of what is computed how, and not of what comes of it."""
-    recorder = recorder or Again()
+    capture = capture or RecomputeCapture()
     runner = kernel_runner(folder, CAPACITY, graphs=False)
-    runner.record(recorder, decode_sizes(CAPACITY.max_batch_size), lambda _fraction: None)
-    runner.record_pieces(recorder, SIZES, lambda _fraction: None)
+    runner.capture_decodes(capture, decode_sizes(CAPACITY.max_batch_size), lambda _fraction: None)
+    runner.capture_piecewise(capture, SIZES, lambda _fraction: None)
     return runner
 
 
@@ -115,10 +114,12 @@ def an_engine(
         NoPacer(),
         limits=Limits(CAPACITY.max_batch_size, CAPACITY.max_token_budget),
         clock=ManualClock(),
-        graph_use=runner.graph_use,
-        launcher=ModelLauncher(runner, CAPACITY.max_batch_size) if overlap else None,
-        draft_tokens=3 if guesser is not None else 0,
-        proposer=guesser,
+        options=EngineOptions(
+            graph_use=runner.graph_use,
+            overlap=overlap,
+            draft_tokens=3 if guesser is not None else 0,
+            proposer=guesser,
+        ),
     )
 
 
@@ -189,22 +190,22 @@ def answers(engine: Engine, arrivals: Sequence[Arrival]) -> dict[str, list[int]]
     way=st.sampled_from(["alone", "overlap", "drafts"]),
 )
 def test_pieces_change_no_token(
-    eager: ModelRunner, pieced: ModelRunner, arrivals: list[Arrival], way: str
+    eager: ModelRunner, piecewise: ModelRunner, arrivals: list[Arrival], way: str
 ) -> None:
     """Chunks, prefix hits, guesses that hold or not, whoever comes and leaves, at any limits."""
     wanted = answers(an_engine(eager), arrivals)
     guesser = Oracle(wanted) if way == "drafts" else None
 
-    found = answers(an_engine(pieced, overlap=way == "overlap", guesser=guesser), arrivals)
+    found = answers(an_engine(piecewise, overlap=way == "overlap", guesser=guesser), arrivals)
 
     assert found == wanted
 
 
-def test_steps_with_drafts_are_computed_in_pieces(eager: ModelRunner, pieced: ModelRunner) -> None:
+def test_steps_with_drafts_use_piecewise_graphs(eager: ModelRunner, piecewise: ModelRunner) -> None:
     """Every token of a draft is one of the step's, as a prompt's are."""
     arrivals = [Arrival(5), Arrival(7)]
     wanted = answers(an_engine(eager), arrivals)
-    engine = an_engine(pieced, guesser=Oracle(wanted))
+    engine = an_engine(piecewise, guesser=Oracle(wanted))
 
     assert answers(engine, arrivals) == wanted
     load = engine.load()
@@ -214,42 +215,42 @@ def test_steps_with_drafts_are_computed_in_pieces(eager: ModelRunner, pieced: Mo
 
 
 @pytest.mark.parametrize(
-    ("length", "is_in_pieces"),
+    ("length", "is_piecewise"),
     [(1, True), (4, True), (5, True), (16, True), (17, False), (40, False)],
     ids=str,
 )
 def test_a_step_is_padded_to_the_next_size_up_to_the_last(
-    eager: ModelRunner, pieced: ModelRunner, length: int, is_in_pieces: bool
+    eager: ModelRunner, piecewise: ModelRunner, length: int, is_piecewise: bool
 ) -> None:
     """One token less than a size, one more, and more than the largest."""
     wanted = answers(an_engine(eager), [Arrival(length)])
-    engine = an_engine(pieced)
+    engine = an_engine(piecewise)
 
     assert answers(engine, [Arrival(length)]) == wanted
     load = engine.load()
-    assert load.graph_piece_steps == is_in_pieces
-    assert load.graph_fallbacks == ({} if is_in_pieces else {"prefill": 1})
+    assert load.graph_piece_steps == is_piecewise
+    assert load.graph_fallbacks == ({} if is_piecewise else {"prefill": 1})
     assert load.graph_steps == SAMPLINGS[0].max_tokens - 1
 
 
-def test_nothing_is_recorded_while_serving(folder: Path) -> None:
-    """A graph for each size and each piece, all before the first request."""
-    runner, recorder = quickly_in_pieces(folder), Again()
+def test_nothing_is_captured_while_serving(folder: Path) -> None:
+    """A graph for each size and each part, all before the first request."""
+    runner, capture = quickly_piecewise(folder), RecomputeCapture()
     done: list[float] = []
 
-    runner.record_pieces(recorder, SIZES, done.append)
+    runner.capture_piecewise(capture, SIZES, done.append)
 
-    assert recorder.num_recorded == len(SIZES) * NUM_LAYERS
+    assert capture.num_captured == len(SIZES) * NUM_LAYERS
     assert done == [0, 1 / 2]
     answers(an_engine(runner), [Arrival(length) for length in (3, 15, 30)])
-    assert recorder.num_recorded == len(SIZES) * NUM_LAYERS
+    assert capture.num_captured == len(SIZES) * NUM_LAYERS
 
 
-def test_only_sizes_that_are_kept_are_computed_in_pieces(folder: Path) -> None:
+def test_only_sizes_that_are_kept_use_piecewise_graphs(folder: Path) -> None:
     """Of a size that was given up a step is computed op by op, though a larger one is there."""
-    runner = quickly_in_pieces(folder)
+    runner = quickly_piecewise(folder)
 
-    runner.keep_pieces([16])
+    runner.keep_piecewise([16])
 
     engine = an_engine(runner)
     answers(engine, [Arrival(length, steps_before=1) for length in (3, 7, 20)])
@@ -259,34 +260,36 @@ def test_only_sizes_that_are_kept_are_computed_in_pieces(folder: Path) -> None:
 
 def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
     """Neither graphs nor the tensors between them."""
-    runner = quickly_in_pieces(folder)
+    runner = quickly_piecewise(folder)
 
-    runner.keep_pieces([])
+    runner.keep_piecewise([])
 
-    assert runner._pieces is None
+    assert runner._piecewise is None
     engine = an_engine(runner)
     answers(engine, [Arrival(3)])
     assert engine.load().graph_fallbacks == {"prefill": 1}
 
 
 def test_steps_with_adapters_are_computed_op_by_op(folder: Path) -> None:
-    """Which adapter a token uses is chosen by the host; what was recorded chose none."""
-    runner, step = quickly_in_pieces(folder), a_step(3)
+    """Which adapter a token uses is chosen by the host; no graph chose any."""
+    runner, step = quickly_piecewise(folder), a_step(3)
     step.chunks[1].request.adapter_slot = 0
 
-    runner.run(step)
+    runner.launch(step).result()
 
-    assert (runner.graph_use.in_pieces, dict(runner.graph_use.eager)) == (0, {"adapter": 1})
+    assert (runner.graph_use.piecewise, dict(runner.graph_use.eager)) == (0, {"adapter": 1})
 
 
-def test_pieces_need_recorded_decodes(folder: Path) -> None:
-    """Who records nothing else has told why: a CPU, or ranks that share the layers."""
-    with pytest.raises(TypeError, match="pieces need recorded decodes and kernels"):
-        kernel_runner(folder, CAPACITY, graphs=False).record_pieces(Again(), SIZES, print)
+def test_piecewise_graphs_need_decode_graphs(folder: Path) -> None:
+    """Who captures nothing else has said why: a CPU, or ranks that share the layers."""
+    with pytest.raises(TypeError, match="piecewise graphs need decode graphs and kernels"):
+        kernel_runner(folder, CAPACITY, graphs=False).capture_piecewise(
+            RecomputeCapture(), SIZES, print
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class LayerResult:
     """What the layers of a step left."""
 
     hidden: Tensor  # [kept, hidden]
@@ -295,15 +298,15 @@ class Computed:
 
 @torch.inference_mode()
 def computed(
-    runner: ModelRunner, batch: Batch, pieces: PiecewiseGraphs | None, *, every_state: bool = True
-) -> Computed:
+    runner: ModelRunner, batch: Batch, graphs: PiecewiseGraphs | None, *, every_state: bool = True
+) -> LayerResult:
     """Run a step's layers, over an empty cache."""
     cache = kernels_of(runner).kv.all
     for tensor in cache:
         tensor.zero_()
     inputs = replace(runner.prepare(batch), keeps_every_state=every_state)
-    hidden = runner._hidden(inputs, pieces)
-    return Computed(hidden, tuple(each.clone() for each in cache))
+    hidden = runner._hidden(inputs, graphs)
+    return LayerResult(hidden, tuple(each.clone() for each in cache))
 
 
 def kernels_of(runner: ModelRunner) -> KernelAttention:
@@ -311,14 +314,14 @@ def kernels_of(runner: ModelRunner) -> KernelAttention:
     return runner._attention
 
 
-def recorded(
-    runner: ModelRunner, *sizes: int, recorder: GraphCapture | None = None
+def captured(
+    runner: ModelRunner, *sizes: int, capture: GraphCapture | None = None
 ) -> PiecewiseGraphs:
-    """Pieces of a runner that records nothing else."""
-    recorder = recorder or TapeRecorder()
-    pieces = PiecewiseGraphs(sizes, runner._decoder, kernels_of(runner), recorder)
-    pieces.record(lambda _fraction: None)
-    return pieces
+    """Piecewise graphs of a runner that has no other graphs."""
+    capture = capture or TapeCapture()
+    graphs = PiecewiseGraphs(sizes, runner._decoder, kernels_of(runner))
+    graphs.capture(capture, lambda _fraction: None)
+    return graphs
 
 
 def a_step(num_prompt: int) -> Batch:
@@ -352,13 +355,13 @@ def test_what_lies_behind_a_steps_tokens_does_not_matter(
     more = {"sliding_window": 6, "head_dim": 16} if family == "gemma2" else {}
     make_tiny_model(tmp_path, family, **more)
     runner = kernel_runner(tmp_path, CAPACITY, graphs=False, quantization=quantization)
-    pieces, step = recorded(runner, 16), a_step(9)
+    graphs, step = captured(runner, 16), a_step(9)
     for every_state, num_kept in ((True, 12), (False, 2)):
         wanted = computed(runner, step, None, every_state=every_state)
-        for tensor in (pieces._attended, pieces._qkv, pieces._residual):
+        for tensor in (graphs._attended, graphs._qkv, graphs._residual):
             tensor.fill_(torch.nan)
 
-        found = computed(runner, step, pieces, every_state=every_state)
+        found = computed(runner, step, graphs, every_state=every_state)
 
         assert wanted.hidden.shape[0] == num_kept
         torch.testing.assert_close(found.hidden, wanted.hidden, rtol=1e-4, atol=1e-4)
@@ -368,11 +371,11 @@ def test_what_lies_behind_a_steps_tokens_does_not_matter(
 
 def test_a_replay_reads_this_steps_tokens(eager: ModelRunner) -> None:
     """A short step behind a long one: nothing of the long one is left in what it gives."""
-    pieces = recorded(eager, 32)
+    graphs = captured(eager, 32)
     wanted = computed(eager, a_step(3), None).hidden
-    long = computed(eager, a_step(25), pieces).hidden
+    long = computed(eager, a_step(25), graphs).hidden
 
-    found = computed(eager, a_step(3), pieces).hidden
+    found = computed(eager, a_step(3), graphs).hidden
 
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(found, long[: len(found)], rtol=1e-2, atol=1e-2)
@@ -380,21 +383,19 @@ def test_a_replay_reads_this_steps_tokens(eager: ModelRunner) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_cuda_replays_pieces_of_every_size(tmp_path: Path) -> None:
-    """States, keys and values as op by op: recorded in one pool, replayed in any order."""
-    from paceline_engine.runner.graph_capture import CudaGraphCapture  # noqa: PLC0415 - of a GPU alone
-
+def test_cuda_replays_every_size(tmp_path: Path) -> None:
+    """States, keys and values as op by op: captured in one pool, replayed in any order."""
     device = torch.device("cuda")
     make_tiny_model(tmp_path, "qwen3", head_dim=32)
     runner = kernel_runner(tmp_path, CAPACITY, graphs=False, device=device)
-    pieces = recorded(runner, 8, 16, 32, recorder=CudaGraphCapture(device))
+    graphs = captured(runner, 8, 16, 32, capture=CudaGraphCapture(device))
     for num_prompt in (9, 25, 3, 13):
         step = a_step(num_prompt)
         wanted = computed(runner, step, None)
-        for tensor in (pieces._attended, pieces._qkv, pieces._residual):
+        for tensor in (graphs._attended, graphs._qkv, graphs._residual):
             tensor.fill_(torch.nan)
 
-        found = computed(runner, step, pieces)
+        found = computed(runner, step, graphs)
 
         torch.testing.assert_close(found.hidden, wanted.hidden, rtol=1e-2, atol=1e-2)
         for before, after in zip(wanted.kv, found.kv, strict=True):

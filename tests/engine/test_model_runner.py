@@ -5,15 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.runner.host_tokens import HostTokens
-from paceline_engine.runner.launcher import ModelLauncher
-from paceline_engine.sampling.chosen import Chosen
-from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.runner.token_copies import TokenCopies
+from paceline_engine.sampling.cpu_sampler import CpuSampler
+from paceline_engine.sampling.sampler import SampledTokens
 from paceline_testing.clock import ManualClock
-from paceline_testing.draws import AskingSampler
+from paceline_testing.sampling_reference import AskingSampler
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
 from paceline_wire import Output, Sampling, Submit
 from paceline_wire.limits import Limits
@@ -42,7 +41,7 @@ def an_engine(tiny: TinyEngine, *, overlap: bool, token_budget: int = 512) -> En
         NoPacer(),
         limits=Limits(16, token_budget),
         clock=ManualClock(),
-        launcher=loaded.launcher if overlap else None,
+        options=EngineOptions(overlap=overlap),
     )
 
 
@@ -74,11 +73,11 @@ ASKING = [
 ]
 
 
-@pytest.mark.parametrize("kind", [Sampler, AskingSampler])
+@pytest.mark.parametrize("kind", [CpuSampler, AskingSampler])
 def test_what_is_asked_of_scores_overlaps_too(
-    kind: type[Sampler | AskingSampler], tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch
+    kind: type[CpuSampler | AskingSampler], tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Penalties count the token on its way, likelihoods are told with it; nobody waits."""
+    """Penalties count the token on its way, logprobs are given with it; nobody waits."""
     given = []
     for overlap in (False, True):
         sampler = kind(tiny.loaded.info.eos_token_ids, b"salt")
@@ -141,31 +140,24 @@ def _with(engine: Engine, *ids: str) -> Engine:
     return engine
 
 
-def test_without_a_gpu_tokens_need_no_copy() -> None:
-    """Where they are is where the host reads them."""
-    fetch = HostTokens(torch.device("cpu"), 4).fetch(Chosen(torch.tensor([3, 1])))
-
-    assert fetch() == [3, 1]
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_tokens_of_two_steps_do_not_mix() -> None:
     """Each of the two in flight has memory of its own."""
     device = torch.device("cuda")
-    host_tokens = HostTokens(device, 8)
+    copies = TokenCopies(device, 8)
 
-    first = host_tokens.fetch(Chosen(torch.arange(8, device=device)))
-    second = host_tokens.fetch(Chosen(torch.arange(8, 12, device=device)))
+    first = copies.start(SampledTokens(torch.arange(8, device=device)))
+    second = copies.start(SampledTokens(torch.arange(8, 12, device=device)))
 
-    assert first() == list(range(8))
-    assert second() == list(range(8, 12))
+    assert first().token_ids == list(range(8))
+    assert second().token_ids == list(range(8, 12))
 
 
 def test_ranks_do_not_overlap(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only rank 0 has the tokens that the next step begins with."""
-    assert isinstance(tiny.loaded.launcher, ModelLauncher)
+    assert tiny.loaded.can_overlap
 
     monkeypatch.setattr(tiny.loaded.group, "size", 2)
 
-    assert tiny.loaded.launcher is None
+    assert not tiny.loaded.can_overlap

@@ -7,16 +7,16 @@ import torch
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
+from paceline_engine.loading.capture import capture_graphs, graphs_bytes
 from paceline_engine.loading.memory import graph_bytes
-from paceline_engine.loading.recording import record, recorded_bytes
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings
-from paceline_testing.again import Again
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
-from paceline_testing.graphed import kernel_runner
+from paceline_testing.kernel_runner import kernel_runner
+from paceline_testing.recompute_capture import RecomputeCapture
 from paceline_testing.tiny_model import make_tiny_model
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Limits
@@ -45,8 +45,9 @@ def answers(model: ModelRunner, draft: ModelRunner) -> tuple[dict[str, list[int]
         NoPacer(),
         limits=Limits(CAPACITY.max_batch_size, CAPACITY.max_token_budget),
         clock=ManualClock(),
-        draft_tokens=3,
-        proposer=DraftModel(draft, NoPacer(), CAPACITY, ManualClock()),
+        options=EngineOptions(
+            draft_tokens=3, proposer=DraftModel(draft, NoPacer(), CAPACITY, ManualClock())
+        ),
     )
     tokens: dict[str, list[int]] = {}
     for number, sampling in enumerate(SAMPLINGS):
@@ -80,29 +81,29 @@ def test_a_replayed_draft_model_guesses_what_it_guesses_op_by_op(
     _, drafted, accepted = wanted
     assert (drafted == accepted) == is_itself
     assert drafted > 0
-    assert replayed.graph_use.replayed > 0
+    assert replayed.graph_use.full > 0
 
 
-def test_decodes_of_a_draft_model_are_recorded_beside_the_models(folder: Path) -> None:
+def test_decodes_of_a_draft_model_are_captured_beside_the_models(folder: Path) -> None:
     """And nothing between its attentions: it guesses one token after the other."""
     model, draft = (kernel_runner(folder, CAPACITY, graphs=False) for _ in range(2))
     ticks = iter(range(10_000))
     stages: list[str] = []
 
-    record(
+    capture_graphs(
         Settings(),
         model,
         CAPACITY,
         lambda stage, _done: stages.append(stage),
         draft=draft,
-        make_recorder=Again,
+        new_capture=RecomputeCapture,
         clock=lambda: next(ticks) / 1e4,
     )
 
-    assert model._graphs is not None
-    assert draft._graphs is not None
-    assert draft.sizes_in_pieces == ()
-    assert "recording the draft model" in stages
+    assert model._decode_graphs is not None
+    assert draft._decode_graphs is not None
+    assert draft.piecewise_sizes == ()
+    assert "capturing the draft model" in stages
 
 
 def test_memory_for_both_models_graphs_is_set_aside(folder: Path) -> None:
@@ -110,7 +111,7 @@ def test_memory_for_both_models_graphs_is_set_aside(folder: Path) -> None:
     config, settings = open_checkpoint(folder).config, Settings()
 
     alone, both = (
-        recorded_bytes(settings, config, torch.float32, beside=beside) for beside in ([], [config])
+        graphs_bytes(settings, config, torch.float32, beside=beside) for beside in ([], [config])
     )
 
     of_draft = graph_bytes(config, settings.max_batch_size, settings.block_size, torch.float32)

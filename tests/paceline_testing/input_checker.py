@@ -7,19 +7,19 @@ import torch
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import Parameters
+from paceline_engine.core.sampling_tensors import SamplingTensors
 from paceline_engine.core.step_tensors import RowTables, StepTensors
 from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch
-from paceline_testing.draws import parameters_of
+from paceline_testing.sampling_reference import parameters_of
 from paceline_testing.step_reference import Choose, StepReference, step_reference
 from paceline_wire.limits import Capacity
 
 _SALT = b"salt"
 
 
-class RowChecker:
+class InputChecker:
     """Beside a runner that sees every batch: keeps rows as a model's runner does."""
 
     def __init__(
@@ -28,7 +28,7 @@ class RowChecker:
         num_rows, self._block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // self._block_size)
 
-        def a_book(salt: bytes | None) -> InputBatch:
+        def an_input_batch(salt: bytes | None) -> InputBatch:
             return InputBatch(
                 num_rows,
                 num_columns,
@@ -44,15 +44,15 @@ class RowChecker:
         on_host = HostTables(num_rows, num_columns, self._block_size)
         on_device = DeviceTables(num_rows, num_columns, self._block_size, most, device)
         self._sides: tuple[tuple[InputBatch, RowTables], ...] = (
-            (a_book(None), on_host),
-            (a_book(_SALT), on_device),
+            (an_input_batch(None), on_host),
+            (an_input_batch(_SALT), on_device),
         )
 
     def check(self, batch: Batch) -> None:
         """Compare every array of a step, and leave what it samples at its rows."""
         wanted = step_reference(batch, self._block_size, self._choose)
-        for book, tables in self._sides:
-            inputs = book.prepare(batch)
+        for input_batch, tables in self._sides:
+            inputs = input_batch.prepare(batch)
             np.testing.assert_array_equal(inputs.sample_rows, wanted.sample_rows)
             assert tuple(request.id for request in inputs.sampled) == wanted.sampled
             assert inputs.ahead == wanted.ahead
@@ -62,7 +62,7 @@ class RowChecker:
 
 
 def _require_drawn_by(
-    seen: Parameters | None, requests: Sequence[Request], wanted: StepReference
+    seen: SamplingTensors | None, requests: Sequence[Request], wanted: StepReference
 ) -> None:
     if seen is None:  # on a CPU the sampler asks the requests
         return

@@ -1,8 +1,8 @@
-"""A CUDA graph's double on a CPU: records ops on tensors, and replays them where these lie.
+"""A CUDA graph's double on a CPU: captures ops on tensors, and replays them where these lie.
 
 No Python runs again at a replay. What a recorded op gives is written into the tensor that it gave
-when it was recorded, and is spoilt before, so that nothing of an earlier run can be read. It may
-read what was there before the recording, and what recorded ops have written: nothing else.
+when it was captured, and is spoilt before, so that nothing of an earlier run can be read. It may
+read what was there before the capture, and what captured ops have written: nothing else.
 """
 
 import functools
@@ -18,18 +18,17 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from paceline_engine.attention import kernel_attention
-from paceline_engine.runner import cuda_graphs as graphs
-from paceline_engine.runner import gpu_tables as device_tables
+from paceline_engine.runner import decode_graphs, gpu_tables
 
 _OPS = (
-    (device_tables, "lay_out_step"),
-    (device_tables, "lay_out_draws"),
-    (device_tables, "keep_tokens"),
-    (graphs, "sample_tokens"),
+    (gpu_tables, "lay_out_step"),
+    (gpu_tables, "lay_out_draws"),
+    (gpu_tables, "keep_tokens"),
+    (decode_graphs, "sample_tokens"),
     (kernel_attention, "rope_and_store_kv"),
     (kernel_attention, "paged_decode_attention"),
 )
-"""Ops of kernels, each recorded as one: most references look at numbers on the host."""
+"""Ops of kernels, each captured as one: most references look at numbers on the host."""
 _WAITS = {"aten._local_scalar_dense.default", "aten.nonzero.default", "aten.masked_select.default"}
 """The host would have to see a number of the device: no graph can hold that."""
 
@@ -43,13 +42,13 @@ class _Op:
     """What it gave, in memory of its own."""
 
 
-class TapeRecorder:
+class TapeCapture:
     """Implements the `GraphCapture` port."""
 
     def __init__(self) -> None:
-        self.num_recorded = 0
+        self.num_captured = 0
 
-    def record(self, compute: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, compute: Callable[[], None]) -> Callable[[], None]:
         """See `GraphCapture`."""
         compute()
         gc.collect()
@@ -58,7 +57,7 @@ class TapeRecorder:
         tape = _Tape(there)
         with _whole_kernels(tape), tape:
             compute()
-        self.num_recorded += 1
+        self.num_captured += 1
         return tape.replay
 
 
@@ -79,7 +78,7 @@ class _Tape(TorchDispatchMode):
         read = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         for tensor in read:
             is_known = {_memory_of(tensor)} & (self._there | self._own)
-            assert is_known, f"{func} reads memory that was made for this recording alone"
+            assert is_known, f"{func} reads memory that was made for this capture alone"
         given = func(*args, **kwargs)
         shared = {_memory_of(tensor) for tensor in read}
         fresh = [
@@ -113,12 +112,12 @@ def _spoil(tensor: Tensor) -> None:
 
 
 class _whole_kernels:  # noqa: N801 - a context manager
-    """Record each kernel as one op, whatever its reference does."""
+    """Capture each kernel as one op, whatever its reference does."""
 
     def __init__(self, tape: _Tape) -> None:
         self._tape = tape
         self._patches = [
-            mock.patch.object(module, name, self._recorded(getattr(module, name)))
+            mock.patch.object(module, name, self._captured(getattr(module, name)))
             for module, name in _OPS
         ]
 
@@ -130,7 +129,7 @@ class _whole_kernels:  # noqa: N801 - a context manager
         for patch in self._patches:
             patch.stop()
 
-    def _recorded(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def _captured(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(kernel)
         def op(*args: Any, **kwargs: Any) -> Any:
             with _disable_current_modes():

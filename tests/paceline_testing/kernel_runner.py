@@ -16,10 +16,10 @@ from paceline_engine.model.ops import KernelOps
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.settings import Quantization
-from paceline_testing.draws import AskingSampler
-from paceline_testing.op_tape import TapeRecorder
+from paceline_testing.sampling_reference import AskingSampler
+from paceline_testing.tape_capture import TapeCapture
 from paceline_wire.limits import Capacity
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def kernel_runner(
     quantization: Quantization = "none",
     device: torch.device = CPU,
 ) -> ModelRunner:
-    """Put it together; with graphs, every size up to the capacity is recorded.
+    """Put it together; with graphs, every size up to the capacity is captured.
 
     `asks`: the sampler draws by what each request says, and not by what lies at the rows.
     `tokens_stay`: see `InputBatch`; not those of a draft model.
@@ -71,5 +71,5 @@ def kernel_runner(
         DeviceTables(num_rows, num_columns, size, capacity.max_token_budget, device),
     )
     if graphs:
-        runner.record(TapeRecorder(), decode_sizes(num_rows), lambda _fraction: None)
+        runner.capture_decodes(TapeCapture(), decode_sizes(num_rows), lambda _fraction: None)
     return runner

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch
+from paceline_engine.core.flight import StepOutput
 from paceline_engine.pacing.cost_points import CostPoint
-from paceline_engine.profiling.piecewise_choice import Times, choose, measure, worth_it
-from paceline_engine.profiling.piecewise_probe import PieceProbe, mixed_step
+from paceline_engine.profiling.piecewise_choice import SizeTimes, choose_sizes, measure, worth_it
+from paceline_engine.profiling.piecewise_probe import PiecewiseProbe, mixed_step
 from paceline_engine.profiling.profile import StepTimer, scratch_batch
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity
@@ -19,23 +20,23 @@ from paceline_wire.limits import Capacity
 
 
 @dataclass
-class Recorded:
-    """Pieces that a test times as it likes."""
+class TimedGraphs:
+    """Graphs that a test times as it likes."""
 
     sizes: Sequence[int] = (8, 16, 32)
-    served: Sequence[int] = ()
+    enabled: Sequence[int] = ()
     clock: ManualClock = field(default_factory=ManualClock)
     eager_s: float = 0.010
     shares: dict[int, float] = field(default_factory=dict)
-    """Of the eager time, by the size that is served."""
+    """Shares of the eager time, by the size that is enabled."""
     asked: list[tuple[int, Sequence[int]]] = field(default_factory=list)
 
-    def serve(self, sizes: Sequence[int]) -> None:
-        self.served = tuple(sizes)
+    def enable(self, sizes: Sequence[int]) -> None:
+        self.enabled = tuple(sizes)
 
     def seconds_of(self, num_tokens: int) -> tuple[float, ...]:
-        self.asked.append((num_tokens, self.served))
-        share = self.shares.get(self.served[0], 1.0) if self.served else 1.0
+        self.asked.append((num_tokens, self.enabled))
+        share = self.shares.get(self.enabled[0], 1.0) if self.enabled else 1.0
         self.clock.advance(self.eager_s * share)
         return (self.eager_s * share,)
 
@@ -43,9 +44,9 @@ class Recorded:
 def test_a_size_is_chosen_where_it_takes_at_most_95_percent() -> None:
     """Less gain is noise, and what is padded is real work."""
     times = {
-        32: Times(in_pieces=(0.50,), eager=(1.00,)),
-        8: Times(in_pieces=(0.95,), eager=(1.00,)),
-        16: Times(in_pieces=(0.96,), eager=(1.00,)),
+        32: SizeTimes(piecewise=(0.50,), eager=(1.00,)),
+        8: SizeTimes(piecewise=(0.95,), eager=(1.00,)),
+        16: SizeTimes(piecewise=(0.96,), eager=(1.00,)),
     }
 
     assert worth_it(times) == (8, 32)
@@ -54,31 +55,31 @@ def test_a_size_is_chosen_where_it_takes_at_most_95_percent() -> None:
 
 def test_one_slow_moment_does_not_decide() -> None:
     """Of the times of each way the median counts."""
-    times = {8: Times(in_pieces=(0.5, 9.0, 0.5), eager=(1.0, 1.0, 0.1))}
+    times = {8: SizeTimes(piecewise=(0.5, 9.0, 0.5), eager=(1.0, 1.0, 0.1))}
 
     assert worth_it(times) == (8,)
 
 
 def test_a_size_is_measured_at_the_shortest_step_padded_to_it_both_ways_in_turn() -> None:
     """There padding costs the most; and whatever drifts meets both ways alike."""
-    recorded = Recorded(sizes=(8, 16))
+    graphs = TimedGraphs(sizes=(8, 16))
 
-    times = measure(recorded, recorded.seconds_of, clock=recorded.clock)
+    times = measure(graphs, graphs.seconds_of, clock=graphs.clock)
 
     assert list(times) == [8, 16]
-    assert recorded.asked[:4] == [(1, (8,)), (1, ()), (1, (8,)), (1, ())]
-    assert recorded.asked[8:10] == [(9, (16,)), (9, ())]
+    assert graphs.asked[:4] == [(1, (8,)), (1, ()), (1, (8,)), (1, ())]
+    assert graphs.asked[8:10] == [(9, (16,)), (9, ())]
     # The first of each way pays for what is compiled.
-    assert len(recorded.asked) == 2 * 2 * (3 + 1)
-    assert all(len(one.eager) == len(one.in_pieces) == 3 for one in times.values())
-    assert recorded.served == ()
+    assert len(graphs.asked) == 2 * 2 * (3 + 1)
+    assert all(len(one.eager) == len(one.piecewise) == 3 for one in times.values())
+    assert graphs.enabled == ()
 
 
 def test_no_size_is_begun_after_the_time_is_up() -> None:
     """A start has an end; what was not measured is computed op by op."""
-    recorded = Recorded(eager_s=0.2, shares={8: 0.5, 16: 0.5, 32: 0.5})
+    graphs = TimedGraphs(eager_s=0.2, shares={8: 0.5, 16: 0.5, 32: 0.5})
 
-    times = measure(recorded, recorded.seconds_of, clock=recorded.clock, budget_s=2.0)
+    times = measure(graphs, graphs.seconds_of, clock=graphs.clock, budget_s=2.0)
 
     assert list(times) == [8, 16]
     assert worth_it(times) == (8, 16)
@@ -86,12 +87,12 @@ def test_no_size_is_begun_after_the_time_is_up() -> None:
 
 def test_a_size_that_the_engine_cannot_hold_is_left_out() -> None:
     """Its steps cannot come either, or are too odd to be measured."""
-    recorded = Recorded(sizes=(8, 16))
+    graphs = TimedGraphs(sizes=(8, 16))
 
     times = measure(
-        recorded,
-        lambda num_tokens: None if num_tokens > 8 else recorded.seconds_of(num_tokens),
-        clock=recorded.clock,
+        graphs,
+        lambda num_tokens: None if num_tokens > 8 else graphs.seconds_of(num_tokens),
+        clock=graphs.clock,
     )
 
     assert list(times) == [8]
@@ -99,10 +100,10 @@ def test_a_size_that_the_engine_cannot_hold_is_left_out() -> None:
 
 def test_the_choice_is_told_in_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
     """Who looks for the reason of a step's time finds what was measured."""
-    recorded = Recorded(shares={8: 0.25, 16: 0.5, 32: 1.5})
+    graphs = TimedGraphs(shares={8: 0.25, 16: 0.5, 32: 1.5})
     caplog.set_level(logging.INFO)
 
-    assert choose(recorded, recorded.seconds_of, clock=recorded.clock) == (8, 16)
+    assert choose_sizes(graphs, graphs.seconds_of, clock=graphs.clock) == (8, 16)
     (line,) = caplog.messages
     assert "at up to 8, 16 tokens" in line
     assert "8: 0.25, 16: 0.50, 32: 1.50" in line
@@ -110,10 +111,10 @@ def test_the_choice_is_told_in_one_sentence(caplog: pytest.LogCaptureFixture) ->
 
 def test_without_a_gain_nothing_is_chosen(caplog: pytest.LogCaptureFixture) -> None:
     """The sentence says so, too."""
-    recorded = Recorded()
+    graphs = TimedGraphs()
     caplog.set_level(logging.INFO)
 
-    assert choose(recorded, recorded.seconds_of, clock=recorded.clock) == ()
+    assert choose_sizes(graphs, graphs.seconds_of, clock=graphs.clock) == ()
     assert "at up to no tokens" in caplog.messages[0]
 
 
@@ -188,11 +189,11 @@ class OnItsWay:
     device: Device
     ends_at: float
 
-    def tokens(self) -> Sequence[int | None]:
+    def result(self) -> StepOutput:
         clock = self.device.clock
         clock.advance(max(0.0, self.ends_at - clock.now))
         self.device.settled += 1
-        return ()
+        return StepOutput(())
 
 
 @pytest.mark.parametrize(("overlap", "seconds"), [(True, 0.030), (False, 0.040)], ids=str)
@@ -200,7 +201,7 @@ def test_a_step_is_timed_as_it_will_run(overlap: bool, seconds: float) -> None:
     """Where steps overlap, what the host takes beside the device costs nothing."""
     clock = ManualClock()
     device = Device(clock)
-    probe = PieceProbe(StepTimer(device, a_capacity(), clock, overlap=overlap), a_capacity())
+    probe = PiecewiseProbe(StepTimer(device, a_capacity(), clock, overlap=overlap), a_capacity())
 
     found = probe.seconds_of(9)
 

@@ -9,13 +9,13 @@ import torch
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.core.sampling_tensors import row_numbers
-from paceline_engine.core.step_inputs import AT_ITS_ROW, RowWrites
+from paceline_engine.core.step_tensors import AT_ITS_ROW, RowWrites
 from paceline_engine.errors import RequestError
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch
-from paceline_engine.runner.staging import Staging
+from paceline_engine.runner.staging import StepStaging
 from paceline_kernels.input_prep import DRAW_COLUMNS
-from paceline_testing.draws import parameters_of
+from paceline_testing.sampling_reference import parameters_of
 from paceline_wire import Sampling
 
 CPU = torch.device("cpu")
@@ -245,7 +245,7 @@ def test_large_writes_reach_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_staged_arrays_arrive_side_by_side() -> None:
     """In one copy; the memory of the one before is not yet written again."""
-    staging = Staging(8, CPU)
+    staging = StepStaging(8, CPU)
     first = staging.put([np.array([1, 2]), np.array([], dtype=np.int64), np.array([3])])
     assert [each.tolist() for each in first] == [[1, 2], [], [3]]
     pinned = [pinned.clone() for pinned in staging._pinned]
@@ -259,4 +259,4 @@ def test_staged_arrays_arrive_side_by_side() -> None:
 def test_more_than_there_is_room_for_is_refused() -> None:
     """The limit is a capacity: to exceed it is a fault of ours."""
     with pytest.raises(ValueError, match="at most 2 numbers, got 3"):
-        Staging(2, CPU).put([np.array([1, 2, 3])])
+        StepStaging(2, CPU).put([np.array([1, 2, 3])])

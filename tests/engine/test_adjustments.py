@@ -8,13 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.request import Request
-from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.sampling.cpu_sampler import CpuSampler
 from paceline_wire import Sampling
 
 VOCAB = 60
 EOS = 7
 PROMPT = [3, 9, 9, 30, 7]
 OUTPUT = [4, 9, 4, 4, 58]
+
+
+def _tokens(sampler: CpuSampler, logits: torch.Tensor, requests: list[Request]) -> list[int]:
+    return sampler.sample(logits, requests).on_host().token_ids
 
 
 def _request(output: list[int] = OUTPUT, **sampling: Any) -> Request:
@@ -67,7 +71,7 @@ def test_scores_follow_the_formulas_whatever_is_in_the_batch(
     plain = _request()
     logits = _logits(len(requests) + 1, seed=seed)
 
-    tokens = Sampler([EOS], b"").sample(logits.clone(), [*requests, plain])
+    tokens = _tokens(CpuSampler([EOS], b""), logits.clone(), [*requests, plain])
 
     for row, request in enumerate(requests):
         scores = _adjusted(request, logits[row])
@@ -92,7 +96,7 @@ def test_the_scores_are_those_of_transformers() -> None:
         _request(temperature=1.0, repetition_penalty=1.7, min_p=0.1, seed=seed)
         for seed in range(4000)
     ]
-    drawn = Sampler([EOS], b"").sample(logits.expand(4000, -1).clone(), requests)
+    drawn = _tokens(CpuSampler([EOS], b""), logits.expand(4000, -1).clone(), requests)
 
     share = torch.bincount(torch.tensor(drawn), minlength=VOCAB) / 4000
     assert (expected[share > 0] > 0).all(), "a token below min_p was drawn"
@@ -102,18 +106,20 @@ def test_the_scores_are_those_of_transformers() -> None:
 def test_a_penalty_counts_each_token_once_as_the_output_grows() -> None:
     """Whether it is asked at every step or only at the last one."""
     asked = {"presence_penalty": 0.5, "frequency_penalty": 0.7, "repetition_penalty": 1.3}
-    sampler = Sampler([EOS], b"")
+    sampler = CpuSampler([EOS], b"")
     stepwise = _request([], **asked)
     logits = _logits()
     for token in OUTPUT * 30:
-        sampler.sample(logits.clone(), [stepwise])
+        _tokens(sampler, logits.clone(), [stepwise])
         stepwise.token_ids.append(token)
 
     at_once = _request(OUTPUT * 30, **asked)
 
-    assert sampler.sample(logits.clone(), [stepwise]) == sampler.sample(logits.clone(), [at_once])
+    assert _tokens(sampler, logits.clone(), [stepwise]) == _tokens(
+        sampler, logits.clone(), [at_once]
+    )
     scores = _adjusted(at_once, logits[0])
-    assert scores[sampler.sample(logits.clone(), [stepwise])[0]] == scores.max()
+    assert scores[_tokens(sampler, logits.clone(), [stepwise])[0]] == scores.max()
 
 
 def test_a_bias_forbids_and_forces() -> None:
@@ -121,7 +127,8 @@ def test_a_bias_forbids_and_forces() -> None:
     logits = _logits()
     best = int(logits.argmax())
 
-    forbidden, forced = Sampler([EOS], b"").sample(
+    forbidden, forced = _tokens(
+        CpuSampler([EOS], b""),
         logits.expand(2, -1).clone(),
         [_request(logit_bias={best: -100.0}), _request(logit_bias={20: 100.0})],
     )
@@ -133,11 +140,11 @@ def test_a_bias_forbids_and_forces() -> None:
 def test_min_p_keeps_only_what_is_likely_enough() -> None:
     """0.5 leaves the tokens at least half as likely as the best; 1 leaves the best."""
     logits = torch.log(torch.tensor([[0.4, 0.3, 0.19, 0.11]]))
-    sampler = Sampler([], b"")
+    sampler = CpuSampler([], b"")
 
     def drawn(min_p: float) -> set[int]:
         requests = [_request(temperature=1.0, min_p=min_p, seed=seed) for seed in range(300)]
-        return set(sampler.sample(logits.expand(300, -1).clone(), requests))
+        return set(_tokens(sampler, logits.expand(300, -1).clone(), requests))
 
     assert drawn(0.5) == {0, 1}
     assert drawn(1.0) == {0}
@@ -145,24 +152,23 @@ def test_min_p_keeps_only_what_is_likely_enough() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_likelihoods_are_those_of_the_model_itself(dtype: torch.dtype) -> None:
+def test_logprobs_are_those_of_the_model_itself(dtype: torch.dtype) -> None:
     """Not of the scores after temperature, bias and penalties."""
     logits = _logits(2).to(dtype)
     requests = [
         _request(logprobs=3, logit_bias={20: 100.0}, temperature=0.3, frequency_penalty=2.0),
         _request(logprobs=0),
     ]
+    requests[1].id = "another"
 
-    tokens = Sampler([EOS], b"").sample(logits.clone(), requests)
+    tokens, logprobs = CpuSampler([EOS], b"").sample(logits.clone(), requests).on_host()
 
     expected = logits.double().log_softmax(-1)
     best = expected[0].topk(3)
-    first, second = (request.likelihood for request in requests)
-    assert first is not None
+    first, second = (logprobs[request.id] for request in requests)
     assert first.token_id == tokens[0] == 20
     assert first.logprob == pytest.approx(expected[0, 20].item(), abs=1e-5)
     assert first.rank == int((expected[0] > expected[0, 20]).sum()) + 1
     assert first.top_ids == best.indices.tolist()
     assert first.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-5)
-    assert second is not None
     assert (second.rank, second.top_ids) == (1, [])

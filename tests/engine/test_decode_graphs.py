@@ -16,18 +16,18 @@ from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.core.request import Request
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.grammar.constraint import Words
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.launcher import ModelLauncher
+from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_engine.runner.model_runner import ModelRunner
+from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.masks import MaskMaker
-from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
-from paceline_testing.graphed import kernel_runner
-from paceline_testing.op_tape import TapeRecorder
+from paceline_testing.kernel_runner import kernel_runner
+from paceline_testing.tape_capture import TapeCapture
 from paceline_testing.tiny_model import make_tiny_model
 from paceline_wire import Sampling, SetLimits, Submit
 from paceline_wire.limits import Capacity, Limits
@@ -83,9 +83,7 @@ def an_engine(runner: ModelRunner, capacity: Capacity = CAPACITY, *, overlap: bo
         NoPacer(),
         limits=Limits(capacity.max_batch_size, capacity.max_token_budget),
         clock=ManualClock(),
-        prefix_caching=False,
-        graph_use=runner.graph_use,
-        launcher=ModelLauncher(runner, capacity.max_batch_size) if overlap else None,
+        options=EngineOptions(prefix_caching=False, graph_use=runner.graph_use, overlap=overlap),
     )
 
 
@@ -192,7 +190,7 @@ def test_replayed_steps_change_no_token(
 
 
 def test_codes_that_are_handed_over_are_replayed(folder: Path) -> None:
-    """They and their scales lie between two ops of a recorded step, as rows do."""
+    """They and their scales lie between two ops of a captured step, as rows do."""
     arrivals = [
         Arrival(length, sampling=0, steps_before=1, max_batch_size=8, token_budget=48)
         for length in (3, 5, 9)
@@ -204,7 +202,7 @@ def test_codes_that_are_handed_over_are_replayed(folder: Path) -> None:
     wanted = answers(an_engine(op_by_op, overlap=False), arrivals)
 
     assert answers(an_engine(replayed, overlap=True), arrivals) == wanted
-    assert replayed.graph_use.replayed > 0
+    assert replayed.graph_use.full > 0
 
 
 def test_tokens_outlive_the_replay_behind_them(eager: ModelRunner, graphed: ModelRunner) -> None:
@@ -251,21 +249,21 @@ def test_a_drawn_step_needs_nothing_of_the_host(
 
     def behind(*args: Any, **kwargs: Any) -> Any:
         looked.append("sampler")
-        return choose_asked(*args, **kwargs)
+        return resample(*args, **kwargs)
 
     def begun(*args: Any) -> Any:
         looked.append("masks")
         return begin(*args)
 
-    choose_asked = DeviceSampler.choose_asked
-    monkeypatch.setattr(DeviceSampler, "choose_asked", behind)
+    resample = DeviceSampler.resample
+    monkeypatch.setattr(DeviceSampler, "resample", behind)
     monkeypatch.setattr(MaskMaker, "begin", begun)
     arrivals = [Arrival(3, sampling, steps_before=2) for sampling in DRAWN]
-    replayed = graphed.graph_use.replayed
+    replayed = graphed.graph_use.full
 
     answers(an_engine(graphed, overlap=True), arrivals)
 
-    assert graphed.graph_use.replayed > replayed
+    assert graphed.graph_use.full > replayed
     assert not looked
     answers(an_engine(graphed, overlap=True), [Arrival(3, ASKING, steps_before=0)])
     assert {*looked} == {"sampler", "masks"}
@@ -291,7 +289,7 @@ def test_guesses_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: M
             ScheduledChunk(one, 0, len(one.token_ids), samples=True, is_decode=False)
             for one in requests
         ]
-        first = runner.run(Batch(tuple(prefills), num_decodes=0))
+        first = runner.launch(Batch(tuple(prefills), num_decodes=0)).result().tokens
         for request, token in zip(requests, first, strict=True):
             assert isinstance(token, int)
             request.token_ids.append(token)
@@ -306,32 +304,32 @@ def test_guesses_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: M
             num_drafted=1,
         )
         inputs = runner.prepare(batch)
-        seen.append((first, runner.sampled(batch, inputs).tokens.tolist()))
+        seen.append((first, runner.compute(batch, inputs).sampled.token_ids.tolist()))
 
     assert len(seen[0][1]) == 5
     assert seen[0] == seen[1]
 
 
-def test_every_size_is_recorded_and_the_capacity_is_one(folder: Path) -> None:
+def test_every_size_is_captured_and_the_capacity_is_one(folder: Path) -> None:
     """The largest first: no batch that any limit allows is without a graph."""
     runner = kernel_runner(folder, CAPACITY, graphs=False)
-    recorder = TapeRecorder()
+    capture = TapeCapture()
     done: list[float] = []
 
-    runner.record(recorder, decode_sizes(CAPACITY.max_batch_size), done.append)
+    runner.capture_decodes(capture, decode_sizes(CAPACITY.max_batch_size), done.append)
 
-    assert recorder.num_recorded == len(decode_sizes(CAPACITY.max_batch_size)) == 6
+    assert capture.num_captured == len(decode_sizes(CAPACITY.max_batch_size)) == 6
     assert done == [number / 6 for number in range(6)]
     engine = an_engine(runner, overlap=False)
     for number in range(CAPACITY.max_batch_size):
         engine.submit(Submit(str(number), [number], SAMPLINGS[0]))
     while not engine.is_idle:
         engine.step()
-    assert recorder.num_recorded == 6
-    assert runner.graph_use.replayed == SAMPLINGS[0].max_tokens - 1
+    assert capture.num_captured == 6
+    assert runner.graph_use.full == SAMPLINGS[0].max_tokens - 1
     assert dict(runner.graph_use.eager) == {"prefill": 1}
     told = engine.load()
-    assert told.graph_steps == runner.graph_use.replayed
+    assert told.graph_steps == runner.graph_use.full
     assert told.graph_fallbacks == {"prefill": 1}
 
 
@@ -364,7 +362,7 @@ def test_padding_leaves_no_trace(folder: Path) -> None:
 
 
 class Numbers:
-    """What a recording may read, and what it may not."""
+    """What a graph may read, and what it may not."""
 
     def __init__(self) -> None:
         self.given, self.result = torch.zeros(3), torch.zeros(3)
@@ -373,7 +371,7 @@ class Numbers:
 def test_a_tape_computes_on_what_is_there_by_then() -> None:
     """The double itself."""
     numbers = Numbers()
-    replay = TapeRecorder().record(lambda: numbers.result.copy_(numbers.given * 2 + 1))  # type: ignore[arg-type]
+    replay = TapeCapture().capture(lambda: numbers.result.copy_(numbers.given * 2 + 1))  # type: ignore[arg-type]
     numbers.given.fill_(5)
 
     replay()
@@ -389,29 +387,27 @@ def test_a_tape_tells_of_memory_that_would_be_gone() -> None:
         fresh = torch.frombuffer(bytearray(12), dtype=torch.float32)
         numbers.result.copy_(numbers.given + fresh)
 
-    with pytest.raises(AssertionError, match="made for this recording alone"):
-        TapeRecorder().record(compute)
+    with pytest.raises(AssertionError, match="made for this capture alone"):
+        TapeCapture().capture(compute)
 
 
 def test_a_tape_tells_of_a_wait() -> None:
-    """What the host decides by a number of the device is decided once, at the recording."""
+    """What the host decides by a number of the device is decided once, at the capture."""
     numbers = Numbers()
 
     with pytest.raises(AssertionError, match="waits for the device"):
-        TapeRecorder().record(lambda: numbers.result.fill_(numbers.given.sum().item()))  # type: ignore[arg-type]
+        TapeCapture().capture(lambda: numbers.result.fill_(numbers.given.sum().item()))  # type: ignore[arg-type]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_cuda_records_and_replays() -> None:
-    """Two recordings in one pool, on tensors that were filled after."""
-    from paceline_engine.runner.graph_capture import CudaGraphCapture  # noqa: PLC0415 - of a GPU alone
-
+def test_cuda_captures_and_replays() -> None:
+    """Two graphs in one pool, on tensors that were filled after."""
     device = torch.device("cuda")
     given, result = (torch.zeros(4, device=device) for _ in range(2))
-    recorder = CudaGraphCapture(device)
+    cuda = CudaGraphCapture(device)
     replays = [
-        recorder.record(lambda size=size: result[:size].copy_(given[:size] * 2 + 1))  # type: ignore[misc,arg-type]
+        cuda.capture(lambda size=size: result[:size].copy_(given[:size] * 2 + 1))  # type: ignore[misc,arg-type]
         for size in (4, 2)
     ]
     given.fill_(5)
