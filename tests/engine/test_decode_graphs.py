@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, ScheduledChunk
+from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.core.request import Request
 from paceline_engine.engine.engine import Engine, EngineOptions
-from paceline_engine.grammar.constraint import Words
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.graph_capture import CudaGraphCapture
@@ -116,9 +116,9 @@ ARRIVALS = st.builds(
 class EveryThird:
     """A constraint: of its tokens only one in three may follow, others at every place."""
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         for token in range(len(output_ids) % 3, 300, 3):
-            words[token // 32] |= 1 << (token % 32)
+            bitmask[token // 32] |= 1 << (token % 32)
 
 
 def answers(
@@ -160,8 +160,8 @@ def answers(
 def preempt(engine: Engine, number: int) -> None:
     """Take its row from one of those that run, whichever that is."""
     engine.settle()  # nobody is preempted while a step of theirs is on its way
-    if running := list(engine.scheduler.running()):
-        engine.scheduler._preempt(running[number % len(running)])
+    if running := list(engine.requests.running()):
+        engine.requests.preempt(running[number % len(running)])
 
 
 @settings(
@@ -228,11 +228,11 @@ def test_whoever_loses_a_row_draws_on_as_if_it_had_not(
 
     def lose_all() -> None:
         engine.settle()
-        running = sorted(engine.scheduler.running(), key=lambda request: request.number)
+        running = sorted(engine.requests.running(), key=lambda request: request.number)
         rows.append([request.row for request in running])
         for request in running:
-            engine.scheduler._preempt(request)
-        free = engine.scheduler.rows.free
+            engine.requests.preempt(request)
+        free = engine.requests._free_rows
         free[-len(running) :] = free[-len(running) :][::-1]  # else each would get its own again
 
     assert answers(engine, arrivals, before_steps={4: lose_all, 7: lose_all}) == wanted
@@ -340,13 +340,13 @@ def test_padding_leaves_no_trace(folder: Path) -> None:
     engine = an_engine(runner, capacity, overlap=False)
     for number in range(5):
         engine.submit(Submit(str(number), [7, 8, 9, number], SAMPLINGS[0]))
-    while len(engine.scheduler.decoding) < 5:
+    while len(engine.requests.decoding) < 5:
         engine.step()
     attention, tables = runner._attention, runner._tables
     assert isinstance(attention, KernelAttention)
     assert isinstance(tables, DeviceTables)
     kv, latest = [each.clone() for each in attention.kv.all], tables._latest.clone()
-    running = list(engine.scheduler.running())
+    running = list(engine.requests.running())
 
     engine.step()
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch
+from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.core.flight import Flight, StepOutput
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import RequestError
-from paceline_engine.grammar.constraint import Words
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.scheduling.waiting import LANES
+from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, LateFlight, LateRunner
@@ -108,9 +108,9 @@ def test_an_engine_with_a_step_in_flight_is_not_idle() -> None:
 class AnyToken:
     """A constraint that every token fulfils."""
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         del output_ids  # whatever came before
-        words[:] = 0xFFFFFFFF
+        bitmask[:] = 0xFFFFFFFF
 
 
 def test_a_grammar_waits_for_its_token() -> None:
@@ -314,7 +314,7 @@ def test_both_orders_give_the_same_tokens(
             )
             under_test.step()
         under_test.run_to_end()
-        pool = under_test.engine.scheduler.blocks.pool
+        pool = under_test.engine.requests.blocks.pool
         assert pool.num_free == pool.num_blocks
         given.append(
             {

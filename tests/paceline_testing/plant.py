@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.slack import Slack
-from paceline_engine.scheduling.budget import MANY_PROMPTS
+from paceline_engine.scheduling.prefill import MANY_PROMPTS
 from paceline_wire import ModelInfo, StepRecord
 from paceline_wire.limits import Capacity, Limits
 
@@ -64,6 +64,7 @@ class Plant:
     shed_after_s: float = math.inf
     seed: int = 1
     now: float = 1000.0
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         parameters, kv_bytes, dtype = _SMALL if self.device == "cpu" else _EIGHT_BILLION
@@ -156,7 +157,7 @@ class Plant:
             waiting_tokens=sum(job.prompt for job in self.waiting),
             kv_used=0,
             preemptions=0,
-            epoch=self.limits.epoch,
+            epoch=self.epoch,
             token_budget=self.limits.token_budget,
             paced_tokens=total,
             predicted_ms=predicted_ms,

@@ -6,19 +6,21 @@ from pathlib import Path
 
 import msgspec
 
+from paceline_engine.core.constraint import Constraint
 from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
+from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
+from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.engine.control import LimitsControl
 from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
-from paceline_engine.grammar.constraint import Constraint
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
-from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
+from paceline_engine.scheduling import Scheduling, make_scheduler
 from paceline_wire import (
     AdaptersState,
     EngineLoad,
@@ -67,17 +69,21 @@ class Engine:
         options: EngineOptions | None = None,
     ) -> None:
         options = options or EngineOptions()
+        speculation = None
+        if options.draft_tokens:
+            proposer = options.proposer or NgramProposer()
+            speculation = Speculation(options.draft_tokens, capacity.max_model_len, proposer)
         self.control = LimitsControl(limits, capacity)
-        self.scheduler = SCHEDULERS[options.scheduling](
+        self.scheduler = make_scheduler(
+            options.scheduling,
             capacity,
             pacer,
             eos_token_ids=info.eos_token_ids,
-            # Padding is computed into a request's own blocks: they must be nobody else's.
-            prefix_caching=options.prefix_caching and options.scheduling == "continuous",
+            prefix_caching=options.prefix_caching,
             swapper=options.swapper,
-            draft_tokens=options.draft_tokens,
-            proposer=options.proposer,
+            speculation=speculation,
         )
+        self.requests = self.scheduler.requests
         self.pacer = pacer
         self._steps = Steps(
             self.scheduler,
@@ -100,15 +106,12 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs, nothing waits, and every output was given."""
-        scheduler = self.scheduler
-        is_empty = not (scheduler.num_running or scheduler.num_waiting)
-        return is_empty and not self._unsent and not self._steps.is_in_flight
+        return not len(self.requests) and not self._unsent and not self._steps.is_in_flight
 
     @property
     def is_gathering(self) -> bool:
-        """Whether requests wait for others to form a batch, and nothing runs."""
-        scheduler = self.scheduler
-        return scheduler.may_wait and not scheduler.num_running and scheduler.num_waiting > 0
+        """Whether nothing runs because the requests that wait are too few for a batch."""
+        return self._steps.is_gathering
 
     def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
         """Queue a request, whose output may have to fit a compiled grammar.
@@ -116,7 +119,7 @@ class Engine:
         A refused one is answered by the next step's outputs.
         """
         reason = refusal(submit, capacity=self._capacity, vocab_size=self._info.vocab_size)
-        if reason is None and self.scheduler.get(submit.id) is not None:
+        if reason is None and self.requests.get(submit.id) is not None:
             reason = f"id must be new, got {submit.id!r}, which is in the engine"
         adapter = self._adapters.find(submit.adapter) if self._adapters else None
         if reason is None and submit.adapter and adapter is None:
@@ -125,7 +128,7 @@ class Engine:
             self.refuse(submit.id, reason)
             return
         self._num_arrived += 1
-        self.scheduler.add(_request(submit, self._num_arrived, constraint, adapter))
+        self.requests.add(_request(submit, self._num_arrived, constraint, adapter))
 
     def refuse(self, request_id: str, reason: str) -> None:
         """Answer a request that can never run."""
@@ -143,7 +146,7 @@ class Engine:
             return self.adapters_state(change.call, error)
         try:
             if isinstance(change, LoadAdapter):
-                slots = (request.adapter_slot for request in self.scheduler.requests())
+                slots = (request.adapter_slot for request in self.requests)
                 in_use = {slot for slot in slots if slot is not None}
                 folder = folder or Path(change.path)
                 self._adapters.load(
@@ -168,24 +171,24 @@ class Engine:
     def abort(self, ids: Iterable[str]) -> None:
         """Forget requests and free their blocks now. Unknown ids are ignored."""
         for id_ in ids:
-            request = self.scheduler.get(id_)
+            request = self.requests.get(id_)
             if request is not None:
                 self.scheduler.finish(request, "abort")
                 self._unsent.append(Output(id_, [], finish="abort"))
 
     def abort_all(self) -> None:
         """Forget every request: whoever submitted them is gone."""
-        self.abort([request.id for request in self.scheduler.requests()])
+        self.abort([request.id for request in self.requests])
         self._unsent.clear()
 
     def set_limits(self, wanted: SetLimits) -> LimitsState:
         """Change the limits; the next step is the first to see them."""
-        is_new = wanted.epoch > self.control.limits.epoch
+        is_new = wanted.epoch > self.control.epoch
         state = self.control.change(
             wanted,
             now=self._clock(),
             next_step=self._steps.next_seq,
-            decodes=len(self.scheduler.decoding),
+            decodes=len(self.requests.decoding),
         )
         seed = wanted.coefficients
         if seed is None or state.error is not None or not is_new or self.pacer.seed(seed):
@@ -197,19 +200,19 @@ class Engine:
         return self.control.expire(
             now=self._clock(),
             next_step=self._steps.next_seq,
-            decodes=len(self.scheduler.decoding),
+            decodes=len(self.requests.decoding),
         )
 
     def limits_state(self) -> LimitsState:
         """Tell which limits hold."""
-        return self.control.state(call=0, decodes=len(self.scheduler.decoding))
+        return self.control.state(call=0, decodes=len(self.requests.decoding))
 
     def step(self) -> list[Output]:
         """Run one step, if there is anything to run; return what the step that ended gave."""
         started = self._clock()
         self._refuse_late(started)
         unsent, self._unsent = self._unsent, []
-        return unsent + self._steps.step(self.control.limits, started)
+        return unsent + self._steps.step(self.control.limits, started, epoch=self.control.epoch)
 
     def settle(self) -> None:
         """Wait for the step in flight, if there is one; the next step gives its outputs."""
@@ -218,7 +221,7 @@ class Engine:
     def load(self, *, gc_pause_ms: float = 0.0) -> EngineLoad:
         """Describe the engine now."""
         return load_of(
-            self.scheduler,
+            self.requests,
             self.totals,
             graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
@@ -227,7 +230,7 @@ class Engine:
         )
 
     def _refuse_late(self, now: float) -> None:
-        for request in self.scheduler.deadlines.pop_passed(now):
+        for request in self.requests.pop_late(now):
             self.scheduler.finish(request, "error")
             self._unsent.append(Output(request.id, [], finish="error", error="deadline"))
 

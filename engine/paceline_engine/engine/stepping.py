@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.flight import Flight, Runner, StepOutput
 from paceline_engine.core.request import Request, State
-from paceline_engine.engine.stats import StepLog, Totals, Work, queue_of, work_of
+from paceline_engine.engine.stats import StepLog, Totals, Work, work_of
 from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.scheduling import in_flight
-from paceline_engine.scheduling.plan import Plan
-from paceline_engine.scheduling.scheduler import Scheduler
+from paceline_engine.scheduling import Plan, Scheduler
 from paceline_engine.scheduling.watchdog import AdmissionWatchdog
 from paceline_wire import Output, StepRecord
 from paceline_wire.limits import Limits
@@ -44,6 +42,8 @@ class _InFlight:
     flight: Flight
     limits: Limits
     """Those it was scheduled by."""
+    epoch: int
+    """That of `limits`."""
     work: Work
     predicted_ms: float
     started: float
@@ -70,11 +70,14 @@ class Steps:
         self.totals = Totals()
         self.watchdog = AdmissionWatchdog()
         self._scheduler = scheduler
+        self._requests = scheduler.requests
         self._pacer = pacer
         self._runner = runner
         self._overlap = overlap
         self._swapper = swapper
         self._clock = clock
+        self.is_gathering = False
+        """Nothing runs because the requests that wait are still too few for a batch."""
         self._in_flight: _InFlight | None = None
         self._ended = 0.0
         """When the last step was settled."""
@@ -89,20 +92,24 @@ class Steps:
         """Number of the first step that is not scheduled yet."""
         return self.totals.steps + self.is_in_flight
 
-    def step(self, limits: Limits, now: float) -> list[Output]:
-        """Schedule and launch a step, if there is anything to run, and settle the one before."""
+    def step(self, limits: Limits, now: float, *, epoch: int) -> list[Output]:
+        """Schedule and launch a step, if there is anything to run, and settle the one before.
+
+        `epoch` is that of the limits, for the record of the step.
+        """
         given: list[Output] = []
         if self._in_flight is not None and self._scheduler.must_settle(limits):
             self.totals.overlap_fallbacks += 1
             given += self.settle()
             now = self._clock()
         plan = self._scheduler.schedule(limits, now)
+        self.is_gathering = plan.is_gathering
         before, self._in_flight = self._in_flight, None
         assert before is None or not plan.copies  # noqa: S101 - `must_settle` saw to it
         if plan.batch.chunks:
-            given += self._launch(plan, limits, now)
-        elif before is None and self._scheduler.num_waiting and not self._scheduler.may_wait:
-            waiting = self._scheduler.num_waiting
+            given += self._launch(plan, limits, now, epoch)
+        elif before is None and self._requests.num_waiting and not plan.is_gathering:
+            waiting = self._requests.num_waiting
             raise RuntimeError(f"{waiting} requests wait, none runs and none was admitted")
         if before is not None:
             given += self._settle(before)
@@ -115,7 +122,7 @@ class Steps:
         step, self._in_flight = self._in_flight, None
         return [] if step is None else self._settle(step)
 
-    def _launch(self, plan: Plan, limits: Limits, started: float) -> list[Output]:
+    def _launch(self, plan: Plan, limits: Limits, started: float, epoch: int) -> list[Output]:
         work = work_of(plan.batch, plan.context)
         predicted_ms = self._pacer.predict_ms(
             decode=work.decode,
@@ -130,8 +137,10 @@ class Steps:
             flight = self._runner.launch(plan.batch)
         except RequestError as error:
             return self._fail(error, plan.batch)
-        in_flight.advance(plan.batch, self._scheduler.rows)
-        self._in_flight = _InFlight(plan, flight, limits, work, predicted_ms, started, launched)
+        self._requests.launched(plan.batch)
+        self._in_flight = _InFlight(
+            plan, flight, limits, epoch, work, predicted_ms, started, launched
+        )
         return []
 
     def _settle(self, step: _InFlight) -> list[Output]:
@@ -150,7 +159,7 @@ class Steps:
         return given
 
     def _record(self, step: _InFlight, sampled: list[Request], run_s: float) -> None:
-        plan, limits, work, scheduler = step.plan, step.limits, step.work, self._scheduler
+        plan, limits, work, requests = step.plan, step.limits, step.work, self._requests
         ended = self._clock()
         # Behind another step its time begins when that one was settled.
         # Guesses have a price of their own: the step model is of the step that verifies them.
@@ -164,12 +173,12 @@ class Steps:
             prefill=work.prefill,
             context=work.context,
             attention=work.attention,
-            running=scheduler.num_running,
-            waiting=scheduler.num_waiting,
-            waiting_tokens=scheduler.num_waiting_tokens,
-            kv_used=scheduler.blocks.pool.num_used,
+            running=requests.num_running,
+            waiting=requests.num_waiting,
+            waiting_tokens=requests.num_waiting_tokens,
+            kv_used=requests.blocks.pool.num_used,
             preemptions=plan.preemptions,
-            epoch=limits.epoch,
+            epoch=step.epoch,
             token_budget=limits.token_budget,
             paced_tokens=plan.token_total,
             predicted_ms=step.predicted_ms,
@@ -183,10 +192,7 @@ class Steps:
         self._watch_admission(plan, limits, ended)
 
     def _watch_admission(self, plan: Plan, limits: Limits, now: float) -> None:
-        if not (self._scheduler.num_waiting and self._scheduler.admits_any_time):
-            self.watchdog.rest()
-            return
-        queue = queue_of(self._scheduler, plan.batch, limits.max_batch_size)
+        queue = self._scheduler.queue_after(plan.batch, limits)
         if self.watchdog.see(queue, now):
             _log.warning("admission is stuck: %s, %s", queue, limits)
 
@@ -195,7 +201,7 @@ class Steps:
         behind, self._in_flight = self._in_flight, None
         for broken in (behind, step):
             if broken is not None:
-                in_flight.take_back(broken.plan.batch, self._scheduler.rows)
+                self._requests.withdraw(broken.plan.batch)
 
     def _fail(self, error: RequestError, batch: Batch) -> list[Output]:
         """End the request that broke a step. Nothing was settled, so the others just run again."""

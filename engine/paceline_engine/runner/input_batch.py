@@ -46,12 +46,12 @@ class InputBatch:
         self._vocab_size = vocab_size
         self._salt = salt
         self._tokens_stay = tokens_stay
-        self._stays = np.full(num_rows, _NOBODY, dtype=np.int64)
+        self._generations = np.full(num_rows, _NOBODY, dtype=np.int64)
         self._num_blocks = np.zeros(num_rows, dtype=np.int64)
         self._is_plain = np.zeros(num_rows, dtype=np.bool_)
         self._token_at = np.full(num_rows, _NOWHERE, dtype=np.int64)
         """Place in its sequence of the token that was sampled last."""
-        self._stays_before: list[int] = []
+        self._generations_before: list[int] = []
         self._rows_before = np.empty(0, dtype=np.int64)
 
     def prepare(self, batch: Batch) -> StepInputs:
@@ -63,16 +63,16 @@ class InputBatch:
         starts = np.array([chunk.start for chunk in chunks], dtype=np.int64)
         bounds = _bounds(chunks, num_decodes)
         ends = starts + bounds[1:] - bounds[:-1]
-        stays = [chunk.request.stay for chunk in chunks]
-        if is_same := stays == self._stays_before:
+        generations = [chunk.request.generation for chunk in chunks]
+        if is_same := generations == self._generations_before:
             rows = self._rows_before
         else:
             rows = np.array([_row_of(chunk.request) for chunk in chunks], dtype=np.int64)
-        token_ids = self._token_ids(batch, rows, starts, stays, bounds, is_same=is_same)
+        token_ids = self._token_ids(batch, rows, starts, generations, bounds, is_same=is_same)
 
         # From here on nothing can fail.
-        self._stays_before, self._rows_before = stays, rows
-        writes = self._writes(chunks, rows, ends, None if is_same else stays)
+        self._generations_before, self._rows_before = generations, rows
+        writes = self._writes(chunks, rows, ends, None if is_same else generations)
         places, sampled, ahead = _sampling(batch, bounds)
         is_plain = bool(self._is_plain[rows].all())
         reads_prompts = any(map(_reads_prompt, chunks[num_decodes:]))
@@ -104,7 +104,7 @@ class InputBatch:
         batch: Batch,
         rows: Int64s,
         starts: Int64s,
-        stays: list[int],
+        generations: list[int],
         bounds: Int64s,
         *,
         is_same: bool,
@@ -114,7 +114,9 @@ class InputBatch:
         token_ids = np.full(decodes, AT_ITS_ROW, dtype=np.int64)
         is_brought = self._token_at[rows[:decodes]] != starts[:decodes]
         if not is_same:
-            is_brought |= self._stays[rows[:decodes]] != np.array(stays[:decodes], dtype=np.int64)
+            is_brought |= self._generations[rows[:decodes]] != np.array(
+                generations[:decodes], dtype=np.int64
+            )
         if not self._tokens_stay:
             is_brought[:] = True
         for place in np.flatnonzero(is_brought).tolist():
@@ -145,12 +147,12 @@ class InputBatch:
         chunks: tuple[ScheduledChunk, ...],
         rows: Int64s,
         ends: Int64s,
-        stays: list[int] | None,
+        generations: list[int] | None,
     ) -> RowWrites:
-        """Find the rows whose owner is new, or that have got blocks; `stays` if any may be new."""
+        """Find the rows that have got blocks, or a new owner (none has without `generations`)."""
         is_changed = -(-ends // self._block_size) > self._num_blocks[rows]
-        if stays is not None:
-            is_changed |= self._stays[rows] != np.array(stays, dtype=np.int64)
+        if generations is not None:
+            is_changed |= self._generations[rows] != _int64s(generations)
         written, columns, bounds = [], [], [0]
         numbers: list[int] = []
 
@@ -162,8 +164,8 @@ class InputBatch:
 
         for place in np.flatnonzero(is_changed).tolist():
             request, row = chunks[place].request, int(rows[place])
-            if self._stays[row] != request.stay:
-                self._stays[row] = request.stay
+            if self._generations[row] != request.generation:
+                self._generations[row] = request.generation
                 self._num_blocks[row] = 0
                 self._token_at[row] = _NOWHERE
                 self._is_plain[row] = request.is_plain
