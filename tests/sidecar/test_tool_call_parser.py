@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_sidecar.text.tool_calls import ParsedCall, ToolStyle, reader_of, style_of
+from paceline_sidecar.text.tool_call_parser import ParsedCall, ToolStyle, parser_of, style_of
 
 NAMES = frozenset({"look", "add"})
 LOOK = ParsedCall("look", '{"at": "<tool_call> é"}')
@@ -63,11 +63,11 @@ def test_calls_and_what_is_said(
     """The same, in one piece or in any."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    reader = reader_of(style, NAMES)
+    parser = parser_of(style, NAMES)
 
-    read = [*map(reader.push, pieces), reader.finish()]
+    read = [*map(parser.push, pieces), parser.finish()]
 
-    assert "".join(each.said for each in read).strip() == said.strip()
+    assert "".join(each.content for each in read).strip() == said.strip()
     assert tuple(call for each in read for call in each.calls) == calls
     assert all(isinstance(json.loads(call.arguments), dict) for each in read for call in each.calls)
 
@@ -78,12 +78,14 @@ def test_calls_and_what_is_said(
 @pytest.mark.parametrize("style", ["hermes", "mistral", "llama"])
 def test_text_without_calls_is_said_whole(style: ToolStyle, parts: list[str]) -> None:
     """Nothing is lost, whatever it looks like."""
-    reader = reader_of(style, NAMES)
+    parser = parser_of(style, NAMES)
 
-    read = [*map(reader.push, parts), reader.finish()]
+    read = [*map(parser.push, parts), parser.finish()]
 
     assert not any(each.calls for each in read)
-    assert "".join("".join(each.said for each in read).split()) == "".join("".join(parts).split())
+    assert "".join("".join(each.content for each in read).split()) == "".join(
+        "".join(parts).split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,15 @@ SMALL = ExperimentPlan("one", "Canary", Overrides(max_batch_size=5), max_s=3600.
 
 @dataclass
 class Shelf:
-    """A store that keeps every book."""
+    """A store that keeps every warm_start."""
 
     saved: list[WarmStart] = field(default_factory=list)
 
     async def load(self) -> WarmStart:
         return WarmStart()
 
-    async def save(self, book: WarmStart) -> None:
-        self.saved.append(book)
+    async def save(self, warm_start: WarmStart) -> None:
+        self.saved.append(warm_start)
 
 
 async def batch_sizes(spec: TuningSpec) -> set[int]:
@@ -56,7 +56,7 @@ async def batch_sizes(spec: TuningSpec) -> set[int]:
         for pod in pods.values():
             pod.plant.run_until(pod.plant.now + 5.0)
         await loop.tick(ServiceTarget("ns/name", spec, targets))
-    return {entry.batch_size for book in shelf.saved for entry in book.entries}
+    return {entry.batch_size for warm_start in shelf.saved for entry in warm_start.entries}
 
 
 async def test_only_the_base_teaches() -> None:

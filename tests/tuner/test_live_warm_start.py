@@ -24,20 +24,20 @@ SPEC = TuningSpec(sla=SLA(tpot_p99_ms=150.0), config_hash="one")
 class Shelf:
     """A store that counts, and can be out of reach."""
 
-    book: WarmStart = field(default_factory=WarmStart)
+    warm_start: WarmStart = field(default_factory=WarmStart)
     is_reachable: bool = True
     saved: list[WarmStart] = field(default_factory=list)
 
     async def load(self) -> WarmStart:
         if not self.is_reachable:
             raise StoreError("unreachable")
-        return self.book
+        return self.warm_start
 
-    async def save(self, book: WarmStart) -> None:
+    async def save(self, warm_start: WarmStart) -> None:
         if not self.is_reachable:
             raise StoreError("unreachable")
-        self.book = book
-        self.saved.append(book)
+        self.warm_start = warm_start
+        self.saved.append(warm_start)
 
 
 @dataclass
@@ -76,7 +76,7 @@ def a_fresh_pod(seed: int = 7, **fields: str) -> PlantPod:
     return a_pod(seed, rate=0.0, **fields)
 
 
-async def a_lesson(seed: int = 1) -> Shelf:
+async def a_warm_start(seed: int = 1) -> Shelf:
     """What five minutes under load leave behind."""
     shelf = Shelf()
     trial = Trial(a_pod(seed, rate=2.5), shelf)
@@ -87,7 +87,7 @@ async def a_lesson(seed: int = 1) -> Shelf:
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_a_second_pod_is_near_its_final_limits_at_its_first_decision(seed: int) -> None:
     """Before its first step: nobody has to suffer for what is known."""
-    shelf = await a_lesson(seed)
+    shelf = await a_warm_start(seed)
     second = Trial(a_pod(seed + 10, rate=2.5), shelf)
     second.pod.plant.rate, second.pod.plant.next_arrival = 2.5, second.pod.plant.now + 6
 
@@ -108,9 +108,9 @@ async def test_a_second_pod_is_near_its_final_limits_at_its_first_decision(seed:
 
 async def test_limits_that_are_kept_are_written_once_a_minute_at_most() -> None:
     """An API server is no scratch pad: what has not changed is not written."""
-    shelf = await a_lesson()
+    shelf = await a_warm_start()
 
-    (entry,) = shelf.book.entries
+    (entry,) = shelf.warm_start.entries
     assert 1 <= len(shelf.saved) <= 3
     assert entry.sla == SPEC.sla
     assert entry.key.model == "m"
@@ -120,7 +120,7 @@ async def test_limits_that_are_kept_are_written_once_a_minute_at_most() -> None:
 @pytest.mark.parametrize("version", ["2", ""], ids=["another", "unknown"])
 async def test_a_pod_of_another_kind_is_not_touched(version: str) -> None:
     """Step times of one engine say nothing of the next version."""
-    shelf = await a_lesson()
+    shelf = await a_warm_start()
     other = Trial(a_fresh_pod(engine_version=version), shelf)
 
     await other.run(PERIOD_S)
@@ -137,7 +137,7 @@ async def test_a_pod_of_another_kind_is_not_touched(version: str) -> None:
 )
 async def test_an_sla_that_was_never_kept_gets_the_step_model_alone(sla: SLA) -> None:
     """How long steps take depends on no promise; which limits keep it does."""
-    shelf = await a_lesson()
+    shelf = await a_warm_start()
     other = Trial(a_fresh_pod(), shelf, replace(SPEC, sla=sla))
 
     await other.run(PERIOD_S)
@@ -149,7 +149,7 @@ async def test_an_sla_that_was_never_kept_gets_the_step_model_alone(sla: SLA) ->
 @pytest.mark.parametrize("change", [{"mode": "Observe"}, {"mode": "Fixed"}, {"paused": True}])
 async def test_only_what_the_tuner_may_change_is_started(change: dict[str, object]) -> None:
     """Memory is no reason to touch limits that are the user's."""
-    shelf = await a_lesson()
+    shelf = await a_warm_start()
     other = Trial(a_fresh_pod(), shelf, replace(SPEC, **change))  # type: ignore[arg-type]  # as a_pod
 
     await other.run(PERIOD_S)
@@ -160,7 +160,7 @@ async def test_only_what_the_tuner_may_change_is_started(change: dict[str, objec
 
 async def test_a_start_that_did_not_arrive_is_tried_again() -> None:
     """A pod that refuses once must not be left with its defaults."""
-    shelf = await a_lesson()
+    shelf = await a_warm_start()
 
     class Hesitant(PlantPod):
         refusals = 1
@@ -181,9 +181,32 @@ async def test_a_start_that_did_not_arrive_is_tried_again() -> None:
     assert other.limits.max_batch_size < 64
 
 
+async def test_a_raise_that_did_not_arrive_leaves_the_start_on_trial() -> None:
+    """The remembered limits still hold: it is not known yet what they are worth here."""
+    shelf = await a_warm_start()
+
+    class Stubborn(PlantPod):
+        """Takes what it starts with, and no change after it."""
+
+        async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+            if "max_batch_size" in body and "coefficients" not in body:
+                raise PodUnreachableError("no answer")
+            return await super().patch_limits(pod, body)
+
+    other = Trial(Stubborn(a_pod(11, rate=2.5).plant), shelf)
+    other.pod.plant.next_arrival = other.pod.plant.now + 6
+    await other.run(2 * PERIOD_S)
+
+    start, refused = other.loop.explain("ns/name", "pod")
+    assert start.start is not None
+    assert start.acknowledged_state.started == start.start.limits
+    assert refused.chosen != refused.current
+    assert refused.acknowledged_state.started == start.start.limits
+
+
 async def test_a_start_is_made_once() -> None:
     """Later ticks renew the lease: an idle engine is not started over and over."""
-    shelf = await a_lesson()
+    shelf = await a_warm_start()
     other = Trial(a_fresh_pod(), shelf)
 
     await other.run(30)
@@ -193,7 +216,7 @@ async def test_a_start_is_made_once() -> None:
 
 async def test_limits_that_fail_a_new_pod_are_not_tried_on_the_next() -> None:
     """The same key on a slower machine: the pair is set aside for a day, the model is kept."""
-    shelf = await a_lesson()
+    shelf = await a_warm_start()
     slow = Trial(a_pod(3, rate=0.0), shelf)
     await slow.run(PERIOD_S)
     slow.pod.plant.slower, slow.pod.plant.rate = 1.9, 5.0
@@ -202,9 +225,9 @@ async def test_limits_that_fail_a_new_pod_are_not_tried_on_the_next() -> None:
     slow.at += 60
     await slow.run(PERIOD_S)
 
-    third = Trial(a_fresh_pod(), Shelf(shelf.book), at=slow.at)
+    third = Trial(a_fresh_pod(), Shelf(shelf.warm_start), at=slow.at)
     await third.run(PERIOD_S)
-    much_later = Trial(a_fresh_pod(), Shelf(shelf.book), at=slow.at + 90_000)
+    much_later = Trial(a_fresh_pod(), Shelf(shelf.warm_start), at=slow.at + 90_000)
     await much_later.run(PERIOD_S)
 
     assert any(d.failed_start is not None for d in slow.loop.explain("ns/name", "pod"))
@@ -214,9 +237,9 @@ async def test_limits_that_fail_a_new_pod_are_not_tried_on_the_next() -> None:
 
 
 async def test_a_store_out_of_reach_stops_nothing_and_is_written_later() -> None:
-    """Tuning goes on without memory, and nothing that was there is lost by it."""
-    known = await a_lesson()
-    shelf = Shelf(known.book, is_reachable=False)
+    """Tuning goes on without state, and nothing that was there is lost by it."""
+    known = await a_warm_start()
+    shelf = Shelf(known.warm_start, is_reachable=False)
     trial = Trial(a_pod(2, rate=2.5), shelf, replace(SPEC, sla=SLA(tpot_p99_ms=200.0)))
 
     await trial.run(240)
@@ -226,22 +249,22 @@ async def test_a_store_out_of_reach_stops_nothing_and_is_written_later() -> None
     await trial.run(90)
 
     assert shelf.saved
-    assert {entry.sla for entry in shelf.book.entries} >= {SPEC.sla, trial.spec.sla}
+    assert {entry.sla for entry in shelf.warm_start.entries} >= {SPEC.sla, trial.spec.sla}
 
 
 async def test_what_another_process_has_written_is_kept() -> None:
-    """Two operators in turn, or two `paceline up`, share one memory."""
+    """Two operators in turn, or two `paceline up`, share one state."""
     shelf = Shelf()
     trial = Trial(a_pod(1, rate=2.5), shelf)
     await trial.run(30)
-    other = await a_lesson(2)
-    shelf.book = WarmStart(
-        tuple(replace(e, key=replace(e.key, device="cuda:other")) for e in other.book.entries)
+    other = await a_warm_start(2)
+    shelf.warm_start = WarmStart(
+        tuple(replace(e, key=replace(e.key, device="cuda:other")) for e in other.warm_start.entries)
     )
 
     await trial.run(300)
 
-    assert {entry.key.device for entry in shelf.book.entries} == {"cpu", "cuda:other"}
+    assert {entry.key.device for entry in shelf.warm_start.entries} == {"cpu", "cuda:other"}
 
 
 async def test_without_a_store_nothing_is_remembered() -> None:

@@ -1,14 +1,14 @@
-"""Tool calls in what a model writes, told from what it says.
+"""Split what a model writes into text and tool calls.
 
-Each family writes calls in its own way; which one, its chat template tells:
+Each family writes calls in its own format, which its chat template shows:
 
     hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>    Hermes, Qwen
     mistral   [TOOL_CALLS][{"name": ..., "arguments": {...}}]             Mistral
               [TOOL_CALLS]name[ARGS]{...}                                 Mistral, newer
     llama     {"name": ..., "parameters": {...}}, and nothing else        Llama 3
 
-A reader takes text piece by piece. It passes on at once what is said, and a call when it is whole.
-What looks like a call and is none, or calls what was not offered, is said.
+A parser takes text piece by piece. It passes content on at once, and a call when it is complete.
+What looks like a call and is none, or calls what was not offered, is content.
 """
 
 import json
@@ -33,27 +33,27 @@ class ParsedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What one piece of text gave."""
+class ParsedText:
+    """The content and the calls in one piece of text."""
 
-    said: str = ""
+    content: str = ""
     calls: tuple[ParsedCall, ...] = ()
 
 
-class CallReader(Protocol):
-    """Reads one choice."""
+class ToolCallParser(Protocol):
+    """Parses one choice."""
 
-    def push(self, text: str) -> Read:
+    def push(self, text: str) -> ParsedText:
         """Take the next piece of text."""
         ...
 
-    def finish(self) -> Read:
+    def finish(self) -> ParsedText:
         """Take the end of the text: what was held back."""
         ...
 
 
 def style_of(template: str) -> ToolStyle:
-    """How a model writes calls whose chat template takes tools."""
+    """Return how a model writes calls, from its chat template."""
     if "<tool_call>" in template:
         return "hermes"
     if _MISTRAL in template:
@@ -61,18 +61,18 @@ def style_of(template: str) -> ToolStyle:
     return "llama"
 
 
-def reader_of(style: ToolStyle, names: Collection[str]) -> CallReader:
-    """A reader for one choice; `names` are the functions that were offered."""
+def parser_of(style: ToolStyle, names: Collection[str]) -> ToolCallParser:
+    """Choose the parser for one choice; `names` are the functions that were offered."""
     match style:
         case "hermes":
-            return HermesReader(names)
+            return HermesParser(names)
         case "mistral":
-            return WholeReader(_MISTRAL, names)
+            return WholeTextParser(_MISTRAL, names)
         case "llama":
-            return WholeReader(None, names)
+            return WholeTextParser(None, names)
 
 
-class HermesReader:
+class HermesParser:
     """Calls stand between tags, anywhere in the text."""
 
     def __init__(self, names: Collection[str]) -> None:
@@ -80,89 +80,89 @@ class HermesReader:
         self._held = ""
         self._in_call = False
 
-    def push(self, text: str) -> Read:
-        """Pass on what is outside of tags, and each call that is closed."""
+    def push(self, text: str) -> ParsedText:
+        """Pass on what is outside of tags, and each call whose tag is closed."""
         self._held += text
-        said, calls = "", []
+        content, calls = "", []
         while True:
             before, tag, after = self._held.partition(_HERMES[self._in_call])
             if not tag:
                 break
             self._held = after
             if not self._in_call:
-                said += before
+                content += before
             elif (call := _call(_parsed(before), self._names)) is not None:
                 calls.append(call)
             else:
-                said += before.join(_HERMES)
+                content += before.join(_HERMES)
             self._in_call = not self._in_call
         if not self._in_call:
             safe = len(self._held) - _overlap(self._held, _HERMES[0])
-            said += self._held[:safe]
+            content += self._held[:safe]
             self._held = self._held[safe:]
-        # Space around calls is how they are written, not what is said.
-        is_space = not said.strip() and (calls or self._in_call)
-        return Read("" if is_space else said, tuple(calls))
+        # Space around calls belongs to their format.
+        is_space = not content.strip() and (calls or self._in_call)
+        return ParsedText("" if is_space else content, tuple(calls))
 
-    def finish(self) -> Read:
-        """A call that was not closed counts if it is whole."""
+    def finish(self) -> ParsedText:
+        """Count a call whose tag was not closed, if it is complete."""
         held, self._held = self._held, ""
         if not self._in_call:
-            return Read(held)
+            return ParsedText(held)
         call = _call(_parsed(held), self._names)
-        return Read(_HERMES[0] + held) if call is None else Read(calls=(call,))
+        return ParsedText(_HERMES[0] + held) if call is None else ParsedText(calls=(call,))
 
 
-class WholeReader:
-    """Everything from the first sign of a call on is calls: read when the text has ended."""
+class WholeTextParser:
+    """Takes all from the first sign of a call on as calls, parsed when the text has ended."""
 
     def __init__(self, tag: str | None, names: Collection[str]) -> None:
         self._tag = tag
         self._names = names
         self._held = ""
-        self._state: Literal["undecided", "saying", "calling"] = "undecided"
+        self._state: Literal["undecided", "content", "calling"] = "undecided"
 
-    def push(self, text: str) -> Read:
-        """Pass on what is said until a call begins."""
+    def push(self, text: str) -> ParsedText:
+        """Pass content on until a call begins."""
         self._held += text
         if self._state == "calling":
-            return Read()
+            return ParsedText()
         if self._tag is None:
             return self._push_bare()
         before, tag, after = self._held.partition(self._tag)
         if tag:
             self._state, self._held = "calling", after
-            return Read(before if before.strip() else "")
+            return ParsedText(before if before.strip() else "")
         safe = len(self._held) - _overlap(self._held, self._tag)
-        said, self._held = self._held[:safe], self._held[safe:]
-        return Read(said)
+        content, self._held = self._held[:safe], self._held[safe:]
+        return ParsedText(content)
 
-    def finish(self) -> Read:
-        """Read the calls; if there is anything else among them, all of it is said."""
+    def finish(self) -> ParsedText:
+        """Parse the calls; if there is anything else among them, all of it is content."""
         held, self._held = self._held, ""
         if self._state != "calling":
-            return Read(held)
+            return ParsedText(held)
         found = _calls(held, self._names)
-        return Read((self._tag or "") + held) if found is None else Read(calls=found)
+        return ParsedText((self._tag or "") + held) if found is None else ParsedText(calls=found)
 
-    def _push_bare(self) -> Read:
+    def _push_bare(self) -> ParsedText:
         """Without a tag, an answer that begins with an object is calls."""
         start = self._held.lstrip()
         if self._state == "undecided" and start:
             if start.startswith(("{", _LLAMA_TAG)):
                 self._state = "calling"
-                return Read()
+                return ParsedText()
             if _LLAMA_TAG.startswith(start):
-                return Read()
-            self._state = "saying"
+                return ParsedText()
+            self._state = "content"
         if self._state == "undecided":
-            return Read()
-        said, self._held = self._held, ""
-        return Read(said)
+            return ParsedText()
+        content, self._held = self._held, ""
+        return ParsedText(content)
 
 
 def _calls(text: str, names: Collection[str]) -> tuple[ParsedCall, ...] | None:
-    """Calls one after the other; None if there is anything else."""
+    """Return calls written one after the other; None if there is anything else."""
     found: list[ParsedCall] = []
     rest = text.strip().removeprefix(_LLAMA_TAG).strip()
     while rest:

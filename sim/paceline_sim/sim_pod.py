@@ -1,4 +1,4 @@
-"""SimPod: a pod around a plant, as the operator's `PodClient` sees one. No HTTP.
+"""SimPod: a pod around a simulated engine, as the tuner's `PodClient` sees one. No HTTP.
 
 Limits behave as in the engine, whose `engine/control.py` it calls: a growing epoch, a lease, and a
 return to what was certified when the lease runs out. Faults are switched on and off while it runs.
@@ -13,7 +13,7 @@ import numpy as np
 
 from paceline_engine.engine.control import LimitsControl
 from paceline_engine.pacing import NoPacer
-from paceline_sim.plant import Plant
+from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_sim.state import FAILED, FIRST_BIN, OK, SHED, SLICE_S, Real, Whole
 from paceline_tuner import telemetry as answers
 from paceline_tuner.pods import PodRefusedError, PodUnreachableError
@@ -23,7 +23,7 @@ from paceline_wire import Limits, LimitsState, SetLimits
 _ALPHA = 0.01
 _SKETCH_SLICES = 24
 _MAX_LENGTHS = 256
-# Those after it tell of a draft model, which a plant has not.
+# Those after it tell of a draft model, which is not simulated.
 _STEP_FIELDS = answers.Step.__struct_fields__.index("kv_used") + 1
 _OUTCOMES = {OK: "ok", SHED: "shed", FAILED: "failed"}
 _LANES = ("interactive", "batch")
@@ -40,9 +40,9 @@ _LIMITS = (
 class SimPod:
     """One pod. Drive it by `run_until`, which also lets leases run out on time."""
 
-    def __init__(self, plant: Plant, *, instance: str = "a") -> None:
-        """Put a pod around `plant`, whose limits it owns from now on."""
-        self.plant = plant
+    def __init__(self, engine: SimulatedEngine, *, instance: str = "a") -> None:
+        """Put a pod around `engine`, whose limits it owns from now on."""
+        self.engine = engine
         self.instance = instance
         self.config_hash = ""
         self.is_down = False
@@ -51,37 +51,37 @@ class SimPod:
         """Telemetry cannot be reached, limits can."""
         self.bodies: list[dict[str, object]] = []
         """Every accepted change and renewal."""
-        self._control = LimitsControl(plant.limits, plant.capacity)
+        self._control = LimitsControl(engine.limits, engine.capacity)
         self._slices: dict[int, answers.SketchSlice] = {}
 
     def run_until(self, t_s: float) -> None:
-        """Step the plant; limits return to the certified ones when their lease has run out."""
+        """Step the engine; limits return to the certified ones when their lease has run out."""
         expires_at = self._control.lease_expires_at
         if expires_at is not None and expires_at <= t_s:
-            self.plant.run_until(expires_at)
+            self.engine.run_until(expires_at)
             self._control.expire(
-                now=self.plant.now, next_step=self._next_step, decodes=self._decodes
+                now=self.engine.now, next_step=self._next_step, decodes=self._decodes
             )
-            self.plant.limits = self._control.limits
-        self.plant.run_until(t_s)
+            self.engine.limits = self._control.limits
+        self.engine.run_until(t_s)
 
     async def get_telemetry(self, pod: PodTarget, since: int) -> answers.Telemetry:
         """Answer what is new since a `next`, which counts steps and ended requests apart."""
         if self.is_down or self.is_blind:
             raise PodUnreachableError(f"pod {pod.name}: no answer")
-        plant = self.plant
+        engine = self.engine
         steps_read, ended_read = divmod(since, 1 << 32)
-        info = plant.hardware.model_info()
+        info = engine.hardware.model_info()
         return answers.Telemetry(
             instance=self.instance,
-            now=plant.now,
-            next=(len(plant.steps) << 32) + len(plant.ended),
+            now=engine.now,
+            next=(len(engine.steps) << 32) + len(engine.ended),
             lost=0,
             ready=True,
             limits=self._answer(self._state()),
             load=self._load(),
             model=msgspec.convert(
-                msgspec.structs.asdict((plant.pacer or NoPacer()).info()), answers.ModelFit
+                msgspec.structs.asdict((engine.pacer or NoPacer()).info()), answers.ModelFit
             ),
             info=answers.EngineInfo(
                 name=info.name,
@@ -92,7 +92,8 @@ class SimPod:
                 dtype=info.dtype,
             ),
             steps=tuple(
-                answers.Step(*fields[:_STEP_FIELDS]) for fields in plant.steps[steps_read:].tolist()
+                answers.Step(*fields[:_STEP_FIELDS])
+                for fields in engine.steps[steps_read:].tolist()
             ),
             requests=self._requests(ended_read),
             sketches=self._sketches(),
@@ -118,28 +119,28 @@ class SimPod:
             },
             SetLimits,
         )
-        is_new = wanted.epoch > self.plant.epoch
+        is_new = wanted.epoch > self.engine.epoch
         state = self._control.change(
-            wanted, now=self.plant.now, next_step=self._next_step, decodes=self._decodes
+            wanted, now=self.engine.now, next_step=self._next_step, decodes=self._decodes
         )
         if state.error is not None:
             status = 409 if wanted.epoch < state.epoch else 422
             raise PodRefusedError(pod.name, status, state.error)
         self.bodies.append(dict(body))
         self.config_hash = str(body.get("config_hash", self.config_hash))
-        self.plant.limits, self.plant.epoch = self._control.limits, self._control.epoch
-        seed, pacer = wanted.coefficients, self.plant.pacer or NoPacer()
+        self.engine.limits, self.engine.epoch = self._control.limits, self._control.epoch
+        seed, pacer = wanted.coefficients, self.engine.pacer or NoPacer()
         if seed is not None and is_new and not pacer.seed(seed):
             state = msgspec.structs.replace(state, ignored=["coefficients"])
         return self._answer(state)
 
     @property
     def _next_step(self) -> int:
-        return len(self.plant.steps)
+        return len(self.engine.steps)
 
     @property
     def _decodes(self) -> int:
-        return int(self.plant.totals[0]["decode"])
+        return int(self.engine.totals[0]["decode"])
 
     def _state(self) -> LimitsState:
         return self._control.state(call=0, decodes=self._decodes)
@@ -150,10 +151,10 @@ class SimPod:
             requested=_values(state.requested),
             effective=_values(state.effective),
             certified=_values(state.certified),
-            capacity=answers.CapacityValues(**asdict(self.plant.capacity)),
+            capacity=answers.CapacityValues(**asdict(self.engine.capacity)),
             epoch=state.epoch,
             since_step=state.since_step,
-            lease_expires_s=None if expires_at is None else expires_at - self.plant.now,
+            lease_expires_s=None if expires_at is None else expires_at - self.engine.now,
             lease_lost=state.lease_lost,
             clamped=tuple(state.clamped),
             ignored=tuple(state.ignored),
@@ -162,25 +163,25 @@ class SimPod:
         )
 
     def _load(self) -> answers.Load:
-        plant, totals = self.plant, self.plant.totals[0]
+        engine, totals = self.engine, self.engine.totals[0]
         return answers.Load(
-            running=plant.running,
-            waiting=plant.waiting,
-            waiting_tokens=plant.waiting_tokens,
-            oldest_waiting_s=plant.oldest_waiting_s,
+            running=engine.running,
+            waiting=engine.waiting,
+            waiting_tokens=engine.waiting_tokens,
+            oldest_waiting_s=engine.oldest_waiting_s,
             kv_used_blocks=int(totals["num_blocks"] - totals["free_blocks"]),
             prefix_queries=int(totals["prefix_queries"]),
             prefix_hits=int(totals["prefix_hits"]),
             preemptions=int(totals["preemptions"]),
             prompt_tokens=int(totals["prompt_tokens"]),
             output_tokens=int(totals["output_tokens"]),
-            running_output_tokens=_sampled(plant.running_output_tokens),
+            running_output_tokens=_sampled(engine.running_output_tokens),
         )
 
     def _requests(self, read: int) -> tuple[answers.RequestRecord, ...]:
-        plant = self.plant
-        chosen = plant.ended[read:]
-        jobs = plant.jobs[chosen]
+        engine = self.engine
+        chosen = engine.ended[read:]
+        jobs = engine.jobs[chosen]
         columns = zip(
             jobs["arrival_s"].tolist(),
             jobs["finished_s"].tolist(),
@@ -189,9 +190,9 @@ class SimPod:
             (_OUTCOMES[code] for code in jobs["outcome"].tolist()),
             (_LANES[lane] for lane in jobs["lane"].tolist()),
             _present((jobs["scheduled_s"] - jobs["arrival_s"]) * 1e3),
-            _present(plant.ttft_ms[chosen]),
-            _present(plant.tpot_ms[chosen]),
-            _present(plant.itl_max_ms[chosen]),
+            _present(engine.ttft_ms[chosen]),
+            _present(engine.tpot_ms[chosen]),
+            _present(engine.itl_max_ms[chosen]),
             jobs["hits"].tolist(),
             jobs["epoch"].tolist(),
             strict=True,
@@ -202,7 +203,7 @@ class SimPod:
         )
 
     def _sketches(self) -> tuple[answers.SketchSlice, ...]:
-        counts = self.plant.gap_counts
+        counts = self.engine.gap_counts
         newest = len(counts) - 1
         wanted = range(max(0, newest - _SKETCH_SLICES + 1), newest + 1)
         # Rows before the newest one are complete: they are read once.

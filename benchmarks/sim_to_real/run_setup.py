@@ -23,7 +23,7 @@ _CONTEXT = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunSetup:
     """One way to serve a load."""
 
     mode: Mode
@@ -37,12 +37,12 @@ class Course:
         return ServiceTarget(KEY, spec, (pod,))
 
 
-def courses(hardware: Hardware, sla: SLA) -> dict[Mode, Course]:
+def courses(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
     """Fixed limits as a careful person sets them; and all that is allocated, for the tuner."""
     whole = Limits(BATCH, BUDGET, step_target_ms=starting_target_ms(sla))
     return {
-        "fixed": Course("fixed", sla, Limits(_FIXED_BATCH, _budget(hardware, sla))),
-        "tuned": Course("tuned", sla, whole),
+        "fixed": RunSetup("fixed", sla, Limits(_FIXED_BATCH, _budget(hardware, sla))),
+        "tuned": RunSetup("tuned", sla, whole),
     }
 
 

@@ -14,7 +14,7 @@ from paceline_tuner.telemetry import EngineInfo
 from paceline_tuner.warm_start import AVOIDED_S, KEPT_S, MAX_ENTRIES, WarmStart
 from paceline_tuner.warm_start_entry import EngineKey, WarmStartEntry, is_as_strict
 from paceline_tuner.warm_start_json import decode, encode
-from paceline_tuner.warm_start_lesson import to_remember
+from paceline_tuner.warm_start_store import learned_entry
 from paceline_tuner.window import Evidence, Window
 
 NOW = 1e9
@@ -65,7 +65,7 @@ def an_evidence(**fields: object) -> Evidence:
     return evidence
 
 
-def a_lesson(
+def a_warm_start(
     spec: TuningSpec = SPEC, *, is_proven: bool = True, **fields: object
 ) -> WarmStartEntry | None:
     """Of a decision that found the limits right."""
@@ -73,7 +73,7 @@ def a_lesson(
     memory = PodState(instance="a", sla=spec.sla, audit=Audit(since=900.0))
     decision = decide(spec, "pod", evidence, memory, NOW)
     settled = replace(decision, chosen=decision.current, is_proven=is_proven)
-    return to_remember(spec, evidence, settled, NOW)
+    return learned_entry(spec, evidence, settled, NOW)
 
 
 # --- what is remembered --------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def a_lesson(
 
 def test_limits_that_kept_the_sla_under_a_trusted_model_are_remembered() -> None:
     """Together with the model, the SLA and the time."""
-    lesson = a_lesson()
+    lesson = a_warm_start()
 
     assert lesson is not None
     assert (lesson.batch_size, lesson.token_budget, lesson.step_target_ms) == (16, 512, 200.0)
@@ -116,7 +116,7 @@ def test_what_is_not_ours_or_not_proven_is_not_remembered(
     spec: TuningSpec, fields: dict[str, object]
 ) -> None:
     """A new pod must not inherit an accident."""
-    assert a_lesson(spec, **fields) is None  # type: ignore[arg-type]  # as a_key
+    assert a_warm_start(spec, **fields) is None  # type: ignore[arg-type]  # as a_key
 
 
 @pytest.mark.parametrize("name", ["name", "device", "engine_version"])
@@ -145,10 +145,10 @@ def test_a_pod_that_does_not_say_what_it_is_has_no_key(name: str) -> None:
 )
 def test_nothing_is_recalled_under_another_key(other: dict[str, object]) -> None:
     """Each part of the key changes how long a step takes."""
-    book = WarmStart().add(an_entry())
+    warm_start = WarmStart().add(an_entry())
 
-    assert book.recall(a_key(), an_entry().sla, NOW) is not None
-    assert book.recall(a_key(**other), an_entry().sla, NOW) is None
+    assert warm_start.starting_point(a_key(), an_entry().sla, NOW) is not None
+    assert warm_start.starting_point(a_key(**other), an_entry().sla, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_nothing_is_recalled_under_another_key(other: dict[str, object]) -> None
 def test_limits_are_recalled_for_slas_that_they_keep(
     kept: SLA, declared: SLA, *, holds: bool
 ) -> None:
-    """The step model is recalled in any case: it depends on no promise."""
-    recalled = WarmStart().add(an_entry(sla=kept)).recall(a_key(), declared, NOW)
+    """The step model is starting_point in any case: it depends on no promise."""
+    starting_point = WarmStart().add(an_entry(sla=kept)).starting_point(a_key(), declared, NOW)
 
     assert is_as_strict(kept, declared) == holds
-    assert recalled is not None
-    assert (recalled.limits is not None) == holds
+    assert starting_point is not None
+    assert (starting_point.limits is not None) == holds
 
 
 def test_limits_of_the_same_sla_go_before_those_of_a_tighter_one() -> None:
@@ -180,10 +180,10 @@ def test_limits_of_the_same_sla_go_before_those_of_a_tighter_one() -> None:
     tight = an_entry(sla=SLA(itl_p99_ms=100.0), batch_size=4, at=NOW + 2)
     middle = an_entry(sla=SLA(itl_p99_ms=200.0), batch_size=10, at=NOW + 1)
     same = an_entry(sla=SLA(itl_p99_ms=300.0), batch_size=20)
-    book = WarmStart().add(tight).add(middle).add(same)
+    warm_start = WarmStart().add(tight).add(middle).add(same)
 
-    exact = book.recall(a_key(), SLA(itl_p99_ms=300.0), NOW)
-    near = book.recall(a_key(), SLA(itl_p99_ms=250.0), NOW)
+    exact = warm_start.starting_point(a_key(), SLA(itl_p99_ms=300.0), NOW)
+    near = warm_start.starting_point(a_key(), SLA(itl_p99_ms=250.0), NOW)
 
     assert exact is not None
     assert near is not None
@@ -196,43 +196,43 @@ def test_limits_of_the_same_sla_go_before_those_of_a_tighter_one() -> None:
 
 def test_thirty_days_later_it_is_forgotten() -> None:
     """Drivers and neighbours change; what is used is renewed each day."""
-    book = WarmStart().add(an_entry())
+    warm_start = WarmStart().add(an_entry())
 
-    assert book.recall(a_key(), an_entry().sla, NOW + KEPT_S - 1) is not None
-    assert book.recall(a_key(), an_entry().sla, NOW + KEPT_S) is None
-    later = book.add(an_entry(key=a_key(model="other"), at=NOW + KEPT_S))
+    assert warm_start.starting_point(a_key(), an_entry().sla, NOW + KEPT_S - 1) is not None
+    assert warm_start.starting_point(a_key(), an_entry().sla, NOW + KEPT_S) is None
+    later = warm_start.add(an_entry(key=a_key(model="other"), at=NOW + KEPT_S))
     assert [entry.key.model for entry in later.entries] == ["other"]
 
 
 def test_what_says_the_same_is_no_news_until_a_day_has_passed() -> None:
-    """A fit wavers; the book must not be rewritten for it."""
-    book = WarmStart().add(an_entry())
+    """A fit wavers; the warm_start must not be rewritten for it."""
+    warm_start = WarmStart().add(an_entry())
 
-    same = book.add(an_entry(at=NOW + 60, theta=(30.5, 2.02, 0.4, 2.1, 52.0)))
-    renewed = book.add(an_entry(at=NOW + DAY))
-    other = book.add(an_entry(at=NOW + 60, batch_size=15))
+    same = warm_start.add(an_entry(at=NOW + 60, theta=(30.5, 2.02, 0.4, 2.1, 52.0)))
+    renewed = warm_start.add(an_entry(at=NOW + DAY))
+    other = warm_start.add(an_entry(at=NOW + 60, batch_size=15))
 
-    assert same is book
+    assert same is warm_start
     assert renewed.entries[0].at == NOW + DAY
     assert [entry.batch_size for entry in other.entries] == [15]
 
 
 def test_a_quiet_window_does_not_outweigh_what_counts_have_certified() -> None:
     """Light load proves small limits; certified ones stand for a day, then the newer is taken."""
-    book = WarmStart().add(an_entry(is_certified=True))
+    warm_start = WarmStart().add(an_entry(is_certified=True))
 
-    assert book.add(an_entry(at=NOW + 60, batch_size=6)) is book
-    assert book.add(an_entry(at=NOW + DAY, batch_size=6)).entries[0].batch_size == 6
-    certified = book.add(an_entry(at=NOW + 60, batch_size=6, is_certified=True))
+    assert warm_start.add(an_entry(at=NOW + 60, batch_size=6)) is warm_start
+    assert warm_start.add(an_entry(at=NOW + DAY, batch_size=6)).entries[0].batch_size == 6
+    certified = warm_start.add(an_entry(at=NOW + 60, batch_size=6, is_certified=True))
     assert certified.entries[0].batch_size == 6
 
 
 def test_limits_that_failed_are_avoided_for_a_day() -> None:
     """The model behind them is not."""
-    book = WarmStart().add(an_entry()).avoid(an_entry(), NOW)
+    warm_start = WarmStart().add(an_entry()).avoid(an_entry(), NOW)
 
-    failed = book.recall(a_key(), an_entry().sla, NOW + AVOIDED_S - 1)
-    after = book.recall(a_key(), an_entry().sla, NOW + AVOIDED_S)
+    failed = warm_start.starting_point(a_key(), an_entry().sla, NOW + AVOIDED_S - 1)
+    after = warm_start.starting_point(a_key(), an_entry().sla, NOW + AVOIDED_S)
 
     assert failed is not None
     assert failed.limits is None
@@ -242,12 +242,12 @@ def test_limits_that_failed_are_avoided_for_a_day() -> None:
 
 def test_only_proof_or_smaller_limits_clear_a_failure() -> None:
     """Otherwise the pod that failed would be followed by one that fails."""
-    book = WarmStart().add(an_entry()).avoid(an_entry(), NOW)
+    warm_start = WarmStart().add(an_entry()).avoid(an_entry(), NOW)
 
     def limits_after(entry: WarmStartEntry) -> WarmStartEntry | None:
-        recalled = book.add(entry).recall(a_key(), entry.sla, NOW + 60)
-        assert recalled is not None
-        return recalled.limits
+        starting_point = warm_start.add(entry).starting_point(a_key(), entry.sla, NOW + 60)
+        assert starting_point is not None
+        return starting_point.limits
 
     assert limits_after(an_entry(at=NOW + 60)) is None
     assert limits_after(an_entry(at=NOW + 60, batch_size=25)) is None
@@ -257,19 +257,19 @@ def test_only_proof_or_smaller_limits_clear_a_failure() -> None:
 
 def test_limits_found_since_are_not_blamed() -> None:
     """A pod may fail with what has been corrected in the meantime."""
-    book = WarmStart().add(an_entry(batch_size=10))
+    warm_start = WarmStart().add(an_entry(batch_size=10))
 
-    assert book.avoid(an_entry(batch_size=20), NOW) is book
+    assert warm_start.avoid(an_entry(batch_size=20), NOW) is warm_start
 
 
 def test_the_oldest_make_room() -> None:
-    """Sixty-four, so that what holds the book need not grow."""
-    book = WarmStart()
+    """Sixty-four, so that what holds the warm_start need not grow."""
+    warm_start = WarmStart()
     for number in range(MAX_ENTRIES + 5):
-        book = book.add(an_entry(key=a_key(model=f"m{number}"), at=NOW + number))
+        warm_start = warm_start.add(an_entry(key=a_key(model=f"m{number}"), at=NOW + number))
 
-    assert len(book.entries) == MAX_ENTRIES
-    assert book.entries[0].key.model == "m5"
+    assert len(warm_start.entries) == MAX_ENTRIES
+    assert warm_start.entries[0].key.model == "m5"
 
 
 def test_two_books_make_one_with_the_newer_of_each() -> None:
@@ -296,15 +296,15 @@ def test_two_books_make_one_with_the_newer_of_each() -> None:
 
 def test_a_book_survives_its_writing() -> None:
     """Every field, exactly, but for the digits of corrections."""
-    book = WarmStart().add(an_entry(correction=(1.0, 0.97123))).add(
+    warm_start = WarmStart().add(an_entry(correction=(1.0, 0.97123))).add(
         an_entry(sla=SLA(ttft_p99_ms=500.0), step_target_ms=None, is_certified=True)
     )  # fmt: skip
 
-    read, problems = decode(encode(book))
+    read, problems = decode(encode(warm_start))
 
     assert problems == []
     assert read.entries[0].correction == (1.0, 0.9712)
-    assert read.entries[1] == book.entries[1]
+    assert read.entries[1] == warm_start.entries[1]
 
 
 @pytest.mark.parametrize(
@@ -326,9 +326,9 @@ def test_a_broken_entry_is_dropped_and_named(broken: dict[str, object]) -> None:
     document = json.loads(encode(WarmStart().add(an_entry())))
     document["entries"].insert(0, document["entries"][0] | broken)
 
-    book, problems = decode(json.dumps(document))
+    warm_start, problems = decode(json.dumps(document))
 
-    assert book == WarmStart().add(an_entry())
+    assert warm_start == WarmStart().add(an_entry())
     assert len(problems) == 1
     assert "entry 0" in problems[0]
 
@@ -340,20 +340,22 @@ def test_a_broken_entry_is_dropped_and_named(broken: dict[str, object]) -> None:
 )
 def test_what_is_no_book_is_an_empty_one(text: str) -> None:
     """A person's slip in a ConfigMap must not stop the tuner."""
-    book, problems = decode(text)
+    warm_start, problems = decode(text)
 
-    assert book == WarmStart()
+    assert warm_start == WarmStart()
     assert len(problems) == 1
 
 
 def test_a_book_is_cut_to_what_a_config_map_holds() -> None:
     """The newest entries stay."""
     long = tuple(1.0 + i * 1e-4 for i in range(4000))
-    book = WarmStart()
+    warm_start = WarmStart()
     for number in range(MAX_ENTRIES):
-        book = book.add(an_entry(key=a_key(model=f"m{number}"), at=NOW + number, correction=long))
+        warm_start = warm_start.add(
+            an_entry(key=a_key(model=f"m{number}"), at=NOW + number, correction=long)
+        )
 
-    text = encode(book)
+    text = encode(warm_start)
     read, _ = decode(text)
 
     assert len(text) < 600_000

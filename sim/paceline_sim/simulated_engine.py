@@ -1,15 +1,16 @@
-"""Plant: an engine without a model, whose clock the steps move."""
+"""SimulatedEngine: the engine's scheduling without a model, on a clock that steps move."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline_engine.pacing import Pacer, StepShape
 from paceline_sim import steps
-from paceline_sim.hardware import CacheCollapse, Disturbance, Hardware
+from paceline_sim.hardware import Disturbance, Hardware
 from paceline_sim.noise import noise_factors
 from paceline_sim.requests import Requests
 from paceline_sim.state import (
@@ -21,7 +22,7 @@ from paceline_sim.state import (
     SLICE_S,
     STEP,
     TOTALS,
-    Engine,
+    EngineArrays,
     Real,
     Records,
     StepFields,
@@ -34,7 +35,22 @@ from paceline_wire.limits import Capacity, Limits, clamp
 _FIRST_STEPS = 8192
 
 
-class Plant:
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a run meets with beside its requests."""
+
+    disturbances: tuple[Disturbance, ...] = ()
+    """Of the device."""
+    collapse_at_s: float = math.inf
+    """From then on no prompt token is found in the prefix cache."""
+    shed_ttft_ms: float | None = None
+    """A request that waits longer for its first admission is shed; None sheds none."""
+
+
+UNDISTURBED: Final = Circumstances()
+
+
+class SimulatedEngine:
     """Serves `requests` on `hardware` under live limits; deterministic by seed."""
 
     def __init__(
@@ -46,11 +62,9 @@ class Plant:
         limits: Limits,
         pacer: Pacer | None,
         seed: int,
-        disturbances: Sequence[Disturbance | CacheCollapse] = (),
-        collapse_at_s: float = math.inf,
-        shed_ttft_ms: float | None = None,
+        circumstances: Circumstances = UNDISTURBED,
     ) -> None:
-        """Start empty at second 0. A request that waits longer than `shed_ttft_ms` is shed."""
+        """Start empty at second 0."""
         if capacity.max_token_budget >= len(hardware.dense_ms):
             raise ValueError(
                 f"max_token_budget must be below {len(hardware.dense_ms)}, the step table's end, "
@@ -61,11 +75,10 @@ class Plant:
         self.capacity = capacity
         self.pacer = pacer
         self._seed = seed
-        self._engine: Engine = _empty(hardware, requests, seed, disturbances)
-        self._totals = self._engine.totals[0]
-        collapses = [d.start_s for d in disturbances if isinstance(d, CacheCollapse)]
-        self._totals["collapse_s"] = min([collapse_at_s, *collapses])
-        self._totals["shed_s"] = math.inf if shed_ttft_ms is None else shed_ttft_ms / 1e3
+        self._arrays: EngineArrays = _empty(hardware, requests, seed, circumstances.disturbances)
+        self._totals = self._arrays.totals[0]
+        self._totals["collapse_s"] = circumstances.collapse_at_s
+        self._totals["shed_s"] = (circumstances.shed_ttft_ms or math.inf) / 1e3
         self._totals["max_model_len"] = capacity.max_model_len
         self._totals["block_size"] = capacity.block_size
         for name in ("free_blocks", "num_blocks"):
@@ -90,7 +103,7 @@ class Plant:
         for name in ("max_batch_size", "token_budget"):
             self._totals[name] = getattr(self._limits, name)
         self._totals["pace_s"] = (self._limits.pace_tpot_ms or 0.0) / 1e3
-        self._engine.lanes["share"] = (self._limits.interactive_share, self._limits.batch_share)
+        self._arrays.lanes["share"] = (self._limits.interactive_share, self._limits.batch_share)
 
     @property
     def epoch(self) -> int:
@@ -107,15 +120,15 @@ class Plant:
         while (status := advance(t_s)) == steps.FULL:
             self._grow()
         if status == steps.STUCK:
-            raise RuntimeError(f"the plant stands still at {self.now} s with requests in it")
+            raise RuntimeError(f"no step can run at {self.now} s, though requests wait")
 
     def _run(self, until: float) -> int:
-        return steps.run(self._engine, until)
+        return steps.run(self._arrays, until)
 
     def _run_paced(self, until: float) -> int:
         assert self.pacer is not None  # noqa: S101 - its only caller looked
-        engine, totals, pacer, limits = self._engine, self._totals, self.pacer, self._limits
-        status = steps.begin(engine, until)
+        arrays, totals, pacer, limits = self._arrays, self._totals, self.pacer, self._limits
+        status = steps.begin(arrays, until)
         while status == steps.READY:
             shape = StepShape(
                 totals["decode"].item(),
@@ -124,33 +137,33 @@ class Plant:
                 totals["prefill_context"].item(),
                 None if math.isnan(slack_ms := totals["slack_ms"].item()) else slack_ms,
             )
-            status = steps.execute(engine, pacer.token_total(shape, limits))
+            status = steps.execute(arrays, pacer.token_total(shape, limits))
             if status == steps.READY:
                 self._tell(pacer)
-                status = steps.begin(engine, until)
+                status = steps.begin(arrays, until)
         return status
 
     def _tell(self, pacer: Pacer) -> None:
         place = int(self._totals["steps"]) - 1
-        step = StepFields(*self._engine.steps[place].item())
+        step = StepFields(*self._arrays.steps[place].item())
         predicted_ms = pacer.predict_ms(
             decode=step.decode,
             prefill=step.prefill,
             context=step.context,
             attention=step.attention,
         )
-        self._engine.steps["predicted_ms"][place] = predicted_ms
+        self._arrays.steps["predicted_ms"][place] = predicted_ms
         pacer.observe(_record(step, predicted_ms))
 
     def _grow(self) -> None:
-        old = self._engine
+        old = self._arrays
         size, slices = 2 * len(old.steps), len(old.gaps) + int(self.now / SLICE_S) + 1
         grown = np.zeros(size, STEP)
         grown[: len(old.steps)] = old.steps
         gaps = np.zeros((slices + GAP_SLICES_AHEAD, NUM_BINS), np.int64)
         gaps[: len(old.gaps)] = old.gaps
         noise = noise_factors(self.hardware.noise, self._seed, size)
-        self._engine = old._replace(steps=grown, gaps=gaps, noise=noise)
+        self._arrays = old._replace(steps=grown, gaps=gaps, noise=noise)
 
     # --- the engine now ------------------------------------------------------------------------
 
@@ -162,13 +175,13 @@ class Plant:
     @property
     def waiting(self) -> int:
         """Requests that have arrived and hold none."""
-        lanes = self._engine.lanes
+        lanes = self._arrays.lanes
         return int(np.sum(lanes["tail"] - lanes["head"] + lanes["stacked"]))
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens yet to be prefilled of waiting and running requests; hits not deducted."""
-        jobs = self._engine.jobs[self._engine.running[: self.running]]
+        jobs = self._arrays.jobs[self._arrays.running[: self.running]]
         begun = jobs[jobs["state"] == PREFILL]
         left = begun["prompt"] + begun["tokens"] - begun["computed"]
         return int(self._totals["queued_tokens"] + np.sum(left))
@@ -176,47 +189,47 @@ class Plant:
     @property
     def oldest_waiting_s(self) -> float:
         """How long the request that came first of those that wait has waited; 0 without any."""
-        engine = self._engine
+        arrays = self._arrays
         oldest = self.now
-        for number, lane in enumerate(engine.lanes):
-            heads = engine.stack[number, : lane["stacked"]].tolist()
+        for number, lane in enumerate(arrays.lanes):
+            heads = arrays.stack[number, : lane["stacked"]].tolist()
             if lane["head"] < lane["tail"]:
-                heads.append(int(engine.queue[number, lane["head"]]))
-            oldest = min([oldest, *engine.jobs["arrival_s"][heads].tolist()])
+                heads.append(int(arrays.queue[number, lane["head"]]))
+            oldest = min([oldest, *arrays.jobs["arrival_s"][heads].tolist()])
         return self.now - oldest
 
     @property
     def running_output_tokens(self) -> list[int]:
         """Tokens given so far, of each running request in its order of admission."""
-        running = self._engine.running[: self.running]
-        return [int(tokens) for tokens in self._engine.jobs["tokens"][running]]
+        running = self._arrays.running[: self.running]
+        return [int(tokens) for tokens in self._arrays.jobs["tokens"][running]]
 
     @property
     def totals(self) -> Records:
         """Counters since the start, field by field (`state.TOTALS`); not to be written."""
-        return np.asarray(self._engine.totals)
+        return np.asarray(self._arrays.totals)
 
     # --- what has happened ---------------------------------------------------------------------
 
     @property
     def jobs(self) -> Records:
         """Every request, arrived or not, field by field (`state.JOB`); not to be written."""
-        return np.asarray(self._engine.jobs)
+        return np.asarray(self._arrays.jobs)
 
     @property
     def ended(self) -> Whole:
         """Requests in the order in which they ended."""
-        return self._engine.ended[: int(self._totals["ended"])]
+        return self._arrays.ended[: int(self._totals["ended"])]
 
     @property
     def steps(self) -> Records:
         """Every step, field by field (`state.STEP`)."""
-        return np.asarray(self._engine.steps[: int(self._totals["steps"])])
+        return np.asarray(self._arrays.steps[: int(self._totals["steps"])])
 
     @property
     def gap_counts(self) -> Whole:
         """Inter-token gaps by 5-second slice and logarithmic bin (`gaps`) [slices, NUM_BINS]."""
-        return self._engine.gaps[: int(self.now / SLICE_S) + 1]
+        return self._arrays.gaps[: int(self.now / SLICE_S) + 1]
 
     @property
     def outcome(self) -> npt.NDArray[np.int8]:
@@ -276,11 +289,11 @@ def _empty(
     hardware: Hardware,
     requests: Requests,
     seed: int,
-    disturbances: Sequence[Disturbance | CacheCollapse],
-) -> Engine:
+    disturbances: Sequence[Disturbance],
+) -> EngineArrays:
     count = len(requests)
-    factors = [astuple(d) for d in disturbances if isinstance(d, Disturbance)]
-    return Engine(
+    factors = [astuple(disturbance) for disturbance in disturbances]
+    return EngineArrays(
         jobs=jobs_of(requests),
         steps=np.zeros(_FIRST_STEPS, STEP),
         lanes=np.zeros(2, LANE),
