@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from paceline_engine.errors import BadSettings
-from paceline_engine.scheduling.schedulings import Scheduling
+from paceline_engine.scheduling import Scheduling
 
 _PREFIX = "PACELINE_ENGINE_"
 

@@ -1,24 +1,26 @@
 """The engine: requests and limits in, outputs out, a step at a time. One thread owns it."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from paceline_engine.core.constraint import Constraint
-from paceline_engine.core.flight import Launcher, Runner
+from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
+from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
+from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.engine.control import LimitsControl
 from paceline_engine.engine.intake import refusal
-from paceline_engine.engine.outputs import refused
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
-from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
+from paceline_engine.scheduling import Scheduling, make_scheduler
 from paceline_wire import (
     AdaptersState,
     EngineLoad,
@@ -33,6 +35,25 @@ from paceline_wire import (
 from paceline_wire.limits import Capacity, Limits
 
 
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine does beside the plain way, and what it has for that."""
+
+    scheduling: Scheduling = "continuous"
+    prefix_caching: bool = True
+    overlap: bool = False
+    """Schedule and launch a step while the one before runs."""
+    swapper: Swapper | None = None
+    """Host memory for the blocks of preempted requests."""
+    adapters: Adapters | None = None
+    draft_tokens: int = 0
+    """Tokens to guess per step and sequence, at most, where that pays."""
+    proposer: Proposer | None = None
+    """What guesses them, if not the sequence itself."""
+    graph_use: GraphUse = field(default_factory=GraphUse)
+    """Where the runner counts the steps that it replays from CUDA graphs."""
+
+
 class Engine:
     """Takes requests and limits in, gives outputs out, one step at a time."""
 
@@ -45,38 +66,37 @@ class Engine:
         *,
         limits: Limits,
         clock: Callable[[], float],
-        prefix_caching: bool = True,
-        swapper: Swapper | None = None,
-        scheduling: Scheduling = "continuous",
-        adapters: Adapters | None = None,
-        draft_tokens: int = 0,
-        proposer: Proposer | None = None,
-        launcher: Launcher | None = None,
-        graph_use: GraphUse | None = None,
+        options: EngineOptions | None = None,
     ) -> None:
-        """Guess up to `draft_tokens` tokens per step and sequence, where that pays.
-
-        With a launcher a step is chosen while the one before runs.
-        """
+        options = options or EngineOptions()
+        speculation = None
+        if options.draft_tokens:
+            proposer = options.proposer or NgramProposer()
+            speculation = Speculation(options.draft_tokens, capacity.max_model_len, proposer)
         self.control = LimitsControl(limits, capacity)
-        self.scheduler = SCHEDULERS[scheduling](
+        self.scheduler = make_scheduler(
+            options.scheduling,
             capacity,
             pacer,
             eos_token_ids=info.eos_token_ids,
-            # Padding is computed into a request's own blocks: they must be nobody else's.
-            prefix_caching=prefix_caching and scheduling == "continuous",
-            swapper=swapper,
-            draft_tokens=draft_tokens,
-            proposer=proposer,
+            prefix_caching=options.prefix_caching,
+            swapper=options.swapper,
+            speculation=speculation,
         )
+        self.requests = self.scheduler.requests
         self.pacer = pacer
         self._steps = Steps(
-            self.scheduler, pacer, runner, launcher=launcher, swapper=swapper, clock=clock
+            self.scheduler,
+            pacer,
+            runner,
+            overlap=options.overlap,
+            swapper=options.swapper,
+            clock=clock,
         )
         self.log = self._steps.log
         self.totals = self._steps.totals
-        self._adapters = adapters
-        self._graph_use = graph_use or GraphUse()
+        self._adapters = options.adapters
+        self._graph_use = options.graph_use
         self._info = info
         self._capacity = capacity
         self._clock = clock
@@ -85,16 +105,13 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs, nothing waits, nothing is left to be told."""
-        scheduler = self.scheduler
-        is_empty = not (scheduler.num_running or scheduler.num_waiting)
-        return is_empty and not self._unsent and not self._steps.is_in_flight
+        """Whether nothing runs, nothing waits, and every output was given."""
+        return not len(self.requests) and not self._unsent and not self._steps.is_in_flight
 
     @property
     def is_gathering(self) -> bool:
-        """Requests wait for others to make a batch of, and nothing runs."""
-        scheduler = self.scheduler
-        return scheduler.may_wait and not scheduler.num_running and scheduler.num_waiting > 0
+        """Whether nothing runs because the requests that wait are too few for a batch."""
+        return self._steps.is_gathering
 
     def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
         """Queue a request, whose output may have to fit a compiled grammar.
@@ -102,7 +119,7 @@ class Engine:
         A refused one is answered by the next step's outputs.
         """
         reason = refusal(submit, capacity=self._capacity, vocab_size=self._info.vocab_size)
-        if reason is None and self.scheduler.get(submit.id) is not None:
+        if reason is None and self.requests.get(submit.id) is not None:
             reason = f"id must be new, got {submit.id!r}, which is in the engine"
         adapter = self._adapters.find(submit.adapter) if self._adapters else None
         if reason is None and submit.adapter and adapter is None:
@@ -111,16 +128,16 @@ class Engine:
             self.refuse(submit.id, reason)
             return
         self._num_arrived += 1
-        self.scheduler.add(_request(submit, self._num_arrived, constraint, adapter))
+        self.requests.add(_request(submit, self._num_arrived, constraint, adapter))
 
     def refuse(self, request_id: str, reason: str) -> None:
         """Answer a request that can never run."""
-        self._unsent.append(refused(request_id, reason))
+        self._unsent.append(Output(request_id, [], "error", error=reason, is_invalid=True))
 
     def change_adapters(
         self, change: LoadAdapter | UnloadAdapter, folder: Path | None = None
     ) -> AdaptersState:
-        """Load or unload a LoRA adapter between two steps; what may be named after it.
+        """Load or unload a LoRA adapter between two steps; return what may be named after it.
 
         `folder` is where the adapter was downloaded to; its path where it was not.
         """
@@ -129,7 +146,7 @@ class Engine:
             return self.adapters_state(change.call, error)
         try:
             if isinstance(change, LoadAdapter):
-                slots = (request.adapter_slot for request in self.scheduler.requests())
+                slots = (request.adapter_slot for request in self.requests)
                 in_use = {slot for slot in slots if slot is not None}
                 folder = folder or Path(change.path)
                 self._adapters.load(
@@ -146,7 +163,7 @@ class Engine:
         return self.adapters_state(change.call)
 
     def adapters_state(self, call: int = 0, error: str | None = None) -> AdaptersState:
-        """LoRA adapters that requests may name, as the answer to a call."""
+        """Return the LoRA adapters that requests may name, as the answer to a call."""
         if self._adapters is None:
             return AdaptersState(call, [], error)
         return AdaptersState(call, self._adapters.names, error, self._adapters.paths)
@@ -154,14 +171,14 @@ class Engine:
     def abort(self, ids: Iterable[str]) -> None:
         """Forget requests and free their blocks now. Unknown ids are ignored."""
         for id_ in ids:
-            request = self.scheduler.get(id_)
+            request = self.requests.get(id_)
             if request is not None:
                 self.scheduler.finish(request, "abort")
                 self._unsent.append(Output(id_, [], finish="abort"))
 
     def abort_all(self) -> None:
         """Forget every request: whoever submitted them is gone."""
-        self.abort([request.id for request in self.scheduler.requests()])
+        self.abort([request.id for request in self.requests])
         self._unsent.clear()
 
     def set_limits(self, wanted: SetLimits) -> LimitsState:
@@ -171,7 +188,7 @@ class Engine:
             wanted,
             now=self._clock(),
             next_step=self._steps.next_seq,
-            decodes=len(self.scheduler.decoding),
+            decodes=len(self.requests.decoding),
         )
         seed = wanted.coefficients
         if seed is None or state.error is not None or not is_new or self.pacer.seed(seed):
@@ -179,19 +196,19 @@ class Engine:
         return msgspec.structs.replace(state, ignored=["coefficients"])
 
     def expire_lease(self) -> LimitsState | None:
-        """Give up limits whose lease has run out; the new state, if it has."""
+        """Give up limits whose lease has run out; return the new state, if it has."""
         return self.control.expire(
             now=self._clock(),
             next_step=self._steps.next_seq,
-            decodes=len(self.scheduler.decoding),
+            decodes=len(self.requests.decoding),
         )
 
     def limits_state(self) -> LimitsState:
         """Tell which limits hold."""
-        return self.control.state(call=0, decodes=len(self.scheduler.decoding))
+        return self.control.state(call=0, decodes=len(self.requests.decoding))
 
     def step(self) -> list[Output]:
-        """Run one step, if there is anything to run; what the step that ended gave each request."""
+        """Run one step, if there is anything to run; return what the step that ended gave."""
         started = self._clock()
         self._refuse_late(started)
         unsent, self._unsent = self._unsent, []
@@ -204,7 +221,7 @@ class Engine:
     def load(self, *, gc_pause_ms: float = 0.0) -> EngineLoad:
         """Describe the engine now."""
         return load_of(
-            self.scheduler,
+            self.requests,
             self.totals,
             graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
@@ -213,7 +230,7 @@ class Engine:
         )
 
     def _refuse_late(self, now: float) -> None:
-        for request in self.scheduler.deadlines.pop_passed(now):
+        for request in self.requests.pop_late(now):
             self.scheduler.finish(request, "error")
             self._unsent.append(Output(request.id, [], finish="error", error="deadline"))
 
