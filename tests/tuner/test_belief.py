@@ -15,9 +15,7 @@ OVERLOADED: Obstacle = "CapacityExceeded"
 SLOW: Obstacle = "DegradedHardware"
 
 
-def lived(
-    state: PodState, seen: list[Obstacle], *, start: float, is_met: bool = False
-) -> PodState:
+def lived(state: PodState, seen: list[Obstacle], *, start: float, is_met: bool = False) -> PodState:
     for index, obstacle in enumerate(seen):
         state = believe(state, obstacle, start + PERIOD_S * index, is_met=is_met)
     return state

@@ -148,7 +148,7 @@ async def test_an_sla_that_was_never_kept_gets_the_step_model_alone(sla: SLA) ->
 
 @pytest.mark.parametrize("change", [{"mode": "Observe"}, {"mode": "Fixed"}, {"paused": True}])
 async def test_only_what_the_tuner_may_change_is_started(change: dict[str, object]) -> None:
-    """Memory is no reason to touch limits that are the user's."""
+    """A warm start is no reason to touch limits that are the user's."""
     shelf = await a_warm_start()
     other = TunedPod(a_fresh_pod(), shelf, replace(SPEC, **change))  # type: ignore[arg-type]  # as a_pod
 
@@ -237,7 +237,7 @@ async def test_limits_that_fail_a_new_pod_are_not_tried_on_the_next() -> None:
 
 
 async def test_a_store_out_of_reach_stops_nothing_and_is_written_later() -> None:
-    """Tuning goes on without state, and nothing that was there is lost by it."""
+    """Tuning goes on without a store, and nothing that was there is lost by it."""
     known = await a_warm_start()
     shelf = Shelf(known.warm_start, is_reachable=False)
     trial = TunedPod(a_pod(2, rate=2.5), shelf, replace(SPEC, sla=SLA(tpot_p99_ms=200.0)))
@@ -253,7 +253,7 @@ async def test_a_store_out_of_reach_stops_nothing_and_is_written_later() -> None
 
 
 async def test_what_another_process_has_written_is_kept() -> None:
-    """Two operators in turn, or two `paceline up`, share one state."""
+    """Two operators in turn, or two `paceline up`, share one warm start."""
     shelf = Shelf()
     trial = TunedPod(a_pod(1, rate=2.5), shelf)
     await trial.run(30)
