@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.core.batch import Batch
+from paceline_engine.core.batch import Batch, Flight, StepOutput
 from paceline_engine.core.constraint import TokenBitmask
-from paceline_engine.core.flight import Flight, StepOutput
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import NoPacer

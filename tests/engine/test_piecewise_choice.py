@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import StepOutput
+from paceline_engine.core.batch import Batch, StepOutput
 from paceline_engine.pacing.cost_points import CostPoint
 from paceline_engine.profiling.piecewise_choice import SizeTimes, choose_sizes, measure, worth_it
 from paceline_engine.profiling.piecewise_probe import PiecewiseProbe, mixed_step

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, Runner, StepOutput
+from paceline_engine.core.batch import Batch, Flight, Runner, StepOutput
 from paceline_engine.engine.stats import work_of
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.cost_points import CostPoint, cost_points

@@ -6,8 +6,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import pytest
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import StepOutput
+from paceline_engine.core.batch import Batch, StepOutput
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.pacing import make_pacer
 from paceline_sim.hardware import H100_8B

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Batch, Runner, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.follower import DraftSequence, Followers
 from paceline_engine.drafting.proposer import Ask, Proposal

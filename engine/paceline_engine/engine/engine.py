@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from paceline_engine.core.batch import Runner
 from paceline_engine.core.constraint import Constraint
-from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer

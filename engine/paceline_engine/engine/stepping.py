@@ -18,8 +18,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, Runner, StepOutput
+from paceline_engine.core.batch import Batch, Flight, Runner, StepOutput
 from paceline_engine.core.request import Request, State
 from paceline_engine.engine.stats import StepLog, Totals, Work, work_of
 from paceline_engine.errors import BadConstraint, RequestError

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Runner
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.drafting.loaded import LoadedDraft
 from paceline_engine.drafting.proposer import Proposer

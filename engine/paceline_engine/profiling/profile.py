@@ -8,8 +8,7 @@ other, so that a slow moment of a shared machine meets each of them once and is 
 
 from collections.abc import Callable, Sequence
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Batch, Runner, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
 from paceline_engine.pacing.cost_table import CostTable, cost_table

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Runner
 from paceline_engine.pacing.cost_points import CostPoint
 from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.pacing.pacer import Pacer

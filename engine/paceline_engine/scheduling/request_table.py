@@ -16,8 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk
 from paceline_engine.core.request import Request, State
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.kv_cache.swap import Swapper
