@@ -17,8 +17,8 @@ sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
 from paceline_testing.telemetry import a_request, a_step, a_telemetry  # noqa: E402 - as above
 from paceline_tuner.decide import decide  # noqa: E402 - as above
-from paceline_tuner.model import SLA, TuningSpec  # noqa: E402 - as above
 from paceline_tuner.pod_state import PodState  # noqa: E402 - as above
+from paceline_tuner.service_spec import SLA, TuningSpec  # noqa: E402 - as above
 from paceline_tuner.telemetry import (  # noqa: E402 - as above
     Load,
     RequestRecord,

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_sim.hardware import Hardware
-from paceline_tuner.model import SLA, Admission, PodTarget, ServiceTarget, TuningSpec
-from paceline_tuner.target import starting_target_ms
+from paceline_tuner.service_spec import SLA, AdmissionLimits, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
+from paceline_tuner.step_target import starting_target_ms
 from paceline_wire.limits import Limits
 from sim_to_real.served import BATCH, BUDGET
 from sim_to_real.shape import step_ms_of
@@ -31,7 +32,7 @@ class Course:
 
     def target(self, pod: PodTarget) -> ServiceTarget:
         """The service as the tuning loop reads it. Nothing is shed: both engines serve all."""
-        admission = Admission(shed_hopeless=False)
+        admission = AdmissionLimits(shed_hopeless=False)
         spec = TuningSpec(self.sla, admission=admission, interval_s=INTERVAL_S, config_hash="-")
         return ServiceTarget(KEY, spec, (pod,))
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline_sim.hardware import Hardware
-from paceline_tuner.model import SLA
-from paceline_tuner.sketch import Sketch
+from paceline_tuner.latency_sketch import LatencySketch
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import Step
 from sim_to_real.recording import Held, Recording
 from sim_to_real.shape import told_ms
@@ -65,7 +65,7 @@ def figures(recording: Recording, sla: SLA, hardware: Hardware, seconds: float) 
     ended = [r for r in recording.requests if r.outcome == "ok"]
     ttft = [r.ttft_ms for r in ended if r.ttft_ms is not None]
     tpot = [r.tpot_ms for r in ended if r.tpot_ms is not None]
-    gaps = Sketch(recording.slices.values())
+    gaps = LatencySketch(recording.slices.values())
     ttft_limit, itl_limit = sla.ttft_p99_ms or math.inf, sla.itl_p99_ms or math.inf
     good = sum(
         r.ttft_ms is not None and r.ttft_ms <= ttft_limit and not (r.tpot_ms or 0.0) > itl_limit

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodClient
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import (
     EngineInfo,
     LimitsAnswer,

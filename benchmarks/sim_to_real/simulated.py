@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline_cli.traffic.workload import Lengths
+from paceline_cli.traffic.offered_load import TokenLengths
 from paceline_engine.pacing import Pacer, make_pacer
 from paceline_sim.hardware import Disturbance, Hardware
 from paceline_sim.plant import Plant
 from paceline_sim.pod import SimPod
 from paceline_sim.requests import Requests
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import PodTarget
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import Step
 from paceline_wire import StepRecord
 from paceline_wire.limits import Capacity
@@ -108,7 +108,9 @@ def _is_over(plant: Plant) -> bool:
     return len(plant.ended) == len(plant.requests)
 
 
-def capacity_rps(hardware: Hardware, course: Course, prompt: Lengths, output: Lengths) -> float:
+def capacity_rps(
+    hardware: Hardware, course: Course, prompt: TokenLengths, output: TokenLengths
+) -> float:
     """Requests a second that the fixed limits end while the queue is never empty, simulated."""
     load = Load("crowd", 1.0, parts=((prompt, output),))
     planned = load.requests(lambda _prompt, _output: _CROWD_RPS, seconds=_CROWD_S, seed=0)

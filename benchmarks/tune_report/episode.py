@@ -10,9 +10,9 @@ import numpy.typing as npt
 from paceline_sim.plant import Plant
 from paceline_sim.pod import SimPod
 from paceline_sim.requests import Requests
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodClient
-from paceline_tuner.target import starting_target_ms
+from paceline_tuner.service_target import PodTarget
+from paceline_tuner.step_target import starting_target_ms
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import PERIOD_S, Arm, Control, Verdict, WatchesDevice

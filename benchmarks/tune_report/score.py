@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from paceline_tuner.measure import is_breach
+from paceline_tuner.attainment import is_breach
 from tune_report.control_score import ControlScore, control_score
 from tune_report.episode import PodRun
 from tune_report.workloads import Workload

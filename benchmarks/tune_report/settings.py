@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from paceline_sim.hardware import A100_8B, CPU_135M, H100_8B, H100_70B_TP4, Hardware
 from paceline_sim.published import A100_8B_PROFILED
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_wire.limits import Capacity
 from tune_report.mixes import CONVERSATION, SHORT, Mix
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline_sim.hardware import Disturbance
 from paceline_sim.requests import Requests
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from tune_report import traces
 from tune_report.arrivals import Rate, arrivals, constant, pieces, wave
 from tune_report.mixes import CACHED, CODE, HEAVY_TAIL, REASONING, Mix

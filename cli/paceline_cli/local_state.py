@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 
 from paceline_cli.errors import LocalError
-from paceline_tuner.compared import Outcome
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import SLA, Mode, Phase, ServiceReport, Verdict
 from paceline_tuner.outcome import Prediction
+from paceline_tuner.service_report import ChangeOutcome, Phase, ServiceReport, Verdict
+from paceline_tuner.service_spec import SLA, Mode
+from paceline_tuner.tuned_limits import TunedLimits
 
 
 class NoServiceError(LocalError):
@@ -32,11 +32,11 @@ class Explained:
     reason: str
     inputs: dict[str, float | int | str | bool | None]
     prediction: Prediction
-    current: Limits | None
-    wanted: Limits | None
-    chosen: Limits | None
+    current: TunedLimits | None
+    wanted: TunedLimits | None
+    chosen: TunedLimits | None
     applied: bool
-    outcome: Outcome | None = None
+    outcome: ChangeOutcome | None = None
     """Of an earlier change."""
 
     @classmethod

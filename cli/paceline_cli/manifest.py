@@ -6,12 +6,17 @@ from typing import Any
 
 import yaml
 
+from paceline_api.hashes import changed_fields
 from paceline_api.inference_service import KIND, InferenceService, Spec
-from paceline_api.tuning_spec import config_hash, template_hash
+from paceline_api.part import OnChange, changes
 from paceline_api.validate import InvalidManifestError, validate
 from paceline_cli.errors import LocalError
 
-_HOT = ("sla", "lanes", "tuning", "admission", "adapters", "paused")
+# Local mode has no objects around the pods: it applies a pause at once, like a hot field.
+_APPLIED_WHILE_SERVING = (
+    *(path[0] for path, on_change in changes(Spec) if on_change is OnChange.HOT),
+    "paused",
+)
 _NEEDS_A_CLUSTER = ("oci://", "pvc://", "s3://")
 
 
@@ -60,21 +65,15 @@ def load(path: Path) -> InferenceService:
 
 
 def compare(served: Spec, wanted: Spec) -> Difference:
-    """Tell hot changes from cold ones, by the same hashes that decide it in a cluster."""
-    cold_fields: tuple[str, ...] = ()
-    if template_hash(served) != template_hash(wanted):
-        cold_fields = tuple(
-            field
-            for field in Spec.model_fields
-            if field not in _HOT and getattr(served, field) != getattr(wanted, field)
-        )
-    is_hot = config_hash(served) != config_hash(wanted) or served.paused != wanted.paused
-    return Difference(is_hot=is_hot, cold_fields=cold_fields)
+    """Tell hot changes from cold ones, by the same fields that decide it in a cluster."""
+    is_hot = bool(changed_fields(served, wanted, OnChange.HOT)) or served.paused != wanted.paused
+    return Difference(is_hot=is_hot, cold_fields=changed_fields(served, wanted, OnChange.COLD))
 
 
 def with_hot_fields(served: Spec, wanted: Spec) -> Spec:
     """What is served, with the hot fields of `wanted`."""
-    return served.model_copy(update={field: getattr(wanted, field) for field in _HOT})
+    update = {field: getattr(wanted, field) for field in _APPLIED_WHILE_SERVING}
+    return served.model_copy(update=update)
 
 
 def _documents(path: Path) -> list[Any]:

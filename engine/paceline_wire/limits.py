@@ -1,7 +1,8 @@
-"""What a step may use, a change of it, and what holds after the change.
+"""The live limits of an engine, the messages that change them, and the state after a change.
 
 The scheduler reads one `Limits` snapshot at the start of a step and no other, so a change is
-seen by the next step and never by half of one.
+seen by the next step and never by half of one. Each accepted change has an epoch, which grows: the
+`LimitsState` names the one that holds.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The live caps of one engine. A versioned snapshot: `epoch` grows with every change."""
+    """The live caps of one engine."""
 
     max_batch_size: int
     """Cap on running sequences. Lowering drains: nothing that runs is touched."""
@@ -52,8 +53,6 @@ class Limits:
 
     Each step keeps the least of what the lanes that decode in it want.
     """
-    epoch: int = 0
-    """Grows with every accepted change."""
 
 
 def clamp(wanted: Limits, capacity: Capacity) -> tuple[Limits, tuple[str, ...]]:
@@ -88,7 +87,7 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     token_budget: int | None = None
     step_target_ms: float | None = None
     clear_step_target: bool = False
-    """Switch the pacer off: only the token budget bounds a step."""
+    """Remove the step target; unless a pace is set, only the token budget bounds a step then."""
     interactive_share: float | None = None
     batch_share: float | None = None
     lease_s: float | None = None
@@ -105,38 +104,17 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Where the step model starts from while it has no fit of its own; ignored afterwards."""
 
 
-class CapacityInfo(msgspec.Struct, frozen=True):
-    """`limits.Capacity`, on the wire."""
-
-    max_batch_size: int
-    max_token_budget: int
-    num_blocks: int
-    block_size: int
-    max_model_len: int
-
-
-class LimitsView(msgspec.Struct, frozen=True):
-    """`limits.Limits`, on the wire."""
-
-    max_batch_size: int
-    token_budget: int
-    step_target_ms: float | None
-    interactive_share: float
-    batch_share: float
-    pace_tpot_ms: float | None = None
-    batch_step_target_ms: float | None = None
-
-
 class LimitsState(msgspec.Struct, frozen=True, tag=True):
-    """What was asked for, what holds, and since when."""
+    """The limits that were asked for, those that hold, and since which step."""
 
     call: int
     """The `SetLimits.call` answered, 0 when the engine speaks by itself (a lost lease)."""
-    requested: LimitsView
-    effective: LimitsView
-    certified: LimitsView
-    capacity: CapacityInfo
+    requested: Limits
+    effective: Limits
+    certified: Limits
+    capacity: Capacity
     epoch: int
+    """That of the last accepted change; 0 before any."""
     since_step: int
     """The first step that ran, or will run, under `effective`."""
     lease_expires_at: float | None

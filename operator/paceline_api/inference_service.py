@@ -4,20 +4,22 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from paceline_api.adapter import MAX_ADAPTERS, Adapter
-from paceline_api.cold import Engine, Model
-from paceline_api.hot import Admission, Lanes, Sla, Tuning
-from paceline_api.part import Part, Rule, listed
+from paceline_api.adapter_spec import MAX_ADAPTERS, AdapterSpec
+from paceline_api.engine_spec import EngineSpec
+from paceline_api.model_spec import ModelSpec
+from paceline_api.part import OnChange, Part, Rule, listed
 from paceline_api.placement import (
     Api,
     Disruption,
     Monitoring,
-    Network,
+    NetworkSpec,
     PodMetadata,
     Resources,
     Rollout,
     Scheduling,
 )
+from paceline_api.policy_spec import Tuning
+from paceline_api.sla_spec import AdmissionSpec, Lanes, SlaSpec
 from paceline_api.status import Status
 
 GROUP: Final = "serving.paceline.dev"
@@ -38,7 +40,7 @@ def _below_capacity(limit: str, capacity: str) -> Rule:
 
 
 class Spec(Part):
-    """What is wanted. Fields marked hot reach running pods; the others roll them."""
+    """What is wanted. Each field says what a change of it does, for all that lies below it too."""
 
     cel_rules: ClassVar = (
         Rule(
@@ -98,49 +100,50 @@ class Spec(Part):
         _below_capacity("tokenBudget", "maxTokenBudget"),
     )
 
-    model: Model
+    model: Annotated[ModelSpec, OnChange.COLD]
     """Which weights are served."""
-    engine: Engine = Engine()
+    engine: Annotated[EngineSpec, OnChange.COLD] = EngineSpec()
     """How the engine is started."""
-    sla: Sla | None = None
-    """The declared p99 targets. Hot."""
-    lanes: Lanes = Lanes()
-    """How interactive and batch requests share a step. Hot."""
-    tuning: Tuning = Tuning()
-    """How the operator moves the live limits. Hot."""
-    admission: Admission = Admission()
-    """What is refused at the door. Hot."""
-    adapters: (
+    sla: Annotated[SlaSpec | None, OnChange.HOT] = None
+    """The declared p99 targets."""
+    lanes: Annotated[Lanes, OnChange.HOT] = Lanes()
+    """How interactive and batch requests share a step."""
+    tuning: Annotated[Tuning, OnChange.HOT] = Tuning()
+    """How the operator moves the live limits."""
+    admission: Annotated[AdmissionSpec, OnChange.HOT] = AdmissionSpec()
+    """What is refused at the door."""
+    adapters: Annotated[
         Annotated[
-            list[Adapter],
+            list[AdapterSpec],
             Field(json_schema_extra=listed("map", max_items=MAX_ADAPTERS, keys=("name",))),
         ]
-        | None
-    ) = None
-    """All LoRA adapters that every pod is to have. Hot: none of them restarts a pod."""
-    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+        | None,
+        OnChange.HOT,
+    ] = None
+    """All LoRA adapters that every pod is to have: none of them restarts a pod."""
+    replicas: Annotated[int, Field(ge=0, le=1000), OnChange.NO_RESTART] = 1
     """Pods; the only field that an autoscaler writes, through /scale."""
     rollout: Rollout = Rollout()
     """How a new pod template replaces the old one."""
-    resources: Resources = Resources()
+    resources: Annotated[Resources, OnChange.COLD] = Resources()
     """What one pod asks for."""
-    scheduling: Scheduling = Scheduling()
+    scheduling: Annotated[Scheduling, OnChange.COLD] = Scheduling()
     """Which nodes may run the pods."""
-    api: Api = Api()
+    api: Annotated[Api, OnChange.COLD] = Api()
     """Keys and certificate of the OpenAI API. Their files are watched."""
-    network: Network = Network()
+    network: Annotated[NetworkSpec, OnChange.NO_RESTART] = NetworkSpec()
     """Who may reach the pods."""
-    monitoring: Monitoring = Monitoring()
+    monitoring: Annotated[Monitoring, OnChange.NO_RESTART] = Monitoring()
     """Prometheus Operator objects for this service."""
-    disruption: Disruption = Disruption()
+    disruption: Annotated[Disruption, OnChange.NO_RESTART] = Disruption()
     """What a node drain may take away at once."""
-    pod_metadata: PodMetadata = PodMetadata()
+    pod_metadata: Annotated[PodMetadata, OnChange.COLD] = PodMetadata()
     """Labels and annotations of every pod."""
-    paused: bool = False
+    paused: Annotated[bool, OnChange.NO_RESTART] = False
     """Freezes every write to children; tuning holds its last value."""
 
 
-class Metadata(Part):
+class ObjectMeta(Part):
     """The part of an object's metadata that we read."""
 
     name: str
@@ -155,7 +158,7 @@ class Metadata(Part):
 class InferenceService(Part):
     """Serves a language model and keeps a declared p99 SLA."""
 
-    metadata: Metadata
+    metadata: ObjectMeta
     spec: Spec
     status: Status = Status()
 

@@ -1,12 +1,25 @@
-"""What every part of the resource shares: camelCase outside, frozen inside, CEL rules beside."""
+"""The base of every part of the resource, its CEL rules, and what a change of a field does."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+
+
+class OnChange(Enum):
+    """What a change of a field of spec does, said once, in the field's annotation."""
+
+    HOT = "hot"
+    """It reaches running pods, and nothing restarts."""
+    COLD = "rolls pods"
+    """The pod template changes: new pods replace the old ones."""
+    NO_RESTART = "no restart"
+    """It changes objects around the pods, such as the Deployment, and none of the pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +31,7 @@ class Rule:
     field: str = ""
     """Path below the part that the error names, such as `.p99`."""
     is_required: bool = False
-    """The rule asks for a field that is absent."""
+    """Whether the rule asks for a field that is absent."""
 
     def schema(self) -> dict[str, str]:
         """Write the rule as an entry of `x-kubernetes-validations`."""
@@ -64,8 +77,26 @@ class Part(BaseModel):
         return schema
 
 
+def changes(
+    part: type[Part], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], OnChange]]:
+    """Yield the path of each field that says what a change of it does.
+
+    Everything below such a field follows it. A part that says nothing has fields that do; any
+    other field raises TypeError.
+    """
+    for name, field in part.model_fields.items():
+        said = [mark for mark in field.metadata if isinstance(mark, OnChange)]
+        if said:
+            yield (*path, name), said[0]
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Part):
+            yield from changes(field.annotation, (*path, name))
+        else:
+            raise TypeError(f"{part.__name__}.{name} does not say what a change of it does")
+
+
 def listed(kind: str, *, max_items: int, keys: tuple[str, ...] = ()) -> dict[str, Any]:
-    """How server-side apply merges a list, and how long it may grow."""
+    """Say how server-side apply merges a list, and how long it may grow."""
     extra: dict[str, Any] = {"maxItems": max_items, "x-kubernetes-list-type": kind}
     if keys:
         extra["x-kubernetes-list-map-keys"] = list(keys)

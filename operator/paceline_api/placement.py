@@ -1,12 +1,11 @@
-"""Where and how pods run: replicas' rollout, resources, scheduling, doors and disruption."""
+"""The parts of spec that Kubernetes acts on: rollout, resources, scheduling, access."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from paceline_api.cold import Name
-from paceline_api.part import Part, Rule, listed
-from paceline_api.units import CountOrPercent, Quantity
+from paceline_api.part import OnChange, Part, Rule, listed
+from paceline_api.units import CountOrPercent, Name, Quantity
 
 LabelValue = Annotated[str, Field(max_length=63)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
@@ -26,15 +25,17 @@ class Rollout(Part):
         ),
     )
 
-    max_surge: CountOrPercent = 1
-    max_unavailable: CountOrPercent = 0
-    drain_seconds: Annotated[int, Field(ge=0, le=3600)] = 120
+    max_surge: Annotated[CountOrPercent, OnChange.NO_RESTART] = 1
+    """Pods above `replicas` while a new template replaces the old one."""
+    max_unavailable: Annotated[CountOrPercent, OnChange.NO_RESTART] = 0
+    """Pods that may be missing meanwhile."""
+    drain_seconds: Annotated[int, Field(ge=0, le=3600), OnChange.COLD] = 120
     """How long a leaving pod may finish its running requests."""
-    startup_seconds: Annotated[int, Field(ge=10, le=86_400)] = 1800
+    startup_seconds: Annotated[int, Field(ge=10, le=86_400), OnChange.NO_RESTART] = 1800
     """How long a pod may load its model before it counts as failed."""
 
 
-class Gpu(Part):
+class GpuSpec(Part):
     """Accelerators of one pod."""
 
     count: Annotated[int, Field(ge=0, le=16)] = 1
@@ -42,12 +43,13 @@ class Gpu(Part):
     resource_name: Annotated[
         str, Field(pattern=r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$", max_length=253)
     ] = "nvidia.com/gpu"
+    """Name of the extended resource that a device plugin offers."""
 
 
 class Resources(Part):
     """What the engine's container asks for."""
 
-    gpu: Gpu = Gpu()
+    gpu: GpuSpec = GpuSpec()
     cpu: Quantity | None = None
     """Requested CPU; the engine may use more when the node has it."""
     memory: Quantity | None = None
@@ -58,7 +60,7 @@ class Resources(Part):
 
 
 class Toleration(Part):
-    """As in a pod's spec."""
+    """A toleration as in a pod's spec."""
 
     key: Annotated[str, Field(max_length=317)] | None = None
     operator: Literal["Exists", "Equal"] | None = None
@@ -77,13 +79,14 @@ class Scheduling(Part):
     """Which nodes may run the pods."""
 
     node_selector: Labels | None = None
+    """Labels that a node must have."""
     tolerations: (
         Annotated[list[Toleration], Field(json_schema_extra=listed("atomic", max_items=32))] | None
     ) = None
     affinity: Affinity | None = None
-    """As in a pod's spec; checked when the Deployment is written."""
+    """Affinity as in a pod's spec; checked when the Deployment is written."""
     topology_spread: Literal["Preferred", "Required", "None"] = "Preferred"
-    """Over nodes."""
+    """Whether pods spread over nodes: if possible, always or not at all."""
     priority_class_name: Name | None = None
     runtime_class_name: Name | None = None
 
@@ -98,7 +101,9 @@ class SecretKeys(Part):
     """A Secret that holds a file of API keys."""
 
     name: Name
+    """The Secret."""
     key: Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)] = "keys"
+    """Its key that holds the file."""
 
 
 class Auth(Part):
@@ -115,7 +120,7 @@ class Tls(Part):
 
 
 class Api(Part):
-    """The public door: the OpenAI API on port 8000."""
+    """The OpenAI API on port 8000: who may call, and its certificate."""
 
     auth: Auth | None = None
     tls: Tls | None = None
@@ -130,7 +135,7 @@ class Peer(Part):
     """Absent: every pod of these namespaces."""
 
 
-class Network(Part):
+class NetworkSpec(Part):
     """Who may reach the pods."""
 
     policy: Literal["Restricted", "None"] = "Restricted"
@@ -160,4 +165,6 @@ class PodMetadata(Part):
     """Added to every pod."""
 
     labels: Labels | None = None
+    """Labels beside the operator's own."""
     annotations: Annotations | None = None
+    """Annotations, such as those of a service mesh."""

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
+from paceline_api.inference_service import Spec
+from paceline_api.part import changes
 from paceline_api.schema import resource_schema
 
-_HOT: Final = {"sla", "lanes", "tuning", "admission", "adapters"}
-_LIVE: Final = {"replicas", "paused", "disruption", "network", "monitoring"}
-# Read by the Deployment, not by its pods.
-_OUTSIDE_THE_POD: Final = (
-    "rollout.maxSurge",
-    "rollout.maxUnavailable",
-    "rollout.startupSeconds",
-)
+_ON_CHANGE: Final = {
+    ".".join(to_camel(name) for name in path): said.value for path, said in changes(Spec)
+}
 
 
 def refreshed(page: str) -> str:
@@ -72,13 +71,12 @@ def _kind(node: dict[str, Any]) -> str:
 
 
 def _change(path: str) -> str:
-    """Tell what a change of the field does."""
-    top = path.split(".", 1)[0].removesuffix("[]")
-    if top in _HOT:
-        return "hot"
-    if top in _LIVE or path in _OUTSIDE_THE_POD:
-        return "no restart"
-    return "rolls pods"
+    """Tell what a change of the field does: as it says itself, or a field above it."""
+    return next(
+        said
+        for above, said in _ON_CHANGE.items()
+        if path == above or path.startswith((f"{above}.", f"{above}[]"))
+    )
 
 
 def _rules(schema: dict[str, Any], path: str = "") -> str:

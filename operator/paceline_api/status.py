@@ -1,22 +1,25 @@
 """The status of an InferenceService: what a person, Flux, Argo CD and an autoscaler read."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from paceline_api.adapter import MAX_ADAPTERS
+from paceline_api.adapter_spec import MAX_ADAPTERS
 from paceline_api.part import Part, listed
+from paceline_tuner.condition import Truth
+from paceline_tuner.service_report import ExperimentVerdict
+from paceline_tuner.service_spec import ExperimentKind, Mode
 
 Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
 
 
-class Condition(Part):
+class ConditionEntry(Part):
     """One `status.conditions` entry, as Kubernetes defines it."""
 
     type: Annotated[str, Field(max_length=316)]
-    status: Literal["True", "False", "Unknown"]
+    status: Truth
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """The generation that this condition speaks of."""
     last_transition_time: Time
@@ -66,7 +69,7 @@ class SlaStatus(Part):
     """The batch lane by `lanes.batch.sla`; absent where that is not declared."""
 
 
-class Change(Part):
+class ChangeEntry(Part):
     """One change of a pod's limits."""
 
     time: Time
@@ -117,21 +120,21 @@ class HeldRange(Part):
 class HeldPolicy(Part):
     """The policy that a rollback returns to."""
 
-    mode: Literal["Auto", "Observe", "Fixed"]
+    mode: Mode
     step_margin: Word
     batch_size: HeldRange
     token_budget: HeldRange
 
 
 class ArmCounts(Part):
-    """Of the two arms."""
+    """Compared requests of the declared policy and of the candidate."""
 
     base: int = 0
     candidate: int = 0
 
 
 class ArmRates(Part):
-    """Of the two arms."""
+    """Miss rates of the declared policy and of the candidate."""
 
     base: Word | None = None
     candidate: Word | None = None
@@ -141,30 +144,30 @@ class ExperimentStatus(Part):
     """How an experiment, or the canary of a changed policy, stands."""
 
     name: Word
-    kind: Literal["Canary", "AB", "Rollout"]
+    kind: ExperimentKind
     """Rollout is the canary of a change of the declared policy."""
-    verdict: Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
+    verdict: ExperimentVerdict
     since: Time | None = None
     """When it began; absent while it waits."""
     candidate_pods: (
         Annotated[list[Word], Field(json_schema_extra=listed("atomic", max_items=100))] | None
     ) = None
     requests: ArmCounts | None = None
-    """That were compared."""
+    """Requests that were compared."""
     miss_rate: ArmRates | None = None
     """Share of them that missed the SLA, such as `0.0123`."""
     reason: Line
     """What was found, and what to do."""
     held: HeldPolicy | None = None
-    """Of a Rollout: the policy before the change, which a rollback returns to."""
+    """The policy before the change of a Rollout, which a rollback returns to."""
 
 
 class TuningStatus(Part):
-    """What the tuner holds and did."""
+    """The limits that the tuner holds, and its last changes."""
 
     summary: TuningSummary | None = None
     recommended_replicas: int | None = None
-    """With which the SLA would hold at the present load."""
+    """Replicas with which the SLA would hold at the present load."""
     last_change_time: Time | None = None
     pods_omitted: int | None = None
     """Pods beyond the hundred that are listed."""
@@ -175,14 +178,14 @@ class TuningStatus(Part):
         | None
     ) = None
     history: (
-        Annotated[list[Change], Field(json_schema_extra=listed("atomic", max_items=5))] | None
+        Annotated[list[ChangeEntry], Field(json_schema_extra=listed("atomic", max_items=5))] | None
     ) = None
     """The newest changes, newest first."""
     experiment: ExperimentStatus | None = None
 
 
 class AdapterStatus(Part):
-    """How a LoRA adapter stands."""
+    """Which pods have loaded a LoRA adapter."""
 
     name: Word
     loaded_pods: int
@@ -194,7 +197,7 @@ class AdapterStatus(Part):
 
 
 class EngineStatus(Part):
-    """What really runs."""
+    """The engine that runs."""
 
     image_digest: Annotated[str, Field(max_length=512)] | None = None
     model_revision: Word | None = None
@@ -205,17 +208,18 @@ class Status(Part):
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     observed_config_hash: Word | None = None
-    """Of the hot fields that every pod has acknowledged."""
+    """Hash of the hot fields that every pod has acknowledged."""
     replicas: int | None = None
     ready_replicas: int | None = None
     updated_replicas: int | None = None
     selector: Annotated[str, Field(max_length=1024)] | None = None
-    """Of the pods, for /scale."""
+    """Label selector of the pods, for /scale."""
     url: Annotated[str, Field(max_length=512)] | None = None
-    """Of the OpenAI API, within the cluster."""
+    """Base URL of the OpenAI API, within the cluster."""
     conditions: (
         Annotated[
-            list[Condition], Field(json_schema_extra=listed("map", max_items=16, keys=("type",)))
+            list[ConditionEntry],
+            Field(json_schema_extra=listed("map", max_items=16, keys=("type",))),
         ]
         | None
     ) = None

@@ -1,24 +1,23 @@
-"""The hot half of a spec as the tuner reads it, and the hashes that tell hot from cold."""
+"""A spec as the tuner takes it: units resolved, bounds filled in from the capacity."""
 
-import hashlib
-import json
-from typing import Any, Final
-
-from paceline_api import experiment as declared
-from paceline_api.hot import BatchSizeRange, Sla, TokenBudgetRange
+from paceline_api.hashes import config_hash
 from paceline_api.inference_service import Spec
+from paceline_api.policy_spec import BatchSizeRange, ExperimentSpec, TokenBudgetRange
+from paceline_api.sla_spec import SlaSpec
 from paceline_api.units import milliseconds, seconds
-from paceline_tuner.model import SLA, Adapter, Admission, Experiment, Overrides, Range, TuningSpec
+from paceline_tuner.service_spec import (
+    SLA,
+    AdmissionLimits,
+    ExperimentPlan,
+    Overrides,
+    Range,
+    TuningSpec,
+    WantedAdapter,
+)
 
-_HOT: Final = {"sla", "lanes", "tuning", "admission", "adapters"}
-_COLD: Final = {"model", "engine", "rollout", "resources", "scheduling", "api", "pod_metadata"}
-# Read by the Deployment, not by its pods.
-_NOT_IN_THE_POD: Final = {"max_surge", "max_unavailable", "startup_seconds"}
-_HASH_LENGTH: Final = 16
 
-
-def hot(spec: Spec) -> TuningSpec:
-    """Read the hot fields, units resolved and bounds filled in from the capacity."""
+def tuning_spec(spec: Spec) -> TuningSpec:
+    """Read what the tuner needs to know: the hot fields, and whether tuning is paused."""
     capacity = spec.engine.capacity
     return TuningSpec(
         sla=_sla(spec.sla),
@@ -41,23 +40,7 @@ def hot(spec: Spec) -> TuningSpec:
     )
 
 
-def config_hash(spec: Spec) -> str:
-    """Name the hot configuration; a pod that reports this hash has acknowledged it."""
-    return _hash(spec.model_dump(include=_HOT, exclude_defaults=True, mode="json"))
-
-
-def template_hash(spec: Spec) -> str:
-    """Name the pod template: of the cold fields that differ from their defaults.
-
-    A later version that adds a field with a default therefore keeps every hash.
-    """
-    cold = spec.model_dump(include=_COLD, exclude_defaults=True, mode="json")
-    for field in _NOT_IN_THE_POD:
-        cold.get("rollout", {}).pop(field, None)
-    return _hash({part: fields for part, fields in cold.items() if fields})
-
-
-def _sla(sla: Sla | None) -> SLA:
+def _sla(sla: SlaSpec | None) -> SLA:
     if sla is None:
         return SLA()
     return SLA(
@@ -76,11 +59,11 @@ def _range(bounds: BatchSizeRange | TokenBudgetRange, capacity: int) -> Range:
     )
 
 
-def _experiment(found: declared.Experiment | None) -> Experiment | None:
+def _experiment(found: ExperimentSpec | None) -> ExperimentPlan | None:
     if found is None:
         return None
     policy, batch, budget = found.policy, found.policy.batch_size, found.policy.token_budget
-    return Experiment(
+    return ExperimentPlan(
         name=found.name,
         kind=found.kind,
         overrides=Overrides(
@@ -97,24 +80,19 @@ def _experiment(found: declared.Experiment | None) -> Experiment | None:
     )
 
 
-def _adapters(spec: Spec) -> tuple[Adapter, ...] | None:
+def _adapters(spec: Spec) -> tuple[WantedAdapter, ...] | None:
     """Give the whole list where the engine takes any: what is not in it is unloaded."""
     if not spec.engine.lora.max_adapters:
         return None
-    return tuple(Adapter(adapter.name, adapter.path) for adapter in spec.adapters or ())
+    return tuple(WantedAdapter(adapter.name, adapter.path) for adapter in spec.adapters or ())
 
 
-def _admission(spec: Spec) -> Admission:
+def _admission(spec: Spec) -> AdmissionLimits:
     admission = spec.admission
-    return Admission(
+    return AdmissionLimits(
         max_queued_requests=admission.max_queued_requests,
         max_queued_tokens=admission.max_queued_tokens,
         reject_at=float(admission.reject_at),
         request_timeout_s=seconds(admission.request_timeout),
         shed_hopeless=admission.shed_hopeless,
     )
-
-
-def _hash(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]

@@ -1,4 +1,4 @@
-"""Durations, fractions and shares as a manifest writes them, and as numbers."""
+"""Names, durations, fractions and quantities as a manifest writes them, and as numbers."""
 
 import re
 from datetime import UTC, datetime
@@ -12,6 +12,9 @@ _QUANTITY: Final = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>|m|[kMGT
 _DECIMAL: Final = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTP", start=1)}
 _UNITS: Final = _DECIMAL | _BINARY
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""The name of another object in the same namespace."""
 
 Latency = Annotated[str, Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,3})?(ms|s)$", max_length=12)]
 """A latency such as `500ms`, `7.5ms` or `1.2s`."""

@@ -1,11 +1,12 @@
-"""An experiment's report as status, and back: what an operator that starts anew goes on from."""
+"""An experiment's report written to status, and read back by an operator that starts anew."""
 
 from datetime import UTC, datetime
 from typing import Final
 
 from paceline_api.status import ArmCounts, ArmRates, ExperimentStatus, HeldPolicy, HeldRange
 from paceline_api.units import timestamp
-from paceline_tuner.model import ArmReport, ExperimentReport, Policy, Range
+from paceline_tuner.service_report import ArmReport, ExperimentReport
+from paceline_tuner.service_spec import Policy, Range
 
 _MAX_PODS: Final = 100
 _MAX_REASON: Final = 1024
@@ -27,10 +28,10 @@ def experiment_status(report: ExperimentReport) -> ExperimentStatus:
     )
 
 
-def told(status: ExperimentStatus | None) -> ExperimentReport | None:
+def previous_report(status: ExperimentStatus | None) -> ExperimentReport | None:
     """Read what an operator before this one wrote: name, verdict and the policy held back.
 
-    Counts are left out, so that the answer changes with the verdict only.
+    Counts are left out, so that the report changes with the verdict only.
     """
     if status is None:
         return None

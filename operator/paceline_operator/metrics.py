@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from paceline_operator import __version__
-from paceline_tuner.compared import Compared
-from paceline_tuner.model import ServiceReport
+from paceline_tuner.service_report import PredictionCheck, ServiceReport
 
 _PREFIX = "paceline_operator"
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -70,7 +69,7 @@ class Metrics:
             if pod.outcome is None:
                 continue
             for quantity in ("step_ms", "ttft_ms", "capacity_rps"):
-                compared: Compared | None = getattr(pod.outcome, quantity)
+                compared: PredictionCheck | None = getattr(pod.outcome, quantity)
                 if compared is not None:
                     error = abs(compared.error_ratio)
                     self.prediction_errors.labels(quantity.rpartition("_")[0]).observe(error)

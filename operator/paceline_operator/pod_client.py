@@ -7,8 +7,8 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry, decode_limits, decode_telemetry
 
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline_tuner.burn_window import Spell
+from paceline_tuner.burn_window import BurnWindow
 from paceline_tuner.capacity import CapacityModel
-from paceline_tuner.model import SLA
-from paceline_tuner.target import StepTarget
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.step_target import StepTarget
 from paceline_tuner.window import Evidence
 
 Obstacle = Literal[
@@ -41,7 +41,7 @@ def assess(
     evidence: Evidence,
     room: CapacityModel,
     target: StepTarget,
-    spell: Spell,
+    spell: BurnWindow,
     *,
     batch: int,
     budget: int,
@@ -98,7 +98,7 @@ def _conflict(sla: SLA, room: CapacityModel, *, rows: int, budget: int) -> Obsta
     return "TTFTvsTPOTConflict"
 
 
-def _bursts(spell: Spell, objective: float, now: float, *, is_tuned: bool) -> Obstacle:
+def _bursts(spell: BurnWindow, objective: float, now: float, *, is_tuned: bool) -> Obstacle:
     """What arrives fits on average, and five minutes of the best limits have not kept the SLA."""
     return "CapacityExceeded" if is_tuned and spell.is_lost(objective, now) else ""
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline_tuner.compared import Outcome
 from paceline_tuner.decision import Decision
-from paceline_tuner.model import Change, Phase
+from paceline_tuner.service_report import ChangeOutcome, LimitsChange, Phase
 
 _TOLD: frozenset[Phase] = frozenset({"Transition", "Backoff", "Frozen", "Unattainable"})
 """Phases that explain what a graph shows; the others are the usual course."""
@@ -57,7 +56,7 @@ def _spell(service: str, first: Decision, end: float) -> Annotation:
     return Annotation(_ms(first.at), _ms(end), _tags(service, first, "phase"), text)
 
 
-def _told(change: Change, outcome: Outcome | None) -> str:
+def _told(change: LimitsChange, outcome: ChangeOutcome | None) -> str:
     text = (
         f"batch {change.from_batch_size} → {change.to_batch_size}, "
         f"tokens {change.from_token_budget} → {change.to_token_budget}: {change.reason}"

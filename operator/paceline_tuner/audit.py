@@ -4,8 +4,8 @@ import bisect
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from paceline_tuner.measure import Counts, is_certain, is_late
-from paceline_tuner.model import SLA
+from paceline_tuner.attainment import Counts, is_certain, is_late
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 

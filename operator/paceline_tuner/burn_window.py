@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from paceline_tuner.measure import is_late
-from paceline_tuner.model import SLA
+from paceline_tuner.attainment import is_late
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
@@ -25,7 +25,7 @@ _seq = attrgetter("seq")
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class BurnPeriod:
     """What ended between two decisions."""
 
     at: float
@@ -34,22 +34,22 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class BurnWindow:
     """Requests that arrived since it began, by the period in which they ended. The pod's clock."""
 
     since: float = -math.inf
     seen_at: float = -math.inf
     """When it was seen that something had changed."""
     last_seq: int = 0
-    periods: tuple[Period, ...] = ()
+    periods: tuple[BurnPeriod, ...] = ()
     """Oldest first."""
 
-    def add(self, sla: SLA, evidence: Evidence) -> "Spell":
+    def add(self, sla: SLA, evidence: Evidence) -> "BurnWindow":
         """Count what ended since the last look."""
         now, requests = evidence.now, evidence.requests
         ended = requests[bisect.bisect_right(requests, self.last_seq, key=_seq) :]
         new = [record for record in ended if record.arrived_at >= self.since]
-        period = Period(now, len(new), sum(_is_missed(sla, record) for record in new))
+        period = BurnPeriod(now, len(new), sum(_is_missed(sla, record) for record in new))
         kept = tuple(old for old in self.periods if old.at > now - _SPELL_S)
         last_seq = ended[-1].seq if ended else self.last_seq
         return replace(self, last_seq=last_seq, periods=(*kept, period))
@@ -73,7 +73,7 @@ class Spell:
         minute = self._minute(now)
         return bool(minute) and _share(minute) <= 1 - objective
 
-    def _minute(self, now: float) -> Sequence[Period]:
+    def _minute(self, now: float) -> Sequence[BurnPeriod]:
         """Empty where too few requests ended to tell."""
         minute = [period for period in self.periods if period.at > now - _MINUTE_S]
         is_enough = sum(period.requests for period in minute) >= _MIN_REQUESTS
@@ -85,7 +85,7 @@ def _is_missed(sla: SLA, record: RequestRecord) -> bool:
     return is_late(sla, record) or record.outcome not in {"ok", "cancelled"}
 
 
-def _share(periods: Sequence[Period]) -> float:
+def _share(periods: Sequence[BurnPeriod]) -> float:
     """Of requests that missed."""
     requests = sum(period.requests for period in periods)
     return sum(period.misses for period in periods) / max(requests, 1)

@@ -3,22 +3,24 @@
 from dataclasses import replace
 
 from paceline_tuner.achievable import Assessment, assess
+from paceline_tuner.attainment import large_step_tokens, verdict
 from paceline_tuner.audit import Audit, is_proven
 from paceline_tuner.belief import believe
+from paceline_tuner.change_detection import TRANSITION_S, detect_changes
 from paceline_tuner.decision import Decision
-from paceline_tuner.explain import inputs_of, reason_of
-from paceline_tuner.idle import TRANSITION_S, awake
-from paceline_tuner.limits import PROPOSALS, Guard, Limits
-from paceline_tuner.measure import large_step_tokens, verdict
-from paceline_tuner.model import Change, Phase, TuningSpec
+from paceline_tuner.guard import PROPOSALS, Guard
 from paceline_tuner.outcome import settle
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView, current_caps, look, look_again
 from paceline_tuner.predict import expect, predict
 from paceline_tuner.propose import Proposal, propose
-from paceline_tuner.start import Start, begin, failed
+from paceline_tuner.reasons import inputs_of, reason_of
+from paceline_tuner.seeded_start import SeededStart, failed_start, seeded_start
+from paceline_tuner.service_report import LimitsChange, Phase
+from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.trim import trim
-from paceline_tuner.warm_start import Recalled
+from paceline_tuner.tuned_limits import TunedLimits
+from paceline_tuner.warm_start import StartingPoint
 from paceline_tuner.warm_start_entry import WarmStartEntry
 from paceline_tuner.window import Evidence
 
@@ -54,10 +56,10 @@ def decide(
     memory: PodState,
     now: float,
     *,
-    recalled: Recalled | None = None,
+    recalled: StartingPoint | None = None,
 ) -> Decision:
     """Look, propose, assess, guard, explain. An engine that is new begins from `recalled`."""
-    memory = awake(spec, evidence, memory, recalled)
+    memory = detect_changes(spec, evidence, memory, recalled)
     outcome, pending = settle(
         memory.pending, evidence, current_caps(evidence.limits), spec.interval_s
     )
@@ -66,7 +68,7 @@ def decide(
     trimmed = trim(view)
     if trimmed.trim != memory.trim:
         view = look_again(view, trimmed)
-    beginning = begin(view, recalled)
+    beginning = seeded_start(view, recalled)
     remembered = beginning.proposal if beginning is not None else None
     proposal = remembered or propose(view)
     assessment = _assess(view, proposal)
@@ -75,7 +77,7 @@ def decide(
     decision = _conclude(
         view, memory, proposal, chosen, assessment, start=beginning, pod=pod, now=now
     )
-    return replace(_begun(decision, failed(view, decision.change)), outcome=outcome)
+    return replace(_begun(decision, failed_start(view, decision.change)), outcome=outcome)
 
 
 def _assess(view: PodView, proposal: Proposal) -> Assessment:
@@ -111,7 +113,7 @@ def _learn(view: PodView, proposal: Proposal, assessment: Assessment) -> PodStat
     )
 
 
-def _guard(view: PodView, memory: PodState, *, may_jump: bool) -> Limits:
+def _guard(view: PodView, memory: PodState, *, may_jump: bool) -> TunedLimits:
     """Choose the caps that should hold now: the proposals, as far as the guards let them."""
     current, now = view.current, view.evidence.now
     widen = 2.0 if memory.is_swinging(now) else 1.0
@@ -140,7 +142,7 @@ def _guard(view: PodView, memory: PodState, *, may_jump: bool) -> Limits:
     return wanted if since >= needed_s else current
 
 
-def _is_raise(current: Limits, wanted: Limits) -> bool:
+def _is_raise(current: TunedLimits, wanted: TunedLimits) -> bool:
     """No cap goes down, so nothing gets safer."""
     held, target = current.step_target_ms, wanted.step_target_ms
     is_tighter = target is not None and (held is None or target < held)
@@ -172,10 +174,10 @@ def _conclude(
     view: PodView,
     memory: PodState,
     proposal: Proposal,
-    chosen: Limits,
+    chosen: TunedLimits,
     assessment: Assessment,
     *,
-    start: Start | None,
+    start: SeededStart | None,
     pod: str,
     now: float,
 ) -> Decision:
@@ -186,7 +188,7 @@ def _conclude(
     prediction = predict(view, chosen, assessment.capacity_rps)
     change = None
     if may_apply and chosen != current:
-        change = Change(
+        change = LimitsChange(
             at=now,
             pod=pod,
             from_batch_size=current.batch_size,
@@ -236,7 +238,9 @@ def _begun(decision: Decision, missed: WarmStartEntry | None) -> Decision:
     return replace(decision, memory=memory, failed_start=missed)
 
 
-def _changed(memory: PodState, view: PodView, chosen: Limits, change: Change) -> PodState:
+def _changed(
+    memory: PodState, view: PodView, chosen: TunedLimits, change: LimitsChange
+) -> PodState:
     now = view.evidence.now
     is_raise = _is_raise(view.current, chosen)
     turned = is_raise != memory.was_raised and memory.last_change is not None

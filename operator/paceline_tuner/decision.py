@@ -3,16 +3,21 @@
 from dataclasses import asdict, dataclass, field
 
 from paceline_tuner.achievable import Obstacle
-from paceline_tuner.compared import Outcome
-from paceline_tuner.limits import Limits
-from paceline_tuner.measure import NOTHING, Counts
-from paceline_tuner.model import Change, Observed, Phase, Verdict
+from paceline_tuner.attainment import NOTHING, Counts
 from paceline_tuner.outcome import NOT_PREDICTED, Prediction
 from paceline_tuner.pod_state import PodState
-from paceline_tuner.start import Start
+from paceline_tuner.seeded_start import SeededStart
+from paceline_tuner.service_report import (
+    ChangeOutcome,
+    LimitsChange,
+    MeasuredLatency,
+    Phase,
+    Verdict,
+)
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
 
-UNSEEN = Observed(None, None, None, 0, None)
+UNSEEN = MeasuredLatency(None, None, None, 0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +32,29 @@ class Decision:
     binding: str
     reason: str
     """In words, with the numbers that mattered."""
-    current: Limits | None
+    current: TunedLimits | None
     """As the pod reported them."""
-    wanted: Limits | None
+    wanted: TunedLimits | None
     """As the model proposes them, before the guards."""
-    chosen: Limits | None
+    chosen: TunedLimits | None
     """What should hold now; equal to `current` when nothing changes."""
     applied: bool
     """The mode lets the tuner send `chosen`."""
     inputs: dict[str, float | int | str | bool | None] = field(default_factory=dict)
     prediction: Prediction = NOT_PREDICTED
-    outcome: Outcome | None = None
+    outcome: ChangeOutcome | None = None
     """Of an earlier change, in the first decision that can tell."""
     obstacle: Obstacle = ""
-    observed: Observed = UNSEEN
+    observed: MeasuredLatency = UNSEEN
     counts: Counts = NOTHING
-    change: Change | None = None
+    change: LimitsChange | None = None
     memory: PodState = field(default_factory=PodState)
     is_proven: bool = False
     is_trusted: bool = False
     """The step model decided, not trial and error."""
     is_slow: bool = False
     """The device is slower than it was for half a minute and more."""
-    start: Start | None = None
+    start: SeededStart | None = None
     """What a new engine begins with."""
     failed_start: WarmStartEntry | None = None
     """Remembered limits that this engine began with, and that missed its SLA."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_tuner.drift import STEADY, Drift
-from paceline_tuner.lengths import Lengths, lengths, seen
+from paceline_tuner.output_lengths import OutputLengths, lengths, seen
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
@@ -77,7 +77,7 @@ def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tup
     return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
 
 
-def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> Lengths | None:
+def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengths | None:
     load = evidence.load
     begin = evidence.now - evidence.window_s
     return lengths(
@@ -92,7 +92,7 @@ def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> Lengths | N
     )
 
 
-def _held(served: Sequence[RequestRecord], output: Lengths) -> tuple[float, float]:
+def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float]:
     """Mean and deviation of prompt and output together; how they go together, by who was served."""
     prompts = [float(r.prompt_tokens) for r in served]
     mean = _mean(prompts, 0.0)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET
 
-from paceline_tuner.measure import Counts, observe, verdict
-from paceline_tuner.model import SLA, LaneReport, Observed, TuningSpec
-from paceline_tuner.target import starting_target_ms, step_target
+from paceline_tuner.attainment import Counts, observe, verdict
+from paceline_tuner.service_report import LaneReport, MeasuredLatency
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.step_target import starting_target_ms, step_target
 from paceline_tuner.window import Evidence
 
 _OF_TTFT = 0.25  # of the people's target: who arrives during a step waits until it ends
@@ -47,7 +48,7 @@ def with_batch_target(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    observed: Observed
+    observed: MeasuredLatency
     counts: Counts
 
 
@@ -58,7 +59,7 @@ def batch_report(spec: TuningSpec, pods: Sequence[Evidence]) -> LaneReport | Non
     seen = [_Measured(*observe(spec.batch_sla, _of_lane(pod, "batch"))) for pod in pods]
     counts = sum((pod.counts for pod in seen), start=Counts(0, 0))
     return LaneReport(
-        Observed(
+        MeasuredLatency(
             ttft_p99_ms=_worst([pod.observed.ttft_p99_ms for pod in seen]),
             tpot_p99_ms=_worst([pod.observed.tpot_p99_ms for pod in seen]),
             itl_p99_ms=_worst([pod.observed.itl_p99_ms for pod in seen]),

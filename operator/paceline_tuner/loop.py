@@ -7,34 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from paceline_tuner.annotations import Annotation, annotations
-from paceline_tuner.conditions import (
+from paceline_tuner.attainment import NOTHING, Counts
+from paceline_tuner.condition import Condition
+from paceline_tuner.decide import decide, hold
+from paceline_tuner.decision import Decision
+from paceline_tuner.experiment.experiments import Experiments
+from paceline_tuner.lanes import batch_report, with_batch_target
+from paceline_tuner.patch import patch_body, renewal
+from paceline_tuner.pod_state import PodState
+from paceline_tuner.pods import PodClient, PodError
+from paceline_tuner.service import combined, recommended_replicas
+from paceline_tuner.service_report import LimitsChange, PodReport, ServiceReport
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
+from paceline_tuner.sla_conditions import (
     device_healthy,
     sla_achievable,
     sla_met,
     telemetry_available,
     tuning_active,
 )
-from paceline_tuner.decide import decide, hold
-from paceline_tuner.decision import Decision
-from paceline_tuner.experiment.experiments import Experiments
-from paceline_tuner.lanes import batch_report, with_batch_target
-from paceline_tuner.measure import NOTHING, Counts
-from paceline_tuner.model import (
-    Change,
-    ConditionReport,
-    PodAdapter,
-    PodReport,
-    PodTarget,
-    ServiceReport,
-    ServiceTarget,
-    TuningSpec,
-)
-from paceline_tuner.patch import patch_body, renewal
-from paceline_tuner.pod_state import PodState
-from paceline_tuner.pods import PodClient, PodError
-from paceline_tuner.service import combined, recommended_replicas
-from paceline_tuner.telemetry import LimitsAnswer
-from paceline_tuner.warm_start_store import Recollection, WarmStartStore
+from paceline_tuner.telemetry import LimitsAnswer, PodAdapter
+from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
 _HISTORY = 5
@@ -51,7 +45,7 @@ class _Pod:
     decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_DECISIONS))
     limits: LimitsAnswer | None = None
     seen_at: float = -math.inf
-    change: Change | None = None
+    change: LimitsChange | None = None
     """The last that reached the pod."""
     adapters: tuple[PodAdapter, ...] = ()
 
@@ -59,8 +53,8 @@ class _Pod:
 @dataclass(slots=True)
 class _Service:
     pods: dict[str, _Pod] = field(default_factory=dict)
-    met: ConditionReport | None = None
-    history: tuple[Change, ...] = ()
+    met: Condition | None = None
+    history: tuple[LimitsChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ class _Outcome:
     report: PodReport
     decision: Decision
     error: str
-    change: Change | None
+    change: LimitsChange | None
     evidence: Evidence | None
 
 
@@ -85,7 +79,7 @@ class TuningLoop:
         self._clock = clock
         self._services: dict[str, _Service] = {}
         self._experiments = Experiments()
-        self._recollection = Recollection(store, clock)
+        self._recollection = LiveWarmStart(store, clock)
 
     async def tick(self, target: ServiceTarget) -> ServiceReport:
         """Read, decide, change, conclude. Never raises for what a pod does."""
@@ -184,7 +178,7 @@ class TuningLoop:
         state: _Pod,
         evidence: Evidence | None,
         decision: Decision,
-    ) -> tuple[Change | None, str]:
+    ) -> tuple[LimitsChange | None, str]:
         """Change limits, or renew their lease; the change that arrived, and what went wrong."""
         if evidence is not None:
             body = patch_body(spec, evidence.limits, decision)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from paceline_tuner.compared import Compared, Outcome
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.limits import Limits
-from paceline_tuner.sketch import p99
+from paceline_tuner.latency_sketch import p99
+from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
 from paceline_tuner.telemetry import ModelFit, Step
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence
 
 _MIN_STEPS = 10
@@ -29,7 +29,7 @@ NOT_PREDICTED = Prediction()
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingOutcome:
     """A change whose outcome is not known yet."""
 
     at: float
@@ -38,17 +38,19 @@ class Pending:
     """The pod's clock."""
     epoch: int
     """Of the limits that held before."""
-    caps: Limits
+    caps: TunedLimits
     model: ModelFit
     """As it was when it predicted."""
     prediction: Prediction
 
-    def is_over(self, evidence: Evidence, current: Limits) -> bool:
+    def is_over(self, evidence: Evidence, current: TunedLimits) -> bool:
         """Other limits hold, or too little ran for a minute."""
         is_another = current != self.caps and evidence.limits.epoch > self.epoch
         return is_another or evidence.now - self.since > _GIVEN_UP_S
 
-    def judge(self, evidence: Evidence, current: Limits, interval_s: float) -> Outcome | None:
+    def judge(
+        self, evidence: Evidence, current: TunedLimits, interval_s: float
+    ) -> ChangeOutcome | None:
         """Compare; None while the first clean period under the new limits is not over.
 
         Steps are compared by the shapes that ran: how full they were is not what was predicted.
@@ -66,7 +68,7 @@ class Pending:
             return None
         measured_ms = sum(step.wall_ms for step in steps) / len(steps)
         predicted_ms = sum(self._step_ms(step) for step in steps) / len(steps)
-        return Outcome(
+        return ChangeOutcome(
             of=self.at,
             steps=len(steps),
             step_ms=_compared(predicted_ms, measured_ms),
@@ -97,8 +99,8 @@ class Pending:
 
 
 def settle(
-    pending: Pending | None, evidence: Evidence, current: Limits, interval_s: float
-) -> tuple[Outcome | None, Pending | None]:
+    pending: PendingOutcome | None, evidence: Evidence, current: TunedLimits, interval_s: float
+) -> tuple[ChangeOutcome | None, PendingOutcome | None]:
     """Give the outcome, if it is known now, and what is still to be waited for."""
     if pending is None or pending.is_over(evidence, current):
         return None, None
@@ -106,7 +108,7 @@ def settle(
     return outcome, pending if outcome is None else None
 
 
-def _compared(predicted: float | None, measured: float | None) -> Compared | None:
+def _compared(predicted: float | None, measured: float | None) -> PredictionCheck | None:
     if predicted is None or measured is None or predicted <= 0:
         return None
-    return Compared(predicted, measured, measured / predicted - 1)
+    return PredictionCheck(predicted, measured, measured / predicted - 1)

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from msgspec import UNSET
 
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import TuningSpec
+from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.telemetry import LimitsAnswer
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _BIN_TOKENS = 128  # of coefficients that do not say
@@ -39,7 +39,7 @@ def renewal(epoch: int) -> dict[str, object]:
     return {"epoch": epoch, "lease_s": LEASE_S}
 
 
-def _caps(caps: Limits) -> dict[str, object]:
+def _caps(caps: TunedLimits) -> dict[str, object]:
     return {
         "max_batch_size": caps.batch_size,
         "token_budget": caps.token_budget,

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from paceline_tuner.achievable import Obstacle
 from paceline_tuner.audit import Audit
-from paceline_tuner.burn_window import Spell
+from paceline_tuner.burn_window import BurnWindow
 from paceline_tuner.demand import ASSUMED, Demand
 from paceline_tuner.drift import STEADY, Drift
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import SLA, Change, Phase, Policy
-from paceline_tuner.outcome import Pending
+from paceline_tuner.outcome import PendingOutcome
+from paceline_tuner.service_report import LimitsChange, Phase
+from paceline_tuner.service_spec import SLA, Policy
 from paceline_tuner.slowdown import Slowdown
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _REVERSAL_MEMORY_S = 600.0
@@ -29,7 +30,7 @@ class PodState:
     policy: Policy | None = None
     was_valid: bool = False
     demand: Demand = ASSUMED
-    proposals: tuple[Limits, ...] = ()
+    proposals: tuple[TunedLimits, ...] = ()
     changed_at: float = 0.0
     was_raised: bool = False
     """The last change raised a cap."""
@@ -56,11 +57,11 @@ class PodState:
     """What is remembered has been sent to this engine."""
     started: WarmStartEntry | None = None
     """The remembered limits that it began with, until they are proven, missed or left."""
-    last_change: Change | None = None
+    last_change: LimitsChange | None = None
     drift: Drift = STEADY
     slowdown: Slowdown = field(default_factory=Slowdown)
-    spell: Spell = field(default_factory=Spell)
-    pending: Pending | None = None
+    spell: BurnWindow = field(default_factory=BurnWindow)
+    pending: PendingOutcome | None = None
     """The last change, until its outcome is known."""
 
     @property

@@ -4,15 +4,16 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET
 
+from paceline_tuner.attainment import Counts, is_breach, observe, pace, quick_step_ms
 from paceline_tuner.capacity import CapacityModel
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.lanes import judged
-from paceline_tuner.limits import Limits
-from paceline_tuner.measure import Counts, is_breach, observe, pace, quick_step_ms
-from paceline_tuner.model import Observed, Range, TuningSpec
 from paceline_tuner.pod_state import PodState
-from paceline_tuner.target import StepTarget, step_target
+from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_spec import Range, TuningSpec
+from paceline_tuner.step_target import StepTarget, step_target
 from paceline_tuner.telemetry import LimitsAnswer
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import REACT_S, Evidence
 
 _MIN_PREFILL_CPU = 16  # as the engine's own pacer grants
@@ -29,8 +30,8 @@ class PodView:
     memory: PodState
     room: CapacityModel
     target: StepTarget
-    current: Limits
-    observed: Observed
+    current: TunedLimits
+    observed: MeasuredLatency
     counts: Counts
     recent: Counts
     """Pace under the present limits, lately."""
@@ -66,7 +67,7 @@ class PodView:
         budget = max(budget, batch + self.room.min_prefill)
         return batch, max(_within(budget, spec.token_budget, capacity.max_token_budget), batch)
 
-    def within(self, caps: Limits) -> Limits:
+    def within(self, caps: TunedLimits) -> TunedLimits:
         """The same caps, where the pod and the user allow them; a pod may hold others."""
         capacity, spec = self.evidence.limits.capacity, self.spec
         return replace(
@@ -129,9 +130,9 @@ def _aim(
     return target, room
 
 
-def current_caps(limits: LimitsAnswer) -> Limits:
+def current_caps(limits: LimitsAnswer) -> TunedLimits:
     """A lost lease holds the certified limits; else what was asked for, which a drain reaches."""
-    return Limits.of(limits.effective if limits.lease_lost else limits.requested)
+    return TunedLimits.of(limits.effective if limits.lease_lost else limits.requested)
 
 
 def _within(value: int, bounds: Range, capacity: int) -> int:

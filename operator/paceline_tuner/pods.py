@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from paceline_tuner.model import PodTarget
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 
 Answer = TypeVar("Answer")

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import Change
-from paceline_tuner.outcome import Pending, Prediction
+from paceline_tuner.outcome import PendingOutcome, Prediction
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView
+from paceline_tuner.service_report import LimitsChange
+from paceline_tuner.tuned_limits import TunedLimits
 
 
-def predict(view: PodView, chosen: Limits, capacity_rps: float | None) -> Prediction:
+def predict(view: PodView, chosen: TunedLimits, capacity_rps: float | None) -> Prediction:
     """Ask the model; without one that is trusted nothing is predicted."""
     if not view.is_trusted:
         return Prediction(capacity_rps=capacity_rps)
@@ -26,11 +26,11 @@ def predict(view: PodView, chosen: Limits, capacity_rps: float | None) -> Predic
 
 
 def expect(
-    view: PodView, memory: PodState, change: Change, chosen: Limits, said: Prediction
+    view: PodView, memory: PodState, change: LimitsChange, chosen: TunedLimits, said: Prediction
 ) -> PodState:
     """Remember what was predicted of a change; what trial and error changes is not predicted."""
     evidence = view.evidence
-    pending = Pending(
+    pending = PendingOutcome(
         at=change.at,
         since=evidence.now,
         epoch=evidence.limits.epoch,

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from paceline_tuner.capacity import CapacityModel
-from paceline_tuner.limits import Limits
 from paceline_tuner.pod_view import PodView
+from paceline_tuner.tuned_limits import TunedLimits
 
 _TILE = 16
 _FENCE = 1.25  # times what a step may take: beyond the pacer's reach, within a stall's
@@ -20,7 +20,7 @@ _AIMD_SETTLE_S = 10.0
 class Proposal:
     """Limits, and the constraint that decided them."""
 
-    caps: Limits
+    caps: TunedLimits
     binding: str
     batch_bound: str
     """What bounds the batch size alone: `SLA`, `KV`, `Capacity`."""
@@ -35,7 +35,7 @@ def propose(view: PodView) -> Proposal:
         return _by_model(view)
     # A floor that a moment's noise made must not cut the batch to one.
     if view.is_learning or is_new_floor:
-        caps = Limits(
+        caps = TunedLimits(
             view.current.batch_size,
             view.current.token_budget,
             view.target.ms,
@@ -56,7 +56,7 @@ def _by_model(view: PodView) -> Proposal:
     budget = most if most < _TILE else most // _TILE * _TILE
     binding = view.target.binding if bound == "SLA" else bound
     return _bounded(
-        view, Limits(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
+        view, TunedLimits(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
     )
 
 
@@ -81,14 +81,14 @@ def _by_trial(view: PodView) -> Proposal:
         budget = max(int(budget * _AIMD_BUDGET), batch + 2 * view.room.min_prefill)
     elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
         batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)
-    caps = Limits(batch, budget, view.target.ms, view.target.pace_tpot_ms)
+    caps = TunedLimits(batch, budget, view.target.ms, view.target.pace_tpot_ms)
     return _bounded(view, caps, view.target.binding, "Capacity")
 
 
 def _fixed(view: PodView) -> Proposal:
     """The declared initial values; where none is declared, what holds."""
     spec, current = view.spec, view.current
-    caps = Limits(
+    caps = TunedLimits(
         spec.batch_size.initial or current.batch_size,
         spec.token_budget.initial or current.token_budget,
         None,
@@ -96,7 +96,7 @@ def _fixed(view: PodView) -> Proposal:
     return _bounded(view, caps, "Bounds", "Capacity")
 
 
-def _bounded(view: PodView, caps: Limits, binding: str, batch_bound: str) -> Proposal:
+def _bounded(view: PodView, caps: TunedLimits, binding: str, batch_bound: str) -> Proposal:
     batch, budget = view.bounded(caps.batch_size, caps.token_budget)
     if batch != caps.batch_size:
         binding = "Bounds"

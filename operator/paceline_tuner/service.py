@@ -3,17 +3,17 @@
 import math
 from collections.abc import Sequence
 
+from paceline_tuner.attainment import Counts
 from paceline_tuner.decision import Decision
-from paceline_tuner.measure import Counts
-from paceline_tuner.model import Observed
+from paceline_tuner.service_report import MeasuredLatency
 
 _HEADROOM = 1.15
 
 
-def combined(decisions: Sequence[Decision], counts: Counts) -> Observed:
+def combined(decisions: Sequence[Decision], counts: Counts) -> MeasuredLatency:
     """Measure the service: counts are exact, a p99 is that of the worst pod."""
     seen = [decision.observed for decision in decisions]
-    return Observed(
+    return MeasuredLatency(
         ttft_p99_ms=_worst([o.ttft_p99_ms for o in seen]),
         tpot_p99_ms=_worst([o.tpot_p99_ms for o in seen]),
         itl_p99_ms=_worst([o.itl_p99_ms for o in seen]),

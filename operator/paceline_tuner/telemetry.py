@@ -1,9 +1,12 @@
 """What a pod's runtime API answers, typed (docs/runtime-api.md). Unknown fields are ignored."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from paceline_tuner.model import SLA, PodAdapter
+from paceline_tuner.service_spec import SLA
 
 
 class LimitValues(msgspec.Struct, frozen=True):
@@ -155,6 +158,17 @@ class SketchSlice(msgspec.Struct, frozen=True):
     alpha: float
     zero: int
     bins: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PodAdapter:
+    """How a LoRA adapter stands on one pod, as the pod tells."""
+
+    name: str
+    path: str
+    state: Literal["loaded", "loading", "refused"]
+    message: str = ""
+    """Why it is refused."""
 
 
 class Telemetry(msgspec.Struct, frozen=True):

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from paceline_tuner.model import SLA
-from paceline_tuner.warm_start_entry import Key, WarmStartEntry, is_as_strict
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.warm_start_entry import EngineKey, WarmStartEntry, is_as_strict
 
 MAX_ENTRIES = 64
 KEPT_S = 30 * 86_400.0
@@ -14,7 +14,7 @@ _FUTURE_S = 3600.0  # by which clocks may disagree
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class StartingPoint:
     """What a new pod starts from."""
 
     coefficients: WarmStartEntry
@@ -43,7 +43,7 @@ class WarmStart:
             return self  # other limits have been found since
         return self._with(replace(held, avoid_until=now + AVOIDED_S), now)
 
-    def recall(self, key: Key, sla: SLA, now: float) -> Recalled | None:
+    def recall(self, key: EngineKey, sla: SLA, now: float) -> StartingPoint | None:
         """Find what a new pod of this key should start from."""
         found = [e for e in self.entries if e.key == key and now - e.at < KEPT_S]
         if not found:
@@ -52,7 +52,7 @@ class WarmStart:
         same = next((entry for entry in usable if entry.sla == sla), None)
         # Of limits that all keep the SLA, the largest serve most.
         largest = max(usable, key=lambda e: (e.batch_size, e.token_budget), default=None)
-        return Recalled(found[-1], same or largest)
+        return StartingPoint(found[-1], same or largest)
 
     def merged(self, other: "WarmStart", now: float) -> "WarmStart":
         """Both books: under one key and SLA the newer entry, with the warnings of either."""
@@ -71,7 +71,7 @@ class WarmStart:
                 book = book._with(newer, now)
         return book
 
-    def _find(self, key: Key, sla: SLA) -> WarmStartEntry | None:
+    def _find(self, key: EngineKey, sla: SLA) -> WarmStartEntry | None:
         return next((e for e in self.entries if e.key == key and e.sla == sla), None)
 
     def _with(self, entry: WarmStartEntry, now: float) -> "WarmStart":

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import EngineInfo, ModelFit
 
 _SAME = 0.05
@@ -21,7 +21,7 @@ _NUM_TERMS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class EngineKey:
     """What two engines must agree on for one's step times to hold for the other."""
 
     model: str
@@ -34,7 +34,7 @@ class Key:
     features: tuple[str, ...]
 
     @classmethod
-    def of(cls, info: EngineInfo) -> "Key | None":
+    def of(cls, info: EngineInfo) -> "EngineKey | None":
         """Read from telemetry; None of a pod that does not say what it is."""
         if not (info.name and info.device and info.engine_version):
             return None
@@ -53,7 +53,7 @@ class Key:
 class WarmStartEntry:
     """The step model and the limits that kept one SLA under one key. Times are Unix seconds."""
 
-    key: Key
+    key: EngineKey
     sla: SLA
     theta: tuple[float, ...]
     """th0..th4, as in docs/runtime-api.md."""

@@ -1,9 +1,9 @@
 """Lesson: what a decision teaches for pods to come. Of most decisions, nothing."""
 
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import TuningSpec
-from paceline_tuner.warm_start_entry import Key, WarmStartEntry
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.tuned_limits import TunedLimits
+from paceline_tuner.warm_start_entry import EngineKey, WarmStartEntry
 from paceline_tuner.window import Evidence
 
 _SETTLED = (0.85, 1.2)
@@ -17,7 +17,7 @@ def to_remember(
 
     `now` is Unix seconds.
     """
-    key, limits, model = Key.of(evidence.info), evidence.limits, evidence.model
+    key, limits, model = EngineKey.of(evidence.info), evidence.limits, evidence.model
     is_ours = spec.mode == "Auto" and not spec.paused and not limits.lease_lost
     is_certified = decision.memory.audit.is_certified(spec.sla.objective)
     if (
@@ -32,7 +32,7 @@ def to_remember(
         or not _SETTLED[0] <= decision.memory.slowdown.ratio <= _SETTLED[1]
     ):
         return None
-    caps = Limits.of(limits.requested)
+    caps = TunedLimits.of(limits.requested)
     found = WarmStartEntry(
         key=key,
         sla=spec.sla,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from paceline_tuner.decision import Decision
-from paceline_tuner.model import TuningSpec
-from paceline_tuner.warm_start import Recalled, WarmStart
-from paceline_tuner.warm_start_entry import Key
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.warm_start import StartingPoint, WarmStart
+from paceline_tuner.warm_start_entry import EngineKey
 from paceline_tuner.warm_start_lesson import to_remember
 from paceline_tuner.window import Evidence
 
@@ -35,7 +35,7 @@ class WarmStartStore(Protocol):
         ...
 
 
-class Recollection:
+class LiveWarmStart:
     """One book for all services. Without a store it stays empty and is never written."""
 
     def __init__(self, store: WarmStartStore | None, clock: Callable[[], float]) -> None:
@@ -64,9 +64,9 @@ class Recollection:
             self.book = self.book.merged(stored, now)
             self._saved, self._is_open = stored, True
 
-    def recall(self, spec: TuningSpec, evidence: Evidence) -> Recalled | None:
+    def recall(self, spec: TuningSpec, evidence: Evidence) -> StartingPoint | None:
         """What a pod like this one should start from."""
-        key = Key.of(evidence.info)
+        key = EngineKey.of(evidence.info)
         return None if key is None else self.book.recall(key, spec.sla, self._clock())
 
     def learn(self, spec: TuningSpec, evidence: Evidence, decision: Decision) -> None:

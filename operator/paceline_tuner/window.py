@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from paceline_tuner.sketch import Sketch
+from paceline_tuner.latency_sketch import LatencySketch
 from paceline_tuner.telemetry import (
     EngineInfo,
     LimitsAnswer,
@@ -17,7 +17,7 @@ from paceline_tuner.telemetry import (
     Step,
     Telemetry,
 )
-from paceline_tuner.validate import (
+from paceline_tuner.telemetry_validation import (
     is_readable,
     is_sane_request,
     is_sane_slice,
@@ -70,9 +70,9 @@ class Evidence:
         before = counts[index - 1] + share * (counts[index] - counts[index - 1])
         return counts[-1] - before
 
-    def gaps(self, since: float = -math.inf) -> Sketch:
+    def gaps(self, since: float = -math.inf) -> LatencySketch:
         """Inter-token gaps of slices that began after `since`."""
-        return Sketch(piece for piece in self.slices if piece.start_at >= since)
+        return LatencySketch(piece for piece in self.slices if piece.start_at >= since)
 
     def since(self, begin: float) -> "Evidence":
         """The same pod, with only the steps and the ended requests since `begin`."""

@@ -87,10 +87,19 @@ class Plant:
     @limits.setter
     def limits(self, wanted: Limits) -> None:
         self._limits, _ = clamp(wanted, self.capacity)
-        for name in ("max_batch_size", "token_budget", "epoch"):
+        for name in ("max_batch_size", "token_budget"):
             self._totals[name] = getattr(self._limits, name)
         self._totals["pace_s"] = (self._limits.pace_tpot_ms or 0.0) / 1e3
         self._engine.lanes["share"] = (self._limits.interactive_share, self._limits.batch_share)
+
+    @property
+    def epoch(self) -> int:
+        """That of the limits, which steps and requests are recorded with."""
+        return int(self._totals["epoch"])
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._totals["epoch"] = epoch
 
     def run_until(self, t_s: float) -> None:
         """Step until the clock is at `t_s` or later: a step that has begun is finished."""

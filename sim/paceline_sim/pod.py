@@ -16,9 +16,9 @@ from paceline_engine.pacing import NoPacer
 from paceline_sim.plant import Plant
 from paceline_sim.state import FAILED, FIRST_BIN, OK, SHED, SLICE_S, Real, Whole
 from paceline_tuner import telemetry as answers
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodRefusedError, PodUnreachableError
-from paceline_wire import LimitsState, LimitsView, SetLimits
+from paceline_tuner.service_target import PodTarget
+from paceline_wire import Limits, LimitsState, SetLimits
 
 _ALPHA = 0.01
 _SKETCH_SLICES = 24
@@ -118,7 +118,7 @@ class SimPod:
             },
             SetLimits,
         )
-        is_new = wanted.epoch > self.plant.limits.epoch
+        is_new = wanted.epoch > self.plant.epoch
         state = self._control.change(
             wanted, now=self.plant.now, next_step=self._next_step, decodes=self._decodes
         )
@@ -127,7 +127,7 @@ class SimPod:
             raise PodRefusedError(pod.name, status, state.error)
         self.bodies.append(dict(body))
         self.config_hash = str(body.get("config_hash", self.config_hash))
-        self.plant.limits = self._control.limits
+        self.plant.limits, self.plant.epoch = self._control.limits, self._control.epoch
         seed, pacer = wanted.coefficients, self.plant.pacer or NoPacer()
         if seed is not None and is_new and not pacer.seed(seed):
             state = msgspec.structs.replace(state, ignored=["coefficients"])
@@ -227,8 +227,8 @@ def _sketch(row: int, counts: Whole) -> answers.SketchSlice:
     return answers.SketchSlice("itl_ms", "interactive", row * SLICE_S, _ALPHA, 0, bins)
 
 
-def _values(view: LimitsView) -> answers.LimitValues:
-    return msgspec.convert(msgspec.structs.asdict(view), answers.LimitValues)
+def _values(limits: Limits) -> answers.LimitValues:
+    return msgspec.convert(asdict(limits), answers.LimitValues)
 
 
 def _present(values: Real) -> list[float | None]:

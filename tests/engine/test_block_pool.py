@@ -18,7 +18,7 @@ def test_a_freed_block_can_be_shared_until_it_is_used_anew() -> None:
     """The free list is the prefix cache: it costs no memory of its own."""
     pool = BlockPool(2)
     (block,) = pool.allocate(1)
-    pool.seal(block, a_hash("a"))
+    pool.cache_block(block, a_hash("a"))
     pool.free([block])
 
     assert pool.find(a_hash("a")) == block
@@ -35,7 +35,7 @@ def test_a_cached_block_in_the_middle_of_the_free_list_is_held_again() -> None:
     pool = BlockPool(5)
     blocks = pool.allocate(3)
     for name, block in zip("abc", blocks, strict=True):
-        pool.seal(block, a_hash(name))
+        pool.cache_block(block, a_hash(name))
     pool.free(blocks)
 
     pool.share([blocks[1]])
@@ -49,7 +49,7 @@ def test_blocks_that_nobody_could_share_are_used_first() -> None:
     """What is in the cache stays there as long as something worthless is free."""
     pool = BlockPool(2)
     cached, worthless = pool.allocate(2)
-    pool.seal(cached, a_hash("a"))
+    pool.cache_block(cached, a_hash("a"))
     pool.free([cached, worthless])
 
     assert pool.allocate(1) == [worthless]
@@ -60,8 +60,8 @@ def test_the_tail_of_a_sequence_is_evicted_before_its_head() -> None:
     """A prefix without its tail can be shared, a tail without its prefix cannot."""
     pool = BlockPool(2)
     head, tail = pool.allocate(2)
-    pool.seal(head, a_hash("head"))
-    pool.seal(tail, a_hash("tail"))
+    pool.cache_block(head, a_hash("head"))
+    pool.cache_block(tail, a_hash("tail"))
     pool.free([head, tail])
 
     assert pool.allocate(1) == [tail]
@@ -72,8 +72,8 @@ def test_the_least_recently_used_prefix_is_evicted_first() -> None:
     """A prefix that is hit again becomes young again."""
     pool = BlockPool(2)
     old, young = pool.allocate(2)
-    pool.seal(old, a_hash("old"))
-    pool.seal(young, a_hash("young"))
+    pool.cache_block(old, a_hash("old"))
+    pool.cache_block(young, a_hash("young"))
     pool.free([old])
     pool.free([young])
     pool.share([old])
@@ -87,8 +87,8 @@ def test_equal_content_keeps_its_first_block() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
 
-    pool.seal(first, a_hash("a"))
-    pool.seal(second, a_hash("a"))
+    pool.cache_block(first, a_hash("a"))
+    pool.cache_block(second, a_hash("a"))
 
     assert pool.find(a_hash("a")) == first
 
@@ -130,7 +130,7 @@ def test_every_block_is_free_or_held_as_often_as_taken(
             pool.free(holds.pop(number % len(holds)))
         elif move == 2 and holds:
             for index, block in enumerate(holds[number % len(holds)]):
-                pool.seal(block, a_hash(f"{number} {index}"))
+                pool.cache_block(block, a_hash(f"{number} {index}"))
         elif move == 3:
             found = pool.find(a_hash(f"{number} 0"))
             if found is not None:

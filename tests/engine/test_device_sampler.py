@@ -96,9 +96,9 @@ class OnlyToken:
     def __init__(self, token: int) -> None:
         self._token = token
 
-    def allowed(self, output_ids: Any, words: Any) -> None:
+    def fill_bitmask(self, output_ids: Any, bitmask: Any) -> None:
         del output_ids  # whatever came before
-        words[self._token // 32] |= 1 << (self._token % 32)
+        bitmask[self._token // 32] |= 1 << (self._token % 32)
 
 
 def test_nothing_on_the_way_of_a_token_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.grammar.compiling import Compiled, Compiling
-from paceline_engine.grammar.constraint import no_words
-from paceline_engine.grammar.grammar import GrammarError, Grammars
+from paceline_engine.core.constraint import empty_bitmasks
+from paceline_engine.grammar.grammar import (
+    CompiledGrammar,
+    GrammarCompiler,
+    GrammarError,
+    Grammars,
+)
 from paceline_testing.byte_tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer, write_tokenizer
 from paceline_wire import Grammar, Sampling, Submit
 
@@ -35,9 +39,9 @@ def walk(grammars: Grammars, grammar: Grammar, pick: Callable[[list[int]], int])
     constraint = grammars.constraint(grammar)
     output: list[int] = []
     for _ in range(400):
-        words = no_words(1, VOCAB_SIZE)
-        constraint.allowed(output, words[0])
-        bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+        bitmask = empty_bitmasks(1, VOCAB_SIZE)
+        constraint.fill_bitmask(output, bitmask[0])
+        bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
         allowed = np.flatnonzero(bits).tolist()
         assert allowed, "nothing may come, not even the end"
         assert max(allowed) < VOCAB_SIZE
@@ -125,25 +129,25 @@ def test_a_wrong_grammar_is_told_in_one_line(grammars: Grammars, kind: Any, text
     assert "\n" not in str(caught.value)
 
 
-def _done(grammars: Grammars, *texts: tuple[Any, str]) -> list[Compiled]:
+def _done(grammars: Grammars, *texts: tuple[Any, str]) -> list[CompiledGrammar]:
     """Compile as the engine does, in threads; what came of each."""
-    done: list[Compiled] = []
+    done: list[CompiledGrammar] = []
     all_done = threading.Event()
 
-    def take(compiled: Compiled) -> None:
+    def take(compiled: CompiledGrammar) -> None:
         done.append(compiled)
         if len(done) == len(texts):
             all_done.set()
 
-    compiling = Compiling(grammars, take)
+    compiler = GrammarCompiler(grammars, take)
     for number, (kind, text) in enumerate(texts):
-        compiling.start(
+        compiler.start(
             Submit(str(number), [1], Sampling(max_tokens=1), grammar=Grammar(kind, text))
         )
     assert all_done.wait(timeout=300)
-    assert all(compiling.take(compiled) for compiled in done)
-    assert len(compiling) == 0
-    compiling.close()
+    assert all(compiler.take(compiled) for compiled in done)
+    assert len(compiler) == 0
+    compiler.close()
     return done
 
 
@@ -156,28 +160,28 @@ def test_a_chain_of_rules_does_not_overflow_the_stack(grammars: Grammars) -> Non
     (compiled,) = _done(grammars, ("grammar", _chain(5000)))
 
     assert compiled.constraint is not None
-    words = no_words(1, VOCAB_SIZE)
-    compiled.constraint.allowed([], words[0])
-    assert words.any()
+    bitmask = empty_bitmasks(1, VOCAB_SIZE)
+    compiled.constraint.fill_bitmask([], bitmask[0])
+    assert bitmask.any()
 
 
 def test_a_request_that_was_forgotten_is_not_taken(grammars: Grammars) -> None:
     """Its client left while the grammar was compiled."""
-    done: list[Compiled] = []
+    done: list[CompiledGrammar] = []
     came = threading.Event()
 
-    def take(compiled: Compiled) -> None:
+    def take(compiled: CompiledGrammar) -> None:
         done.append(compiled)
         came.set()
 
-    compiling = Compiling(grammars, take)
+    compiler = GrammarCompiler(grammars, take)
 
-    compiling.start(Submit("a", [1], Sampling(max_tokens=1), grammar=Grammar("regex", "xyz+")))
+    compiler.start(Submit("a", [1], Sampling(max_tokens=1), grammar=Grammar("regex", "xyz+")))
     assert came.wait(timeout=60)
-    assert compiling.forget(["a", "b"]) == ["a"]
+    assert compiler.forget(["a", "b"]) == ["a"]
 
-    assert not compiling.take(done[0])
-    compiling.close()
+    assert not compiler.take(done[0])
+    compiler.close()
 
 
 def test_a_grammar_that_explodes_as_the_text_grows_is_given_up(grammars: Grammars) -> None:
@@ -189,7 +193,7 @@ def test_a_grammar_that_explodes_as_the_text_grows_is_given_up(grammars: Grammar
 
     def grow() -> None:
         for length in range(3000):
-            constraint.allowed([a] * length, no_words(1, VOCAB_SIZE)[0])
+            constraint.fill_bitmask([a] * length, empty_bitmasks(1, VOCAB_SIZE)[0])
 
     with pytest.raises(ValueError, match=r"complex|items|fuel"):
         grow()
@@ -201,7 +205,7 @@ def test_other_threads_go_on_while_a_large_schema_is_compiled(grammars: Grammars
         "properties": {f"f{i}": {"type": "object", "properties": {"k": {}}} for i in range(2000)}
     }
     counted = 0
-    compiled: list[Compiled] = []
+    compiled: list[CompiledGrammar] = []
     worker = threading.Thread(
         target=lambda: compiled.extend(_done(grammars, ("json_schema", json.dumps(schema))))
     )
@@ -220,11 +224,11 @@ def test_what_was_compiled_is_kept(grammars: Grammars) -> None:
     """And each request follows its own output."""
     grammar = Grammar("choice", '["one", "two"]')
     first, second = grammars.constraint(grammar), grammars.constraint(grammar)
-    words = no_words(2, VOCAB_SIZE)
+    bitmask = empty_bitmasks(2, VOCAB_SIZE)
 
-    first.allowed(TOKENIZER.encode("o").ids, words[0])
-    second.allowed(TOKENIZER.encode("t").ids, words[1])
+    first.fill_bitmask(TOKENIZER.encode("o").ids, bitmask[0])
+    second.fill_bitmask(TOKENIZER.encode("t").ids, bitmask[1])
 
-    bits = [np.unpackbits(row.view(np.uint8), bitorder="little") for row in words]
+    bits = [np.unpackbits(row.view(np.uint8), bitorder="little") for row in bitmask]
     assert [TOKENIZER.decode(np.flatnonzero(each).tolist()) for each in bits] == ["n", "w"]
     assert grammar in grammars._compiled

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, ScheduledChunk
+from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.core.request import Request
 from paceline_engine.engine.engine import Engine
-from paceline_engine.grammar.constraint import Words
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.launcher import ModelLauncher
@@ -118,9 +118,9 @@ ARRIVALS = st.builds(
 class EveryThird:
     """A constraint: of its tokens only one in three may follow, others at every place."""
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         for token in range(len(output_ids) % 3, 300, 3):
-            words[token // 32] |= 1 << (token % 32)
+            bitmask[token // 32] |= 1 << (token % 32)
 
 
 def answers(

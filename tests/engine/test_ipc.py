@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 import zmq
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.process.ipc import Link, LinkBroken, PeerLost
+from paceline_engine.process.ipc import FromLink, Link, LinkBroken, PeerLost
 from paceline_testing.engines import EngineUnderTest, a_submit
 from paceline_wire import (
     Abort,
@@ -155,3 +155,8 @@ def test_a_run_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """In a sentence that names the setting."""
     with pytest.raises(BadSettings, match="PACELINE_ENGINE_RUN_DIR: cannot bind"):
         Link(tmp_path / "nowhere", time.monotonic)
+
+
+def test_the_step_loop_may_be_handed_every_message_of_the_sidecar() -> None:
+    """`Hello` alone is answered by the socket's thread; all the others go through the inbox."""
+    assert set(get_args(ToEngine)) - {Hello} <= set(get_args(FromLink))

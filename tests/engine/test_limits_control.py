@@ -17,7 +17,7 @@ def a_control(limits: Limits | None = None) -> LimitsControl:
 
 
 def change(control: LimitsControl, *, now: float = 0.0, **fields: Any) -> LimitsState:
-    wanted = SetLimits(call=7, **{"epoch": control.limits.epoch + 1, **fields})
+    wanted = SetLimits(call=7, **{"epoch": control.epoch + 1, **fields})
     return control.change(wanted, now=now, next_step=100, decodes=0)
 
 
@@ -27,8 +27,9 @@ def test_a_subset_changes_and_the_rest_stays() -> None:
 
     state = change(control, token_budget=32, step_target_ms=20.0)
 
-    assert control.limits == Limits(8, 32, 20.0, epoch=1)
-    assert (state.call, state.since_step, state.error, state.clamped) == (7, 100, None, [])
+    assert control.limits == Limits(8, 32, 20.0)
+    assert (state.call, state.epoch, state.since_step, state.error) == (7, 1, 100, None)
+    assert state.clamped == []
 
 
 def test_the_step_target_can_be_cleared() -> None:
@@ -182,7 +183,7 @@ def test_a_lost_lease_returns_to_the_certified_limits() -> None:
     assert state is not None
     assert (state.call, state.lease_lost, state.since_step) == (0, True, 200)
     assert (control.limits.token_budget, control.limits.max_batch_size) == (32, 8)
-    assert control.limits.epoch == 2
+    assert state.epoch == control.epoch == 2
     assert control.expire(now=99.0, next_step=300, decodes=0) is None
 
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch
+from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.core.flight import Next
 from paceline_engine.engine.engine import Engine
 from paceline_engine.errors import RequestError
-from paceline_engine.grammar.constraint import Words
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.scheduling.waiting import LANES
 from paceline_testing.clock import ManualClock
@@ -108,9 +108,9 @@ def test_an_engine_with_a_step_in_flight_is_not_idle() -> None:
 class AnyToken:
     """A constraint that every token fulfils."""
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         del output_ids  # whatever came before
-        words[:] = 0xFFFFFFFF
+        bitmask[:] = 0xFFFFFFFF
 
 
 def test_a_grammar_waits_for_its_token() -> None:

@@ -1,7 +1,7 @@
 """What one prompt can share with those before it."""
 
 from paceline_engine.core.block import BlockHash
-from paceline_engine.kv_cache.prefix import extend_hashes
+from paceline_engine.kv_cache.ledger import extend_hashes
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
 
 BLOCK = 4
@@ -22,14 +22,14 @@ def cached_tokens(under_test: EngineUnderTest, id: str) -> int:
     return under_test.outputs[id][0].cached_tokens
 
 
-def test_only_full_blocks_have_a_name() -> None:
+def test_only_full_blocks_have_a_hash() -> None:
     """The rest of the tokens may still change what lies in the last one."""
     assert len(hashes_of(PROMPT[:3])) == 0
     assert len(hashes_of(PROMPT[:4])) == 1
     assert len(hashes_of(PROMPT[:11])) == 2
 
 
-def test_a_name_says_everything_before_it() -> None:
+def test_a_hash_covers_everything_before_it() -> None:
     """Equal tokens after different ones have different keys and values."""
     tail = [5, 6, 7, 8]
 
@@ -37,7 +37,7 @@ def test_a_name_says_everything_before_it() -> None:
     assert hashes_of([1, 2, 3, 4, *tail])[1] == hashes_of([1, 2, 3, 4, *tail, 9])[1]
 
 
-def test_names_of_two_salts_never_meet() -> None:
+def test_hashes_of_two_salts_never_meet() -> None:
     """A tenant must not learn from timing what another one asked."""
     assert not set(hashes_of(PROMPT, "one")) & set(hashes_of(PROMPT, "two"))
 

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 from tokenizers import Tokenizer
 
+from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.engine.engine import Engine
-from paceline_engine.grammar.constraint import Words
 from paceline_engine.grammar.grammar import Grammars
 from paceline_testing.tiny_engine import TinyEngine, run_to_end
 from paceline_wire import Grammar, Output, Sampling, Submit
@@ -105,11 +105,11 @@ def test_a_preempted_output_goes_on_where_it_was(
 class _Broken:
     """A constraint whose grammar has become too costly."""
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         """Allow two tokens, then none."""
         if len(output_ids) == 2:
             raise ValueError("the grammar is too complex")
-        words[:] = 2**32 - 1
+        bitmask[:] = 2**32 - 1
 
 
 class _Stuck:
@@ -118,9 +118,9 @@ class _Stuck:
     def __init__(self) -> None:
         self.end = threading.Event()
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         """Work until the end of the test."""
-        del output_ids, words
+        del output_ids, bitmask
         work = b"x" * 2**20
         while not self.end.is_set():
             blake2b(work)  # lets go of the interpreter's lock, as matchers do
@@ -129,11 +129,11 @@ class _Stuck:
 class _Slow:
     """A constraint that waits long, as threads do on a busy machine, and works little."""
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         """Allow everything, after a while."""
         del output_ids
         threading.Event().wait(timeout=0.3)
-        words[:] = 2**32 - 1
+        bitmask[:] = 2**32 - 1
 
 
 def test_a_grammar_that_breaks_ends_its_request_alone(tiny: TinyEngine) -> None:

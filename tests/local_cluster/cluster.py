@@ -13,6 +13,7 @@ import helm_python
 import yaml
 
 from local_cluster.errors import ClusterError
+from paceline_testing.ending import end
 
 
 class KubectlFailedError(ClusterError):
@@ -78,7 +79,7 @@ class Cluster:
                 line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 8000
                 yield f"http://{line.split()[2]}"
             finally:
-                process.terminate()
+                end(process)
 
     def helm(self, namespace: str = "default") -> helm_python.Config:
         """Helm, bound to one namespace: `with cluster.helm("x") as helm: helm.install(...)`."""

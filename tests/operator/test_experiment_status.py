@@ -4,19 +4,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from paceline_api.hashes import config_hash
 from paceline_api.inference_service import InferenceService
 from paceline_api.status import Status, TuningStatus
-from paceline_api.tuning_spec import config_hash, hot
-from paceline_operator.events import verdict_event
-from paceline_operator.experiment_status import experiment_status, told
-from paceline_operator.measured_status import tuning_status
+from paceline_api.tuning_spec import tuning_spec
+from paceline_operator.events import verdict, verdict_event
+from paceline_operator.experiment_status import experiment_status, previous_report
 from paceline_operator.metrics import Metrics
-from paceline_operator.report import Reporter, verdict
+from paceline_operator.report import Reporter
+from paceline_operator.service_status import tuning_status
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service, a_service
-from paceline_tuner.model import ArmReport, Experiment, ExperimentReport, Overrides, Policy, Range
+from paceline_tuner.service_report import ArmReport, ExperimentReport
+from paceline_tuner.service_spec import ExperimentPlan, Overrides, Policy, Range
 
 RUNNING = ExperimentReport(
     name="smaller-steps",
@@ -59,19 +61,19 @@ def test_the_next_operator_reads_verdict_and_policy_back() -> None:
     raw = status(rollout).model_dump(by_alias=True, mode="json")
     tuning = Status.model_validate(raw).tuning
 
-    again = told(tuning.experiment if tuning else None)
+    again = previous_report(tuning.experiment if tuning else None)
 
     assert again == ExperimentReport(
         name="smaller-steps", kind="Rollout", verdict="Worse", reason=WORSE.reason, held=HELD
     )
-    assert told(None) is None
+    assert previous_report(None) is None
 
 
 def test_counts_do_not_change_what_is_told() -> None:
     """A tuner's target that differs is tuned at once: each write of status must not cause that."""
     more = replace(RUNNING, base=ArmReport(900, 9), reason="waits for equal load")
 
-    assert told(experiment_status(RUNNING)) == told(experiment_status(more))
+    assert previous_report(experiment_status(RUNNING)) == previous_report(experiment_status(more))
 
 
 def test_a_verdict_is_news_once() -> None:
@@ -146,9 +148,9 @@ def test_the_declared_experiment_reaches_the_tuner() -> None:
     }
     spec = a_service(tuning=tuning).spec
 
-    found = hot(spec)
+    found = tuning_spec(spec)
 
-    assert found.experiment == Experiment(
+    assert found.experiment == ExperimentPlan(
         "one", "AB", Overrides(step_margin=0.95, max_batch_size=8), 0.25, 120.0, 3600.0
     )
     assert (found.step_margin, found.rollout) == (0.98, "Canary")

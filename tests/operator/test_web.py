@@ -19,7 +19,7 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.plant import Plant, laptop
 from paceline_testing.trial import Trial
-from paceline_tuner.model import SLA, TuningSpec
+from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_wire.limits import Limits
 
 Client = TestClient[web.Request, web.Application]

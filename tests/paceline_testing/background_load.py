@@ -9,15 +9,18 @@ from threading import Event, Thread
 import httpx
 
 from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.offered_load import OfferedLoad, plan
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import Workload, plan
+from paceline_cli.traffic.record import ClientRecord
+
+_LAST_ANSWER_S = 300.0
+"""More than a block lasts and a request may take."""
 
 
 @contextmanager
-def background_load(url: str, workload: Workload, *, model: str) -> Iterator[list[Record]]:
+def background_load(url: str, workload: OfferedLoad, *, model: str) -> Iterator[list[ClientRecord]]:
     """Send the workload block by block; on leaving, wait until the last request is answered."""
-    records: list[Record] = []
+    records: list[ClientRecord] = []
     is_over = Event()
 
     async def send_blocks() -> None:
@@ -29,10 +32,11 @@ def background_load(url: str, workload: Workload, *, model: str) -> Iterator[lis
                 block = plan(workload, help_topics(), duration_s=workload.block_s, seed=seed)
                 await drive(client, block, model=model, sink=records.append)
 
-    thread = Thread(target=lambda: asyncio.run(send_blocks()), name="load")
+    thread = Thread(target=lambda: asyncio.run(send_blocks()), name="load", daemon=True)
     thread.start()
     try:
         yield records
     finally:
         is_over.set()
-        thread.join()
+        thread.join(_LAST_ANSWER_S)
+        assert not thread.is_alive(), f"no end {_LAST_ANSWER_S:g} s after the last block began"

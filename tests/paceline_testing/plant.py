@@ -64,6 +64,7 @@ class Plant:
     shed_after_s: float = math.inf
     seed: int = 1
     now: float = 1000.0
+    epoch: int = 0
 
     def __post_init__(self) -> None:
         parameters, kv_bytes, dtype = _SMALL if self.device == "cpu" else _EIGHT_BILLION
@@ -156,7 +157,7 @@ class Plant:
             waiting_tokens=sum(job.prompt for job in self.waiting),
             kv_used=0,
             preemptions=0,
-            epoch=self.limits.epoch,
+            epoch=self.epoch,
             token_budget=self.limits.token_budget,
             paced_tokens=total,
             predicted_ms=predicted_ms,

@@ -10,8 +10,8 @@ import msgspec
 
 from paceline_testing.plant import Job, Plant
 from paceline_tuner import telemetry as answers
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodRefusedError, PodUnreachableError
+from paceline_tuner.service_target import PodTarget
 from paceline_wire import Coefficients
 from paceline_wire.limits import clamp
 
@@ -85,13 +85,14 @@ class PlantPod:
             raise PodUnreachableError(f"pod {pod.name}: no answer")
         plant, epoch = self.plant, body["epoch"]
         assert isinstance(epoch, int)
-        if epoch < plant.limits.epoch or (epoch == plant.limits.epoch and len(body) > 2):
+        if epoch < plant.epoch or (epoch == plant.epoch and len(body) > 2):
             raise PodRefusedError(pod.name, 409, "epoch is old")
         if "pace_tpot_ms" in body and not self.knows_slack:
             raise PodRefusedError(pod.name, 422, "pace_tpot_ms: unknown field")
         self.bodies.append(dict(body))
         known = {name: value for name, value in body.items() if name in asdict(plant.limits)}
         plant.limits, _ = clamp(replace(plant.limits, **known), plant.capacity)  # type: ignore[arg-type]  # JSON's values
+        plant.epoch = epoch
         if "coefficients" in body:
             # As the wire carries them: what cannot be read there must not pass here.
             given = msgspec.json.decode(msgspec.json.encode(body["coefficients"]))
@@ -109,7 +110,7 @@ class PlantPod:
             effective=held,
             certified=held,
             capacity=msgspec.convert(asdict(self.plant.capacity), answers.CapacityValues),
-            epoch=self.plant.limits.epoch,
+            epoch=self.plant.epoch,
             config_hash=self.config_hash,
             instance=self.instance,
         )

@@ -4,22 +4,22 @@ from dataclasses import replace
 from typing import Any
 
 from paceline_cli.local_state import Explained
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import Change, Observed, PodReport, ServiceReport
 from paceline_tuner.outcome import Prediction
+from paceline_tuner.service_report import LimitsChange, MeasuredLatency, PodReport, ServiceReport
+from paceline_tuner.tuned_limits import TunedLimits
 
 
-def observed(**changes: Any) -> Observed:
+def observed(**changes: Any) -> MeasuredLatency:
     """An SLA that is met."""
-    meeting = Observed(
+    meeting = MeasuredLatency(
         ttft_p99_ms=900.0, tpot_p99_ms=80.0, itl_p99_ms=300.0, samples=60, attainment=0.995
     )
     return replace(meeting, **changes)
 
 
-def a_change(**changes: Any) -> Change:
+def a_change(**changes: Any) -> LimitsChange:
     """The tuner cut the token budget."""
-    cut = Change(
+    cut = LimitsChange(
         at=1_700_000_000.0,
         pod="quickstart-0",
         from_batch_size=32,
@@ -86,9 +86,9 @@ def an_explained(**changes: Any) -> Explained:
         reason="the ITL target binds",
         inputs={"running": 4, "arrival_rps": 1.23456, "itl_p99_ms": 812.0, "tpot_p99_ms": None},
         prediction=Prediction(step_ms=290.0, ttft_ms=1500.0, capacity_rps=2.5),
-        current=Limits(32, 2048, None),
-        wanted=Limits(32, 150, 310.0),
-        chosen=Limits(32, 160, 320.0),
+        current=TunedLimits(32, 2048, None),
+        wanted=TunedLimits(32, 150, 310.0),
+        chosen=TunedLimits(32, 160, 320.0),
         applied=True,
     )
     return replace(decision, **changes)

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from local_cluster.cluster import Cluster
+from paceline_testing.ending import end
 
 T = TypeVar("T")
 
@@ -77,8 +78,7 @@ def running_operator(
         eventually(lambda: _is_ready(operator, process), told_by=log)
         yield operator
     finally:
-        process.terminate()
-        process.wait(timeout=60)
+        end(process)
 
 
 def eventually(look: Callable[[], T | None], *, told_by: Path | None = None) -> T:

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -329,8 +329,8 @@ class ScriptedEngine:
                 given["step_target_ms"] = None
             if change.clear_pace_tpot:
                 given["pace_tpot_ms"] = None
-            requested = msgspec.structs.replace(requested, **given)
-        effective, clamped = _clamped(requested)
+            requested = replace(requested, **given)
+        effective, clamped = limits.clamp(requested, CAPACITY)
         self._state = msgspec.structs.replace(
             held,
             call=change.call,
@@ -339,7 +339,7 @@ class ScriptedEngine:
             certified=effective if change.certified else held.certified,
             epoch=change.epoch,
             lease_expires_at=expires_at,
-            clamped=clamped,
+            clamped=list(clamped),
             error=None,
         )
 
@@ -355,24 +355,14 @@ def _send(socket: zmq.Socket[bytes], peer: bytes, message: wire.FromEngine) -> N
     socket.send_multipart([peer, wire.encode(message)])
 
 
-def _clamped(requested: wire.LimitsView) -> tuple[wire.LimitsView, list[str]]:
-    wanted = limits.Limits(**msgspec.structs.asdict(requested))
-    clamped, names = limits.clamp(wanted, CAPACITY)
-    fields = {name: getattr(clamped, name) for name in wire.LimitsView.__struct_fields__}
-    return wire.LimitsView(**fields), list(names)
-
-
 def _first_limits_state() -> wire.LimitsState:
-    view = wire.LimitsView(64, 1024, None, 0.8, 0.2)
-    capacity = wire.CapacityInfo(
-        **{name: getattr(CAPACITY, name) for name in wire.CapacityInfo.__struct_fields__}
-    )
+    first = wire.Limits(64, 1024)
     return wire.LimitsState(
         call=0,
-        requested=view,
-        effective=view,
-        certified=view,
-        capacity=capacity,
+        requested=first,
+        effective=first,
+        certified=first,
+        capacity=CAPACITY,
         epoch=1,
         since_step=0,
         lease_expires_at=None,

@@ -6,7 +6,9 @@ from paceline_testing.plant import Plant
 from paceline_testing.plant_pod import PlantPod
 from paceline_tuner.decision import Decision
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget, TuningSpec
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 
 PERIOD_S = 5.0
 

@@ -48,7 +48,9 @@ def whole_service(
         yield sidecar, reference
     finally:
         sidecar.leave()
-        sidecar.join()
-        engine.kill()
-        engine.wait(timeout=30)
-        shutil.rmtree(run_dir)
+        try:
+            sidecar.join()
+        finally:
+            engine.kill()
+            engine.wait()
+            shutil.rmtree(run_dir)

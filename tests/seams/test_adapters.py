@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_testing.fake_hub import COMMIT, REPOSITORY, fake_hub
 from paceline_testing.fake_hub import TOKEN as HUB_TOKEN
@@ -21,7 +21,8 @@ from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_model import make_tiny_model
 from paceline_testing.whole_service import whole_service
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import PodAdapter, PodTarget, ServiceTarget
+from paceline_tuner.service_target import PodTarget, ServiceTarget
+from paceline_tuner.telemetry import PodAdapter
 
 PROMPT = [5, 60, 7, 80, 9, 100, 11]
 _NEW_TOKENS = 8
@@ -58,7 +59,7 @@ def service(
 
 async def _told(sidecar: Sidecar, *adapters: dict[str, str]) -> dict[str, PodAdapter]:
     """Tick until every declared adapter is loaded or refused."""
-    spec = hot(
+    spec = tuning_spec(
         a_service(adapters=list(adapters), engine={"lora": {"maxAdapters": 2, "maxRank": 8}}).spec
     )
     pod = PodTarget("pod", sidecar.admin_url, TOKEN)

@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer
 from paceline_cli.pod_client import HttpxPodClient
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_testing.telemetry import a_limits, a_telemetry
-from paceline_tuner.model import PodTarget
 from paceline_tuner.pods import PodAnswerError, PodClient, PodRefusedError, PodUnreachableError
+from paceline_tuner.service_target import PodTarget
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

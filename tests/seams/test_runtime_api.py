@@ -1,23 +1,21 @@
 """The live limits are typed on both sides of the runtime API: what is sent is what is taken."""
 
+from dataclasses import fields
+
 import msgspec
 
 from paceline_sidecar import runtime_patch as told
 from paceline_tuner import telemetry as read
 from paceline_tuner.decision import Decision
-from paceline_tuner.limits import Limits
-from paceline_tuner.model import SLA, TuningSpec
 from paceline_tuner.patch import patch_body
-from paceline_wire import LimitsView
-
-
-def fields(kind: type[msgspec.Struct]) -> set[str]:
-    return set(kind.__struct_fields__)
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.tuned_limits import TunedLimits
+from paceline_wire import Limits as WireLimits
 
 
 def test_the_limits_have_the_same_fields_on_both_sides() -> None:
     """A limit that one side does not know would silently stay at its default."""
-    assert fields(read.LimitValues) == fields(LimitsView)
+    assert set(read.LimitValues.__struct_fields__) == {field.name for field in fields(WireLimits)}
 
 
 def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
@@ -32,9 +30,9 @@ def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
         verdict="Meeting",
         binding="SLA:tpot",
         reason="",
-        current=Limits.of(held),
+        current=TunedLimits.of(held),
         wanted=None,
-        chosen=Limits(16, 1024, 52.0, 50.0),
+        chosen=TunedLimits(16, 1024, 52.0, 50.0),
         applied=True,
     )
     spec = TuningSpec(sla=SLA(tpot_p99_ms=50.0), config_hash="one")

@@ -1,23 +1,25 @@
 """What the operator reads of a pod's telemetry is what the sidecar writes."""
 
+from dataclasses import fields, is_dataclass
+
 import msgspec
 import pytest
 
-from paceline_sidecar import runtime_answers as written
+from paceline_sidecar import runtime_bodies as written
 from paceline_tuner import telemetry as read
-from paceline_wire import CapacityInfo, EngineLoad, LimitsView, StepModelInfo
+from paceline_wire import Capacity, EngineLoad, Limits, StepModelInfo
 
 PAIRS = {
-    "telemetry": (read.Telemetry, written.TelemetryAnswer),
-    "limits": (read.LimitsAnswer, written.LimitsAnswer),
-    "limit": (read.LimitValues, LimitsView),
-    "capacity": (read.CapacityValues, CapacityInfo),
+    "telemetry": (read.Telemetry, written.TelemetryBody),
+    "limits": (read.LimitsAnswer, written.LimitsBody),
+    "limit": (read.LimitValues, Limits),
+    "capacity": (read.CapacityValues, Capacity),
     "load": (read.Load, EngineLoad),
     "model": (read.ModelFit, StepModelInfo),
-    "info": (read.EngineInfo, written.Info),
-    "step": (read.Step, written.Step),
-    "request": (read.RequestRecord, written.Request),
-    "sketch": (read.SketchSlice, written.Sketch),
+    "info": (read.EngineInfo, written.ModelBody),
+    "step": (read.Step, written.StepBody),
+    "request": (read.RequestRecord, written.RequestBody),
+    "sketch": (read.SketchSlice, written.SketchBody),
 }
 
 
@@ -26,7 +28,7 @@ def test_every_field_that_is_read_is_written(name: str) -> None:
     """A default would hide a name that one side spells otherwise."""
     reader, writer = PAIRS[name]
 
-    assert set(reader.__struct_fields__) <= set(writer.__struct_fields__)
+    assert _fields(reader) <= _fields(writer)
 
 
 def test_the_engines_load_arrives_as_the_operator_types_it() -> None:
@@ -53,3 +55,9 @@ def test_the_engines_load_arrives_as_the_operator_types_it() -> None:
 
     assert arrived.running_output_tokens == (11, 4)
     assert (arrived.running, arrived.prefix_hits, arrived.prompt_tokens) == (2, 3, 30)
+
+
+def _fields(kind: type) -> set[str]:
+    if is_dataclass(kind):
+        return {field.name for field in fields(kind)}
+    return {field.name for field in msgspec.structs.fields(kind)}

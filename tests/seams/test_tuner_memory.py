@@ -8,10 +8,8 @@ import pytest
 import yaml
 from helm_python.chart import Chart
 
-import paceline_wire as wire
 from paceline_operator.warm_start_map import NAME
-from paceline_sidecar import runtime_answers, runtime_patch
-from paceline_tuner import telemetry
+from paceline_sidecar import runtime_patch
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,29 +31,6 @@ def test_the_chart_lets_the_operator_keep_its_memory(watched: list[str]) -> None
     verbs = {tuple(rule.get("resourceNames", ())): set(rule["verbs"]) for rule in rules}
     # Before there is an object, there is no name to allow.
     assert verbs == {(NAME,): {"get", "patch"}, (): {"create"}}
-
-
-@pytest.mark.parametrize(
-    ("read", "written"),
-    [
-        (telemetry.Telemetry, runtime_answers.TelemetryAnswer),
-        (telemetry.LimitsAnswer, runtime_answers.LimitsAnswer),
-        (telemetry.LimitValues, wire.LimitsView),
-        (telemetry.CapacityValues, wire.CapacityInfo),
-        (telemetry.Load, wire.EngineLoad),
-        (telemetry.ModelFit, wire.StepModelInfo),
-        (telemetry.EngineInfo, runtime_answers.Info),
-        (telemetry.Step, runtime_answers.Step),
-        (telemetry.RequestRecord, runtime_answers.Request),
-        (telemetry.SketchSlice, runtime_answers.Sketch),
-    ],
-    ids=lambda kind: kind.__name__,
-)
-def test_the_operator_reads_no_field_that_the_sidecar_does_not_write(
-    read: type[msgspec.Struct], written: type[msgspec.Struct]
-) -> None:
-    """A field with a default would otherwise stay at it for ever, without a word."""
-    assert set(read.__struct_fields__) <= set(written.__struct_fields__)
 
 
 def test_the_tuners_start_is_a_patch_that_the_sidecar_takes() -> None:

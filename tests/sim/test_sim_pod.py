@@ -15,10 +15,11 @@ from paceline_sim.plant import Plant
 from paceline_sim.pod import SimPod
 from paceline_sim.state import OK
 from paceline_testing.simulated import a_crowd, a_plant
+from paceline_tuner.latency_sketch import LatencySketch
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import SLA, PodTarget, ServiceTarget, TuningSpec
 from paceline_tuner.pods import PodClient, PodRefusedError, PodUnreachableError
-from paceline_tuner.sketch import Sketch
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import decode_telemetry
 from paceline_wire.limits import Capacity, Limits
 
@@ -92,7 +93,7 @@ async def test_sketches_count_every_gap() -> None:
 
     telemetry = await pod.get_telemetry(POD, 0)
 
-    sketch, counts = Sketch(telemetry.sketches), pod.plant.gap_counts
+    sketch, counts = LatencySketch(telemetry.sketches), pod.plant.gap_counts
     assert sketch.count == counts.sum()
     assert sketch.over(30.0) == pytest.approx(gaps_over(counts, 30.0).sum(), rel=0.2)
     ok = pod.plant.jobs[pod.plant.outcome == OK]

@@ -8,7 +8,7 @@ import pytest
 from paceline_engine.pacing import NoPacer
 from paceline_sim.hardware import CPU_135M
 from paceline_testing.simulated import a_crowd
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import CapacityValues, EngineInfo
 from paceline_wire.limits import Limits
 from sim_to_real.course import MODES, Course, courses

@@ -1,7 +1,7 @@
 import numpy as np
 
 from paceline_tuner import decide
-from paceline_tuner import limits as caps
+from paceline_tuner.guard import Guard
 from tune_report.arms.arm import Arm
 from tune_report.arms.table import arms, named
 from tune_report.episode import PodRun, run
@@ -49,12 +49,12 @@ def test_every_arm_is_offered_the_same_requests_and_ends_each() -> None:
 
 def test_a_guard_is_off_for_an_episode_and_on_again_after_it() -> None:
     """An ablation that leaked would change every run after it in the same process."""
-    whole = (caps.Guard.apply, vars(caps.Guard)["_settle"], vars(decide)["trim"])
+    whole = (Guard.apply, vars(Guard)["_settle"], vars(decide)["trim"])
     for arm in arms().values():
         with arm.patches():
             pass
 
-    assert (caps.Guard.apply, vars(caps.Guard)["_settle"], vars(decide)["trim"]) == whole
+    assert (Guard.apply, vars(Guard)["_settle"], vars(decide)["trim"]) == whole
 
 
 def test_each_ablation_behaves_otherwise_than_the_whole() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from tune_report.arms.pi import PiOnP99
 from tune_report.arms.reading import Reading

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from tune_report.arms.reading import Reading
 from tune_report.arms.rules import Aimd, Gradient2, TensorRt

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import SLA, PodTarget, Range, ServiceReport, ServiceTarget, TuningSpec
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_spec import SLA, Range, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import (
     CapacityValues,
     LimitsAnswer,

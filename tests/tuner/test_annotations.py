@@ -4,9 +4,8 @@ from typing import Any
 
 from paceline_testing.reports import a_change
 from paceline_tuner.annotations import annotations
-from paceline_tuner.compared import Compared, Outcome
 from paceline_tuner.decision import Decision
-from paceline_tuner.model import Phase
+from paceline_tuner.service_report import ChangeOutcome, Phase, PredictionCheck
 
 
 def a_decision(at: float, phase: Phase = "Tracking", **fields: Any) -> Decision:
@@ -43,7 +42,7 @@ def test_a_spell_lasts_until_another_phase_comes() -> None:
 
 def test_a_change_tells_what_became_of_it() -> None:
     """The outcome is learned later, and belongs to the change."""
-    outcome = Outcome(of=10.0, steps=40, step_ms=Compared(290.0, 320.0, 0.103))
+    outcome = ChangeOutcome(of=10.0, steps=40, step_ms=PredictionCheck(290.0, 320.0, 0.103))
     decisions = [a_decision(10.0, change=a_change(at=10.0)), a_decision(15.0, outcome=outcome)]
 
     (mark,) = annotations("ns/name", decisions, 0)

@@ -8,11 +8,11 @@ import pytest
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_tuner.audit import Audit
 from paceline_tuner.decide import decide
-from paceline_tuner.model import SLA, TuningSpec
 from paceline_tuner.pod_state import PodState
+from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.telemetry import EngineInfo
 from paceline_tuner.warm_start import AVOIDED_S, KEPT_S, MAX_ENTRIES, WarmStart
-from paceline_tuner.warm_start_entry import Key, WarmStartEntry, is_as_strict
+from paceline_tuner.warm_start_entry import EngineKey, WarmStartEntry, is_as_strict
 from paceline_tuner.warm_start_json import decode, encode
 from paceline_tuner.warm_start_lesson import to_remember
 from paceline_tuner.window import Evidence, Window
@@ -30,8 +30,8 @@ INFO = EngineInfo(
 SPEC = TuningSpec(sla=SLA(itl_p99_ms=400.0), config_hash="one")
 
 
-def a_key(**fields: object) -> Key:
-    key = Key.of(INFO)
+def a_key(**fields: object) -> EngineKey:
+    key = EngineKey.of(INFO)
     assert key is not None
     return replace(key, **fields)  # type: ignore[arg-type]  # a builder's free fields
 
@@ -124,7 +124,7 @@ def test_a_pod_that_does_not_say_what_it_is_has_no_key(name: str) -> None:
     """An older sidecar tells neither version nor features."""
     info = EngineInfo(**({"name": "m", "device": "cpu", "engine_version": "1"} | {name: ""}))  # type: ignore[arg-type]  # as a_key
 
-    assert Key.of(info) is None
+    assert EngineKey.of(info) is None
 
 
 # --- for whom ------------------------------------------------------------------------------------

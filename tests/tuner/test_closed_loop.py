@@ -7,7 +7,8 @@ import pytest
 
 from paceline_testing.plant import Plant, gpu, laptop
 from paceline_testing.trial import PERIOD_S, Trial
-from paceline_tuner.model import SLA, Range, ServiceReport, TuningSpec
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_spec import SLA, Range, TuningSpec
 from paceline_wire.limits import Capacity, Limits
 
 GPU_CAPACITY = Capacity(256, 8192, 30_000, 16, 8192)

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_tuner.decide import decide
-from paceline_tuner.limits import Guard, Limits
-from paceline_tuner.model import SLA, Range, TuningSpec
+from paceline_tuner.guard import Guard
 from paceline_tuner.patch import patch_body
 from paceline_tuner.pod_state import PodState
+from paceline_tuner.service_spec import SLA, Range, TuningSpec
 from paceline_tuner.telemetry import CapacityValues, LimitValues, Load, SketchSlice
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence, Window
 
 SPEC = TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one")
@@ -134,9 +135,9 @@ def test_kv_memory_bounds_the_batch() -> None:
 def test_the_batch_moves_slowly_and_ignores_outliers(proposed: list[int], expected: int) -> None:
     """Limits must not follow the noise of a model."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=20)
-    current = Limits(20, 512, 200.0)
+    current = TunedLimits(20, 512, 200.0)
 
-    chosen = guard.apply(current, [Limits(batch, 512, 200.0) for batch in proposed])
+    chosen = guard.apply(current, [TunedLimits(batch, 512, 200.0) for batch in proposed])
 
     assert chosen.batch_size == expected
 
@@ -145,7 +146,9 @@ def test_a_batch_that_is_not_used_is_not_raised() -> None:
     """An idle limit says nothing of whether a higher one is safe."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=9)
 
-    assert guard.apply(Limits(20, 512, 200.0), [Limits(40, 512, 200.0)] * 6).batch_size == 20
+    assert (
+        guard.apply(TunedLimits(20, 512, 200.0), [TunedLimits(40, 512, 200.0)] * 6).batch_size == 20
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_the_batch_is_lowered_only_where_it_limits_anything(
     """A cap that nothing comes near has no effect: moving it after every estimate is unrest."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=running, num_waiting=waiting)
 
-    chosen = guard.apply(Limits(100, 512, 200.0), [Limits(60, 512, 200.0)] * 6)
+    chosen = guard.apply(TunedLimits(100, 512, 200.0), [TunedLimits(60, 512, 200.0)] * 6)
 
     assert chosen.batch_size == expected
 
@@ -175,7 +178,7 @@ def test_the_budget_moves_only_where_steps_feel_it(
     """The pacer bounds steps before the budget does: the fence need not follow every fit."""
     guard = Guard(may_jump=False, is_urgent=False, num_running=20, num_tokens=largest)
 
-    chosen = guard.apply(Limits(20, 512, 200.0), [Limits(20, proposed, 200.0)] * 6)
+    chosen = guard.apply(TunedLimits(20, 512, 200.0), [TunedLimits(20, proposed, 200.0)] * 6)
 
     assert chosen.token_budget == expected
 
@@ -189,9 +192,11 @@ def test_the_step_target_of_paced_requests_moves_with_their_pace(
     """It rules only where slack is unknown: two changes for one trim are one too many."""
     guard = Guard(may_jump=False, is_urgent=True, num_running=20)
 
-    chosen = guard.apply(Limits(20, 512, 53.0, 50.0), [Limits(20, 512, 45.0, pace_ms)] * 6)
+    chosen = guard.apply(
+        TunedLimits(20, 512, 53.0, 50.0), [TunedLimits(20, 512, 45.0, pace_ms)] * 6
+    )
 
-    assert chosen == Limits(20, 512, target_ms, pace_ms)
+    assert chosen == TunedLimits(20, 512, target_ms, pace_ms)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +204,7 @@ def test_the_step_target_of_paced_requests_moves_with_their_pace(
 )
 def test_a_new_load_moves_only_what_it_feels(running: int, expected: tuple[int, int]) -> None:
     """A jump is no reason to move what limits nothing; a new engine's limits are set whole."""
-    current, wanted = Limits(100, 512, 200.0), Limits(60, 440, 180.0)
+    current, wanted = TunedLimits(100, 512, 200.0), TunedLimits(60, 440, 180.0)
     guard = Guard(may_jump=True, is_urgent=False, num_running=running, num_tokens=8 * running)
 
     drifted = replace(guard, by_drift=True).apply(current, [wanted])
@@ -222,7 +227,9 @@ def test_a_guard_never_leaves_the_way_from_here_to_what_is_proposed(
     """Whatever runs: never past the furthest proposal, and never below all of them."""
     guard = Guard(may_jump=False, is_urgent=is_urgent, num_running=running, num_waiting=waiting)
 
-    chosen = guard.apply(Limits(current, 2048, 200.0), [Limits(n, 2048, 200.0) for n in proposed])
+    chosen = guard.apply(
+        TunedLimits(current, 2048, 200.0), [TunedLimits(n, 2048, 200.0) for n in proposed]
+    )
 
     assert min(current, *proposed) <= chosen.batch_size <= max(current, *proposed)
     if chosen.batch_size < current and not is_urgent:

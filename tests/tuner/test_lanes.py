@@ -9,7 +9,8 @@ import pytest
 from paceline_testing.telemetry import a_limits, a_request, a_step, a_telemetry
 from paceline_tuner.lanes import batch_report, judged, with_batch_target
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import SLA, PodTarget, ServiceTarget, TuningSpec
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, LimitValues, RequestRecord, Telemetry
 from paceline_tuner.window import Evidence, Window
 

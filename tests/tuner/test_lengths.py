@@ -9,8 +9,8 @@ from paceline_testing.plant import Plant, gpu
 from paceline_testing.plant_pod import PlantPod
 from paceline_testing.telemetry import a_request
 from paceline_tuner.demand import ASSUMED, demand
-from paceline_tuner.lengths import Seen, lengths, seen
-from paceline_tuner.model import PodTarget
+from paceline_tuner.output_lengths import Seen, lengths, seen
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.window import Evidence, Window
 from paceline_wire.limits import Capacity, Limits
 

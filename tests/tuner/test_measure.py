@@ -3,12 +3,12 @@
 import pytest
 
 from paceline_testing.telemetry import a_request
-from paceline_tuner.measure import Counts, count, is_breach, is_certain, verdict
-from paceline_tuner.model import SLA
-from paceline_tuner.sketch import Sketch, p99
+from paceline_tuner.attainment import Counts, count, is_breach, is_certain, verdict
+from paceline_tuner.latency_sketch import LatencySketch, p99
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import SketchSlice
 
-NO_GAPS = Sketch(())
+NO_GAPS = LatencySketch(())
 
 
 @pytest.mark.parametrize("outcome", ["refused", "shed", "timeout", "failed"])
@@ -31,7 +31,9 @@ def test_a_client_that_left_in_time_is_not_counted() -> None:
 
 def test_slow_gaps_lower_the_attainment() -> None:
     """A gap target is kept by gaps, whatever the requests' means are."""
-    gaps = Sketch([SketchSlice("itl_ms", "interactive", 0.0, 0.01, 0, {"200": 90, "300": 10})])
+    gaps = LatencySketch(
+        [SketchSlice("itl_ms", "interactive", 0.0, 0.01, 0, {"200": 90, "300": 10})]
+    )
 
     counts = count(SLA(itl_p99_ms=100.0), [a_request(1, 10.0)], gaps)
 
@@ -82,7 +84,7 @@ def test_sketch_quantiles_are_within_alpha() -> None:
         SketchSlice("itl_ms", "interactive", start, 0.01, 0, {str(i): 1 for i in range(first, 300)})
         for start, first in ((0.0, 100), (5.0, 200))
     ]
-    sketch = Sketch(slices)
+    sketch = LatencySketch(slices)
 
     assert sketch.count == 300
     median = sketch.quantile(0.5)

@@ -10,16 +10,16 @@ from paceline_testing.plant import Plant, laptop
 from paceline_testing.reports import a_pod_report, a_report
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_testing.trial import Trial
-from paceline_tuner.compared import Compared, Outcome
-from paceline_tuner.limits import Limits as TunedLimits
-from paceline_tuner.model import SLA, TuningSpec
-from paceline_tuner.outcome import Pending, Prediction, settle
+from paceline_tuner.outcome import PendingOutcome, Prediction, settle
+from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
+from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.telemetry import LimitValues, Load, Step
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence, Window
 from paceline_wire.limits import Limits
 
 CAPS = TunedLimits(16, 512, 200.0)
-PENDING = Pending(
+PENDING = PendingOutcome(
     at=50.0,
     since=100.0,
     epoch=3,
@@ -92,8 +92,8 @@ def test_first_tokens_and_capacity_are_compared_where_they_show() -> None:
     unseen, _ = settle(PENDING, idle, CAPS, 5.0)
 
     assert seen is not None
-    assert seen.ttft_ms == Compared(1000.0, 1200.0, 1200 / 1000 - 1)
-    assert seen.capacity_rps == Compared(2.0, 1.0, -0.5)
+    assert seen.ttft_ms == PredictionCheck(1000.0, 1200.0, 1200 / 1000 - 1)
+    assert seen.capacity_rps == PredictionCheck(2.0, 1.0, -0.5)
     assert unseen is not None
     assert unseen.capacity_rps is None
 
@@ -120,7 +120,7 @@ async def test_changes_of_a_whole_loop_get_their_outcome() -> None:
 def test_prediction_errors_are_counted_by_quantity() -> None:
     """A model that is wrong in one direction shows as much as one that is wrong in the other."""
     metrics = Metrics()
-    outcome = Outcome(of=1.0, steps=20, step_ms=Compared(100.0, 80.0, -0.2))
+    outcome = ChangeOutcome(of=1.0, steps=20, step_ms=PredictionCheck(100.0, 80.0, -0.2))
 
     metrics.count_outcomes(a_report(pods=(a_pod_report(outcome=outcome), a_pod_report())))
 

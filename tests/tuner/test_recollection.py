@@ -8,8 +8,9 @@ import pytest
 from paceline_testing.plant import Plant, laptop
 from paceline_testing.plant_pod import PlantPod
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import SLA, PodTarget, ServiceTarget, TuningSpec
 from paceline_tuner.pods import PodUnreachableError
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer
 from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_store import StoreError

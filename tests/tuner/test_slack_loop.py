@@ -8,7 +8,8 @@ import pytest
 from paceline_testing.plant import Plant, gpu, laptop
 from paceline_testing.plant_pod import PlantPod
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import SLA, PodTarget, ServiceTarget, TuningSpec
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_wire.limits import Capacity, Limits
 
 PERIOD_S = 5.0

@@ -1,8 +1,8 @@
 """A minute and five minutes of one load must agree before anything is said of it."""
 
 from paceline_testing.telemetry import a_fit, a_limits, a_request
-from paceline_tuner.burn_window import Spell
-from paceline_tuner.model import SLA
+from paceline_tuner.burn_window import BurnWindow
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import EngineInfo, Load, RequestRecord
 from paceline_tuner.window import Evidence
 
@@ -43,7 +43,7 @@ class Clients:
         )
 
 
-def lived(clients: Clients, periods: int, late: int, spell: Spell) -> Spell:
+def lived(clients: Clients, periods: int, late: int, spell: BurnWindow) -> BurnWindow:
     for _ in range(periods):
         spell = spell.add(TARGETS, clients.period(late))
     return spell
@@ -52,7 +52,7 @@ def lived(clients: Clients, periods: int, late: int, spell: Spell) -> Spell:
 def test_a_bad_minute_in_a_good_spell_burns_and_spends_nothing() -> None:
     """Twelve late of 240, after four minutes without one."""
     clients = Clients()
-    spell = lived(clients, 48, 0, Spell())
+    spell = lived(clients, 48, 0, BurnWindow())
 
     spell = lived(clients, 12, 1, spell)
 
@@ -64,8 +64,8 @@ def test_a_bad_minute_in_a_good_spell_burns_and_spends_nothing() -> None:
 def test_what_came_before_the_change_is_of_another_spell() -> None:
     """The same bad minute of a load that has just begun is all that is known of it."""
     clients = Clients()
-    lived(clients, 48, 0, Spell())
-    spell = Spell(since=clients.now)
+    lived(clients, 48, 0, BurnWindow())
+    spell = BurnWindow(since=clients.now)
 
     spell = lived(clients, 6, 1, spell)
 
@@ -77,7 +77,7 @@ def test_what_came_before_the_change_is_of_another_spell() -> None:
 def test_five_minutes_of_misses_are_lost_and_not_before() -> None:
     """A load in bursts leaves good minutes between the bad ones."""
     clients = Clients()
-    spell = lived(clients, 12, 4, Spell())
+    spell = lived(clients, 12, 4, BurnWindow())
     early = spell.is_lost(OBJECTIVE, clients.now)
 
     for _ in range(4):
@@ -92,7 +92,7 @@ def test_an_old_period_is_forgotten_and_no_request_counts_twice() -> None:
     """Five minutes are sixty periods of twenty."""
     clients = Clients()
 
-    spell = lived(clients, 100, 1, Spell())
+    spell = lived(clients, 100, 1, BurnWindow())
 
     assert sum(period.requests for period in spell.periods) == 60 * 20
     assert sum(period.misses for period in spell.periods) == 60
@@ -100,7 +100,7 @@ def test_an_old_period_is_forgotten_and_no_request_counts_twice() -> None:
 
 def test_too_few_requests_tell_nothing() -> None:
     """Neither that the SLA is met nor that it is not."""
-    spell = Spell(since=999.0)
+    spell = BurnWindow(since=999.0)
 
     assert not spell.is_burning(OBJECTIVE, 1000.0)
     assert not spell.is_met(OBJECTIVE, 1000.0)
@@ -110,7 +110,7 @@ def test_too_few_requests_tell_nothing() -> None:
 def test_one_stalled_step_is_not_a_minute_of_missed_requests() -> None:
     """All that ran see the same long gap; gaps are counted by themselves."""
     clients = Clients()
-    spell = Spell()
+    spell = BurnWindow()
 
     for _ in range(12):
         spell = spell.add(TARGETS, clients.period(itl_max_ms=400.0))
@@ -121,7 +121,7 @@ def test_one_stalled_step_is_not_a_minute_of_missed_requests() -> None:
 def test_refused_requests_are_missed_and_those_that_left_are_not() -> None:
     """Who is shed was offered."""
     refused, left = (
-        Spell().add(TARGETS, Clients().period(outcome=outcome, tpot_ms=None))
+        BurnWindow().add(TARGETS, Clients().period(outcome=outcome, tpot_ms=None))
         for outcome in ("shed", "cancelled")
     )
 

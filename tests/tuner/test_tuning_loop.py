@@ -7,8 +7,10 @@ from dataclasses import replace
 from paceline_testing.plant import Plant, laptop
 from paceline_testing.plant_pod import PlantPod
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import SLA, PodTarget, ServiceReport, ServiceTarget, TuningSpec
 from paceline_tuner.pods import PodClient, PodRefusedError
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 from paceline_wire.limits import Limits
 

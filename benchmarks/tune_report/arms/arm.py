@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from paceline_engine.pacing import Pacer
-from paceline_tuner.model import SLA, PodTarget
 from paceline_tuner.pods import PodClient
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_target import PodTarget
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity, Limits
 from tune_report.settings import Setting

@@ -13,10 +13,12 @@ from paceline_engine.pacing import model_pacer as pacer_module
 from paceline_engine.pacing.prior import prior_for
 from paceline_engine.pacing.residuals import Residuals
 from paceline_tuner import decide
-from paceline_tuner import limits as caps
+from paceline_tuner.guard import Guard
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import SLA, PodTarget, ServiceTarget, TuningSpec
 from paceline_tuner.pods import PodClient
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import Arm, Control, Verdict
@@ -60,11 +62,11 @@ def ablations() -> tuple[Arm, ...]:
         Arm("ours, no shedding", START, make_pacer, _control, sheds=False, uses_product=True),
         Arm("ours, no q_r", START, _unguarded, _control, uses_product=True),
         _without("no trim", lambda: _patched((decide, "trim", lambda view: view.memory))),
-        _without("no dead band", lambda: _patched((caps.Guard, "_settle", _take))),
+        _without("no dead band", lambda: _patched((Guard, "_settle", _take))),
         _without(
             "no rate limit",
             lambda: _patched(
-                (caps.Guard, "apply", lambda _guard, _current, proposals: proposals[-1]),
+                (Guard, "apply", lambda _guard, _current, proposals: proposals[-1]),
                 (decide, "_COOL_AFTER_DECREASE_S", 0.0),
                 (decide, "_COOL_AFTER_INCREASE_S", 0.0),
             ),
@@ -76,7 +78,7 @@ def _without(name: str, patches: Callable[[], ExitStack]) -> Arm:
     return Arm(f"ours, {name}", START, make_pacer, _control, patches=patches, uses_product=True)
 
 
-def _take(_guard: caps.Guard, _current: caps.Limits, wanted: caps.Limits) -> caps.Limits:
+def _take(_guard: Guard, _current: TunedLimits, wanted: TunedLimits) -> TunedLimits:
     return wanted
 
 

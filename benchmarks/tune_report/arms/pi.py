@@ -11,7 +11,7 @@ is the integral's too, so nothing winds up.
 
 import math
 
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from tune_report.arms.reading import Reading
 
 _KP, _KI = 0.5, 0.25

@@ -3,9 +3,10 @@
 from collections import deque
 from dataclasses import dataclass
 
-from paceline_tuner.model import SLA, PodTarget
+from paceline_tuner.latency_sketch import LatencySketch, p99
 from paceline_tuner.pods import PodClient, PodError
-from paceline_tuner.sketch import Sketch, p99
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import RequestRecord, SketchSlice, Telemetry
 
 WINDOW_S = 20.0
@@ -75,7 +76,7 @@ class Reader:
             epoch=answer.limits.epoch,
             max_batch=capacity.max_batch_size,
             max_budget=capacity.max_token_budget,
-            itl_p99_ms=Sketch(recent).quantile(0.99),
+            itl_p99_ms=LatencySketch(recent).quantile(0.99),
             tpot_p99_ms=p99(tpots),
             ttft_p99_ms=p99(ttfts),
             newest=answer.requests,

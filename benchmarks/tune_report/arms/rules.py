@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from paceline_tuner.model import SLA, PodTarget
 from paceline_tuner.pods import PodClient
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_target import PodTarget
 from tune_report.arms.arm import Control, MakeControl, Verdict
 from tune_report.arms.reading import Reader, Reading, change
 from tune_report.settings import Setting

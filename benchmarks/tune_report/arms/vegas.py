@@ -9,7 +9,7 @@ each 22.5 * limit requests, the mean of the rule's chance between 15 and 30.
 
 import math
 
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from tune_report.arms.reading import Reading
 
 _ALPHA, _BETA = 3, 6

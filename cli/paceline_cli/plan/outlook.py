@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_tuner.achievable import Obstacle
 from paceline_tuner.demand import Demand
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlannedLimits:
     """What the tuner would choose for a pod at full load."""
 
     batch_size: int
@@ -48,7 +48,7 @@ class Latency:
 class Outlook:
     """What is to be expected of the service."""
 
-    limits: Limits
+    limits: PlannedLimits
     capacity_rps: Estimate
     """λ* of one pod."""
     peak_rps: Estimate

@@ -14,7 +14,7 @@ from random import Random
 
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 
 _TAIL_Z = 1.64  # q_r covers 95 of 100 steps
 

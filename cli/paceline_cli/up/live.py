@@ -14,16 +14,17 @@ import msgspec
 from paceline_api.inference_service import InferenceService
 from paceline_api.pod.exit_reasons import REASONS
 from paceline_api.pod.runtime_config import runtime_config
-from paceline_api.tuning_spec import hot
+from paceline_api.tuning_spec import tuning_spec
 from paceline_cli import local_state as state
 from paceline_cli.errors import LocalError
 from paceline_cli.manifest import ManifestError, compare, load, with_hot_fields
 from paceline_cli.place import Place
-from paceline_cli.up.child import Exit
+from paceline_cli.up.child import ChildExit
 from paceline_cli.up.loading import loading_stage
-from paceline_cli.up.screen import View, clock_time
+from paceline_cli.up.screen import LiveView, clock_time
 from paceline_tuner.decision import Decision
-from paceline_tuner.model import PodTarget, ServiceReport, ServiceTarget
+from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 
 _KEPT_EVENTS = 4
 _KEPT_DECISIONS = 60
@@ -69,15 +70,15 @@ class LiveService:
             node=socket.gethostname(),
         )
         pods = (pod,) if self.ready.is_set() else ()
-        return ServiceTarget(self.service.key, hot(self.service.spec), pods)
+        return ServiceTarget(self.service.key, tuning_spec(self.service.spec), pods)
 
-    def view(self) -> View:
+    def view(self) -> LiveView:
         """What the screen shows now."""
-        return View(
+        return LiveView(
             name=self.name,
             model=self.service.spec.model.uri,
             url=self.place.url,
-            spec=hot(self.service.spec),
+            spec=tuning_spec(self.service.spec),
             state=self.phase,
             report=self.report,
             events=tuple(self.events),
@@ -125,7 +126,7 @@ class LiveService:
         elif not is_ready:
             self.ready.clear()
 
-    def exited(self, end: Exit) -> None:
+    def exited(self, end: ChildExit) -> None:
         """Report a child that died; give up where a restart cannot help."""
         self.became(is_ready=False, phase=f"restarting the {end.name}")
         refusal = _refusal(self.place.termination_log) if end.name == "engine" else ""
@@ -169,7 +170,7 @@ class LiveService:
             manifest=str(self.path.resolve()),
             pid=os.getpid(),
             started_at=self.started_at,
-            sla=hot(self.service.spec).sla,
+            sla=tuning_spec(self.service.spec).sla,
             report=self.report,
             decisions=tuple(self.decisions),
             admin_url=self.place.admin_url,
@@ -179,7 +180,7 @@ class LiveService:
 
 def write_runtime_config(live: LiveService) -> None:
     """Leave the hot configuration where a sidecar that starts again finds it."""
-    config = runtime_config(hot(live.service.spec))
+    config = runtime_config(tuning_spec(live.service.spec))
     live.place.runtime_config_file.write_bytes(msgspec.json.encode(config))
 
 

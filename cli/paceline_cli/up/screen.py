@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline_cli.up.loading import LoadingStage, loading_stage
-from paceline_tuner.model import SLA, Change, Observed, PodReport, ServiceReport, TuningSpec
+from paceline_tuner.service_report import LimitsChange, MeasuredLatency, PodReport, ServiceReport
+from paceline_tuner.service_spec import SLA, TuningSpec
 
 _VERDICT_STYLES: Final = {
     "Meeting": "bold bright_blue",
@@ -20,7 +21,7 @@ _VERDICT_STYLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LiveView:
     """Everything that is shown at one moment."""
 
     name: str
@@ -34,7 +35,7 @@ class View:
     """The newest happenings, oldest first."""
     banner: str = ""
     """What the demo does now."""
-    client: Observed | None = None
+    client: MeasuredLatency | None = None
     """The demo's own measurement, at the client."""
 
     @property
@@ -43,7 +44,7 @@ class View:
         return self.report.pods[0] if self.report and self.report.pods else None
 
 
-def screen(view: View) -> RenderableType:
+def screen(view: LiveView) -> RenderableType:
     """Lay out the whole view."""
     parts: list[RenderableType] = []
     if view.banner:
@@ -68,7 +69,7 @@ def screen(view: View) -> RenderableType:
     )
 
 
-def line(view: View) -> str:
+def line(view: LiveView) -> str:
     """One line for a log."""
     pod = view.pod
     if pod is None:
@@ -85,7 +86,7 @@ def line(view: View) -> str:
     return f"{view.name}: {pod.verdict}: {metrics}; {limits}{target}; {load}; {state}"
 
 
-def change_line(change: Change) -> str:
+def change_line(change: LimitsChange) -> str:
     """`12:03:04  batch 32 → 16, tokens 2048 → 192: why`."""
     moves = [
         f"{name} {before} → {after}"
@@ -103,7 +104,7 @@ def clock_time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
 
 
-def _rows(sla: SLA, observed: Observed) -> list[tuple[str, float | None, float | None]]:
+def _rows(sla: SLA, observed: MeasuredLatency) -> list[tuple[str, float | None, float | None]]:
     return [
         ("TTFT", sla.ttft_p99_ms, observed.ttft_p99_ms),
         ("TPOT", sla.tpot_p99_ms, observed.tpot_p99_ms),
@@ -117,13 +118,13 @@ def _progress(loading: LoadingStage) -> Progress:
     return shown
 
 
-def _targets(view: View) -> Table:
+def _targets(view: LiveView) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for header in ("p99", "target", f"last {view.spec.window_s:.0f} s", ""):
         table.add_column(header, justify="left" if header in {"p99", ""} else "right")
     if view.client:
         table.add_column("client, last 20 s", justify="right")
-    unseen = Observed(None, None, None, 0, None)
+    unseen = MeasuredLatency(None, None, None, 0, None)
     seen = view.pod.observed if view.pod else unseen
     at_client = {name: value for name, _, value in _rows(view.spec.sla, view.client or unseen)}
     for name, target, value in _rows(view.spec.sla, seen):
@@ -136,7 +137,7 @@ def _targets(view: View) -> Table:
     return table
 
 
-def _limits(view: View) -> Table:
+def _limits(view: LiveView) -> Table:
     pod = view.pod
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for header in ("batch", "tokens", "step", "running", "waiting"):
@@ -168,7 +169,7 @@ def _compared(value: float | None, target: float | None) -> Text:
     return Text(f"✗ {value / target:.1f} times the target", style=_VERDICT_STYLES["Violating"])
 
 
-def _samples(observed: Observed) -> Text:
+def _samples(observed: MeasuredLatency) -> Text:
     return Text(f"of {observed.samples} requests" if observed.samples else "", style="dim")
 
 

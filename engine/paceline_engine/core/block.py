@@ -1,10 +1,10 @@
-"""One block of the KV cache, and the hash that says what lies in it."""
+"""One block of the KV cache, and the hash of its content."""
 
 from dataclasses import dataclass
 from typing import NewType
 
 BlockHash = NewType("BlockHash", bytes)
-"""Names the tokens of a full block and of everything before it."""
+"""Identifies the tokens of a full block together with everything before it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +18,6 @@ class Block:
     holders: int = 0
     """Requests that read or write it; at 0 it is free."""
     hash: BlockHash | None = None
-    """What lies in it, once full; kept while free, until the block is used anew."""
+    """Identifies the content once the block is full; kept while free, until it is used again."""
     before: "Block | None" = None
     after: "Block | None" = None

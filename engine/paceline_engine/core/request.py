@@ -5,11 +5,11 @@ from enum import Enum
 from itertools import count
 
 from paceline_engine.core.block import BlockHash
-from paceline_engine.grammar.constraint import Constraint
+from paceline_engine.core.constraint import Constraint
 from paceline_wire import FinishReason, Likelihood, Sampling
 from paceline_wire.limits import Lane
 
-_stays = count(1)
+_generations = count(1)
 
 
 class State(Enum):
@@ -47,8 +47,8 @@ class Request:
     """Of these, prompt tokens taken from the prefix cache."""
     row: int | None = None
     """The row held while running, in [0, capacity.max_batch_size)."""
-    stay: int = field(default_factory=_stays.__next__)
-    """Unlike any other's, and new with every row: what a runner keeps of a row holds for a stay."""
+    generation: int = field(default_factory=_generations.__next__)
+    """New with every row and never repeated, so a runner sees when a row changes hands."""
     block_ids: list[int] = field(default_factory=list)
     """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
     block_hashes: list[BlockHash] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Request:
     def enter(self, row: int) -> None:
         """Hold a row, until it is taken away."""
         self.state = State.RUNNING
-        self.row, self.stay = row, next(_stays)
+        self.row, self.generation = row, next(_generations)
 
     @property
     def num_remaining(self) -> int:

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from paceline_engine.pacing.step_model import NUM_TERMS
-from paceline_wire import CapacityInfo, Coefficients, LimitsState, LimitsView, SetLimits
+from paceline_wire import Coefficients, LimitsState, SetLimits
 from paceline_wire.limits import Capacity, Limits, clamp
 
 _FIELDS = (
@@ -31,6 +31,7 @@ class LimitsControl:
 
     def __init__(self, initial: Limits, capacity: Capacity) -> None:
         self.limits, self._clamped = clamp(initial, capacity)
+        self.epoch = 0
         self._requested = initial
         self._capacity = capacity
         self._certified: Limits | None = None
@@ -47,7 +48,7 @@ class LimitsControl:
         """Apply a change, renew a lease, or say in `error` why nothing was changed."""
         error = self._refusal(wanted)
         if error is None:
-            if wanted.epoch > self.limits.epoch:
+            if wanted.epoch > self.epoch:
                 self._apply(wanted, next_step)
             lease_s = wanted.lease_s
             self._lease_expires_at = None if lease_s is None else now + lease_s
@@ -60,7 +61,7 @@ class LimitsControl:
         self._lease_expires_at = None
         self._lease_lost = True
         if self._certified is not None:
-            self._requested = replace(self._certified, epoch=self.limits.epoch)
+            self._requested = self._certified
             self.limits, self._clamped = clamp(self._requested, self._capacity)
             self._since_step = next_step
         return self.state(call=0, decodes=decodes)
@@ -74,11 +75,11 @@ class LimitsControl:
             clamped = tuple(dict.fromkeys((*clamped, "token_budget")))
         return LimitsState(
             call=call,
-            requested=_view(self._requested),
-            effective=_view(effective),
-            certified=_view(self._certified or self.limits),
-            capacity=capacity_info(self._capacity),
-            epoch=self.limits.epoch,
+            requested=self._requested,
+            effective=effective,
+            certified=self._certified or self.limits,
+            capacity=self._capacity,
+            epoch=self.epoch,
             since_step=self._since_step,
             lease_expires_at=self._lease_expires_at,
             lease_lost=self._lease_lost,
@@ -87,8 +88,8 @@ class LimitsControl:
         )
 
     def _refusal(self, wanted: SetLimits) -> str | None:
-        if wanted.epoch < self.limits.epoch:
-            return f"epoch must be at least {self.limits.epoch}, which holds, got {wanted.epoch}"
+        if wanted.epoch < self.epoch:
+            return f"epoch must be at least {self.epoch}, which holds, got {wanted.epoch}"
         return (
             _out_of_bounds(wanted) or self._no_share_left(wanted) or _no_model(wanted.coefficients)
         )
@@ -108,35 +109,13 @@ class LimitsControl:
             given["pace_tpot_ms"] = None
         if wanted.clear_batch_step_target:
             given["batch_step_target_ms"] = None
-        self._requested = replace(self._requested, epoch=wanted.epoch, **given)
+        self.epoch = wanted.epoch
+        self._requested = replace(self._requested, **given)
         self.limits, self._clamped = clamp(self._requested, self._capacity)
         self._since_step = next_step
         self._lease_lost = False
         if wanted.certified:
             self._certified = self.limits
-
-
-def capacity_info(capacity: Capacity) -> CapacityInfo:
-    """Put a capacity on the wire."""
-    return CapacityInfo(
-        max_batch_size=capacity.max_batch_size,
-        max_token_budget=capacity.max_token_budget,
-        num_blocks=capacity.num_blocks,
-        block_size=capacity.block_size,
-        max_model_len=capacity.max_model_len,
-    )
-
-
-def _view(limits: Limits) -> LimitsView:
-    return LimitsView(
-        max_batch_size=limits.max_batch_size,
-        token_budget=limits.token_budget,
-        step_target_ms=limits.step_target_ms,
-        interactive_share=limits.interactive_share,
-        batch_share=limits.batch_share,
-        pace_tpot_ms=limits.pace_tpot_ms,
-        batch_step_target_ms=limits.batch_step_target_ms,
-    )
 
 
 def _out_of_bounds(wanted: SetLimits) -> str | None:

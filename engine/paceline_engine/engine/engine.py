@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from paceline_engine.core.constraint import Constraint
 from paceline_engine.core.flight import Launcher, Runner
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Proposer
@@ -13,7 +14,6 @@ from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.outputs import refused
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
-from paceline_engine.grammar.constraint import Constraint
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.pacing.pacer import Pacer
@@ -166,7 +166,7 @@ class Engine:
 
     def set_limits(self, wanted: SetLimits) -> LimitsState:
         """Change the limits; the next step is the first to see them."""
-        is_new = wanted.epoch > self.control.limits.epoch
+        is_new = wanted.epoch > self.control.epoch
         state = self.control.change(
             wanted,
             now=self._clock(),
@@ -195,7 +195,7 @@ class Engine:
         started = self._clock()
         self._refuse_late(started)
         unsent, self._unsent = self._unsent, []
-        return unsent + self._steps.step(self.control.limits, started)
+        return unsent + self._steps.step(self.control.limits, started, epoch=self.control.epoch)
 
     def settle(self) -> None:
         """Wait for the step in flight, if there is one; the next step gives its outputs."""

@@ -45,6 +45,8 @@ class _InFlight:
     flight: Flight
     limits: Limits
     """Those it was chosen by."""
+    epoch: int
+    """That of `limits`."""
     work: Work
     predicted_ms: float
     started: float
@@ -89,8 +91,11 @@ class Steps:
         """Number of the first step that is not chosen yet."""
         return self.totals.steps + self.is_in_flight
 
-    def step(self, limits: Limits, now: float) -> list[Output]:
-        """Choose and launch a step, if there is anything to run, and settle the one before."""
+    def step(self, limits: Limits, now: float, *, epoch: int) -> list[Output]:
+        """Choose and launch a step, if there is anything to run, and settle the one before.
+
+        `epoch` is that of the limits, for the record of the step.
+        """
         given: list[Output] = []
         if self._in_flight is not None and self._scheduler.must_settle(limits):
             self.totals.overlap_fallbacks += 1
@@ -100,7 +105,7 @@ class Steps:
         before, self._in_flight = self._in_flight, None
         assert before is None or not plan.copies  # noqa: S101 - `must_settle` saw to it
         if plan.batch.chunks:
-            given += self._launch(plan, limits, now)
+            given += self._launch(plan, limits, now, epoch)
         elif before is None and self._scheduler.num_waiting and not self._scheduler.may_wait:
             waiting = self._scheduler.num_waiting
             raise RuntimeError(f"{waiting} requests wait, none runs and none was admitted")
@@ -115,7 +120,7 @@ class Steps:
         step, self._in_flight = self._in_flight, None
         return [] if step is None else self._settle(step)
 
-    def _launch(self, plan: Plan, limits: Limits, started: float) -> list[Output]:
+    def _launch(self, plan: Plan, limits: Limits, started: float, epoch: int) -> list[Output]:
         work = work_of(plan.batch, plan.context)
         predicted_ms = self._pacer.predict_ms(
             decode=work.decode,
@@ -131,7 +136,9 @@ class Steps:
         except RequestError as error:
             return self._fail(error, plan.batch)
         in_flight.advance(plan.batch, self._scheduler.rows)
-        self._in_flight = _InFlight(plan, flight, limits, work, predicted_ms, started, launched)
+        self._in_flight = _InFlight(
+            plan, flight, limits, epoch, work, predicted_ms, started, launched
+        )
         return []
 
     def _settle(self, step: _InFlight) -> list[Output]:
@@ -168,7 +175,7 @@ class Steps:
             waiting_tokens=scheduler.num_waiting_tokens,
             kv_used=scheduler.blocks.pool.num_used,
             preemptions=plan.preemptions,
-            epoch=limits.epoch,
+            epoch=step.epoch,
             token_budget=limits.token_budget,
             paced_tokens=plan.token_total,
             predicted_ms=step.predicted_ms,

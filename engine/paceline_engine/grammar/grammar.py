@@ -1,20 +1,25 @@
-"""From what a client wants its output to be to a matcher that knows which tokens may come next.
+"""Compiles what a client wants its output to be into a matcher that knows which tokens may follow.
 
-Compiled by llguidance, which computes masks while the text grows and keeps no table of the
-vocabulary, so compiling is short; all long work of it lets go of the interpreter's lock.
+llguidance compiles and matches. It computes bitmasks while the text grows and keeps no table of the
+vocabulary, so compiling is short; it releases the interpreter's lock during all long work.
+Compiling runs in threads beside the step loop, and a callback says when a grammar is ready.
 """
 
 import json
+import os
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
-from paceline_engine.grammar.constraint import Words
-from paceline_wire import Grammar
+from paceline_engine.core.constraint import Constraint, TokenBitmask
+from paceline_wire import Grammar, Submit
 
 # What one grammar may cost. Seen on a 2-core machine with a vocabulary of 49,152: a schema of
 # 5,000 fields compiles in 1 s; 64 KiB that are made to explode take 15 s and are refused.
@@ -26,10 +31,16 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-_MOST_COMPILING_S = 5.0
-_MOST_MASK_S = 0.05
+_MAX_COMPILE_S = 5.0
+_MAX_BITMASK_S = 0.05
 # Endless space between JSON's tokens is valid JSON, and what small models fall into.
 _JSON_SPACE = r"[\x20\x0A\x09]{0,32}"
+
+_THREADS = 2
+_NICE = 10
+# llguidance recurses for each rule that refers to another: a chain of 5,000 overflows the usual
+# 8 MiB and would end the process. Only what is touched is ever taken from memory.
+_STACK_BYTES = 512 * 1024 * 1024
 
 
 class GrammarError(ValueError):
@@ -43,25 +54,25 @@ class TokenMatcher:
         self._matcher = matcher
         self._num_seen = 0
 
-    def allowed(self, output_ids: Sequence[int], words: Words) -> None:
-        """Fill `words` with the tokens that may come next."""
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
+        """Set the bits of the tokens that may come next."""
         self._matcher.consume_tokens(list(output_ids[self._num_seen :]))
         self._num_seen = len(output_ids)
-        # Of this thread alone: a busy machine is not the grammar's fault.
+        # The time of this thread alone: a busy machine is not the grammar's fault.
         started = time.thread_time()
-        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(bitmask.ctypes.data, bitmask.nbytes)
         spent_s = time.thread_time() - started
         if self._matcher.is_error():
             raise ValueError(_first_line(self._matcher.get_error()))
-        if spent_s > _MOST_MASK_S:
+        if spent_s > _MAX_BITMASK_S:
             raise ValueError(
                 f"the grammar is too complex: a token took {spent_s * 1e3:.0f} ms,"
-                f" {_MOST_MASK_S * 1e3:.0f} ms are the most"
+                f" {_MAX_BITMASK_S * 1e3:.0f} ms are the most"
             )
 
 
 class Grammars:
-    """Compiles grammars for one model; what was compiled is kept for the next request."""
+    """Compiles grammars for one model and keeps the latest for later requests."""
 
     def __init__(
         self, tokenizer_file: Path, *, vocab_size: int, eos_token_ids: Sequence[int], kept: int = 64
@@ -93,14 +104,14 @@ class Grammars:
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
         spent_s = time.thread_time() - started
-        if spent_s > _MOST_COMPILING_S:
+        if spent_s > _MAX_COMPILE_S:
             raise GrammarError(
-                f"it takes {spent_s:.0f} s to compile, {_MOST_COMPILING_S:.0f} s are the most"
+                f"it takes {spent_s:.0f} s to compile, {_MAX_COMPILE_S:.0f} s are the most"
             )
         return matcher
 
     def _load_tokenizer(self) -> LLTokenizer:
-        """Once, when the first grammar comes: it takes a second."""
+        """Load the tokenizer when the first grammar comes: it takes a second."""
         if self._tokenizer is None:
             if not self._eos_token_ids:
                 raise GrammarError("the model has no end-of-sequence token, so it could not end")
@@ -113,6 +124,72 @@ class Grammars:
             except (OSError, ValueError) as error:
                 raise GrammarError(f"not with this model's tokenizer: {error}") from error
         return self._tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A request with its compiled grammar, or with the reason why there is none."""
+
+    submit: Submit
+    constraint: Constraint | None = None
+    error: str = ""
+
+
+class GrammarCompiler:
+    """Compiles in a few threads for the requests that wait. Owned by the step loop's thread."""
+
+    def __init__(self, grammars: Grammars, done: Callable[[CompiledGrammar], None]) -> None:
+        self._grammars = grammars
+        self._done = done
+        """Is called in a thread of the pool."""
+        self._waiting: set[str] = set()
+        self._pool = ThreadPoolExecutor(_THREADS, "paceline-grammar", initializer=_lower_priority)
+
+    def __len__(self) -> int:
+        """Count the requests that wait."""
+        return len(self._waiting)
+
+    def start(self, submit: Submit) -> None:
+        """Compile the request's grammar; `done` is called when it is."""
+        self._waiting.add(submit.id)
+        # The pool starts a thread when it is given work, so its stack is set here.
+        usual = threading.stack_size(_STACK_BYTES)
+        try:
+            self._pool.submit(self._compile, submit)
+        finally:
+            threading.stack_size(usual)
+
+    def take(self, compiled: CompiledGrammar) -> bool:
+        """Accept what `done` was called with; False if the request was forgotten meanwhile."""
+        if compiled.submit.id not in self._waiting:
+            return False
+        self._waiting.remove(compiled.submit.id)
+        return True
+
+    def forget(self, ids: list[str]) -> list[str]:
+        """Forget requests; return those of them that waited."""
+        known = [id_ for id_ in ids if id_ in self._waiting]
+        self._waiting.difference_update(known)
+        return known
+
+    def forget_all(self) -> None:
+        """Forget every request."""
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Compile nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, submit: Submit) -> None:
+        if submit.id not in self._waiting or submit.grammar is None:
+            return
+        try:
+            compiled = CompiledGrammar(submit, self._grammars.constraint(submit.grammar))
+        except GrammarError as error:
+            compiled = CompiledGrammar(submit, error=str(error))
+        except Exception as error:  # noqa: BLE001 - an error of the library ends this request and no other
+            compiled = CompiledGrammar(submit, error=f"{type(error).__name__}: {error}")
+        self._done(compiled)
 
 
 def _source(grammar: Grammar) -> str:
@@ -128,5 +205,10 @@ def _source(grammar: Grammar) -> str:
 
 
 def _first_line(text: str) -> str:
-    """What matters of llguidance's messages, which go on with the grammar itself."""
+    """Cut llguidance's message before the grammar, which it repeats."""
     return text.strip().split("\n", 1)[0][:300]
+
+
+def _lower_priority() -> None:
+    """Let the step loop come first where cores are few."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

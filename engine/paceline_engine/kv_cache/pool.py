@@ -1,8 +1,8 @@
-"""Who holds which block, and which free block is used next.
+"""The pool of KV blocks: who holds which block, and which free block is used next.
 
-Free blocks form one intrusive list, next to be used first. A freed block that a prompt could
+Free blocks form one intrusive list, the next to be used first. A freed block that a prompt could
 share keeps its hash and goes to the end: the free list is the prefix cache, least recently
-used first, and costs no memory of its own. One that nobody could share goes to the front.
+used first, and costs no memory of its own. A block that nobody could share goes to the front.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._by_hash: dict[BlockHash, Block] = {}
-        self._ends = Block(-1)  # a ring: after it comes the next block to use, before it the last
+        self._ends = Block(-1)  # closes the ring: after it comes the next block to use
         self._ends.before = self._ends.after = self._ends
         for block in self._blocks:
             self._append(block)
@@ -42,7 +42,7 @@ class BlockPool:
         for _ in range(count):
             block = self._ends.after
             assert block is not None  # noqa: S101 - the ring is closed
-            self._take(block)
+            self._unlink(block)
             if block.hash is not None:
                 del self._by_hash[block.hash]
                 block.hash = None
@@ -50,26 +50,26 @@ class BlockPool:
         return taken
 
     def share(self, block_ids: Sequence[int]) -> None:
-        """Hold blocks that `find` has given, as one more holder."""
+        """Hold blocks that `find` returned, as one more holder."""
         for block_id in block_ids:
             block = self._blocks[block_id]
             if block.holders == 0:
-                self._take(block)
+                self._unlink(block)
             else:
                 block.holders += 1
 
     def free(self, block_ids: Sequence[int]) -> None:
-        """Give up one hold on each block of a sequence; the tail is used anew before the head."""
+        """Give up one hold on each block of a sequence; its tail is reused before its head."""
         for block_id in reversed(block_ids):
             block = self._blocks[block_id]
             if block.holders < 1:
                 raise ValueError(f"block {block_id} is free already")
             block.holders -= 1
             if block.holders == 0:
-                self._give_back(block)
+                self._release(block)
 
-    def seal(self, block_id: int, block_hash: BlockHash) -> None:
-        """Say what a full block holds, so that it can be found. An equal block is not replaced."""
+    def cache_block(self, block_id: int, block_hash: BlockHash) -> None:
+        """Make a full block findable by its hash. An equal block that is cached is not replaced."""
         block = self._blocks[block_id]
         if block.hash is None and block_hash not in self._by_hash:
             block.hash = block_hash
@@ -84,7 +84,7 @@ class BlockPool:
         """Count the requests that hold a block."""
         return self._blocks[block_id].holders
 
-    def _take(self, block: Block) -> None:
+    def _unlink(self, block: Block) -> None:
         before, after = block.before, block.after
         assert before is not None and after is not None  # noqa: S101, PT018 - a free block is linked
         before.after, after.before = after, before
@@ -93,7 +93,7 @@ class BlockPool:
         self.num_free -= 1
         self.num_cached -= block.hash is not None
 
-    def _give_back(self, block: Block) -> None:
+    def _release(self, block: Block) -> None:
         self.num_free += 1
         if block.hash is None:
             self._prepend(block)

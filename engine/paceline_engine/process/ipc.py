@@ -1,9 +1,9 @@
-"""The socket to the sidecar, in a thread of its own.
+"""The socket to the sidecar, which a thread of its own serves.
 
 It answers `Hello` from the first moment on, also while the model loads and while a long step runs,
 and repeats the last telemetry when the step loop has none: a heartbeat that no step delays.
 There is one peer, the last that said `Hello`: when another comes, or the peer has gone, the step
-loop is told by `PeerLost`.
+loop receives `PeerLost`.
 """
 
 import contextlib
@@ -18,18 +18,20 @@ import msgspec
 import zmq
 
 from paceline_engine.errors import BadSettings
-from paceline_engine.grammar.compiling import Compiled
+from paceline_engine.grammar.grammar import CompiledGrammar
 from paceline_engine.process.fetching import Fetched
 from paceline_wire import (
     Abort,
     Failed,
     FromEngine,
     Hello,
+    LoadAdapter,
     Loading,
     Ready,
     SetLimits,
     Submit,
     Telemetry,
+    UnloadAdapter,
     decode_to_engine,
     encode,
 )
@@ -44,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """Whoever submitted the requests is gone."""
+    """The peer that submitted the requests is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class LinkBroken:
-    """The thread of the socket has ended with an error: nobody can be told anything any more."""
+    """The thread of the socket has ended with an error: no message can be sent any more."""
 
 
-FromLink = Submit | Compiled | Fetched | Abort | SetLimits | PeerLost | LinkBroken | Stop
+FromSidecar = Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
+FromLink = FromSidecar | CompiledGrammar | Fetched | PeerLost | LinkBroken | Stop
+"""All that the step loop finds in its inbox."""
 Greeting = Loading | Ready | Failed
+"""The answer to `Hello`."""
 
 
 class Link:
@@ -71,7 +76,7 @@ class Link:
         self._greeting: Greeting = Loading("start", 0.0)
         self._peer: bytes | None = None
         self._telemetry: Telemetry | None = None
-        self._told_at = 0.0
+        self._telemetry_sent_at = 0.0
 
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -186,15 +191,15 @@ class Link:
             if isinstance(message, Telemetry):
                 # Its records go once; what is repeated as a heartbeat is the rest.
                 self._telemetry = msgspec.structs.replace(message, steps=[])
-                self._told_at = self._clock()
+                self._telemetry_sent_at = self._clock()
             self._transmit(message)
         return True
 
     def _beat(self) -> None:
         now = self._clock()
         # Half a period of grace: the step loop's own message, a little late, comes first.
-        if self._telemetry is not None and now - self._told_at >= 1.5 * HEARTBEAT_S:
-            self._told_at = now
+        if self._telemetry is not None and now - self._telemetry_sent_at >= 1.5 * HEARTBEAT_S:
+            self._telemetry_sent_at = now
             self._transmit(msgspec.structs.replace(self._telemetry, at=now))
 
     def _transmit(self, message: FromEngine) -> None:

@@ -1,4 +1,4 @@
-"""The life of the engine's process: socket, model, step loop, and what it says when it ends."""
+"""The life of the engine's process: socket, model, step loop, and the reason when it ends."""
 
 import faulthandler
 import json
@@ -27,7 +27,7 @@ from paceline_engine.process.fetching import download
 from paceline_engine.process.ipc import Link, Stop
 from paceline_engine.process.loading_log import LoadingLog
 from paceline_engine.process.step_watch import STDERR, StepWatch
-from paceline_engine.process.worker import Worker
+from paceline_engine.process.worker import Worker, WorkerSettings
 from paceline_engine.profiling.start import begin_with_profile
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.settings import Settings
@@ -44,7 +44,7 @@ _FAREWELL_S = 1.0
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
-"""Told the stage and its fraction, 0 to 1."""
+"""Called with a stage and its fraction, 0 to 1."""
 
 
 class LoadedModel(Protocol):
@@ -77,7 +77,7 @@ class LoadedModel(Protocol):
 
     @property
     def draft(self) -> LoadedDraft | None:
-        """A second model that guesses for it, where the settings name one."""
+        """The draft model of speculative decoding, where the settings name one."""
         ...
 
     @property
@@ -112,12 +112,12 @@ def serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> i
 
 
 def explain(error: EngineError, termination_log: Path) -> None:
-    """Say why the engine cannot serve, where an operator and a person look."""
+    """Write why the engine cannot serve: to the log, and where Kubernetes reads it."""
     _log.error("%s: %s", error.reason, error.message)
-    _leave_word(Failed(error.reason, error.message), termination_log)
+    _write_reason(Failed(error.reason, error.message), termination_log)
 
 
-def _leave_word(failed: Failed, termination_log: Path) -> None:
+def _write_reason(failed: Failed, termination_log: Path) -> None:
     line = json.dumps({"reason": failed.reason, "message": failed.message})
     try:
         termination_log.write_text(line + "\n")
@@ -131,78 +131,96 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
     _write_state(settings.run_dir, instance, "loading")
     link = Link(settings.run_dir, time.monotonic)
     try:
-        log = LoadingLog()
-
-        def tell(stage: str, done: float) -> None:
-            link.greet(Loading(stage, done))
-            log(stage, done)
-
-        model = load_model(settings, tell)
-        model.write_tokenizer(settings.run_dir)
-        pacer = make_pacer(model.info, model.capacity)
-        launcher = model.launcher if _overlaps(settings, model.info) else None
-        profile = begin_with_profile(
-            pacer,
-            launcher or OnDemand(model.runner),
-            model.capacity,
-            overlap=launcher is not None,
-            budget_s=_profile_s(settings, model.info),
-            clock=time.monotonic,
-        )
-        model.graph_use.restart()
-        engine = Engine(
-            model.runner,
-            model.info,
-            model.capacity,
-            pacer,
-            limits=_initial_limits(settings, model.capacity),
-            clock=time.monotonic,
-            prefix_caching=settings.prefix_caching,
-            swapper=model.swapper,
-            scheduling=settings.scheduling,
-            adapters=model.adapters,
-            draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
-            proposer=_proposer(model, make_pacer),
-            launcher=launcher,
-            graph_use=model.graph_use,
-        )
-        watch = StepWatch(
-            _step_timeout_s(settings, model.info),
-            lambda hung_s: _leave_hung(link, settings, instance, hung_s),
-        )
-        worker = Worker(
-            engine,
-            link,
-            instance=instance,
-            info=model.info,
-            drain_s=settings.drain_s,
-            grammars=_grammars(settings, model.info),
-            watch=watch,
-            fetch=lambda path: _fetch_adapter(settings, path),
-            profile=profile,
-        )
-        signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
-        _write_state(settings.run_dir, instance, "ready")
-        watch.start()
-        try:
-            worker.run()
-        finally:
-            watch.close()
+        _run(settings, _load(settings, load_model, link), make_pacer, link, instance)
     except EngineError as error:
         _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
         raise
     except Exception as error:
-        # A defect of ours: the traceback says where, and the sidecar need not wait to find out.
+        # A defect of ours: the traceback says where; the sidecar is told at once.
         reason = Failed("EngineCrashed", f"{type(error).__name__}: {error}")
-        _leave_word(reason, settings.termination_log)
+        _write_reason(reason, settings.termination_log)
         _fail(link, settings.run_dir, instance, reason)
         raise
     finally:
         link.close()
 
 
+def _load(settings: Settings, load_model: LoadModel, link: Link) -> LoadedModel:
+    """Load the model, and report the progress to the sidecar and in the log."""
+    log = LoadingLog()
+
+    def report(stage: str, done: float) -> None:
+        link.greet(Loading(stage, done))
+        log(stage, done)
+
+    model = load_model(settings, report)
+    model.write_tokenizer(settings.run_dir)
+    return model
+
+
+def _run(
+    settings: Settings, model: LoadedModel, make_pacer: MakePacer, link: Link, instance: str
+) -> None:
+    """Profile the model's steps, then serve until stopped."""
+    pacer = make_pacer(model.info, model.capacity)
+    launcher = model.launcher if _overlaps(settings, model.info) else None
+    profile = begin_with_profile(
+        pacer,
+        launcher or OnDemand(model.runner),
+        model.capacity,
+        overlap=launcher is not None,
+        budget_s=_profile_s(settings, model.info),
+        clock=time.monotonic,
+    )
+    model.graph_use.restart()
+    watch = StepWatch(
+        _step_timeout_s(settings, model.info),
+        lambda hung_s: _leave_hung(link, settings, instance, hung_s),
+    )
+    worker = Worker(
+        _engine(settings, model, pacer, _proposer(model, make_pacer), launcher),
+        link,
+        WorkerSettings(instance, model.info, settings.drain_s, profile),
+        grammars=_grammars(settings, model.info),
+        watch=watch,
+        fetch=lambda path: _fetch_adapter(settings, path),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
+    _write_state(settings.run_dir, instance, "ready")
+    watch.start()
+    try:
+        worker.run()
+    finally:
+        watch.close()
+
+
+def _engine(
+    settings: Settings,
+    model: LoadedModel,
+    pacer: Pacer,
+    proposer: Proposer | None,
+    launcher: Launcher | None,
+) -> Engine:
+    return Engine(
+        model.runner,
+        model.info,
+        model.capacity,
+        pacer,
+        limits=_initial_limits(settings, model.capacity),
+        clock=time.monotonic,
+        prefix_caching=settings.prefix_caching,
+        swapper=model.swapper,
+        scheduling=settings.scheduling,
+        adapters=model.adapters,
+        draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
+        proposer=proposer,
+        launcher=launcher,
+        graph_use=model.graph_use,
+    )
+
+
 def _proposer(model: LoadedModel, make_pacer: MakePacer) -> Proposer | None:
-    """What guesses, where it is not the sequence itself."""
+    """Return the draft model, measured and ready; None where sequences draft for themselves."""
     if model.draft is None:
         return None
     pacer = make_pacer(model.draft.info, model.capacity)
@@ -238,7 +256,7 @@ def _step_timeout_s(settings: Settings, info: ModelInfo) -> float:
 
 
 def _leave_hung(link: Link, settings: Settings, instance: str, hung_s: float) -> None:
-    """End the process from a thread beside the one that hangs, and cannot be ended."""
+    """End the process from a thread beside the one that hangs, which cannot be ended."""
     error = StepHung(f"a step did not return within {hung_s:.0f} s: the device hangs")
     explain(error, settings.termination_log)
     faulthandler.dump_traceback(file=STDERR)

@@ -1,14 +1,15 @@
-"""The loop of the thread that owns the device: take messages, step, give outputs."""
+"""The loop of the thread that owns the device: take messages, step, send outputs."""
 
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
+from typing import assert_never
 
 from paceline_engine.engine.engine import Engine
-from paceline_engine.grammar.compiling import Compiled, Compiling
-from paceline_engine.grammar.grammar import Grammars
+from paceline_engine.grammar.grammar import CompiledGrammar, GrammarCompiler, Grammars
 from paceline_engine.process.collector import QuietCollector
 from paceline_engine.process.fetching import Fetched, Fetching, is_remote
 from paceline_engine.process.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
@@ -29,36 +30,41 @@ from paceline_wire import (
 )
 
 _GATHERING_S = 0.002
-"""While a batch is being gathered, its time is looked at this often."""
+"""While a static batch waits for more requests, the loop looks this often whether it is due."""
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What `Ready` says of the engine, and how long it may take to stop."""
+
+    instance: str
+    model: ModelInfo
+    drain_s: float
+    """Seconds for what was accepted, from the first `Stop` on."""
+    profile: StepProfile | None = None
+
+
 class Worker:
-    """Runs one engine behind one link until it is told to stop."""
+    """Runs one engine behind one link until it is stopped."""
 
     def __init__(
         self,
         engine: Engine,
         link: Link,
+        settings: WorkerSettings,
         *,
-        instance: str,
-        info: ModelInfo,
-        drain_s: float,
         grammars: Grammars,
         watch: StepWatch,
         fetch: Callable[[str], Path],
-        profile: StepProfile | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._compiling = Compiling(grammars, done=link.inbox.put)
+        self._compiler = GrammarCompiler(grammars, done=link.inbox.put)
         self._fetching = Fetching(fetch, done=link.inbox.put)
         self._link = link
-        self._instance = instance
-        self._info = info
-        self._profile = profile
-        self._drain_s = drain_s
+        self._settings = settings
         self._watch = watch
         self._clock = clock
         self._collector = QuietCollector()
@@ -80,13 +86,13 @@ class Worker:
                     self._link.send(Outputs(at=self._clock(), outputs=outputs))
                 self._report()
         finally:
-            self._compiling.close()
+            self._compiler.close()
             self._collector.close()
 
     def _is_done(self) -> bool:
         if self._drain_until is None:
             return False
-        is_idle = self._engine.is_idle and not len(self._compiling)
+        is_idle = self._engine.is_idle and not len(self._compiler)
         return is_idle or self._clock() >= self._drain_until
 
     def _receive(self) -> None:
@@ -116,33 +122,35 @@ class Worker:
         match message:
             case Submit():
                 self._submit(message)
-            case Compiled():
+            case CompiledGrammar():
                 self._take_compiled(message)
             case Abort():
-                self._compiling.forget(message.ids)
+                self._compiler.forget(message.ids)
                 self._engine.abort(message.ids)
             case SetLimits():
-                self._tell(self._engine.set_limits(message))
+                self._answer_limits(self._engine.set_limits(message))
             case LoadAdapter() | UnloadAdapter():
                 self._change_adapters(message)
             case Fetched():
                 self._take_fetched(message)
             case PeerLost():
-                self._compiling.forget_all()
+                self._compiler.forget_all()
                 self._engine.abort_all()
             case LinkBroken():
                 raise RuntimeError("the socket to the sidecar is broken")
             case Stop():
                 self._stop()
+            case _:
+                assert_never(message)
 
     def _submit(self, submit: Submit) -> None:
         if submit.grammar is None:
             self._engine.submit(submit)
         else:
-            self._compiling.start(submit)
+            self._compiler.start(submit)
 
-    def _take_compiled(self, compiled: Compiled) -> None:
-        if not self._compiling.take(compiled):
+    def _take_compiled(self, compiled: CompiledGrammar) -> None:
+        if not self._compiler.take(compiled):
             return
         if compiled.constraint is None:
             self._engine.refuse(compiled.submit.id, compiled.error)
@@ -154,48 +162,48 @@ class Worker:
             self._fetching.start(change)
             return
         self._fetching.forget(change.name)
-        self._tell_adapters(self._engine.change_adapters(change))
+        self._answer_adapters(self._engine.change_adapters(change))
 
     def _take_fetched(self, fetched: Fetched) -> None:
-        """Load it for everyone who still waits for it."""
+        """Load the adapter for every call that still waits for it, or say why it cannot be had."""
         for change in self._fetching.take(fetched):
             if fetched.folder is None:
-                self._tell_adapters(self._engine.adapters_state(change.call, fetched.error))
+                self._answer_adapters(self._engine.adapters_state(change.call, fetched.error))
             else:
-                self._tell_adapters(self._engine.change_adapters(change, fetched.folder))
+                self._answer_adapters(self._engine.change_adapters(change, fetched.folder))
 
-    def _tell_adapters(self, state: AdaptersState) -> None:
+    def _answer_adapters(self, state: AdaptersState) -> None:
         self._link.send(state)
         self._link.renew_greeting(self._greeting())
 
     def _stop(self) -> None:
         is_first = self._drain_until is None
-        self._drain_until = self._clock() + (self._drain_s if is_first else 0.0)
+        self._drain_until = self._clock() + (self._settings.drain_s if is_first else 0.0)
         _log.info("stopping%s", "" if is_first else " at once")
 
     def _hold_lease(self) -> None:
         lost = self._engine.expire_lease()
         if lost is not None:
             _log.warning("the lease of the limits has run out")
-            self._tell(lost)
+            self._answer_limits(lost)
 
-    def _tell(self, state: LimitsState) -> None:
+    def _answer_limits(self, state: LimitsState) -> None:
         self._link.send(state)
         self._link.renew_greeting(self._greeting())
 
     def _greeting(self) -> Ready:
         adapters = self._engine.adapters_state()
         return Ready(
-            instance=self._instance,
-            model=self._info,
+            instance=self._settings.instance,
+            model=self._settings.model,
             limits=self._engine.limits_state(),
             adapters=adapters.adapters,
             adapter_paths=adapters.paths,
-            profile=self._profile,
+            profile=self._settings.profile,
         )
 
     def _idle_s(self) -> float:
-        """How long nothing needs to be done, unless a message comes."""
+        """Seconds until something is due even if no message comes."""
         due = self._telemetry_at
         if self._engine.control.lease_expires_at is not None:
             due = min(due, self._engine.control.lease_expires_at)

@@ -62,7 +62,7 @@ class InputBatch:
         starts = np.array([piece.start for piece in slices], dtype=np.int64)
         bounds = _bounds(slices, num_decodes)
         ends = starts + bounds[1:] - bounds[:-1]
-        stays = [piece.request.stay for piece in slices]
+        stays = [piece.request.generation for piece in slices]
         if is_same := stays == self._stays_before:
             rows = self._rows_before
         else:
@@ -157,8 +157,8 @@ class InputBatch:
 
         for place in np.flatnonzero(is_changed).tolist():
             request, row = slices[place].request, int(rows[place])
-            if self._stays[row] != request.stay:
-                self._stays[row] = request.stay
+            if self._stays[row] != request.generation:
+                self._stays[row] = request.generation
                 self._num_blocks[row] = 0
                 self._token_at[row] = _NOWHERE
                 if self._salt is not None:

@@ -11,10 +11,10 @@ import numpy as np
 from torch import Tensor
 
 import paceline_kernels
+from paceline_engine.core.constraint import Constraint, TokenBitmask, empty_bitmasks
 from paceline_engine.core.request import Request
 from paceline_engine.core.to_device import to_device
 from paceline_engine.errors import BadConstraint
-from paceline_engine.grammar.constraint import Constraint, Words, no_words
 
 # Of its thread's own time, so that a busy machine refuses nobody. A matcher gives up by itself at
 # half of it, unless a single mask goes beyond.
@@ -27,11 +27,13 @@ _WHAT = "structured output"
 class _Mask:
     """One row's mask on its way."""
 
-    def __init__(self, row: int, request: Request, constraint: Constraint, words: Words) -> None:
+    def __init__(
+        self, row: int, request: Request, constraint: Constraint, bitmask: TokenBitmask
+    ) -> None:
         self.row = row
         self.request = request
         self._constraint = constraint
-        self._words = words
+        self._bitmask = bitmask
         self._clock: tuple[int, float] | None = None
         """The thread's clock, and what it showed at the start."""
         self.done: Future[None]
@@ -41,7 +43,7 @@ class _Mask:
         clock = time.pthread_getcpuclockid(threading.get_ident())
         self._clock = clock, time.clock_gettime(clock)
         output_ids = self.request.token_ids[self.request.num_prompt_tokens :]
-        self._constraint.allowed(output_ids, self._words)
+        self._constraint.fill_bitmask(output_ids, self._bitmask)
 
     @property
     def is_stuck(self) -> bool:
@@ -57,7 +59,7 @@ class PendingMasks:
     """The masks of one step, one for each constrained row."""
 
     masks: list[_Mask]
-    words: Words
+    bitmasks: TokenBitmask
     give_up: Callable[[], None]
     """Leave the threads that are stuck to themselves."""
 
@@ -74,7 +76,7 @@ class PendingMasks:
             mask.done.result()
         number_of = {place: number for number, place in enumerate(places)}
         rows = np.array([number_of[mask.row] for mask in self.masks])
-        words = to_device(self.words.view("int32"), scores.device)
+        words = to_device(self.bitmasks.view("int32"), scores.device)
         paceline_kernels.forbid(scores, to_device(rows, scores.device), words)
 
     def _wait(self) -> None:
@@ -106,14 +108,14 @@ class MaskMaker:
         ]
         if not held:
             return None
-        words = no_words(len(held), vocab_size)
+        bitmasks = empty_bitmasks(len(held), vocab_size)
         masks = [
-            _Mask(row, request, constraint, words[place])
+            _Mask(row, request, constraint, bitmasks[place])
             for place, (row, request, constraint) in enumerate(held)
         ]
         for mask in masks:
             mask.done = self._threads().submit(mask.fill)
-        return PendingMasks(masks, words, self._give_up)
+        return PendingMasks(masks, bitmasks, self._give_up)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:

@@ -65,7 +65,7 @@ class Drafts:
                 break
         # The last token's keys and values are not computed: what stood in its place was a guess.
         request.num_computed = len(request.token_ids) - 1
-        self.blocks.seal(request, piece.start)
+        self.blocks.cache_blocks(request, piece.start, request.num_computed)
         return reason
 
     def _held(self, ask: Ask, spare: int) -> Ask:
@@ -75,7 +75,7 @@ class Drafts:
         """
         if not ask.count:
             return ask
-        held = self.blocks.stretch(ask.request, ask.count + 1, spare=spare)
+        held = self.blocks.reserve(ask.request, ask.count + 1, spare=spare)
         return ask if held > ask.count else replace(ask, count=held - 1)
 
 

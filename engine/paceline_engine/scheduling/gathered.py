@@ -50,7 +50,7 @@ class StaticScheduler(Scheduler):
     def _begin_batch(self, limits: Limits, now: float) -> None:
         taken = []
         for request in self._gather(limits, now):
-            if not self.rows.free or not self.blocks.take(request, spare=len(self.rows)):
+            if not self.rows.free or not self.blocks.allocate(request, spare=len(self.rows)):
                 break
             self.waiting[request.lane].remove(request)
             request.scheduled_at = now if request.scheduled_at is None else request.scheduled_at

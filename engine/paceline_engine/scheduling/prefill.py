@@ -127,7 +127,7 @@ class Prefills:
     ) -> bool:
         """Take the blocks of all known tokens; row and blocks from the batch lane if need be."""
         # Each running request may soon need a block more: leave it, or it would preempt at once.
-        if has_row and self._blocks.take(request, spare=len(self._rows)):
+        if has_row and self._blocks.allocate(request, spare=len(self._rows)):
             return True
         if request.lane != "interactive" or not self._rows.by_lane["batch"]:
             return False
@@ -135,7 +135,7 @@ class Prefills:
         for other in leaving:
             self._has_displaced = True
             self._displace(other)
-        return bool(leaving) and self._blocks.take(request, spare=len(self._rows))
+        return bool(leaving) and self._blocks.allocate(request, spare=len(self._rows))
 
     def _who_leaves(
         self, request: Request, limits: Limits, served: Container[Request], *, needs_row: bool

@@ -203,7 +203,7 @@ class Scheduler:
                 sampled.append(request)
                 continue
             # No further: of what later steps in flight compute, the tokens are not known.
-            self.blocks.seal(request, piece.start, piece.start + piece.count)
+            self.blocks.cache_blocks(request, piece.start, piece.start + piece.count)
             if token is None:
                 continue
             request.token_ids.append(token)
@@ -282,7 +282,7 @@ class Scheduler:
         self._preempt(request)
 
     def _leave_row(self, request: Request) -> None:
-        self.blocks.give_up(request)
+        self.blocks.free(request)
         self.rows.leave(request)
         self._slacks.leave(request)
 

@@ -3,20 +3,19 @@
 import math
 from typing import Any, Final
 
-from paceline_api.cold import Engine, WeightsIn
+from paceline_api.engine_spec import EngineSpec, WeightsIn
 from paceline_api.inference_service import InferenceService
-from paceline_api.pod.volumes import (
-    API_KEYS,
-    CACHE,
-    DRAFT_MODEL,
-    MODEL,
-    RUN,
-    RUNTIME_CONFIG,
-    RUNTIME_TOKEN,
-    TLS,
-)
 from paceline_api.units import amount
 
+# Where the two containers see the volumes of a pod.
+RUN: Final = "/run/paceline"
+CACHE: Final = "/cache"
+MODEL: Final = "/model"
+DRAFT_MODEL: Final = "/draft-model"
+RUNTIME_CONFIG: Final = "/etc/paceline/runtime"
+RUNTIME_TOKEN: Final = "/etc/paceline/token"  # noqa: S105 - a folder
+API_KEYS: Final = "/etc/paceline/api-keys"
+TLS: Final = "/etc/paceline/tls"
 # Ranks are processes of one container: nothing outside it can reach where they meet.
 _RANKS_MEET: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -54,8 +53,8 @@ def engine(service: InferenceService) -> list[dict[str, Any]]:
     return variables
 
 
-def _chosen(engine: Engine) -> dict[str, str | int | None]:
-    """Name what a spec rarely asks for, only where it does: pods of before keep their template."""
+def _chosen(engine: EngineSpec) -> dict[str, str | int | None]:
+    """Name what a spec rarely asks for, only where it does: existing pods keep their template."""
     found: dict[str, str | int | None] = {}
     if engine.tensor_parallel_size > 1:
         found |= {"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE": engine.tensor_parallel_size}
@@ -79,7 +78,7 @@ def _chosen(engine: Engine) -> dict[str, str | int | None]:
 
 
 def sidecar(service: InferenceService) -> list[dict[str, Any]]:
-    """Name the sidecar's doors and files."""
+    """Name the sidecar's ports and files."""
     spec = service.spec
     has_keys = spec.api.auth is not None and spec.api.auth.api_keys_secret_ref is not None
     return _variables(
@@ -105,12 +104,12 @@ def _variables(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
 
 
 def _word(quantization: WeightsIn) -> str:
-    """As the engine's settings call it."""
+    """Write a quantization as the engine's settings call it."""
     return "fp8_dynamic" if quantization == "FP8Dynamic" else quantization.lower()
 
 
 def _threads(service: InferenceService) -> int | None:
-    """As many threads as CPUs were asked for: more would only be throttled or steal."""
+    """Take as many threads as CPUs were asked for: more would only be throttled."""
     cpu = service.spec.resources.cpu
     ranks = service.spec.engine.tensor_parallel_size
     return None if cpu is None else max(1, math.ceil(amount(cpu)) // ranks)

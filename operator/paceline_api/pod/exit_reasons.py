@@ -16,4 +16,4 @@ LASTING: Final = frozenset(
     }
 )
 REASONS: Final = LASTING | {"DownloadFailed"}
-"""What is told of a model: an engine that crashed or hung is started again, and may serve."""
+"""Reasons that concern the model. An engine that crashed or hung is started again and may serve."""

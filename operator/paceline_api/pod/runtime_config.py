@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from paceline_tuner.lanes import starting_batch_target_ms
-from paceline_tuner.model import Range, TuningSpec
-from paceline_tuner.target import starting_target_ms
+from paceline_tuner.service_spec import Range, TuningSpec
+from paceline_tuner.step_target import starting_target_ms
 
 
 def runtime_config(spec: TuningSpec) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Collection, Iterable
 
-from paceline_tuner.model import ExperimentKind
+from paceline_tuner.service_spec import ExperimentKind
 
 
 def candidates(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from paceline_tuner.experiment.lifecycle import (
-    Course,
+    ExperimentLifecycle,
     directed,
     observed,
     policy_for,
@@ -12,7 +12,9 @@ from paceline_tuner.experiment.lifecycle import (
     resumed,
 )
 from paceline_tuner.experiment.policy import under
-from paceline_tuner.model import ExperimentReport, ServiceTarget, TuningSpec
+from paceline_tuner.service_report import ExperimentReport
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.service_target import ServiceTarget
 from paceline_tuner.window import Evidence
 
 
@@ -21,11 +23,11 @@ class Experiments:
 
     def __init__(self) -> None:
         """Know no service yet."""
-        self._courses: dict[str, Course] = {}
+        self._courses: dict[str, ExperimentLifecycle] = {}
 
     def specs(self, target: ServiceTarget, now: float) -> dict[str, TuningSpec]:
         """Give each pod the spec of its arm; all have the service's where nothing is tried."""
-        course = self._courses.get(target.key) or resumed(target.told)
+        course = self._courses.get(target.key) or resumed(target.previous_report)
         course = self._courses[target.key] = directed(course, target, now)
         trying = course.trial.candidate_pods if course.trial is not None else ()
         return {
@@ -40,7 +42,7 @@ class Experiments:
         self, target: ServiceTarget, evidences: Mapping[str, Evidence], now: float
     ) -> ExperimentReport | None:
         """Take in what the pods did, by pod; tells how the experiment stands."""
-        course = self._courses.get(target.key, Course())
+        course = self._courses.get(target.key, ExperimentLifecycle())
         if not target.spec.paused:
             course = observed(course, evidences, now)
         self._courses[target.key] = course

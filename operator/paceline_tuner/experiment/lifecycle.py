@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from paceline_tuner.experiment.policy import overridden, policy_of, rollout_name
 from paceline_tuner.experiment.trial import Trial, ended, enrol, judge, take
-from paceline_tuner.model import Experiment, ExperimentReport, Overrides, Policy, ServiceTarget
+from paceline_tuner.service_report import ExperimentReport
+from paceline_tuner.service_spec import ExperimentPlan, Overrides, Policy
+from paceline_tuner.service_target import ServiceTarget
 from paceline_tuner.window import Evidence
 
 _MIN_PODS = 2
@@ -28,7 +30,7 @@ _ADVICE_ROLLOUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ExperimentLifecycle:
     """What is remembered of one service."""
 
     held: Policy | None = None
@@ -41,16 +43,16 @@ class Course:
     """By name: these are not started again."""
 
 
-def resumed(told: ExperimentReport | None) -> Course:
+def resumed(told: ExperimentReport | None) -> ExperimentLifecycle:
     """Go on from what status tells: verdicts stand, what still ran begins anew."""
     if told is None:
-        return Course()
+        return ExperimentLifecycle()
     if told.verdict == "Running":
-        return Course(held=told.held)
-    return Course(held=told.held, last=told, ended={told.name: told})
+        return ExperimentLifecycle(held=told.held)
+    return ExperimentLifecycle(held=told.held, last=told, ended={told.name: told})
 
 
-def directed(course: Course, target: ServiceTarget, now: float) -> Course:
+def directed(course: ExperimentLifecycle, target: ServiceTarget, now: float) -> ExperimentLifecycle:
     """Begin, end or go on with a trial as the spec and the ready pods want it."""
     pods = [pod.name for pod in target.pods]
     course = _checked(course, target)
@@ -63,14 +65,16 @@ def directed(course: Course, target: ServiceTarget, now: float) -> Course:
     return course
 
 
-def observed(course: Course, evidences: Mapping[str, Evidence], now: float) -> Course:
+def observed(
+    course: ExperimentLifecycle, evidences: Mapping[str, Evidence], now: float
+) -> ExperimentLifecycle:
     """Count what the pods did, and conclude where that suffices."""
     if course.trial is None:
         return course
     return _settled(replace(course, trial=judge(take(course.trial, evidences), now)))
 
 
-def policy_for(course: Course, target: ServiceTarget, pod: str) -> Policy:
+def policy_for(course: ExperimentLifecycle, target: ServiceTarget, pod: str) -> Policy:
     """Choose the policy that one pod has now."""
     trial = course.trial
     if trial is None:
@@ -78,7 +82,7 @@ def policy_for(course: Course, target: ServiceTarget, pod: str) -> Policy:
     return trial.candidate if pod in trial.candidate_pods else trial.base
 
 
-def report(course: Course, target: ServiceTarget) -> ExperimentReport | None:
+def report(course: ExperimentLifecycle, target: ServiceTarget) -> ExperimentReport | None:
     """Tell of the trial that runs, of the one that waits, or of the last verdict."""
     if course.trial is not None:
         kind = course.trial.plan.kind
@@ -91,7 +95,7 @@ def report(course: Course, target: ServiceTarget) -> ExperimentReport | None:
     return last if last is not None and last.kind == "Rollout" else None
 
 
-def _enrolled(course: Course, trial: Trial) -> Course:
+def _enrolled(course: ExperimentLifecycle, trial: Trial) -> ExperimentLifecycle:
     is_moot = trial.verdict == "Aborted" and trial.lacking_since is not None
     if is_moot and trial.plan.kind == "Rollout":
         # Too few pods for a canary: the change goes out at once, as it would have without one.
@@ -99,7 +103,7 @@ def _enrolled(course: Course, trial: Trial) -> Course:
     return _settled(replace(course, trial=trial))
 
 
-def _checked(course: Course, target: ServiceTarget) -> Course:
+def _checked(course: ExperimentLifecycle, target: ServiceTarget) -> ExperimentLifecycle:
     """End the trial that the spec no longer asks for, or that it makes meaningless."""
     trial, spec = course.trial, target.spec
     if trial is None:
@@ -124,12 +128,12 @@ def _checked(course: Course, target: ServiceTarget) -> Course:
     return _settled(replace(course, trial=ended(trial, "Aborted", reason)))
 
 
-def _begun(course: Course, target: ServiceTarget, now: float) -> Course:
+def _begun(course: ExperimentLifecycle, target: ServiceTarget, now: float) -> ExperimentLifecycle:
     spec, declared, num_pods = target.spec, policy_of(target.spec), len(target.pods)
     if spec.paused:
         return course
     if num_pods >= _MIN_ROLLOUT_PODS and _is_to_roll_out(course, target):
-        plan = Experiment(
+        plan = ExperimentPlan(
             rollout_name(declared), "Rollout", Overrides(), 0.5, _ROLLOUT_MIN_S, _ROLLOUT_MAX_S
         )
         base = course.held or declared
@@ -143,7 +147,7 @@ def _begun(course: Course, target: ServiceTarget, now: float) -> Course:
     return replace(course, trial=Trial(wanted, declared, candidate, spec.sla, now))
 
 
-def _is_to_roll_out(course: Course, target: ServiceTarget) -> bool:
+def _is_to_roll_out(course: ExperimentLifecycle, target: ServiceTarget) -> bool:
     declared = policy_of(target.spec)
     return (
         target.spec.rollout == "Canary"
@@ -153,13 +157,13 @@ def _is_to_roll_out(course: Course, target: ServiceTarget) -> bool:
     )
 
 
-def _common(course: Course, target: ServiceTarget) -> Policy:
+def _common(course: ExperimentLifecycle, target: ServiceTarget) -> Policy:
     """Choose what all pods have outside a trial."""
     held_back = _held_back(course, target)
     return held_back or _promoted(course, target) or policy_of(target.spec)
 
 
-def _held_back(course: Course, target: ServiceTarget) -> Policy | None:
+def _held_back(course: ExperimentLifecycle, target: ServiceTarget) -> Policy | None:
     """Give the policy before the declared one, where that was rolled back."""
     rollout = course.ended.get(rollout_name(policy_of(target.spec)))
     if target.spec.rollout != "Canary" or rollout is None:
@@ -167,7 +171,7 @@ def _held_back(course: Course, target: ServiceTarget) -> Policy | None:
     return rollout.held if rollout.verdict in {"Worse", "Aborted"} else None
 
 
-def _promoted(course: Course, target: ServiceTarget) -> Policy | None:
+def _promoted(course: ExperimentLifecycle, target: ServiceTarget) -> Policy | None:
     """Give the candidate that was found better, while the spec still names it."""
     plan = target.spec.experiment
     result = course.ended.get(plan.name) if plan is not None else None
@@ -176,7 +180,7 @@ def _promoted(course: Course, target: ServiceTarget) -> Policy | None:
     return overridden(policy_of(target.spec), plan.overrides)
 
 
-def _why_waiting(course: Course, target: ServiceTarget) -> str:
+def _why_waiting(course: ExperimentLifecycle, target: ServiceTarget) -> str:
     if target.spec.paused:
         return "waits: the service is paused"
     if _held_back(course, target) is not None:
@@ -184,7 +188,7 @@ def _why_waiting(course: Course, target: ServiceTarget) -> str:
     return "waits for two ready pods, one for each policy"
 
 
-def _settled(course: Course) -> Course:
+def _settled(course: ExperimentLifecycle) -> ExperimentLifecycle:
     """Move a trial that has its verdict to the conclusions."""
     trial = course.trial
     if trial is None or trial.verdict == "Running":

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from paceline_tuner.attainment import is_late
 from paceline_tuner.audit import is_missed
-from paceline_tuner.experiment.tally import NOTHING, Tally
-from paceline_tuner.measure import is_late
-from paceline_tuner.model import SLA, Arm
+from paceline_tuner.experiment.tally import NOTHING, ArmTally
+from paceline_tuner.service_report import Arm
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.window import Evidence
 
 _SETTLE_S = 30.0  # a decision, and the drain of what was admitted under the other policy
@@ -25,7 +26,7 @@ class Member:
     inside: int = 0
 
 
-def look(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, Tally]:
+def look(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, ArmTally]:
     """Count what ended since the last look.
 
     A pod that is new in its arm, has a new engine, or was out of sight for longer than its
@@ -54,7 +55,7 @@ def look(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, Tally]:
     ]
     offered = [r for r in fresh if r.outcome != "cancelled" or is_late(sla, r)]
     served = [record for record in fresh if record.outcome == "ok"]
-    return next_look, Tally(
+    return next_look, ArmTally(
         requests=len(offered),
         misses=sum(is_missed(sla, record) for record in offered),
         ended=len(fresh),

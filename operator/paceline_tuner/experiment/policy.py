@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import replace
 
-from paceline_tuner.model import Overrides, Policy, Range, TuningSpec
+from paceline_tuner.service_spec import Overrides, Policy, Range, TuningSpec
 
 
 def policy_of(spec: TuningSpec) -> Policy:

@@ -6,7 +6,7 @@ _ALIKE = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ArmTally:
     """Counts of one arm's pods, together, over one stretch of time."""
 
     requests: int = 0
@@ -36,9 +36,9 @@ class Tally:
         """Share of the offered requests that were served within the SLA."""
         return 1 - self.shortfall / self.offered if self.offered else 1.0
 
-    def __add__(self, other: "Tally") -> "Tally":
+    def __add__(self, other: "ArmTally") -> "ArmTally":
         """Both together."""
-        return Tally(
+        return ArmTally(
             self.requests + other.requests,
             self.misses + other.misses,
             self.ended + other.ended,
@@ -50,10 +50,10 @@ class Tally:
         )
 
 
-NOTHING = Tally()
+NOTHING = ArmTally()
 
 
-def are_alike(base: Tally, candidate: Tally) -> bool:
+def are_alike(base: ArmTally, candidate: ArmTally) -> bool:
     """Both arms were offered as many tokens per second and pod, within 15 %.
 
     Asked of arrivals only: what an arm refuses or leaves waiting was offered all the same, with

@@ -7,16 +7,9 @@ from dataclasses import dataclass, field, replace
 from paceline_tuner.experiment.arms import candidates
 from paceline_tuner.experiment.member import Member, look
 from paceline_tuner.experiment.sequential import SequentialTest
-from paceline_tuner.experiment.tally import NOTHING, Tally, are_alike
-from paceline_tuner.model import (
-    SLA,
-    Arm,
-    ArmReport,
-    Experiment,
-    ExperimentReport,
-    ExperimentVerdict,
-    Policy,
-)
+from paceline_tuner.experiment.tally import NOTHING, ArmTally, are_alike
+from paceline_tuner.service_report import Arm, ArmReport, ExperimentReport, ExperimentVerdict
+from paceline_tuner.service_spec import SLA, ExperimentPlan, Policy
 from paceline_tuner.window import Evidence
 
 # Three questions are asked of the same requests: worse, better, less goodput. 5 % for all.
@@ -33,7 +26,7 @@ _MAX_LOST = 2  # canaries: a candidate that kills its pod must not go from pod t
 class Trial:
     """A running experiment, and all that its verdict is made from."""
 
-    plan: Experiment
+    plan: ExperimentPlan
     base: Policy
     candidate: Policy
     sla: SLA
@@ -41,11 +34,11 @@ class Trial:
     """Unix seconds."""
     members: Mapping[str, Member] = field(default_factory=dict)
     """By pod."""
-    open_base: Tally = NOTHING
-    open_candidate: Tally = NOTHING
-    seen_base: Tally = NOTHING
+    open_base: ArmTally = NOTHING
+    open_candidate: ArmTally = NOTHING
+    seen_base: ArmTally = NOTHING
     """Of the blocks that were compared."""
-    seen_candidate: Tally = NOTHING
+    seen_candidate: ArmTally = NOTHING
     misses: SequentialTest = field(default_factory=SequentialTest)
     shortfalls: SequentialTest = field(default_factory=SequentialTest)
     compared: int = 0
@@ -136,7 +129,7 @@ def ended(trial: Trial, verdict: ExperimentVerdict, reason: str) -> Trial:
     return replace(trial, verdict=verdict, reason=reason)
 
 
-def _is_block(tally: Tally) -> bool:
+def _is_block(tally: ArmTally) -> bool:
     return tally.requests >= _BLOCK and tally.pod_seconds >= _BLOCK_S
 
 

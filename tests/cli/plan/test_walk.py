@@ -5,7 +5,7 @@ import pytest
 from paceline_cli.plan.walk import Pod, joined, quantile, walk
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.model import SLA
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import ModelFit
 
 

@@ -108,7 +108,7 @@ def test_whatever_it_guesses_the_tokens_are_the_same(  # noqa: PLR0917 - hypothe
         if engine.is_idle:
             break
         if step in limits:
-            engine.control.limits = Limits(*limits[step], epoch=step)
+            engine.control.limits = Limits(*limits[step])
         running = list(scheduler.running())
         if step in losses and len(running) > 1:
             scheduler._preempt(running[losses[step] % len(running)])

@@ -7,17 +7,9 @@ from dataclasses import dataclass, field, replace
 from paceline_testing.plant import Plant, laptop
 from paceline_testing.plant_pod import PlantPod
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import (
-    SLA,
-    Experiment,
-    ExperimentReport,
-    Overrides,
-    PodTarget,
-    Range,
-    ServiceReport,
-    ServiceTarget,
-    TuningSpec,
-)
+from paceline_tuner.service_report import ExperimentReport, ServiceReport
+from paceline_tuner.service_spec import SLA, ExperimentPlan, Overrides, Range, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 from paceline_wire.limits import Limits
 
@@ -39,7 +31,7 @@ class Fleet:
     spec: TuningSpec
     num_pods: int = 3
     at: float = 0.0
-    told: ExperimentReport | None = None
+    previous_report: ExperimentReport | None = None
     reports: list[ServiceReport] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -64,7 +56,7 @@ class Fleet:
         for pod in self.pods.values():
             pod.plant.run_until(pod.plant.now + PERIOD_S)
         targets = tuple(PodTarget(name, f"http://{name}", "token") for name in self.pods)
-        target = ServiceTarget("ns/name", self.spec, targets, told=self.told)
+        target = ServiceTarget("ns/name", self.spec, targets, previous_report=self.previous_report)
         self.reports.append(await self.loop.tick(target))
         return self.reports[-1].experiment
 
@@ -97,12 +89,12 @@ class Fleet:
         ]
 
 
-def an_experiment(overrides: Overrides = STARVED, **fields: object) -> Experiment:
-    plan = Experiment("one", "Canary", overrides, min_s=60.0, max_s=1200.0)
+def an_experiment(overrides: Overrides = STARVED, **fields: object) -> ExperimentPlan:
+    plan = ExperimentPlan("one", "Canary", overrides, min_s=60.0, max_s=1200.0)
     return replace(plan, **fields)  # type: ignore[arg-type]  # a builder's free fields
 
 
-def trying(experiment: Experiment, spec: TuningSpec = SPEC) -> TuningSpec:
+def trying(experiment: ExperimentPlan, spec: TuningSpec = SPEC) -> TuningSpec:
     return replace(spec, experiment=experiment, config_hash=experiment.name)
 
 
@@ -175,7 +167,7 @@ async def test_a_new_operator_goes_on_from_what_status_tells() -> None:
     """The one that found the candidate worse may be gone; its verdict is not."""
     fleet = Fleet(trying(an_experiment()))
     ended = await fleet.verdict(within_s=900)
-    heir = Fleet(fleet.spec, told=replace(ended, since=None, candidate_pods=()))
+    heir = Fleet(fleet.spec, previous_report=replace(ended, since=None, candidate_pods=()))
 
     report = await heir.run(60)
 
@@ -338,7 +330,7 @@ async def test_a_changed_bound_is_tried_on_one_pod_first() -> None:
     assert report.held is not None
     assert report.held.batch_size == Range(min=1, max=16)
 
-    heir = Fleet(fleet.spec, told=report)
+    heir = Fleet(fleet.spec, previous_report=report)
     await heir.run(30)
     assert all(1 not in heir.sent(pod) for pod in heir.pods)
 

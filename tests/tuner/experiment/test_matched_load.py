@@ -2,11 +2,11 @@
 
 import pytest
 
-from paceline_tuner.experiment.tally import Tally, are_alike
+from paceline_tuner.experiment.tally import ArmTally, are_alike
 
 
-def served(requests: int, seconds: float, *, prompt: int = 100, output: int = 50) -> Tally:
-    return Tally(
+def served(requests: int, seconds: float, *, prompt: int = 100, output: int = 50) -> ArmTally:
+    return ArmTally(
         requests=requests,
         ended=requests,
         prompt_tokens=requests * prompt,
@@ -31,7 +31,7 @@ def test_longer_prompts_are_another_load() -> None:
 
 def test_what_an_arm_refuses_was_offered_all_the_same() -> None:
     """A candidate that refuses half must not hide behind the smaller load that it serves."""
-    refusing = Tally(
+    refusing = ArmTally(
         requests=100,
         misses=50,
         ended=100,
@@ -46,7 +46,7 @@ def test_what_an_arm_refuses_was_offered_all_the_same() -> None:
 
 def test_what_piles_up_was_offered_all_the_same() -> None:
     """Nor must one that lets requests wait."""
-    piling = served(60, 100.0) + Tally(grown=40)
+    piling = served(60, 100.0) + ArmTally(grown=40)
 
     assert are_alike(served(100, 100.0), piling)
     assert piling.goodput == pytest.approx(0.6)
@@ -54,5 +54,5 @@ def test_what_piles_up_was_offered_all_the_same() -> None:
 
 def test_no_load_is_not_alike() -> None:
     """Nothing can be learned from an arm without traffic."""
-    assert not are_alike(served(100, 100.0), Tally(pod_seconds=100.0))
-    assert not are_alike(Tally(), Tally())
+    assert not are_alike(served(100, 100.0), ArmTally(pod_seconds=100.0))
+    assert not are_alike(ArmTally(), ArmTally())

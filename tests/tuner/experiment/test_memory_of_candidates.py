@@ -6,15 +6,8 @@ from dataclasses import dataclass, field, replace
 from paceline_testing.plant import Plant, laptop
 from paceline_testing.plant_pod import PlantPod
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.model import (
-    SLA,
-    Experiment,
-    Overrides,
-    PodTarget,
-    Range,
-    ServiceTarget,
-    TuningSpec,
-)
+from paceline_tuner.service_spec import SLA, ExperimentPlan, Overrides, Range, TuningSpec
+from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 from paceline_tuner.warm_start import WarmStart
 from paceline_wire.limits import Limits
@@ -22,7 +15,7 @@ from paceline_wire.limits import Limits
 SPEC = TuningSpec(
     sla=SLA(tpot_p99_ms=250.0), config_hash="one", batch_size=Range(min=1), token_budget=Range(64)
 )
-SMALL = Experiment("one", "Canary", Overrides(max_batch_size=5), max_s=3600.0)
+SMALL = ExperimentPlan("one", "Canary", Overrides(max_batch_size=5), max_s=3600.0)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """A candidate is the declared policy with a few things changed."""
 
 from paceline_tuner.experiment.policy import overridden, policy_of, rollout_name, under
-from paceline_tuner.model import SLA, Overrides, Policy, Range, TuningSpec
+from paceline_tuner.service_spec import SLA, Overrides, Policy, Range, TuningSpec
 
 DECLARED = Policy("Auto", 1.0, Range(4, 32, 16), Range(64, 2048))
 

@@ -1,0 +1,82 @@
+"""From one pod's live telemetry to a diagnosis."""
+
+from dataclasses import dataclass
+
+from paceline_cli.diagnose.advice import Advice, advise
+from paceline_cli.diagnose.engine_time import EngineTime, engine_time
+from paceline_cli.diagnose.latency import Span, spans
+from paceline_tuner.change_detection import detect_changes
+from paceline_tuner.pod_state import PodState
+from paceline_tuner.pod_view import look
+from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.telemetry import Telemetry
+from paceline_tuner.window import Window
+
+_MAX_STEPS = 20_000  # what a pod keeps
+
+
+class UndiagnosableError(Exception):
+    """The pod's answer holds nothing to judge by; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One pod over one window."""
+
+    window_s: float
+    num_requests: int
+    outcomes: dict[str, int]
+    """How the requests that ended in the window ended."""
+    sla: SLA
+    observed: MeasuredLatency
+    arrival_rps: float
+    capacity_rps: float | None
+    """λ*; None while the step model is not trusted."""
+    spans: tuple[Span, ...]
+    time: EngineTime
+    advice: tuple[Advice, ...]
+    note: str
+    """What the figures lack; empty where nothing."""
+
+
+def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
+    """Judge the newest `window_s` seconds. Raises UndiagnosableError."""
+    window = Window(max_steps=_MAX_STEPS)
+    window.add(telemetry)
+    evidence = window.evidence(window_s)
+    if evidence is None:
+        raise UndiagnosableError(window.trouble or "it holds no limits, load or step model yet")
+    if not evidence.steps:
+        raise UndiagnosableError(f"no step ran in the last {window_s:g} s: send some requests")
+    if len(evidence.steps) == _MAX_STEPS:
+        evidence = evidence.since(evidence.steps[0].at)
+    spec = TuningSpec(sla=evidence.limits.sla, window_s=evidence.window_s)
+    view = look(spec, evidence, detect_changes(spec, evidence, PodState()))
+    time = engine_time(evidence)
+    found = spans(evidence, time)
+    outcomes: dict[str, int] = {}
+    for record in evidence.requests:
+        outcomes[record.outcome] = outcomes.get(record.outcome, 0) + 1
+    return Diagnosis(
+        window_s=evidence.window_s,
+        num_requests=len(evidence.requests),
+        outcomes=outcomes,
+        sla=spec.sla,
+        observed=view.observed,
+        arrival_rps=view.room.demand.arrival_rps,
+        capacity_rps=(
+            view.room.sustainable_rps(view.current.batch_size) if view.is_trusted else None
+        ),
+        spans=found,
+        time=time,
+        advice=advise(view, time, found),
+        note=_note(view.is_trusted, evidence.model.reason, num_served=len(found)),
+    )
+
+
+def _note(is_trusted: bool, reason: str, *, num_served: int) -> str:
+    if not is_trusted:
+        why = reason or "too few steps yet"
+        return f"the step model is not trusted ({why}): shares of a step are rough, no λ*"
+    return "" if num_served else "no request was answered in the window: only steps are told"

@@ -1,0 +1,174 @@
+"""Whether the SLA held: p99s, misses and attainment. Every offered request counts."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from paceline_tuner.latency_sketch import LatencySketch, p99
+from paceline_tuner.service_report import MeasuredLatency, Verdict
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.telemetry import RequestRecord, Step
+from paceline_tuner.window import Evidence
+
+MIN_SAMPLES = 20
+_CONFIDENCE = 0.95
+_NEWEST = 200  # steps
+_SAMPLE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Trials and misses of the two kinds of target: per request and per gap."""
+
+    requests: int
+    missed_requests: int
+    gaps: int = 0
+    missed_gaps: int = 0
+    rows: float = 1.0
+    """Gaps that one step makes, on average: they miss together."""
+
+    @property
+    def attainment(self) -> float | None:
+        """The lesser share that met its targets; None where nothing was offered."""
+        shares = []
+        if self.requests:
+            shares.append(1 - self.missed_requests / self.requests)
+        if self.gaps:
+            shares.append(1 - self.missed_gaps / self.gaps)
+        return min(shares, default=None)
+
+    def __add__(self, other: "Counts") -> "Counts":
+        """Counts of both."""
+        return Counts(
+            self.requests + other.requests,
+            self.missed_requests + other.missed_requests,
+            self.gaps + other.gaps,
+            self.missed_gaps + other.missed_gaps,
+            max(self.rows, other.rows),
+        )
+
+
+NOTHING = Counts(0, 0)
+
+
+def count(
+    sla: SLA, requests: Iterable[RequestRecord], gaps: LatencySketch, rows: float = 1.0
+) -> Counts:
+    """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
+    given = tuple(requests)
+    ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
+    late = [r for r in given if (r.ttft_ms or 0.0) > ttft_ms or (r.tpot_ms or 0.0) > tpot_ms]
+    ended = Counter([r.outcome for r in given])
+    left = ended["cancelled"] - sum(r.outcome == "cancelled" for r in late)
+    unserved = len(given) - ended["ok"] - ended["cancelled"]
+    missed = unserved + sum(r.outcome in {"ok", "cancelled"} for r in late)
+    offered = len(given) - left
+    if sla.itl_p99_ms is None:
+        return Counts(offered, missed)
+    return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
+
+
+def is_late(sla: SLA, record: RequestRecord) -> bool:
+    """The request missed a per-request target."""
+    return _is_over(record.ttft_ms, sla.ttft_p99_ms) or _is_over(record.tpot_ms, sla.tpot_p99_ms)
+
+
+def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
+    """Measure one pod over its window."""
+    gaps = evidence.gaps()
+    counts = count(sla, evidence.requests, gaps, mean_rows(evidence.steps))
+    requests = evidence.requests
+    observed = MeasuredLatency(
+        ttft_p99_ms=p99([r.ttft_ms for r in requests if r.ttft_ms is not None]),
+        tpot_p99_ms=p99([r.tpot_ms for r in requests if r.tpot_ms is not None]),
+        itl_p99_ms=gaps.quantile(0.99),
+        samples=counts.requests,
+        attainment=counts.attainment,
+    )
+    return observed, counts
+
+
+def verdict(counts: Counts, objective: float) -> Verdict:
+    """Meeting at the objective, Violating when misses are too many to be chance."""
+    if counts.requests == 0 and counts.gaps == 0:
+        return "Idle"
+    attainment = counts.attainment
+    steps, missed_steps = int(counts.gaps / counts.rows), int(counts.missed_gaps / counts.rows)
+    if is_breach(counts.requests, counts.missed_requests, objective) or is_breach(
+        steps, missed_steps, objective
+    ):
+        return "Violating"
+    if counts.requests >= MIN_SAMPLES and attainment is not None and attainment >= objective:
+        return "Meeting"
+    return "Unknown"
+
+
+def is_breach(trials: int, misses: int, objective: float) -> bool:
+    """So many misses would come by chance in fewer than one of twenty windows at the objective."""
+    chance = 1 - objective
+    if trials == 0 or misses / trials <= chance:
+        return False
+    if misses > trials * chance + 6 * math.sqrt(trials * chance) + 6:
+        return True  # six deviations: no need to sum thousands of terms
+    return _at_least(misses, trials, chance) < 1 - _CONFIDENCE
+
+
+def is_certain(trials: float, misses: float, objective: float) -> bool:
+    """So few misses would come in fewer than one of twenty windows at just below the objective."""
+    n, k = math.floor(trials), math.ceil(misses)
+    if k > n * (1 - objective):
+        return False
+    return 1 - _at_least(k + 1, n, 1 - objective) < 1 - _CONFIDENCE
+
+
+def _at_least(k: int, n: int, p: float) -> float:
+    """P(X >= k) of a binomial; exact sums of at most k terms, in logarithms."""
+    if k <= 0:
+        return 1.0
+    if k > n or p <= 0:
+        return 0.0
+    below = 0.0
+    log_p, log_q = math.log(p), math.log1p(-p)
+    for i in range(k):
+        ways = math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
+        below += math.exp(ways + i * log_p + (n - i) * log_q)
+    return max(0.0, 1.0 - below)
+
+
+def mean_rows(steps: Sequence[Step]) -> float:
+    """Decode sequences of a step that has any, by an even sample."""
+    rows = [step.decode for step in steps[:: 1 + len(steps) // _SAMPLE] if step.decode]
+    return sum(rows) / len(rows) if rows else 1.0
+
+
+def large_step_tokens(steps: Sequence[Step]) -> int:
+    """One in twenty of the steps with a decode is as large, by an even sample; 0 without any."""
+    even = steps[:: 1 + len(steps) // _SAMPLE]
+    tokens = sorted([step.decode + step.prefill for step in even if step.decode])
+    return tokens[int(0.95 * (len(tokens) - 1))] if tokens else 0
+
+
+def quick_step_ms(steps: Sequence[Step]) -> float:
+    """One in ten of the newest steps with a decode was as quick; infinite without such a step."""
+    walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
+    return walls[len(walls) // 10] if walls else math.inf
+
+
+def _limit(target_ms: float | None) -> float:
+    return math.inf if target_ms is None else target_ms
+
+
+def _is_over(value: float | None, target: float | None) -> bool:
+    return value is not None and target is not None and value > target
+
+
+def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
+    """Count only what steps cause: slow gaps, and requests with a slow mean, since a change."""
+    finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
+    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
+    offered = len(finished) if sla.tpot_p99_ms is not None else 0
+    if sla.itl_p99_ms is None:
+        return Counts(offered, slow)
+    gaps = evidence.gaps(since)
+    return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))

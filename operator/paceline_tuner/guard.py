@@ -1,0 +1,153 @@
+"""Limits: the live limits that the tuner chooses, and the guards on their way to a pod.
+
+A model refitted every few seconds wavers; limits must not. Lowering follows the middle of the
+last three proposals, raising the least of the last six, and neither leaves the dead band. A limit
+that what runs does not come near limits nothing, and stays: it is neither raised nor lowered.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline_tuner.tuned_limits import TunedLimits
+
+_DEAD_BAND = 0.08  # of the batch size and the token budget
+_RAISE_DEAD_BAND = 0.16  # raising is never urgent: wide enough that two changes do not alternate
+_TILE = 16
+_TARGET_DEAD_BAND = 0.05
+_JUMP_DEAD_BAND = 0.01  # of a target: a jump is exact, but not for what nobody could measure
+_NEAR = 0.75  # of the lower batch size: with less that runs or waits it would limit nothing
+_IN_USE = 0.5  # of the batch size: with less that runs nobody knows what a larger one does
+_MAX_DECREASE = 0.8
+_MAX_INCREASE = 1.25
+_TO_LOWER = 3  # proposals
+_TO_RAISE = 6
+PROPOSALS = _TO_RAISE
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How far one decision may move."""
+
+    may_jump: bool
+    """A new engine or a new SLA: go where the model says at once."""
+    is_urgent: bool
+    """The SLA is being missed: lower at once."""
+    num_running: int
+    """Sequences: what they do not come near is not limited by the batch size."""
+    num_waiting: int = 0
+    num_tokens: int = 0
+    """Of the largest usual step with a decode: a larger budget limits nothing."""
+    widen: float = 1.0
+    """Of the dead bands; doubled while limits swing."""
+    by_drift: bool = False
+    """The jump is one of load or device: what limits nothing may stay as it is."""
+
+    def apply(self, current: TunedLimits, proposals: Sequence[TunedLimits]) -> TunedLimits:
+        """Move from `current` towards the proposals, oldest first; the last is the newest."""
+        latest = proposals[-1]
+        if self.may_jump:
+            return self._settle(current, self._felt(current, latest) if self.by_drift else latest)
+        wanted = TunedLimits(
+            self._batch(current.batch_size, [p.batch_size for p in proposals]),
+            self._budget(current.token_budget, [p.token_budget for p in proposals]),
+            self._step_target(current, proposals),
+            self._target(current.pace_tpot_ms, [p.pace_tpot_ms for p in proposals]),
+        )
+        return self._settle(current, wanted)
+
+    def _felt(self, current: TunedLimits, wanted: TunedLimits) -> TunedLimits:
+        batch, budget = wanted.batch_size, wanted.token_budget
+        if batch < current.batch_size and not self._is_near(batch):
+            batch = current.batch_size
+        if max(self.num_tokens, 1) <= min(budget, current.token_budget - 1):
+            budget = current.token_budget
+        return replace(wanted, batch_size=batch, token_budget=budget)
+
+    def _is_near(self, batch: int) -> bool:
+        return self.num_running + self.num_waiting >= _NEAR * batch
+
+    def _batch(self, current: int, proposed: Sequence[int]) -> int:
+        lower = proposed[-1] if self.is_urgent else _middle(proposed)
+        if lower < current:
+            return lower if self.is_urgent else self._lowered(current, lower)
+        least = _least(proposed)
+        is_in_use = self.num_running >= _IN_USE * current
+        if least is not None and least > current and is_in_use:
+            return min(least, max(int(current * _MAX_INCREASE), current + 1))
+        return current
+
+    def _lowered(self, current: int, lower: int) -> int:
+        if not self._is_near(lower):
+            return current
+        # Slowly where sequences have to leave; rows that nobody holds can go at once.
+        slowest = math.ceil(current * _MAX_DECREASE - 1e-9)
+        return max(lower, min(slowest, self.num_running, current - 1))
+
+    def _budget(self, current: int, proposed: Sequence[int]) -> int:
+        lower = proposed[-1] if self.is_urgent else _middle(proposed)
+        if lower < current:
+            return lower if self.is_urgent or self.num_tokens > lower else current
+        least = _least(proposed)
+        if least is not None and least > current and self.num_tokens >= current:
+            return min(least, int(current * _MAX_INCREASE))
+        return current
+
+    def _step_target(self, current: TunedLimits, proposals: Sequence[TunedLimits]) -> float | None:
+        targets = [p.step_target_ms for p in proposals]
+        held, pace = current.pace_tpot_ms, proposals[-1].pace_tpot_ms
+        if held is None or pace is None:
+            return self._target(current.step_target_ms, targets)
+        # Where requests are paced it only stands by: it moves when their pace does.
+        moved = self._target(held, [p.pace_tpot_ms for p in proposals])
+        is_still = self._still(held, moved) == held
+        return current.step_target_ms if is_still else targets[-1]
+
+    def _target(self, current: float | None, proposed: Sequence[float | None]) -> float | None:
+        targets = [target_ms for target_ms in proposed if target_ms is not None]
+        latest = proposed[-1]
+        if latest is None or current is None or len(targets) < len(proposed):
+            return latest
+        lower = latest if self.is_urgent else statistics.median_low(targets[-_TO_LOWER:])
+        if lower < current:
+            return lower
+        return max(current, min(targets)) if len(targets) >= _TO_RAISE else current
+
+    def _settle(self, current: TunedLimits, wanted: TunedLimits) -> TunedLimits:
+        """Leave out what is too small to be worth a change."""
+        batch = wanted.batch_size
+        move = batch - current.batch_size
+        if abs(move) <= self._batch_band(current.batch_size, is_raise=move > 0):
+            batch = current.batch_size
+        budget = wanted.token_budget
+        share = _RAISE_DEAD_BAND if budget > current.token_budget else _DEAD_BAND
+        band = max(_TILE, share * current.token_budget) * self.widen
+        if abs(budget - current.token_budget) <= band:
+            budget = current.token_budget
+        target_ms = self._still(current.step_target_ms, wanted.step_target_ms)
+        return TunedLimits(
+            batch, budget, target_ms, self._still(current.pace_tpot_ms, wanted.pace_tpot_ms)
+        )
+
+    def _still(self, current: float | None, wanted: float | None) -> float | None:
+        if wanted is None or current is None:
+            return wanted
+        band = _JUMP_DEAD_BAND if self.may_jump else _TARGET_DEAD_BAND * self.widen
+        return current if abs(wanted / current - 1) <= band else wanted
+
+    def _batch_band(self, current: int, *, is_raise: bool) -> float:
+        if self.is_urgent and not self.may_jump and not is_raise:
+            return 0.0
+        # A sequence or two more or less is noise where few run.
+        if is_raise:
+            return max(2.0, _RAISE_DEAD_BAND * current) * self.widen
+        return max(1.0, _DEAD_BAND * current) * self.widen
+
+
+def _middle(values: Sequence[int]) -> int:
+    return statistics.median_high(values[-_TO_LOWER:])
+
+
+def _least(values: Sequence[int]) -> int | None:
+    return min(values[-_TO_RAISE:]) if len(values) >= _TO_RAISE else None

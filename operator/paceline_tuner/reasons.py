@@ -1,0 +1,101 @@
+"""Decisions in words and numbers, for people."""
+
+from paceline_tuner.drift import Signal
+from paceline_tuner.pod_state import PodState
+from paceline_tuner.pod_view import PodView
+from paceline_tuner.propose import Proposal
+from paceline_tuner.tuned_limits import TunedLimits
+
+_SIGNALS: dict[Signal, str] = {
+    "rate": "the rate of arrivals",
+    "prompt": "the length of prompts",
+    "output": "the length of outputs",
+    "prefix": "the share of cached prefixes",
+    "device": "the device's speed",
+}
+_WORDS = {
+    "SLA:itl": "the ITL target",
+    "SLA:tpot": "the TPOT target",
+    "KV": "KV memory",
+    "Capacity": "the capacity allocated at start",
+    "Bounds": "the declared bounds",
+    "None": "no target",
+    "Remembered": "what is remembered",
+}
+
+
+def reason_of(view: PodView, proposal: Proposal, chosen: TunedLimits, memory: PodState) -> str:
+    """Say why these caps, with the prediction behind them."""
+    spec, model = view.spec, view.evidence.model
+    if spec.paused:
+        return "paused: limits are held"
+    if spec.mode == "Fixed":
+        return "fixed: the declared initial limits hold"
+    bound = _WORDS.get(proposal.binding, proposal.binding)
+    target = view.target.ms
+    pace = f"; steps are paced to {target:.1f} ms" if target is not None else ""
+    if view.target.pace_tpot_ms is not None:
+        pace = f"; requests are paced to {view.target.pace_tpot_ms:.1f} ms a token"
+    trimmed = f", {1 - memory.trim:.0%} trimmed by feedback" if memory.trim < 1 else ""
+    if view.is_learning:
+        within = ", within remembered limits" if memory.started is not None else ""
+        since = " and what it measured at its start" if model.origin == "profile" else ""
+        return f"learning the step time from its first steps{since}{within}{pace}"
+    if not view.is_trusted:
+        why = "too many slow gaps" if view.is_missing_pace else "pace is kept"
+        return f"step model untrusted ({model.reason}), by trial: {why}{pace}{trimmed}"
+    if view.target.is_below_floor:
+        floor = view.room.floor_ms()
+        return f"one decode alone takes {floor:.1f} ms, over the target{pace}"
+    predicted = view.room.full_step_ms(chosen.batch_size) * model.q_r
+    return (
+        f"{_changed(view)}{bound} binds: a step with {chosen.batch_size} running is predicted to "
+        f"take up to {predicted:.1f} ms{pace}{trimmed}"
+    )
+
+
+def _changed(view: PodView) -> str:
+    """What is new of the load or the device, where something is."""
+    drift = view.memory.drift
+    if drift.tripped:
+        return f"{' and '.join(_SIGNALS[name] for name in drift.tripped)} changed; "
+    slowdown = view.memory.slowdown
+    if slowdown.is_slow:
+        return f"steps take {slowdown.ratio:.2f} times as long as they did on this device; "
+    return ""
+
+
+def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
+    """List what the decision was made from."""
+    evidence, demand, model = view.evidence, view.memory.demand, view.evidence.model
+    return {
+        "epoch": evidence.limits.epoch,
+        "running": evidence.load.running,
+        "waiting": evidence.load.waiting,
+        "waiting_tokens": evidence.load.waiting_tokens,
+        "kv_used_blocks": evidence.load.kv_used_blocks,
+        "arrival_rps": demand.arrival_rps,
+        "prompt_tokens": demand.prompt,
+        "prompt_tokens_p99": demand.prompt_p99,
+        "output_tokens": demand.output,
+        "context_tokens": demand.context,
+        "ttft_p99_ms": view.observed.ttft_p99_ms,
+        "tpot_p99_ms": view.observed.tpot_p99_ms,
+        "itl_p99_ms": view.observed.itl_p99_ms,
+        "samples": view.observed.samples,
+        "attainment": view.observed.attainment,
+        "missing_pace": view.is_missing_pace,
+        "model_valid": model.valid,
+        "model_reason": model.reason,
+        "model_mape": model.mape,
+        "model_samples": model.samples,
+        "model_origin": model.origin,
+        "q_r": model.q_r,
+        "fast": model.fast,
+        "changed": " ".join(view.memory.drift.tripped) or None,
+        "degraded_hardware": view.memory.slowdown.is_slow,
+        "slowdown": view.memory.slowdown.ratio,
+        "trim": view.memory.trim,
+        "step_target_ms": view.target.ms,
+        "pace_tpot_ms": view.target.pace_tpot_ms,
+    }

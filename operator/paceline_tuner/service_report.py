@@ -1,0 +1,162 @@
+"""ServiceReport: what one tick concluded about a service and its pods."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline_tuner.condition import Condition
+from paceline_tuner.service_spec import ExperimentKind, Policy
+from paceline_tuner.telemetry import PodAdapter
+
+Phase = Literal[
+    "ColdStart", "Learning", "Tracking", "Transition", "Backoff", "Frozen", "Unattainable"
+]
+Verdict = Literal["Meeting", "Violating", "Idle", "Unknown"]
+Arm = Literal["base", "candidate"]
+ExperimentVerdict = Literal["Running", "Better", "NoDifference", "Worse", "Aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLatency:
+    """What was measured over the spec's window; milliseconds, None without samples."""
+
+    ttft_p99_ms: float | None
+    tpot_p99_ms: float | None
+    itl_p99_ms: float | None
+    samples: int
+    """Offered requests in the window."""
+    attainment: float | None
+    """Share of them that met every target; refused, shed, failed and timed out ones missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsChange:
+    """One change of a pod's limits."""
+
+    at: float
+    """Unix seconds."""
+    pod: str
+    from_batch_size: int
+    from_token_budget: int
+    to_batch_size: int
+    to_token_budget: int
+    reason: str
+    """Why, in words: the binding constraint and the prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionCheck:
+    """One figure as it was predicted and as it was measured."""
+
+    predicted: float
+    measured: float
+    error_ratio: float
+    """Measured / predicted - 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOutcome:
+    """What became of one change; None where the period after it did not show a figure."""
+
+    of: float
+    """Unix seconds of the decision that is judged."""
+    steps: int
+    """How many steps were compared."""
+    step_ms: PredictionCheck | None = None
+    """Mean of the steps that ran, each predicted by its own shape."""
+    ttft_ms: PredictionCheck | None = None
+    """Slowest first token; the prediction has a margin of 1.3."""
+    capacity_rps: PredictionCheck | None = None
+    """Known only for a pod whose queue never emptied."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """One pod, as status and `paceline explain` show it."""
+
+    name: str
+    node: str
+    batch_size: int | None
+    token_budget: int | None
+    step_target_ms: float | None
+    running: int
+    waiting: int
+    observed: MeasuredLatency
+    phase: Phase
+    binding: str
+    """The constraint that decided: `SLA:itl`, `SLA:tpot`, `KV`, `Capacity`, `Bounds`, `Remembered`,
+    `None`."""
+    verdict: Verdict
+    reason: str
+    predicted_step_ms: float | None
+    model_mape: float | None
+    last_change: LimitsChange | None
+    capacity_rps: float | None
+    """λ*: requests per second that this pod can serve within the SLA at the present mix."""
+    arrival_rps: float
+    acknowledged_hash: str
+    error: str
+    """Why telemetry or a change failed; empty when neither did."""
+    outcome: ChangeOutcome | None = None
+    """What became of the last change, in the tick that learned it."""
+    adapters: tuple[PodAdapter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArmReport:
+    """What was compared of one arm of an experiment."""
+
+    requests: int = 0
+    misses: int = 0
+
+    @property
+    def miss_rate(self) -> float | None:
+        """Share of the requests that missed; None without any."""
+        return self.misses / self.requests if self.requests else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentReport:
+    """How an experiment stands."""
+
+    name: str
+    kind: ExperimentKind
+    verdict: ExperimentVerdict
+    reason: str
+    """In words: what was found, and what to do."""
+    since: float | None = None
+    """Unix seconds; None until it has begun."""
+    candidate_pods: tuple[str, ...] = ()
+    base: ArmReport = ArmReport()
+    candidate: ArmReport = ArmReport()
+    held: Policy | None = None
+    """The policy before a Rollout, which a rollback returns to; None for other kinds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """One lane that has targets of its own, over all pods."""
+
+    observed: MeasuredLatency
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReport:
+    """One tick's conclusion for one service: status is written from it."""
+
+    key: str
+    at: float
+    """Unix seconds."""
+    observed: MeasuredLatency
+    capacity_rps: float | None
+    utilization: float | None
+    recommended_replicas: int | None
+    conditions: tuple[Condition, ...]
+    pods: tuple[PodReport, ...]
+    history: tuple[LimitsChange, ...]
+    """The newest five, newest first."""
+    acknowledged: bool
+    """Every pod reports the spec's config hash."""
+    experiment: ExperimentReport | None = None
+    batch: LaneReport | None = None
+    """The batch lane by its own SLA; None where it has none."""

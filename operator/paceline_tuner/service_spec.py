@@ -1,0 +1,116 @@
+"""What a user declares of one service, as the tuner reads it: targets, bounds, experiments."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["Auto", "Observe", "Fixed"]
+OnTelemetryLoss = Literal["Hold", "RevertToCertified"]
+RolloutMode = Literal["All", "Canary"]
+ExperimentKind = Literal["Canary", "AB", "Rollout"]
+"""A Rollout is the canary of a change of the declared policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class SLA:
+    """Targets in milliseconds; None where the service declares none."""
+
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    objective: float = 0.99
+    """Share of offered requests that must meet every target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds of one live limit; `max` None is the pod's capacity."""
+
+    min: int
+    max: int | None = None
+    initial: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """When the sidecar refuses a request instead of queueing it."""
+
+    max_queued_requests: int = 1024
+    max_queued_tokens: int | None = None
+    reject_at: float = 0.8
+    request_timeout_s: float = 60.0
+    shed_hopeless: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WantedAdapter:
+    """A LoRA adapter that the engine should have loaded."""
+
+    name: str
+    path: str
+    """As the runtime API writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a pod's limits are chosen. An experiment compares two policies."""
+
+    mode: Mode
+    step_margin: float
+    """Multiplies the step target."""
+    batch_size: Range
+    token_budget: Range
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What a candidate changes of the declared policy; None keeps what is declared."""
+
+    mode: Mode | None = None
+    step_margin: float | None = None
+    min_batch_size: int | None = None
+    max_batch_size: int | None = None
+    min_token_budget: int | None = None
+    max_token_budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPlan:
+    """A declared comparison of the declared policy with a candidate."""
+
+    name: str
+    kind: ExperimentKind
+    overrides: Overrides
+    share: float = 0.5
+    """Share of the pods that get the candidate in an AB; a canary is one pod."""
+    min_s: float = 300.0
+    """The candidate is not called better before this."""
+    max_s: float = 3600.0
+    """After this the candidate is called no different."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuningSpec:
+    """The hot part of one InferenceService, as the tuner reads it."""
+
+    sla: SLA
+    mode: Mode = "Auto"
+    batch_size: Range = Range(min=1)
+    token_budget: Range = Range(min=64)
+    admission: AdmissionLimits = AdmissionLimits()
+    interactive_share: float = 0.8
+    batch_share: float = 0.2
+    batch_sla: SLA | None = None
+    """The batch lane's own targets; without them `sla` is for both lanes."""
+    interval_s: float = 5.0
+    window_s: float = 60.0
+    on_telemetry_loss: OnTelemetryLoss = "Hold"
+    paused: bool = False
+    step_margin: float = 1.0
+    rollout: RolloutMode = "All"
+    experiment: ExperimentPlan | None = None
+    is_candidate: bool = False
+    """The pod tries a candidate policy: what it teaches is not for others."""
+    adapters: tuple[WantedAdapter, ...] | None = None
+    """The whole list; None leaves an engine alone that takes no adapters."""
+    config_hash: str = ""
+    """Hash of the hot fields: a pod that reports it has acknowledged this configuration."""

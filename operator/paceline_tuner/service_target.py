@@ -1,0 +1,30 @@
+"""ServiceTarget: one service to tune, with the pods that are ready."""
+
+from dataclasses import dataclass
+
+from paceline_tuner.service_report import ExperimentReport
+from paceline_tuner.service_spec import TuningSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PodTarget:
+    """One pod to tune, and how to reach it."""
+
+    name: str
+    admin_url: str
+    """`http://10.88.0.7:8001`."""
+    token: str
+    """Bearer token of its runtime API."""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTarget:
+    """One service to tune, with its ready pods."""
+
+    key: str
+    """`namespace/name`."""
+    spec: TuningSpec
+    pods: tuple[PodTarget, ...]
+    previous_report: ExperimentReport | None = None
+    """The experiment as status has it: an operator that starts anew goes on from here."""

@@ -1,0 +1,23 @@
+"""TunedLimits: the live limits of one pod that the tuner chooses."""
+
+from dataclasses import dataclass
+
+from msgspec import UNSET
+
+from paceline_tuner.telemetry import LimitValues
+
+
+@dataclass(frozen=True, slots=True)
+class TunedLimits:
+    """Max batch size, token budget, step target, and the pace of each request."""
+
+    batch_size: int
+    token_budget: int
+    step_target_ms: float | None
+    pace_tpot_ms: float | None = None
+
+    @classmethod
+    def of(cls, limits: LimitValues) -> "TunedLimits":
+        """Read from a pod's limits."""
+        pace_ms = None if limits.pace_tpot_ms is UNSET else limits.pace_tpot_ms
+        return cls(limits.max_batch_size, limits.token_budget, limits.step_target_ms, pace_ms)

@@ -1,0 +1,54 @@
+"""What is put into each image: enough to start, and nothing else of ours."""
+
+import tomllib
+from collections.abc import Iterable
+
+import grimp
+import pytest
+
+from local_cluster.dockerfile import Dockerfile
+from local_cluster.images import DOCKERFILES, PARTS
+from local_cluster.wheels import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def imports() -> grimp.ImportGraph:
+    """Who imports whom among all our packages."""
+    return grimp.build_graph(*PROJECT["tool"]["importlinter"]["root_packages"], cache_dir=None)
+
+
+@pytest.fixture(params=PARTS)
+def image(request: pytest.FixtureRequest) -> Dockerfile:
+    return Dockerfile(DOCKERFILES / f"{request.param}.Dockerfile")
+
+
+def packages_of(modules: Iterable[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
+def test_an_image_holds_what_its_process_imports(
+    image: Dockerfile, imports: grimp.ImportGraph
+) -> None:
+    """One package too few and a lazy import fails in the pod; one too many is dead weight."""
+    reached = imports.find_upstream_modules(image.process, as_package=True)
+
+    assert set(image.packages) == {image.process} | packages_of(reached)
+
+
+def test_what_an_image_copies_is_there(image: Dockerfile) -> None:
+    """A folder that moved is noticed here, without building."""
+    missing = [source for source in image.sources if not (ROOT / source).exists()]
+
+    assert not missing
+
+
+def test_no_image_offers_a_command_that_cannot_start(image: Dockerfile) -> None:
+    """`paceline` comes with our distribution, and needs what no image has: nobody installs it."""
+    steps = image.path.read_text().replace("\\\n", " ").splitlines()
+    installs = [step.rpartition("pip install ")[2] for step in steps if "pip install " in step]
+    wanted = [word.rpartition("/")[2] for install in installs for word in install.split()]
+
+    assert installs
+    assert not [word for word in wanted if word in {"", "."} or word.startswith("paceline")]
