@@ -1,8 +1,8 @@
-"""Whose turn it is: how the two lanes share prefill tokens, over the steps and within one.
+"""How the two lanes share prefill tokens, over the steps and within one.
 
 The lane that has been served fewer tokens, measured against its share, goes next. The interactive
-lane may save up some of its share, the batch lane none: a burst of people is served at once, with
-nothing for the batch lane until what was saved is spent.
+lane may save up some of its share, the batch lane none: a burst of interactive requests is served
+at once, with nothing for the batch lane until what was saved is spent.
 
 Within a step the batch lane gets at most its share of the tokens while interactive prompts are
 computed, and half of it while interactive requests decode: what is left stays unspent, for the
@@ -17,14 +17,14 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from paceline_engine.scheduling.waiting import LANES, WaitingLane
+from paceline_engine.scheduling.request_table import LANES, WaitingLane
 from paceline_wire.limits import Lane, Limits
 
 MAX_OVERTAKEN = 32
 MIN_SHARE = 0.01
 """A share below it counts as this much, or a lane with share 0 would starve."""
 BESIDE_DECODES = 0.4
-"""Of its share, what the batch lane gets in a step beside interactive decodes.
+"""The part of its share that the batch lane gets in a step beside interactive decodes.
 
 Simulated on an H100 (8B, steps of 50 ms, 1,000 batch requests waiting), 1 moved the p99 of
 interactive first tokens by 18 to 25 %, 0.5 by 15 to 17 %, at the same batch throughput; with
@@ -42,11 +42,11 @@ class Interactive:
     wanted: int
     """Known tokens of its prompts, begun or waiting."""
     is_running: bool
-    """Any of its requests holds a row."""
+    """Whether any of its requests holds a row."""
 
 
 class FairShare:
-    """What each lane has been served, over the steps."""
+    """Counts what each lane has been served, over the steps."""
 
     def __init__(self) -> None:
         self._served: dict[Lane, float] = dict.fromkeys(LANES, 0.0)
@@ -54,7 +54,7 @@ class FairShare:
         self._overtaken: dict[Lane, int] = dict.fromkeys(LANES, 0)
 
     def begin(
-        self, wanting: Iterable[Lane], tokens: int, limits: Limits, people: Interactive
+        self, wanting: Iterable[Lane], tokens: int, limits: Limits, interactive: Interactive
     ) -> "StepShare":
         """Start a step that may prefill `tokens` of the lanes that want some."""
         wanting = set(wanting)
@@ -63,12 +63,12 @@ class FairShare:
             credit = MAX_CREDIT if lane == "interactive" else 0.0
             self._served[lane] = max([self._served[lane], *(served - credit for served in busy)])
         self._active = wanting
-        return StepShare(self._served, wanting, tokens, limits, people)
+        return StepShare(self._served, wanting, tokens, limits, interactive)
 
     def admitted(self, lane: Lane, blocked: Iterable[Lane]) -> bool:
-        """Count that a request of `lane` went past the first ones of the `blocked` lanes.
+        """Count that a request of `lane` overtook the first ones of the `blocked` lanes.
 
-        True if the others had to wait for it.
+        Return whether the other lane had to wait until it was in.
         """
         was_aged = self._overtaken[lane] >= MAX_OVERTAKEN
         self._overtaken[lane] = 0
@@ -94,7 +94,7 @@ class StepShare:
         wanting: Collection[Lane],
         tokens: int,
         limits: Limits,
-        people: Interactive,
+        interactive: Interactive,
     ) -> None:
         self._served = served
         self._open = set(wanting)
@@ -106,11 +106,11 @@ class StepShare:
         self._spent: dict[Lane, int] = dict.fromkeys(LANES, 0)
         self._unfinished: dict[Lane, int] = dict.fromkeys(LANES, 0)
         share = tokens * self._shares["batch"] / sum(self._shares.values())
-        self._batch_alone = math.ceil(share * BESIDE_DECODES) if people.is_running else tokens
+        self._batch_alone = math.ceil(share * BESIDE_DECODES) if interactive.is_running else tokens
         self._batch_most = self._batch_alone
         if "interactive" in self._open:
             self._batch_most = math.ceil(share)
-            is_burst = people.wanted > tokens - self._batch_most
+            is_burst = interactive.wanted > tokens - self._batch_most
             if is_burst and served["interactive"] < served["batch"]:
                 self._batch_most = 0
 
@@ -118,7 +118,7 @@ class StepShare:
         """Tokens that the lane may still have."""
         if lane == "interactive":
             return self._tokens
-        # What it may have shrinks where nothing comes of the other lane: what is given, stays.
+        # Its part shrinks where the other lane takes nothing; tokens already given stay given.
         return max(0, min(self._tokens, self._batch_most - self._spent["batch"]))
 
     def next_lane(self) -> Lane | None:
@@ -136,12 +136,15 @@ class StepShare:
         self._unfinished[lane] += not finishes
 
     def close(self, lane: Lane) -> None:
-        """The lane has nothing more to compute."""
+        """Note that the lane has nothing more to compute."""
         self._open.remove(lane)
         if lane == "interactive" and not self._spent["interactive"]:
             self._batch_most = self._batch_alone
 
     def num_unfinished(self, lane: Lane) -> int:
-        """Prompts that this step leaves unfinished. Those of the batch lane are in no one's way."""
+        """Count the prompts that this step leaves unfinished and that delay the lane's next one.
+
+        Prompts of the batch lane delay only their own lane.
+        """
         others = self._unfinished["interactive"] if lane == "batch" else 0
         return self._unfinished[lane] + others

@@ -1,7 +1,7 @@
 """What a step may take, by the lanes that decode in it."""
 
 from paceline_engine.pacing.pacer import NoPacer, StepShape
-from paceline_engine.scheduling.lane_target import for_lanes
+from paceline_engine.scheduling.lane_pace import limits_for_lanes
 from paceline_testing.engines import EngineUnderTest, a_submit
 from paceline_wire import SetLimits
 from paceline_wire.limits import Limits
@@ -11,8 +11,8 @@ PLAIN = Limits(8, 64, step_target_ms=40.0)
 
 def test_without_a_target_of_its_own_the_batch_lane_wants_what_all_want() -> None:
     """Nothing is changed, whoever runs."""
-    assert for_lanes(PLAIN, has_interactive=True, has_batch=True) is PLAIN
-    assert for_lanes(PLAIN, has_interactive=False, has_batch=True) is PLAIN
+    assert limits_for_lanes(PLAIN, has_interactive=True, has_batch=True) is PLAIN
+    assert limits_for_lanes(PLAIN, has_interactive=False, has_batch=True) is PLAIN
 
 
 def test_a_step_keeps_the_least_of_what_the_lanes_in_it_want() -> None:
@@ -20,16 +20,16 @@ def test_a_step_keeps_the_least_of_what_the_lanes_in_it_want() -> None:
     loose = Limits(8, 64, step_target_ms=40.0, batch_step_target_ms=200.0)
     strict = Limits(8, 64, step_target_ms=40.0, batch_step_target_ms=20.0)
 
-    assert for_lanes(loose, has_interactive=True, has_batch=True).step_target_ms == 40.0
-    assert for_lanes(strict, has_interactive=True, has_batch=True).step_target_ms == 20.0
-    assert for_lanes(strict, has_interactive=True, has_batch=False).step_target_ms == 40.0
+    assert limits_for_lanes(loose, has_interactive=True, has_batch=True).step_target_ms == 40.0
+    assert limits_for_lanes(strict, has_interactive=True, has_batch=True).step_target_ms == 20.0
+    assert limits_for_lanes(strict, has_interactive=True, has_batch=False).step_target_ms == 40.0
 
 
 def test_batch_requests_alone_keep_their_own_target() -> None:
     """Nobody is there to be slowed down: steps may be long, and no pace of people counts."""
     limits = Limits(8, 64, 40.0, pace_tpot_ms=50.0, batch_step_target_ms=200.0)
 
-    alone = for_lanes(limits, has_interactive=False, has_batch=True)
+    alone = limits_for_lanes(limits, has_interactive=False, has_batch=True)
 
     assert (alone.step_target_ms, alone.pace_tpot_ms) == (200.0, None)
 
@@ -39,8 +39,8 @@ def test_a_pace_gives_way_to_a_batch_target_that_its_slack_could_break() -> None
     strict = Limits(8, 64, 40.0, pace_tpot_ms=50.0, batch_step_target_ms=60.0)
     loose = Limits(8, 64, 40.0, pace_tpot_ms=50.0, batch_step_target_ms=100.0)
 
-    assert for_lanes(strict, has_interactive=True, has_batch=True).pace_tpot_ms is None
-    assert for_lanes(loose, has_interactive=True, has_batch=True).pace_tpot_ms == 50.0
+    assert limits_for_lanes(strict, has_interactive=True, has_batch=True).pace_tpot_ms is None
+    assert limits_for_lanes(loose, has_interactive=True, has_batch=True).pace_tpot_ms == 50.0
 
 
 class _Listener(NoPacer):

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from paceline_engine.core.batch import Batch
-from paceline_engine.scheduling.gathered import DynamicScheduler
-from paceline_engine.scheduling.schedulings import Scheduling
+from paceline_engine.scheduling import Scheduling
+from paceline_engine.scheduling.static_batching import DynamicScheduler
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
 from paceline_wire import Submit
 from paceline_wire.limits import Limits

@@ -1,21 +1,31 @@
-"""Which attention a model gets on a CPU: the compiled one where it can be had, else torch's."""
+"""How a device attends over the paged KV cache: the port, and the CPU's choice behind it."""
+
+from typing import Protocol
 
 import torch
 
-from paceline_engine.attention.attention import AttentionBackend
 from paceline_engine.attention.cpu_attention import CpuAttention
 from paceline_engine.attention.native_attention import NativeAttention, serves
 from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
-from paceline_engine.model.decoder import Ops
+from paceline_engine.model.decoder import Attention, Ops
 from paceline_engine.model.layers.rotary import Rotations
 from paceline_kernels.cpu import NativeOps
+
+
+class AttentionBackend(Protocol):
+    """Holds the KV cache of one model on one device."""
+
+    def plan(self, step: StepTensors) -> Attention:
+        """Prepare once what every layer of the step shares."""
+        ...
 
 
 def cpu_attention(
     config: ModelConfig, ops: Ops, kv: KvTensors, tables: Rotations, dtype: torch.dtype
 ) -> AttentionBackend:
-    """Compiled if the elementwise ops are, which means a compiler and float32."""
+    """Choose compiled attention if the elementwise ops are compiled, else torch's."""
     if isinstance(ops, NativeOps) and serves(config):
         return NativeAttention(config, ops, kv, tables)
     return CpuAttention(config, ops, kv, tables.to(dtype))
