@@ -13,9 +13,8 @@ from tokenizers import Tokenizer
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.engine.engine import Engine
-from paceline_engine.loading.load import LoadedModel, load_model
+from paceline_engine.loading.load import LoadedModel
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.settings import Settings
 from paceline_testing.clock import ManualClock
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Limits
@@ -86,7 +85,9 @@ def _references(model: Any, prompt_ids: list[list[int]]) -> list[Case]:
         output_scores=True,
         return_dict_in_generate=True,
     )
-    answers = [_until(model.generation_config.eos_token_id, row) for row in out.sequences[:, longest:]]
+    answers = [
+        _until(model.generation_config.eos_token_id, row) for row in out.sequences[:, longest:]
+    ]
     best = torch.stack(out.scores).topk(2).values  # [tokens, prompts, 2]
     for place, answer in enumerate(answers):
         margins = best[: len(answer), place, 0] - best[: len(answer), place, 1]
