@@ -74,7 +74,7 @@ class Engine:
             self.scheduler, pacer, runner, launcher=launcher, swapper=swapper, clock=clock
         )
         self.log = self._steps.log
-        self.totals = self._steps.totals
+        self.counters = self._steps.counters
         self._adapters = adapters
         self._graph_use = graph_use or GraphUse()
         self._info = info
@@ -205,7 +205,7 @@ class Engine:
         """Describe the engine now."""
         return load_of(
             self.scheduler,
-            self.totals,
+            self.counters,
             graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
             now=self._clock(),

@@ -1,4 +1,4 @@
-"""What telemetry says of the engine: totals since start, step records, the load now."""
+"""What telemetry says of the engine: counters since start, step records, the load now."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _MAX_LENGTHS = 256
 
 
 @dataclass(slots=True)
-class Totals:
+class Counters:
     """Counted since start."""
 
     steps: int = 0
@@ -66,33 +66,6 @@ class StepLog:
         return taken
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The features of one step (docs/runtime-api.md)."""
-
-    decode: int
-    prefill: int
-    context: int
-    attention: int
-
-
-def work_of(batch: Batch, context: int) -> Work:
-    """Measure a batch whose decodes have `context` tokens of context in all.
-
-    Guessed tokens are computed as a prompt's are, and count as such.
-    """
-    num_decodes = batch.num_decodes + batch.num_drafted
-    chunks = batch.chunks[num_decodes:]
-    drafted = batch.chunks[batch.num_decodes : num_decodes]
-    return Work(
-        decode=num_decodes,
-        prefill=sum(piece.count for piece in chunks) + sum(len(piece.draft) for piece in drafted),
-        context=context,
-        attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks))
-        + sum(len(piece.draft) * piece.start for piece in drafted),
-    )
-
-
 def queue_of(scheduler: Scheduler, batch: Batch, max_batch_size: int) -> Queue:
     """Describe what a step has left waiting."""
     heads = [head for lane in scheduler.waiting.values() if (head := lane.head) is not None]
@@ -108,7 +81,7 @@ def queue_of(scheduler: Scheduler, batch: Batch, max_batch_size: int) -> Queue:
 
 def load_of(
     scheduler: Scheduler,
-    totals: Totals,
+    counters: Counters,
     *,
     graph_use: GraphUse,
     stuck_admissions: int,
@@ -129,8 +102,8 @@ def load_of(
         prefix_queries=scheduler.blocks.prefix.queries,
         prefix_hits=scheduler.blocks.prefix.hits,
         preemptions=scheduler.num_preemptions,
-        prompt_tokens=totals.prompt_tokens,
-        output_tokens=totals.output_tokens,
+        prompt_tokens=counters.prompt_tokens,
+        output_tokens=counters.output_tokens,
         gc_pause_ms=gc_pause_ms,
         waiting_by_lane={lane: len(scheduler.waiting[lane]) for lane in LANES},
         running_by_lane={lane: scheduler.rows.by_lane[lane] for lane in LANES},
@@ -139,11 +112,11 @@ def load_of(
         accepted_tokens=scheduler.speculation.num_accepted,
         displaced=scheduler.num_displaced,
         swapped=scheduler.num_swapped,
-        padding_tokens=totals.padding_tokens,
-        prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
-        output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
+        padding_tokens=counters.padding_tokens,
+        prompt_tokens_by_lane=_split(counters.prompt_tokens, counters.batch_prompt_tokens),
+        output_tokens_by_lane=_split(counters.output_tokens, counters.batch_output_tokens),
         stuck_admissions=stuck_admissions,
-        overlap_fallbacks=totals.overlap_fallbacks,
+        overlap_fallbacks=counters.overlap_fallbacks,
         graph_steps=graph_use.replayed,
         graph_fallbacks=dict(graph_use.eager),
         graph_piece_steps=graph_use.in_pieces,

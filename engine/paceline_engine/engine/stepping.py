@@ -18,11 +18,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import astuple
+
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.flight import Flight, Launcher, OnDemand, Runner
 from paceline_engine.core.request import Request, State
+from paceline_engine.core.step_features import features_of
 from paceline_engine.engine import outputs
-from paceline_engine.engine.stats import StepLog, Totals, Work, queue_of, work_of
+from paceline_engine.engine.stats import Counters, StepLog, queue_of
 from paceline_engine.errors import RequestError
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
@@ -30,7 +33,7 @@ from paceline_engine.scheduling import in_flight
 from paceline_engine.scheduling.plan import Plan
 from paceline_engine.scheduling.scheduler import Scheduler
 from paceline_engine.scheduling.watchdog import AdmissionWatchdog
-from paceline_wire import Output, StepRecord
+from paceline_wire import Output, StepFeatures, StepRecord
 from paceline_wire.limits import Limits
 
 _log = logging.getLogger(__name__)
@@ -47,7 +50,7 @@ class _InFlight:
     """Those it was chosen by."""
     epoch: int
     """That of `limits`."""
-    work: Work
+    features: StepFeatures
     predicted_ms: float
     started: float
     """When it began to be chosen."""
@@ -69,7 +72,7 @@ class Steps:
         clock: Callable[[], float],
     ) -> None:
         self.log = StepLog()
-        self.totals = Totals()
+        self.counters = Counters()
         self.watchdog = AdmissionWatchdog()
         self._scheduler = scheduler
         self._pacer = pacer
@@ -89,7 +92,7 @@ class Steps:
     @property
     def next_seq(self) -> int:
         """Number of the first step that is not chosen yet."""
-        return self.totals.steps + self.is_in_flight
+        return self.counters.steps + self.is_in_flight
 
     def step(self, limits: Limits, now: float, *, epoch: int) -> list[Output]:
         """Choose and launch a step, if there is anything to run, and settle the one before.
@@ -98,7 +101,7 @@ class Steps:
         """
         given: list[Output] = []
         if self._in_flight is not None and self._scheduler.must_settle(limits):
-            self.totals.overlap_fallbacks += 1
+            self.counters.overlap_fallbacks += 1
             given += self.settle()
             now = self._clock()
         plan = self._scheduler.schedule(limits, now)
@@ -121,13 +124,8 @@ class Steps:
         return [] if step is None else self._settle(step)
 
     def _launch(self, plan: Plan, limits: Limits, started: float, epoch: int) -> list[Output]:
-        work = work_of(plan.batch, plan.context)
-        predicted_ms = self._pacer.predict_ms(
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
-        )
+        features = features_of(plan.batch, plan.context)
+        predicted_ms = self._pacer.predict_ms(features)
         launched = self._clock()
         if plan.copies and self._swapper is not None:
             self._swapper.run(plan.copies)
@@ -137,7 +135,7 @@ class Steps:
             return self._fail(error, plan.batch)
         in_flight.advance(plan.batch, self._scheduler.rows)
         self._in_flight = _InFlight(
-            plan, flight, limits, epoch, work, predicted_ms, started, launched
+            plan, flight, limits, epoch, features, predicted_ms, started, launched
         )
         return []
 
@@ -156,20 +154,21 @@ class Steps:
         return given
 
     def _record(self, step: _InFlight, sampled: list[Request], run_s: float) -> None:
-        plan, limits, work, scheduler = step.plan, step.limits, step.work, self._scheduler
+        plan, limits, scheduler = step.plan, step.limits, self._scheduler
+        decode, prefill, context, attention = astuple(step.features)
         ended = self._clock()
         # Behind another step its time begins when that one was settled.
         # Guesses have a price of their own: the step model is of the step that verifies them.
         wall_ms = (ended - max(step.started, self._ended)) * 1e3 - plan.draft_ms
         record = StepRecord(
-            seq=self.totals.steps,
+            seq=self.counters.steps,
             at=ended,
             wall_ms=wall_ms,
             host_ms=wall_ms - run_s * 1e3,
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
+            decode=decode,
+            prefill=prefill,
+            context=context,
+            attention=attention,
             running=scheduler.num_running,
             waiting=scheduler.num_waiting,
             waiting_tokens=scheduler.num_waiting_tokens,
@@ -179,12 +178,12 @@ class Steps:
             token_budget=limits.token_budget,
             paced_tokens=plan.token_total,
             predicted_ms=step.predicted_ms,
-            clean=self.totals.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
+            clean=self.counters.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
             draft_ms=plan.draft_ms,
         )
         self._ended = ended
-        self.totals.count(plan.batch, sampled)
-        self._pacer.observe(record)
+        self.counters.count(plan.batch, sampled)
+        self._pacer.observe(record, at=ended, clean=record.clean)
         self.log.append(record)
         self._watch_admission(plan, limits, ended)
 

@@ -10,7 +10,7 @@ from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.loading import memory
 from paceline_engine.profiling.piecewise_choice import choose
 from paceline_engine.profiling.piecewise_probe import PieceProbe
-from paceline_engine.profiling.profile import StepTimer
+from paceline_engine.profiling.step_timer import StepTimer
 from paceline_engine.runner.cuda_graphs import GraphCapture
 from paceline_engine.runner.launcher import ModelLauncher
 from paceline_engine.runner.model_runner import ModelRunner

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable
 
 from paceline_engine.core.request import Request
 from paceline_engine.pacing.pacer import Pacer
-from paceline_wire import FinishReason
+from paceline_wire import FinishReason, StepFeatures
 from paceline_wire.limits import Limits
+from paceline_wire.step_cost import chunk_attention
 
 MAX_PREEMPTIONS = 3
 """A batch request preempted this often ranks as interactive, or it might never finish.
@@ -38,10 +39,9 @@ def rows_kept(limits: Limits) -> int:
 
 def recompute_ms(pacer: Pacer, num_tokens: int) -> float | None:
     """What computing so many tokens again adds to steps that run anyway; None without a model."""
-    whole = pacer.predict_ms(
-        decode=0, prefill=num_tokens, context=0, attention=num_tokens * num_tokens // 2
-    )
-    empty = pacer.predict_ms(decode=0, prefill=0, context=0, attention=0)
+    attention = int(chunk_attention(num_tokens, before=0))
+    whole = pacer.predict_ms(StepFeatures(0, num_tokens, 0, attention))
+    empty = pacer.predict_ms(StepFeatures(0, 0, 0, 0))
     return whole - empty if whole > 0 else None
 
 

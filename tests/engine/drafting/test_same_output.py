@@ -78,7 +78,7 @@ def test_whatever_is_guessed_the_tokens_are_the_same(
         assert guessed.tokens(submit.id) == plain.tokens(submit.id)
         assert guessed.finish(submit.id) == plain.finish(submit.id)
     assert guessed.engine.scheduler.blocks.pool.num_used == 0
-    assert guessed.engine.totals.output_tokens == plain.engine.totals.output_tokens
+    assert guessed.engine.counters.output_tokens == plain.engine.counters.output_tokens
 
 
 def test_guesses_that_hold_save_steps() -> None:
@@ -88,8 +88,8 @@ def test_guesses_that_hold_save_steps() -> None:
     plain, guessed = recited(0, submit), recited(4, submit)
 
     load = guessed.engine.load()
-    steps = guessed.engine.totals.steps
-    assert steps < 0.6 * plain.engine.totals.steps
+    steps = guessed.engine.counters.steps
+    assert steps < 0.6 * plain.engine.counters.steps
     assert 0 < load.accepted_tokens < load.draft_tokens
     assert steps + load.accepted_tokens == 60
 
@@ -248,4 +248,4 @@ def test_the_embedded_model_drafts_for_itself(quantization: Quantization | None)
     assert guessed == plain
     told = fast.load()
     assert told.accepted_tokens > 0.9 * told.draft_tokens > 0
-    assert fast.totals.steps < slow.totals.steps / 2
+    assert fast.counters.steps < slow.counters.steps / 2
