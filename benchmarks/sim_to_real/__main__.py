@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from paceline_cli.demo.demo import machine
+from paceline_cli.traffic.calibration import machine
 from sim_to_real.measure import Measured, Options, Recorded, compare, record
 from sim_to_real.page import page
 from sim_to_real.plots import draw

@@ -6,14 +6,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from paceline_cli.traffic.corpus import help_topics
-from paceline_cli.traffic.workload import CHARS_PER_TOKEN, Lengths, PlannedRequest, Workload, plan
+from paceline_cli.traffic.offered_load import (
+    CHARS_PER_TOKEN,
+    OfferedLoad,
+    PlannedRequest,
+    TokenLengths,
+    plan,
+)
 from paceline_sim.hardware import Hardware
 from paceline_sim.requests import Requests
 from paceline_tuner.service_spec import SLA
 from sim_to_real.shape import step_ms_of
 
-_CHAT = (Lengths(60, 0.6, 16, 240), Lengths(24, 0.5, 8, 64))
-_LONG = (Lengths(260, 0.6, 64, 800), Lengths(12, 0.5, 4, 32))
+_CHAT = (TokenLengths(60, 0.6, 16, 240), TokenLengths(24, 0.5, 8, 64))
+_LONG = (TokenLengths(260, 0.6, 64, 800), TokenLengths(12, 0.5, 4, 32))
 _BLOCK_S = 6.0
 _PACE_SHAPE = {"decode": 12, "prefill": 64, "context": 1200, "attention": 64 * 32}
 """The step that the ITL target gives room for twice over."""
@@ -27,18 +33,22 @@ class Load:
     share: float
     """Of the capacity for its lengths."""
     cv: float = 1.0
-    parts: tuple[tuple[Lengths, Lengths], ...] = (_CHAT,)
+    parts: tuple[tuple[TokenLengths, TokenLengths], ...] = (_CHAT,)
     """Prompts and outputs of each equal stretch of its time."""
 
     def requests(
-        self, capacity_rps: Callable[[Lengths, Lengths], float], *, seconds: float, seed: int
+        self,
+        capacity_rps: Callable[[TokenLengths, TokenLengths], float],
+        *,
+        seconds: float,
+        seed: int,
     ) -> tuple[PlannedRequest, ...]:
         """Plan it; `capacity_rps` is of one pair of lengths."""
         corpus, stretch_s = help_topics(), seconds / len(self.parts)
         planned: list[PlannedRequest] = []
         for index, (prompt, output) in enumerate(self.parts):
             rate = self.share * capacity_rps(prompt, output)
-            workload = Workload(rate, self.cv, prompt, output, min(_BLOCK_S, stretch_s))
+            workload = OfferedLoad(rate, self.cv, prompt, output, min(_BLOCK_S, stretch_s))
             part = plan(workload, corpus, duration_s=stretch_s, seed=seed * 10 + index)
             planned += [replace(one, at_s=one.at_s + index * stretch_s) for one in part]
         return tuple(planned)

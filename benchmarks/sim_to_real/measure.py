@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.traffic.workload import Lengths
+from paceline_cli.traffic.offered_load import TokenLengths
 from paceline_tuner.service_spec import SLA
 from sim_to_real.course import MODES, Course, Mode, courses
 from sim_to_real.figures import Figures, figures
@@ -154,9 +154,9 @@ class _Capacity:
     def __init__(self, profile: Profile, fixed: Course) -> None:
         self._profile = profile
         self._fixed = fixed
-        self._known: dict[tuple[Lengths, Lengths], float] = {}
+        self._known: dict[tuple[TokenLengths, TokenLengths], float] = {}
 
-    def __call__(self, prompt: Lengths, output: Lengths) -> float:
+    def __call__(self, prompt: TokenLengths, output: TokenLengths) -> float:
         """Requests a second."""
         if (prompt, output) not in self._known:
             found = capacity_rps(self._profile.hardware, self._fixed, prompt, output)

@@ -8,9 +8,9 @@ from random import Random
 import httpx
 
 from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.offered_load import PlannedRequest, excerpt
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import PlannedRequest, excerpt
+from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.pods import PodClient
@@ -41,7 +41,7 @@ class RealPod:
         self._client = client
         self._inner = pods
         self._watched = Watched(pods)
-        self.refused: list[Record] = []
+        self.refused: list[ClientRecord] = []
         """What was not answered to its end, over all runs; the profile's own are not counted."""
 
     async def profile(self, seconds: float, seed: int) -> Recording:
@@ -101,7 +101,7 @@ class RealPod:
             timeout_s=_PATIENCE_S,
         )
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: ClientRecord) -> None:
         if record.outcome != "ok":
             self.refused.append(record)
 

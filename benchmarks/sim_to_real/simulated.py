@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline_cli.traffic.workload import Lengths
+from paceline_cli.traffic.offered_load import TokenLengths
 from paceline_engine.pacing import Pacer, make_pacer
 from paceline_sim.hardware import Disturbance, Hardware
 from paceline_sim.plant import Plant
@@ -111,7 +111,9 @@ def _is_over(plant: Plant) -> bool:
     return len(plant.ended) == len(plant.requests)
 
 
-def capacity_rps(hardware: Hardware, course: Course, prompt: Lengths, output: Lengths) -> float:
+def capacity_rps(
+    hardware: Hardware, course: Course, prompt: TokenLengths, output: TokenLengths
+) -> float:
     """Requests a second that the fixed limits end while the queue is never empty, simulated."""
     load = Load("crowd", 1.0, parts=((prompt, output),))
     planned = load.requests(lambda _prompt, _output: _CROWD_RPS, seconds=_CROWD_S, seed=0)

@@ -1,32 +1,18 @@
-"""Explains a service that runs in a cluster, from the status of its InferenceService."""
+"""The user's own kubectl."""
 
-import json
 import subprocess
-from collections.abc import Iterator
-from typing import Any
 
-from paceline_api.inference_service import GROUP, PLURAL, InferenceService
-from paceline_api.status import AdapterStatus, PodTuning
 from paceline_cli.errors import LocalError
 
 _TIMEOUT_S = 30.0
 
 
-class ClusterError(LocalError):
-    """kubectl could not read the service."""
-
-
-def read_service(name: str, *, namespace: str, kubeconfig: str | None) -> dict[str, Any]:
-    """The service as the API server gives it, through the kubectl that the user has set up."""
-    arguments = ["get", f"{PLURAL}.{GROUP}", name, "--namespace", namespace, "-o", "json"]
-    if kubeconfig:
-        arguments += ["--kubeconfig", kubeconfig]
-    resource: dict[str, Any] = json.loads(kubectl(*arguments))
-    return resource
+class KubectlError(LocalError):
+    """kubectl could not do what was asked; the message is what it complains of."""
 
 
 def kubectl(*arguments: str) -> str:
-    """What the user's kubectl prints. Raises ClusterError with what it complains of."""
+    """Run the user's kubectl and return what it prints. Raises KubectlError."""
     try:
         done = subprocess.run(  # noqa: S603 - no shell, each argument stays one
             ["kubectl", *arguments],  # noqa: S607 - the one that the user has set up
@@ -36,51 +22,9 @@ def kubectl(*arguments: str) -> str:
             check=False,
         )
     except FileNotFoundError as problem:
-        raise ClusterError("kubectl is not on the PATH") from problem
+        raise KubectlError("kubectl is not on the PATH") from problem
     except subprocess.TimeoutExpired as problem:
-        raise ClusterError(f"kubectl gave no answer within {_TIMEOUT_S:.0f} s") from problem
+        raise KubectlError(f"kubectl gave no answer within {_TIMEOUT_S:.0f} s") from problem
     if done.returncode != 0:
-        raise ClusterError(done.stderr.strip())
+        raise KubectlError(done.stderr.strip())
     return done.stdout
-
-
-def explain_status(resource: dict[str, Any], pod: str | None) -> str:
-    """Conditions, each pod's limits with their reason, and the last changes."""
-    service = InferenceService.read(resource)
-    blocks = ["\n".join([f"{service.key} · {service.spec.model.uri}", *_conditions(service)])]
-    if adapters := service.status.adapters:
-        blocks.append("\n".join(["adapters", *map(_adapter, adapters)]))
-    tuning = service.status.tuning
-    pods = [item for item in (tuning and tuning.pods) or [] if pod in {None, item.name}]
-    blocks += ["\n".join(_pod(item)) for item in pods]
-    if not pods:
-        blocks.append(f"no decision yet{f' about {pod}' if pod else ''}")
-    history = [item for item in (tuning and tuning.history) or [] if pod in {None, item.pod}]
-    if history:
-        changes = [
-            f"  {change.time}  {change.pod}  {change.from_} → {change.to}: {change.reason}"
-            for change in history
-        ]
-        blocks.append("\n".join(["last changes, newest first", *changes]))
-    return "\n\n".join(blocks)
-
-
-def _conditions(service: InferenceService) -> Iterator[str]:
-    for condition in service.status.conditions or []:
-        state = f"{condition.type}={condition.status}"
-        yield f"  {state:<26} {condition.reason}: {condition.message}"
-
-
-def _adapter(adapter: AdapterStatus) -> str:
-    why = f"; refused: {adapter.message}" if adapter.message else ""
-    return f"  {adapter.name}: on {adapter.loaded_pods} of {adapter.pods} pods{why}"
-
-
-def _pod(pod: PodTuning) -> Iterator[str]:
-    yield f"pod/{pod.name}"
-    yield f"  observed    TTFT p99 {pod.ttft_p99 or 'none'}, TPOT p99 {pod.tpot_p99 or 'none'}"
-    yield f"  inputs      {pod.running or 0} running, {pod.waiting or 0} waiting"
-    yield f"  limits      batch {pod.batch_size}, tokens {pod.token_budget}"
-    yield f"  binding     {pod.binding or 'unknown'}"
-    yield f"  verdict     {pod.verdict or 'Unknown'} ({pod.phase or 'unknown'})"
-    yield f"  reason      {pod.reason or 'none given'}"

@@ -1,4 +1,4 @@
-"""The door to one pod's runtime API: a service of this machine, or a pod of a cluster."""
+"""Reaches one pod's runtime API: a service of this machine, or a pod of a cluster."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ from typing import Any, Final
 from paceline_api import labels
 from paceline_cli import local_state as state
 from paceline_cli.errors import LocalError
-from paceline_cli.kubectl import ClusterError, kubectl
+from paceline_cli.kubectl import KubectlError, kubectl
 from paceline_tuner.service_target import PodTarget
 
 _ADMIN_PORT: Final = 8001
@@ -37,7 +37,7 @@ async def cluster_pod(
 ) -> AsyncIterator[PodTarget]:
     """Forward a port to one ready pod of a service, with the user's own rights.
 
-    Raises ClusterError: no such pod, or no right to read the token or to forward.
+    Raises KubectlError: no such pod, or no right to read the token or to forward.
     """
     where = ["--namespace", namespace, *(["--kubeconfig", kubeconfig] if kubeconfig else [])]
     chosen = pod or _first_ready(name, where)
@@ -61,7 +61,7 @@ def _first_ready(name: str, where: list[str]) -> str:
     pods = _json("get", "pods", "--selector", selector, *where)["items"]
     ready = [pod["metadata"]["name"] for pod in pods if _is_ready(pod)]
     if not ready:
-        raise ClusterError(f"{name} has no ready pod")
+        raise KubectlError(f"{name} has no ready pod")
     return str(min(ready))
 
 
@@ -82,8 +82,8 @@ async def _port(forward: asyncio.subprocess.Process) -> int:
         async with asyncio.timeout(_TIMEOUT_S):
             line = await forward.stdout.readline()
     except TimeoutError as problem:
-        raise ClusterError(f"kubectl forwarded no port within {_TIMEOUT_S:.0f} s") from problem
+        raise KubectlError(f"kubectl forwarded no port within {_TIMEOUT_S:.0f} s") from problem
     match = _FORWARDED.match(line)
     if match is None:
-        raise ClusterError((await forward.stderr.read()).decode(errors="replace").strip())
+        raise KubectlError((await forward.stderr.read()).decode(errors="replace").strip())
     return int(match[1])

@@ -1,4 +1,4 @@
-# docker build -f deploy/docker/engine.Dockerfile -t paceline/engine:0.1.0 .
+# docker build -f deploy/docker/engine.Dockerfile -t paceline/engine:0.2.0 .
 #
 # A machine without a registry or an index replaces four stages by named contexts:
 # `base` by any image with Python 3.11 and gcc, `torch`, `wheels` and `model` by folders with

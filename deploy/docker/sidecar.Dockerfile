@@ -1,4 +1,4 @@
-# docker build -f deploy/docker/sidecar.Dockerfile -t paceline/sidecar:0.1.0 .
+# docker build -f deploy/docker/sidecar.Dockerfile -t paceline/sidecar:0.2.0 .
 #
 # A machine without a registry or an index replaces two stages by named contexts:
 # `base` by any image with Python 3.11, `wheels` by a folder with wheels/ in it.

@@ -19,7 +19,7 @@ from paceline_kernels.quantized import quantized_linear
 from paceline_kernels.rotary import rope_and_store_kv
 from paceline_kernels.sampling import forbid, penalise, sample_tokens, token_likelihoods
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "add_rms_norm",

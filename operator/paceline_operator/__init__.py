@@ -1,3 +1,3 @@
 """The operator: it observes, decides, renders, applies and reports; it knows no torch."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -6,8 +6,7 @@ import logging
 import kopf
 from aiohttp import web
 
-# Importing them registers kopf's handlers.
-from paceline_operator import handlers, login  # noqa: F401
+from paceline_operator import handlers  # noqa: F401 - importing it registers kopf's handlers
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
 from paceline_operator.settings import OperatorSettings

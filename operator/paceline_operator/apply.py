@@ -1,4 +1,4 @@
-"""Server-side apply under one field manager: the only writer of children."""
+"""Write the children by server-side apply under one field manager; nobody else writes them."""
 
 import base64
 import hashlib
@@ -10,11 +10,10 @@ from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, secret_name
-from paceline_operator.cluster import Cluster
 from paceline_operator.errors import NameTakenError
-from paceline_operator.observe import ObjectId, Observed
-from paceline_operator.render.access import token_secret
-from paceline_operator.render.children import Children
+from paceline_operator.kubernetes_api import KubernetesApi
+from paceline_operator.observe import ObjectId, Observation
+from paceline_operator.render.children import Children, token_secret
 
 # Changed by others without a meaning for us, or by our own last write.
 _NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")
@@ -23,22 +22,22 @@ _TOKEN_TTL_S = 60.0
 
 @dataclass(slots=True)
 class Applier:
-    """Writes what differs from what it last wrote, or from what then came to be."""
+    """Writes a child when it is to change, or was changed by others, since the last write."""
 
-    cluster: Cluster
+    cluster: KubernetesApi
     check_leadership: Callable[[], None]
     """Raises before a write that another leader might be doing."""
     clock: Callable[[], float]
-    _written: dict[tuple[str, ObjectId], tuple[str, str]] = field(default_factory=dict)
-    """Per object: of the manifest that was applied, and of the object that came of it."""
-    _tokens: dict[str, str] = field(default_factory=dict)
+    _written: dict[tuple[str, ObjectId], tuple[str, str]] = field(init=False, default_factory=dict)
+    """Two digests for each object: what was applied, and what the object then was."""
+    _tokens: dict[str, str] = field(init=False, default_factory=dict)
     """By the service's uid."""
-    _token_read_at: dict[str, float] = field(default_factory=dict)
+    _token_read_at: dict[str, float] = field(init=False, default_factory=dict)
 
-    async def apply(self, observed: Observed, children: Children) -> dict[ObjectId, Manifest]:
-        """Make the children so; returns them as they are now."""
-        service = observed.service
-        found = dict(observed.children)
+    async def apply(self, observation: Observation, children: Children) -> dict[ObjectId, Manifest]:
+        """Bring the children to what was rendered; return them as they are now."""
+        service = observation.service
+        found = dict(observation.children)
         for manifest in children.wanted:
             which = (manifest["kind"], manifest["metadata"]["name"])
             found[which] = await self._apply_one(service, manifest, found.get(which))
@@ -47,7 +46,7 @@ class Applier:
         return found
 
     async def secure_token(self, service: InferenceService, *, may_create: bool) -> None:
-        """Know the service's runtime token; create its Secret where there is none.
+        """Read the service's runtime token; create its Secret where there is none.
 
         Secrets are not watched: whoever may list them may read them all.
         """

@@ -1,12 +1,12 @@
 """What can go wrong between the operator and a cluster.
 
 OperatorError
-├── ClusterError          the API server answered with an error, or not at all: try again
-│   ├── ConflictError     somebody else was faster
-│   ├── RefusedError      a manifest of ours is invalid or forbidden: a person must act
-│   └── TerminatingError  the namespace is being deleted: nothing is left to do
-├── NameTakenError        an object of that name belongs to somebody else: a person must act
-└── NotLeadingError       another replica holds the Lease: write nothing
+├── ApiError               the API server answered with an error, or not at all: try again
+│   ├── ConflictError      somebody else was faster
+│   ├── WriteRefusedError  a manifest of ours is invalid or forbidden: a person must act
+│   └── TerminatingError   the namespace is being deleted: nothing is left to do
+├── NameTakenError         an object of that name belongs to somebody else: a person must act
+└── NotLeadingError        another replica holds the Lease: write nothing
 """
 
 import json
@@ -24,7 +24,7 @@ class OperatorError(Exception):
     """Root of the tree."""
 
 
-class ClusterError(OperatorError):
+class ApiError(OperatorError):
     """A request that failed; `code` is 0 where no answer came."""
 
     def __init__(self, verb: str, what: str, code: int, message: str) -> None:
@@ -35,15 +35,15 @@ class ClusterError(OperatorError):
         self.answer = message
 
 
-class ConflictError(ClusterError):
+class ConflictError(ApiError):
     """The object exists, or changed since it was read."""
 
 
-class RefusedError(ClusterError):
+class WriteRefusedError(ApiError):
     """The API server understood and declined."""
 
 
-class TerminatingError(ClusterError):
+class TerminatingError(ApiError):
     """The namespace takes nothing new, because it is being deleted."""
 
 
@@ -58,7 +58,7 @@ class NotLeadingError(OperatorError):
     """The Lease is not ours."""
 
 
-def from_answer(verb: str, what: str, code: int, text: bytes) -> ClusterError:
+def from_answer(verb: str, what: str, code: int, text: bytes) -> ApiError:
     """Choose the most precise error for an HTTP answer, which holds a `Status` or anything."""
     status = _status(text)
     message = str(status.get("message", "")) or text.decode(errors="replace")[:500]
@@ -68,8 +68,8 @@ def from_answer(verb: str, what: str, code: int, text: bytes) -> ClusterError:
     if any(cause.get("reason") == _TERMINATING for cause in causes):
         return TerminatingError(verb, what, code, message)
     if code in _REFUSED or _UNTYPED in message:
-        return RefusedError(verb, what, code, message)
-    return ClusterError(verb, what, code, message)
+        return WriteRefusedError(verb, what, code, message)
+    return ApiError(verb, what, code, message)
 
 
 def _status(text: bytes) -> dict[str, Any]:

@@ -1,12 +1,13 @@
-"""Kubernetes events: transitions of conditions that a person cares about, and verdicts."""
+"""What is new in a status, told as Kubernetes events."""
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceService
 from paceline_api.labels import MANAGER, Manifest
-from paceline_api.status import AdapterStatus, ConditionEntry, ExperimentStatus
+from paceline_api.status import AdapterStatus, ConditionEntry, ExperimentStatus, Status
 
 # A condition that is True in trouble; for all others trouble is False.
 _ABNORMAL_WHEN_TRUE: Final = frozenset({"Stalled"})
@@ -18,7 +19,47 @@ _EXPECTED: Final = frozenset({
 _SENTENCES: Final = {"True": "became true", "False": "became false", "Unknown": "became unknown"}
 
 
-def event(service: InferenceService, condition: ConditionEntry) -> Manifest:
+def news(service: InferenceService, status: Status) -> Iterator[Manifest]:
+    """Find what a status tells that the service's present one does not, an event for each."""
+    before = service.status
+    for condition in _transitions(before.conditions or (), status.conditions or ()):
+        yield _condition_event(service, condition)
+    if (experiment := verdict(before, status)) is not None:
+        yield verdict_event(service, experiment)
+    for adapter in _refused(before, status):
+        yield _adapter_event(service, adapter)
+
+
+def _transitions(
+    before: Iterable[ConditionEntry], after: Iterable[ConditionEntry]
+) -> Iterable[ConditionEntry]:
+    """Find the conditions whose status or reason changed and that a person wants to hear of."""
+    known = {condition.type: condition for condition in before}
+    for condition in after:
+        old = known.get(condition.type)
+        is_same = old and (old.status, old.reason) == (condition.status, condition.reason)
+        if not is_same and _is_worth_telling(old, condition):
+            yield condition
+
+
+def verdict(before: Status, after: Status) -> ExperimentStatus | None:
+    """Find the experiment that has come to its verdict."""
+    old, new = (state.tuning.experiment if state.tuning else None for state in (before, after))
+    if new is None or new.verdict == "Running":
+        return None
+    is_known = old is not None and (old.name, old.verdict) == (new.name, new.verdict)
+    return None if is_known else new
+
+
+def _refused(before: Status, after: Status) -> Iterator[AdapterStatus]:
+    """Find the adapters that are refused for a reason that status did not tell before."""
+    told = {(adapter.name, adapter.message) for adapter in before.adapters or ()}
+    for adapter in after.adapters or ():
+        if adapter.message is not None and (adapter.name, adapter.message) not in told:
+            yield adapter
+
+
+def _condition_event(service: InferenceService, condition: ConditionEntry) -> Manifest:
     """Tell of one transition, in the past tense.
 
     The name is made of what happened: telling it twice makes one event.
@@ -47,7 +88,7 @@ def verdict_event(service: InferenceService, experiment: ExperimentStatus) -> Ma
     )
 
 
-def adapter_event(service: InferenceService, adapter: AdapterStatus) -> Manifest:
+def _adapter_event(service: InferenceService, adapter: AdapterStatus) -> Manifest:
     """Tell of an adapter that an engine refused."""
     generation = service.metadata.generation
     return _event(
@@ -94,7 +135,7 @@ def _event(
     }
 
 
-def is_worth_telling(before: ConditionEntry | None, after: ConditionEntry) -> bool:
+def _is_worth_telling(before: ConditionEntry | None, after: ConditionEntry) -> bool:
     """Tell of transitions and of trouble at the start; not that nothing is known yet."""
     if after.type == "Reconciling":
         return False  # the other half of Ready

@@ -1,4 +1,4 @@
-"""An experiment's report as status, and back: what an operator that starts anew goes on from."""
+"""An experiment's report written to status, and read back by an operator that starts anew."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -31,7 +31,7 @@ def experiment_status(report: ExperimentReport) -> ExperimentStatus:
 def previous_report(status: ExperimentStatus | None) -> ExperimentReport | None:
     """Read what an operator before this one wrote: name, verdict and the policy held back.
 
-    Counts are left out, so that the answer changes with the verdict only.
+    Counts are left out, so that the report changes with the verdict only.
     """
     if status is None:
         return None

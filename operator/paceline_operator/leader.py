@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from paceline_api.labels import Manifest
-from paceline_operator.cluster import Cluster
-from paceline_operator.errors import ClusterError, ConflictError, NotLeadingError
+from paceline_operator.errors import ApiError, ConflictError, NotLeadingError
+from paceline_operator.kubernetes_api import KubernetesApi
 
 LEASE_S: Final = 15
 RENEW_DEADLINE_S: Final = 10.0
@@ -22,17 +22,17 @@ _log = logging.getLogger(__name__)
 class Leader:
     """Takes and renews the Lease; `check` is the fence in front of every write."""
 
-    cluster: Cluster
+    cluster: KubernetesApi
     namespace: str
     name: str
     identity: str
     clock: Callable[[], float]
     """Monotonic seconds: whether our own renewal is fresh, and how long another's has stood."""
-    _renewed_at: float | None = None
-    _rival: tuple[str, str] = ("", "")
+    _renewed_at: float | None = field(init=False, default=None)
+    _rival: tuple[str, str] = field(init=False, default=("", ""))
     """Holder and renewal time last seen, in the rival's own words."""
-    _rival_seen_at: float = 0.0
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _rival_seen_at: float = field(init=False, default=0.0)
+    _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     @property
     def is_leading(self) -> bool:
@@ -65,7 +65,7 @@ class Leader:
             is_ours = await self._take()
         except ConflictError:
             is_ours = False
-        except ClusterError as problem:
+        except ApiError as problem:
             _log.warning("Lease %s could not be renewed: %s", self.name, problem)
             return
         self._renewed_at = started if is_ours else None

@@ -1,17 +1,18 @@
-"""One reading of what the watches know about a service -> Observed."""
+"""Read once what the watches know about a service."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import Manifest
-from paceline_operator.pod_status import PodStatus, read_pod
+from paceline_api.labels import TEMPLATE_HASH, Manifest
 from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
 """Kind and name, within the service's namespace."""
+
+_NO_STATE: Mapping[str, Any] = {}
 
 
 class Watched(Protocol):
@@ -35,15 +36,60 @@ class Watched(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ContainerExit:
+    """How a container last ended."""
+
+    reason: str
+    """`OOMKilled`, `Error`, `Completed`."""
+    exit_code: int
+    message: str
+    """Its termination message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """One container's state."""
+
+    is_running: bool = False
+    is_ready: bool = False
+    waiting_reason: str = ""
+    waiting_message: str = ""
+    restarts: int = 0
+    last_exit: ContainerExit | None = None
+    image_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """One pod, read from what the API server gives."""
+
+    name: str
+    node: str
+    ip: str
+    is_ready: bool
+    is_leaving: bool
+    template_hash: str
+    unschedulable: str
+    """Why no node takes it; empty where one did."""
+    engine: ContainerStatus
+    sidecar: ContainerStatus
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its sidecar can be asked and told."""
+        return bool(self.ip) and self.sidecar.is_running and not self.is_leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
     """Everything that a decision may look at."""
 
     service: InferenceService
     children: Mapping[ObjectId, Manifest]
-    pods: tuple[PodStatus, ...]
-    """By name; those that are leaving are included."""
+    pods: tuple[ObservedPod, ...]
+    """Sorted by name; pods that are leaving are included."""
     report: ServiceReport | None
-    """Of the tuner's last round."""
+    """The conclusion of the tuner's last round."""
     now: datetime
 
     @property
@@ -54,13 +100,13 @@ class Observed:
 
 def observe(
     watched: Watched, key: str, report: ServiceReport | None, now: datetime
-) -> Observed | None:
+) -> Observation | None:
     """Read one service; None where it is gone or going."""
     raw = watched.service(key)
     if raw is None or raw["metadata"].get("deletionTimestamp"):
         return None
-    pods = sorted((read_pod(pod) for pod in watched.pods(key)), key=lambda pod: pod.name)
-    return Observed(
+    pods = sorted((_pod(pod) for pod in watched.pods(key)), key=lambda pod: pod.name)
+    return Observation(
         service=InferenceService.read(raw),
         children={
             (child["kind"], child["metadata"]["name"]): child for child in watched.children(key)
@@ -68,4 +114,45 @@ def observe(
         pods=tuple(pods),
         report=report,
         now=now,
+    )
+
+
+def _pod(raw: Mapping[str, Any]) -> ObservedPod:
+    metadata, status = raw["metadata"], raw.get("status", {})
+    conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
+    scheduled = conditions.get("PodScheduled", {})
+    return ObservedPod(
+        name=metadata["name"],
+        node=raw.get("spec", {}).get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        is_ready=conditions.get("Ready", {}).get("status") == "True",
+        is_leaving="deletionTimestamp" in metadata,
+        template_hash=metadata.get("labels", {}).get(TEMPLATE_HASH, ""),
+        unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
+        engine=_container(status.get("containerStatuses", ()), "engine"),
+        sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
+    )
+
+
+def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> ContainerStatus:
+    found = next((entry for entry in statuses if entry["name"] == name), None)
+    if found is None:
+        return ContainerStatus()
+    state = found.get("state", _NO_STATE)
+    ended = state.get("terminated") or found.get("lastState", _NO_STATE).get("terminated")
+    waiting = state.get("waiting", _NO_STATE)
+    return ContainerStatus(
+        is_running="running" in state,
+        is_ready=bool(found.get("ready")),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        restarts=found.get("restartCount", 0),
+        last_exit=ended and _exit(ended),
+        image_id=found.get("imageID", ""),
+    )
+
+
+def _exit(ended: Mapping[str, Any]) -> ContainerExit:
+    return ContainerExit(
+        ended.get("reason", ""), ended.get("exitCode", 0), ended.get("message", "")
     )

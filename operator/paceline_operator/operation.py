@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
-from paceline_operator.cluster import KubernetesCluster, connect
 from paceline_operator.errors import NotLeadingError, OperatorError
+from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched
@@ -31,24 +31,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Operation:
-    """What kopf's handlers hand their events to."""
+    """Holds the parts of the running operator; kopf's handlers hand their events to its queue."""
 
     settings: OperatorSettings
     metrics: Metrics
     queue: WorkQueue = field(default_factory=lambda: WorkQueue(time.monotonic))
-    leader: Leader | None = None
-    rounds: Rounds | None = None
-    tuning: TuningLoop | None = None
-    has_started: bool = False
-    start_problem: str = ""
+    leader: Leader | None = field(init=False, default=None)
+    rounds: Rounds | None = field(init=False, default=None)
+    tuning: TuningLoop | None = field(init=False, default=None)
+    has_started: bool = field(init=False, default=False)
+    start_problem: str = field(init=False, default="")
     """Why the last attempt to start failed; readiness shows it."""
-    broken: str = ""
+    broken: str = field(init=False, default="")
     """Which of our tasks ended by a bug; liveness shows it."""
-    watched: Watched | None = None
-    probe: WatchProbe | None = None
-    _api: ApiClient | None = None
-    _pods: AiohttpPodClient | None = None
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    watched: Watched | None = field(init=False, default=None)
+    probe: WatchProbe | None = field(init=False, default=None)
+    _api: ApiClient | None = field(init=False, default=None)
+    _pods: AiohttpPodClient | None = field(init=False, default=None)
+    _tasks: list[asyncio.Task[None]] = field(init=False, default_factory=list)
 
     @property
     def is_leading(self) -> bool:
@@ -68,7 +68,7 @@ class Operation:
     async def _start(self, watched: Watched) -> None:
         settings = self.settings
         self._api = await connect()
-        cluster = KubernetesCluster(self._api, self.metrics)
+        cluster = KubernetesClient(self._api, self.metrics)
         self.leader = leader = Leader(
             cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
         )
@@ -78,12 +78,12 @@ class Operation:
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
         )
         self._pods = AiohttpPodClient()
-        memory = ConfigMapStore(cluster, settings.namespace, leader.check)
-        self.tuning = tuning = TuningLoop(self._pods, time.time, memory)
+        warm_start = ConfigMapStore(cluster, settings.namespace, leader.check)
+        self.tuning = tuning = TuningLoop(self._pods, time.time, warm_start)
         self.rounds = rounds = Rounds(
             tuner=tuning,
             watched=watched,
-            leadership=leader,
+            leader=leader,
             token=applier.token,
             concluded=self.queue.add,
             metrics=self.metrics,

@@ -1,4 +1,4 @@
-"""The loop: observe, decide, render, apply, report."""
+"""Reconcile one service: observe, decide, render, apply, report."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -7,13 +7,13 @@ from datetime import datetime
 
 from paceline_api.inference_service import InferenceService
 from paceline_operator.apply import Applier
-from paceline_operator.conditions.derive import judge
-from paceline_operator.conditions.plan import Plan, plan
-from paceline_operator.errors import NameTakenError, RefusedError, TerminatingError
-from paceline_operator.observe import Observed, Watched, observe
+from paceline_operator.errors import NameTakenError, TerminatingError, WriteRefusedError
+from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
-from paceline_operator.state import status_of
+from paceline_operator.service_conditions import service_conditions
+from paceline_operator.service_status import service_status
+from paceline_operator.write_plan import WritePlan, plan_writes
 from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
@@ -28,39 +28,39 @@ class Reconciler:
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
-    """The tuner's last word on each service."""
+    """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
 
     async def reconcile(self, key: str) -> InferenceService | None:
-        """Look once and do what is needed; returns the service, None where it is gone."""
-        observed = observe(self.watched, key, self.reports.get(key), self.now())
-        if observed is None:
+        """Look once and do what is needed; return the service, None where it is gone."""
+        observation = observe(self.watched, key, self.reports.get(key), self.now())
+        if observation is None:
             self.forget(key)
             return None
-        observed = replace(observed, service=self.reporter.freshest(observed.service))
-        decided = plan(observed)
+        service = self.reporter.freshest(observation.service)
+        plan = plan_writes(service.spec)
         try:
-            observed, problem = await self._write(observed, decided)
+            observation, problem = await self._write(replace(observation, service=service), plan)
         except TerminatingError as going:  # the service goes too, a moment later
             _log.debug("%s: %s", key, going)
-            return observed.service
-        judgements = judge(observed, decided, problem=problem)
-        await self.reporter.report(observed.service, status_of(observed, decided, judgements))
-        return observed.service
+            return service
+        conditions = service_conditions(observation, plan, problem=problem)
+        await self.reporter.report(service, service_status(observation, plan, conditions))
+        return service
 
-    async def _write(self, observed: Observed, decided: Plan) -> tuple[Observed, str]:
-        """Apply the children; a refusal is a condition that a person reads, not a crash."""
-        service = observed.service
+    async def _write(self, observation: Observation, plan: WritePlan) -> tuple[Observation, str]:
+        """Render and apply the children; a refusal is a condition for a person, not a crash."""
+        service = observation.service
         try:
-            await self.applier.secure_token(service, may_create=decided.writes_children)
-            if decided.writes_children:
-                rendered = children(service, self.around, decided.template_hash)
-                found = await self.applier.apply(observed, rendered)
-                observed = replace(observed, children=found)
-        except (NameTakenError, RefusedError) as problem:
+            await self.applier.secure_token(service, may_create=plan.writes_children)
+            if plan.writes_children:
+                rendered = children(service, self.around, plan.template_hash)
+                found = await self.applier.apply(observation, rendered)
+                observation = replace(observation, children=found)
+        except (NameTakenError, WriteRefusedError) as problem:
             _log.debug("%s: %s", service.key, problem)
-            return observed, str(problem)
-        return observed, ""
+            return observation, str(problem)
+        return observation, ""
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""

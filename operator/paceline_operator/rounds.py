@@ -11,9 +11,9 @@ from typing import Protocol
 from paceline_api.inference_service import InferenceService
 from paceline_api.tuning_spec import tuning_spec
 from paceline_operator.experiment_status import previous_report
+from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Watched, observe
-from paceline_operator.pod_status import PodStatus
+from paceline_operator.observe import ObservedPod, Watched, observe
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 
@@ -22,8 +22,8 @@ _ADMIN_PORT = 8001
 _log = logging.getLogger(__name__)
 
 
-class Tuner(Protocol):
-    """One round over the pods of one service."""
+class ServiceTuner(Protocol):
+    """Tunes the pods of one service, round by round."""
 
     async def tick(self, target: ServiceTarget) -> ServiceReport:
         """Read the pods, decide, change their limits, conclude."""
@@ -34,29 +34,21 @@ class Tuner(Protocol):
         ...
 
 
-class Leadership(Protocol):
-    """Only the leader tunes."""
-
-    async def lead(self) -> None:
-        """Return once this replica leads."""
-        ...
-
-
 @dataclass(slots=True)
 class Rounds:
-    """One task per service; `reports` holds each one's last conclusion."""
+    """Runs one task for each service; `reports` holds the last conclusion about each."""
 
-    tuner: Tuner
+    tuner: ServiceTuner
     watched: Watched
-    leadership: Leadership
+    leader: Leader
     token: Callable[[InferenceService], str | None]
     concluded: Callable[[str], None]
     """Called with the key after each round."""
     metrics: Metrics
-    reports: dict[str, ServiceReport] = field(default_factory=dict)
-    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _news: dict[str, asyncio.Event] = field(default_factory=dict)
-    _targets: dict[str, ServiceTarget] = field(default_factory=dict)
+    reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
+    _tasks: dict[str, asyncio.Task[None]] = field(init=False, default_factory=dict)
+    _news: dict[str, asyncio.Event] = field(init=False, default_factory=dict)
+    _targets: dict[str, ServiceTarget] = field(init=False, default_factory=dict)
 
     def follow(self, key: str) -> None:
         """Tune this service from now on; at once if what is to be tuned has changed."""
@@ -86,7 +78,7 @@ class Rounds:
 
     async def _rounds(self, key: str) -> None:
         while True:
-            await self.leadership.lead()
+            await self.leader.lead()
             self._news[key].clear()
             target = self._target(key)
             if target is None:
@@ -109,15 +101,15 @@ class Rounds:
             self.concluded(target.key)
 
     def _target(self, key: str) -> ServiceTarget | None:
-        observed = observe(self.watched, key, None, datetime.now(UTC))
-        if observed is None:
+        observation = observe(self.watched, key, None, datetime.now(UTC))
+        if observation is None:
             return None
-        token = self.token(observed.service)
-        pods = observed.pods if token else ()
-        tuning = observed.service.status.tuning
+        token = self.token(observation.service)
+        pods = observation.pods if token else ()
+        tuning = observation.service.status.tuning
         return ServiceTarget(
             key=key,
-            spec=tuning_spec(observed.service.spec),
+            spec=tuning_spec(observation.service.spec),
             pods=tuple(
                 _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
             ),
@@ -125,7 +117,7 @@ class Rounds:
         )
 
 
-def _pod_target(pod: PodStatus, token: str) -> PodTarget:
+def _pod_target(pod: ObservedPod, token: str) -> PodTarget:
     host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     return PodTarget(
         name=pod.name, admin_url=f"http://{host}:{_ADMIN_PORT}", token=token, node=pod.node

@@ -15,14 +15,14 @@ class WorkQueue:
     """`add` at any time; workers loop over `get`, then `done`."""
 
     clock: Clock
-    _waiting: dict[str, float] = field(default_factory=dict)
+    _waiting: dict[str, float] = field(init=False, default_factory=dict)
     """Keys in their order, with the time since when they wait."""
-    _working: set[str] = field(default_factory=set)
-    _again: dict[str, float] = field(default_factory=dict)
+    _working: set[str] = field(init=False, default_factory=set)
+    _again: dict[str, float] = field(init=False, default_factory=dict)
     """Added while worked on: they wait again as soon as they are done."""
-    _failures: dict[str, int] = field(default_factory=dict)
-    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _failures: dict[str, int] = field(init=False, default_factory=dict)
+    _timers: dict[str, asyncio.TimerHandle] = field(init=False, default_factory=dict)
+    _news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def add(self, key: str) -> None:
         """Let a key be worked on soon."""

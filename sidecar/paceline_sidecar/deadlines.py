@@ -1,4 +1,4 @@
-"""The two clocks of one request: its own deadline, and that of its first token."""
+"""The two deadlines of one request: its own, and that of its first token."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from paceline_wire.limits import Lane
 
 
 def timeout_s(asked_s: float | None, config: HotConfig) -> float:
-    """How long a request may take: what its client asks for, within the service's own."""
+    """Return how long a request may take: what its client asks for, within the service's bound."""
     most_s = config.admission.request_timeout_s
     return most_s if asked_s is None else min(asked_s, most_s)
 
@@ -41,12 +41,12 @@ def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived
         )
     elif _others_wait(service):
         message = f"No first token within the target of {target_ms / 1e3:g} s."
-        come_back_s = service.gate.seconds_to_drain()
+        come_back_s = service.admission.seconds_to_drain()
         service.ledger.refusals["ttft_lost"] += len(exchange.generations)
         exchange.fail(Refused("ttft_lost", message, retry_after_s=come_back_s))
 
 
 def _others_wait(service: Service) -> bool:
-    """With nobody waiting in the engine, giving up late work would help no one."""
+    """Return whether others wait in the engine: else giving up late work would help no one."""
     telemetry = service.ledger.telemetry
     return telemetry is not None and telemetry.load.waiting > 0

@@ -1,4 +1,4 @@
-"""Service: what all requests share: engine, queue, counts, hot configuration."""
+"""What all requests share: the engine, admission, the counts, the hot configuration."""
 
 import asyncio
 import logging
@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_sidecar.adapter_keeper import AdapterKeeper
-from paceline_sidecar.admission.gate import Gate
+from paceline_sidecar.adapter_reconciler import AdapterReconciler
+from paceline_sidecar.admission.control import AdmissionControl
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
-from paceline_sidecar.text.tool_calls import ToolStyle
+from paceline_sidecar.text.tool_call_parser import ToolStyle
 from paceline_wire import ModelInfo, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Serving:
 
 
 class Service:
-    """Listens to the engine, keeps what requests need, opens exchanges."""
+    """Listens to the engine and keeps what requests need of it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
-        self.gate = Gate()
+        self.admission = AdmissionControl()
         self.ledger = Ledger()
         self.clock = clock
         self.config = HotConfig()
@@ -60,7 +60,7 @@ class Service:
         self._served_name = served_name
         self.name = served_name or ""
         """`model` in requests; empty until the first engine says what it serves."""
-        self.adapters = AdapterKeeper(backend, own_name=lambda: self.name, clock=clock)
+        self.adapters = AdapterReconciler(backend, own_name=lambda: self.name, clock=clock)
         self._serving: Serving | None = None
         self._preparing: asyncio.Task[None] | None = None
 
@@ -80,17 +80,17 @@ class Service:
             self._preparing.cancel()
         self._serving = None
         self.ledger.telemetry = None
-        self.gate.rate.forget()
+        self.admission.rate.forget()
         if after.instance:
             self._preparing = asyncio.create_task(self._prepare(after))
 
     def telemetry_arrived(self, message: Telemetry) -> None:
-        """Remember the steps, learn how fast prompts are worked off."""
+        """Record the steps, and learn from them how fast prompts are prefilled."""
         self.ledger.heartbeat(message)
-        self.gate.rate.learn(message.steps)
-        # What the engine still has to compute is less than what waits by what it has begun.
-        computed = self.gate.queue.tokens - message.load.waiting_tokens
-        self.gate.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
+        self.admission.rate.learn(message.steps)
+        # Tokens count as waiting until the first token comes; the engine has computed some of them.
+        computed = self.admission.queue.tokens - message.load.waiting_tokens
+        self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
     async def _prepare(self, view: EngineView) -> None:
         if view.model is None or view.limits is None:
@@ -116,12 +116,12 @@ class Service:
 
     @property
     def epoch(self) -> int:
-        """Of the limits that hold; 0 without an engine."""
+        """Return the epoch of the limits that hold; 0 without an engine."""
         limits = self.backend.view.limits
         return 0 if limits is None else limits.epoch
 
     def missing(self) -> list[str]:
-        """Why no request can be taken now; empty when ready."""
+        """Return why no request can be taken now; empty when ready."""
         view = self.backend.view
         missing = []
         if self.draining:
@@ -133,7 +133,7 @@ class Service:
         return missing
 
     def serving(self) -> Serving:
-        """The engine to use; raises `Unavailable`."""
+        """Return the engine to use; raises `Unavailable`."""
         if self.draining:
             raise Unavailable("draining", "This server is going away.")
         if self._serving is None or self.backend.view.phase != "ready":
@@ -144,16 +144,16 @@ class Service:
 
     @property
     def tool_style(self) -> ToolStyle | None:
-        """How the served model writes calls of tools."""
+        """Return how the served model writes tool calls."""
         return None if self._serving is None else self._serving.codec.tool_style
 
     def began(self, exchange: Exchange) -> None:
-        """An exchange runs."""
+        """Note that an exchange runs."""
         self.exchanges.add(exchange)
         self.idle.clear()
 
     def ended(self, exchange: Exchange) -> None:
-        """An exchange is over."""
+        """Note that an exchange is over."""
         self.exchanges.discard(exchange)
         if not self.exchanges:
             self.idle.set()

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from paceline_api.validate import InvalidManifestError, validate
-from paceline_operator.conditions.support import unsupported
+from paceline_operator.write_plan import unsupported
 from paceline_testing.invalid_manifests import CASES, Case, failing, passing
 from paceline_testing.services import a_manifest
 

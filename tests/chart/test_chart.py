@@ -48,8 +48,8 @@ def test_images_follow_the_chart_unless_named() -> None:
 
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     env = {item["name"]: item.get("value") for item in container["env"]}
-    assert container["image"] == "paceline/operator:0.1.0"
-    assert env["PACELINE_OPERATOR_ENGINE_IMAGE"] == "paceline/engine:0.1.0"
+    assert container["image"] == "paceline/operator:0.2.0"
+    assert env["PACELINE_OPERATOR_ENGINE_IMAGE"] == "paceline/engine:0.2.0"
     assert env["PACELINE_OPERATOR_SIDECAR_IMAGE"] == "registry.test/s:2"
 
 

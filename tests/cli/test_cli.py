@@ -1,6 +1,9 @@
-"""The command tells mistakes in a sentence, never in a traceback."""
+"""The command helps at once, and tells mistakes in a sentence, never in a traceback."""
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,3 +93,24 @@ def test_explain_reads_the_running_service(state_folder: Path) -> None:
 def test_explain_refuses_what_it_cannot_mean(arguments: tuple[str, ...]) -> None:
     """With the usage, and click's own status."""
     assert run("explain", *arguments).exit_code == 2
+
+
+def test_help_needs_nothing_that_only_a_command_runs() -> None:
+    """It starts at once, and also where the parts that serve are not installed."""
+    code = (
+        "import json, sys; from click.testing import CliRunner;"
+        "from paceline_cli.__main__ import main;"
+        "asked = [[], *([name] for name in main.commands), ['bench', 'sweep']];"
+        "codes = [CliRunner().invoke(main, [*names, '--help']).exit_code for names in asked];"
+        "print(json.dumps([codes, list(sys.modules)]))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+
+    codes, modules = json.loads(done.stdout)
+    heavy = {"torch", "numpy", "numba", "matplotlib", "httpx", "pydantic", "rich", "yaml"}
+    assert len(codes) > 7
+    assert set(codes) == {0}
+    assert heavy.isdisjoint(modules)

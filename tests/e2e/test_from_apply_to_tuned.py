@@ -15,7 +15,7 @@ import yaml
 from openai import OpenAI
 
 from local_cluster.cluster import Cluster, kubectl_command
-from paceline_cli.traffic.workload import Lengths, Workload
+from paceline_cli.traffic.offered_load import OfferedLoad, TokenLengths
 from paceline_testing.background_load import background_load
 from paceline_testing.quickstart import GITOPS, QUICKSTART, Quickstart, condition
 from paceline_testing.waiting import wait_until
@@ -28,18 +28,18 @@ SYSTEM = "paceline-system"
 RELEASE = "paceline"
 
 # What one slow core can answer: few requests, some of them long enough to stall the others.
-BURSTS = Workload(
+BURSTS = OfferedLoad(
     rate_rps=1.0,
     cv=2.5,
-    prompt_tokens=Lengths(median=120, sigma=1.0, min=16, max=900),
-    output_tokens=Lengths(median=16, sigma=0.4, min=4, max=32),
+    prompt_tokens=TokenLengths(median=120, sigma=1.0, min=16, max=900),
+    output_tokens=TokenLengths(median=16, sigma=0.4, min=4, max=32),
     block_s=15.0,
 )
-TRICKLE = Workload(
+TRICKLE = OfferedLoad(
     rate_rps=0.5,
     cv=1.0,
-    prompt_tokens=Lengths(median=24, sigma=0.3, min=8, max=48),
-    output_tokens=Lengths(median=8, sigma=0.0, min=8, max=8),
+    prompt_tokens=TokenLengths(median=24, sigma=0.3, min=8, max=48),
+    output_tokens=TokenLengths(median=8, sigma=0.0, min=8, max=8),
     block_s=6.0,
 )
 # Targets that a busy machine cannot miss: nothing is refused while they hold.

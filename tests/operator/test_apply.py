@@ -7,7 +7,7 @@ import pytest
 
 from paceline_operator.apply import Applier
 from paceline_operator.errors import NameTakenError, NotLeadingError
-from paceline_operator.observe import Observed
+from paceline_operator.observe import Observation
 from paceline_operator.render.children import Children, Surroundings, children
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
@@ -20,12 +20,12 @@ def _lead() -> None:
     """Hold the Lease."""
 
 
-def _observed(**spec: object) -> Observed:
+def _observed(**spec: object) -> Observation:
     service = a_service(**spec)  # type: ignore[arg-type]  # any field of the spec
-    return Observed(service, children={}, pods=(), report=None, now=datetime.now(UTC))
+    return Observation(service, children={}, pods=(), report=None, now=datetime.now(UTC))
 
 
-def _rendered(observed: Observed) -> Children:
+def _rendered(observed: Observation) -> Children:
     return children(observed.service, _AROUND, "hash")
 
 

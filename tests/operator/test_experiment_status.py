@@ -8,11 +8,11 @@ from paceline_api.hashes import config_hash
 from paceline_api.inference_service import InferenceService
 from paceline_api.status import Status, TuningStatus
 from paceline_api.tuning_spec import tuning_spec
-from paceline_operator.events import verdict_event
+from paceline_operator.events import verdict, verdict_event
 from paceline_operator.experiment_status import experiment_status, previous_report
-from paceline_operator.measured_status import tuning_status
 from paceline_operator.metrics import Metrics
-from paceline_operator.report import Reporter, verdict
+from paceline_operator.report import Reporter
+from paceline_operator.service_status import tuning_status
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report

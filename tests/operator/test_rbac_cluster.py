@@ -13,8 +13,8 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from local_cluster.cluster import Cluster
 from paceline_api.labels import Manifest
-from paceline_operator.cluster import KubernetesCluster
 from paceline_operator.errors import TerminatingError
+from paceline_operator.kubernetes_api import KubernetesClient
 from paceline_operator.metrics import Metrics
 from paceline_testing.running_operator import eventually, running_operator
 from paceline_testing.services import a_manifest
@@ -113,7 +113,7 @@ async def test_a_namespace_that_is_being_deleted_is_told_from_a_missing_right(
     try:
         late = anchor | {"metadata": {"name": "late", "namespace": namespace}}
         with pytest.raises(TerminatingError):
-            await KubernetesCluster(api, Metrics()).apply(late)
+            await KubernetesClient(api, Metrics()).apply(late)
     finally:
         await api.close()
         release = '{"metadata": {"finalizers": null}}'

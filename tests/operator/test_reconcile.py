@@ -8,7 +8,7 @@ import pytest
 
 from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
-from paceline_operator.errors import ClusterError, RefusedError, TerminatingError
+from paceline_operator.errors import ApiError, TerminatingError, WriteRefusedError
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
@@ -18,7 +18,7 @@ from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
 
 _KEY = "default/quick"
-_MAY_NOT = RefusedError("apply", "deployments/quick", 403, "you may not")
+_MAY_NOT = WriteRefusedError("apply", "deployments/quick", 403, "you may not")
 _GOING = TerminatingError("apply", "deployments/quick", 403, "it is being terminated")
 
 
@@ -63,7 +63,7 @@ def _reconciler(cluster: FakeCluster) -> Reconciler:
 
 @pytest.mark.parametrize(("refusal", "tells"), [(_MAY_NOT, True), (_GOING, False)])
 async def test_a_refusal_is_told_unless_the_namespace_goes(
-    refusal: ClusterError, *, tells: bool
+    refusal: ApiError, *, tells: bool
 ) -> None:
     """A person can mend a missing right; in a namespace that is deleted there is nothing to do."""
     cluster = FakeCluster(refusals={"Deployment": refusal})

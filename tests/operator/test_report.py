@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from paceline_api.inference_service import InferenceService
-from paceline_operator.conditions.derive import judge
-from paceline_operator.conditions.plan import plan
 from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Observed
+from paceline_operator.observe import Observation
 from paceline_operator.report import Reporter
-from paceline_operator.state import status_of
+from paceline_operator.service_conditions import service_conditions
+from paceline_operator.service_status import service_status
+from paceline_operator.write_plan import plan_writes
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_pod_report, a_report, observed
@@ -57,10 +57,10 @@ class World:
     async def tell_from(self, raw: dict[str, Any]) -> None:
         """The same, from what the watch happens to have seen."""
         service = self.reporter.freshest(InferenceService.read(raw))
-        seen = Observed(service, {}, (a_pod(is_ready=self.is_ready),), self.report, self.now)
-        decided = plan(seen)
-        judgements = judge(seen, decided, problem="")
-        await self.reporter.report(service, status_of(seen, decided, judgements))
+        seen = Observation(service, {}, (a_pod(is_ready=self.is_ready),), self.report, self.now)
+        decided = plan_writes(service.spec)
+        conditions = service_conditions(seen, decided, problem="")
+        await self.reporter.report(service, service_status(seen, decided, conditions))
 
     @property
     def num_writes(self) -> int:
@@ -180,7 +180,7 @@ async def test_what_pods_acknowledged_is_named() -> None:
     """Only when all of them did; until then the last that all of them held."""
     world = World(is_ready=True)
     service = InferenceService.read(a_live_service())
-    wanted = plan(Observed(service, {}, (), None, world.now)).config_hash
+    wanted = plan_writes(service.spec).config_hash
     world.report = a_report(
         pods=(a_pod_report(acknowledged_hash=wanted), a_pod_report(name="b")), acknowledged=False
     )

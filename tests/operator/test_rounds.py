@@ -7,8 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline_api.labels import Manifest
+from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.rounds import Rounds
+from paceline_testing.clock import ManualClock
+from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
 from paceline_tuner.service_report import ServiceReport
@@ -76,31 +79,20 @@ class FakeTuner:
 
 
 @dataclass
-class FakeLeadership:
-    """Leads when told to."""
-
-    leads: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def lead(self) -> None:
-        await self.leads.wait()
-
-
-@dataclass
 class World:
     """Rounds with fakes at all its ports."""
 
     watched: FakeWatched = field(default_factory=FakeWatched)
     tuner: FakeTuner = field(default_factory=FakeTuner)
-    leadership: FakeLeadership = field(default_factory=FakeLeadership)
     concluded: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     token: str | None = "secret"
 
     def __post_init__(self) -> None:
-        self.leadership.leads.set()
+        self.leader = Leader(FakeCluster(), "paceline", "lease", "a", ManualClock())
         self.rounds = Rounds(
             self.tuner,
             self.watched,
-            self.leadership,
+            self.leader,
             lambda _: self.token,
             self.concluded.put_nowait,
             Metrics(),
@@ -108,8 +100,10 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(**parts: Any) -> AsyncIterator[World]:
+async def a_world(*, leads: bool = True, **parts: Any) -> AsyncIterator[World]:
     world = World(**parts)
+    if leads:
+        await world.leader.try_once()
     yield world
     await world.rounds.stop()
 
@@ -219,14 +213,13 @@ async def test_without_a_token_no_pod_is_asked() -> None:
 
 async def test_who_stands_by_does_not_tune() -> None:
     """Two writers of limits would fight."""
-    async with a_world() as world:
-        world.leadership.leads.clear()
+    async with a_world(leads=False) as world:
         world.rounds.follow(_KEY)
         for _ in range(10):
             await asyncio.sleep(0)
         assert world.tuner.targets.empty()
 
-        world.leadership.leads.set()
+        await world.leader.try_once()
 
         assert (await world.tuner.next()).key == _KEY
 

@@ -9,18 +9,18 @@ from threading import Event, Thread
 import httpx
 
 from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.offered_load import OfferedLoad, plan
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import Workload, plan
+from paceline_cli.traffic.record import ClientRecord
 
 _LAST_ANSWER_S = 300.0
 """More than a block lasts and a request may take."""
 
 
 @contextmanager
-def background_load(url: str, workload: Workload, *, model: str) -> Iterator[list[Record]]:
+def background_load(url: str, workload: OfferedLoad, *, model: str) -> Iterator[list[ClientRecord]]:
     """Send the workload block by block; on leaving, wait until the last request is answered."""
-    records: list[Record] = []
+    records: list[ClientRecord] = []
     is_over = Event()
 
     async def send_blocks() -> None:

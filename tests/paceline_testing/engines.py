@@ -6,7 +6,7 @@ from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import NoPacer, Pacer
-from paceline_engine.scheduling.schedulings import Scheduling
+from paceline_engine.scheduling import Scheduling
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_runner import FakeLauncher, FakeRunner, next_token
 from paceline_wire import ModelInfo, Output, Sampling, Submit
@@ -110,22 +110,22 @@ class EngineUnderTest:
         swapper: Callable[[FakeRunner], Swapper] | None = None,
         scheduling: Scheduling = "continuous",
         draft_tokens: int = 0,
-        guess: Callable[[list[int]], int] | None = None,
-        guess_pacer: Pacer | None = None,
+        draft_choice: Callable[[list[int]], int] | None = None,
+        draft_pacer: Pacer | None = None,
         overlap: bool = False,
     ) -> None:
-        """With `guess` drafts come of a second model, which chooses tokens by it."""
+        """With `draft_choice` a second model drafts, and chooses tokens by it."""
         self.capacity = capacity or a_capacity()
         self.info = info or a_model_info()
         self.clock = ManualClock()
         self.runner = FakeRunner(self.capacity, self.info.vocab_size)
-        self.guesser: FakeRunner | None = None
+        self.draft_runner: FakeRunner | None = None
         self.proposer: DraftModel | None = None
-        if guess is not None:
-            self.guesser = FakeRunner(self.capacity, self.info.vocab_size)
-            self.guesser.choose = guess  # type: ignore[method-assign, assignment] # by the test
+        if draft_choice is not None:
+            self.draft_runner = FakeRunner(self.capacity, self.info.vocab_size)
+            self.draft_runner.choose = draft_choice  # type: ignore[method-assign, assignment] # by the test
             self.proposer = DraftModel(
-                self.guesser, guess_pacer or NoPacer(), self.capacity, self.clock
+                self.draft_runner, draft_pacer or NoPacer(), self.capacity, self.clock
             )
         self.swapper = None if swapper is None else swapper(self.runner)
         self.engine = Engine(

@@ -1,10 +1,10 @@
-"""A Cluster in memory, for what a test wants to go wrong."""
+"""A Kubernetes API in memory, for what a test wants to go wrong."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field
 
 from paceline_api.labels import Manifest
-from paceline_operator.errors import ClusterError, ConflictError
+from paceline_operator.errors import ApiError, ConflictError
 
 ObjectKey = tuple[str, str]
 
@@ -17,7 +17,7 @@ class FakeCluster:
     writes: list[str] = field(default_factory=list)
     """`verb Kind/name[/subresource]`, in their order."""
     is_reachable: bool = True
-    refusals: dict[str, ClusterError] = field(default_factory=dict)
+    refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
     _version: int = 100
 
@@ -87,7 +87,7 @@ class FakeCluster:
 
     def _reach(self, verb: str, what: str) -> None:
         if not self.is_reachable:
-            raise ClusterError(verb, what, 0, "unreachable")
+            raise ApiError(verb, what, 0, "unreachable")
 
 
 def _key(manifest: Manifest) -> ObjectKey:

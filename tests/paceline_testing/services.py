@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
-from paceline_operator.pod_status import ContainerStatus, PodStatus
+from paceline_operator.observe import ContainerStatus, ObservedPod
 
 UID = "0e3c2a52-6c38-4a63-9b8a-3c9b2f6f0f01"
 
@@ -36,7 +36,7 @@ def a_service(name: str = "quick", **spec: Any) -> InferenceService:
     return InferenceService.read(a_live_service(name, **spec))
 
 
-def a_pod(name: str = "quick-1", **changes: Any) -> PodStatus:
+def a_pod(name: str = "quick-1", **changes: Any) -> ObservedPod:
     """A pod that serves."""
     running = ContainerStatus(is_running=True, is_ready=True, image_id="engine@sha256:1")
     fields: dict[str, Any] = {
@@ -50,4 +50,4 @@ def a_pod(name: str = "quick-1", **changes: Any) -> PodStatus:
         "engine": running,
         "sidecar": running,
     }
-    return PodStatus(**(fields | changes))
+    return ObservedPod(**(fields | changes))

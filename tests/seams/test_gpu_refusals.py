@@ -17,14 +17,13 @@ from paceline_engine.loading.load import load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.process.process import serve
 from paceline_engine.settings import Settings
-from paceline_operator.conditions.derive import judge
-from paceline_operator.conditions.judgement import Judgement
-from paceline_operator.conditions.plan import plan
-from paceline_operator.observe import Observed
-from paceline_operator.pod_status import ContainerStatus, Exit
+from paceline_operator.observe import ContainerExit, ContainerStatus, Observation
+from paceline_operator.service_conditions import service_conditions
+from paceline_operator.write_plan import plan_writes
 from paceline_testing.faked_gpu import said_to_be
 from paceline_testing.services import a_pod, a_service
 from paceline_testing.tiny_model import make_tiny_model
+from paceline_tuner.condition import Condition
 
 H200 = "H200, all of it taken"
 
@@ -154,9 +153,14 @@ def test_an_engine_that_keeps_crashing_says_by_what() -> None:
     assert found["Stalled"].status == "False"
 
 
-def conditions(words: str) -> dict[str, Judgement]:
+def conditions(words: str) -> dict[str, Condition]:
     """What the operator concludes of a container that left with these words."""
-    left = ContainerStatus(waiting_reason="CrashLoopBackOff", last_exit=Exit("Error", 1, words))
+    left = ContainerStatus(
+        waiting_reason="CrashLoopBackOff", last_exit=ContainerExit("Error", 1, words)
+    )
     pod = a_pod(is_ready=False, engine=left)
-    observed = Observed(a_service(), {}, (pod,), None, datetime.now(UTC))
-    return {one.type: one for one in judge(observed, plan(observed), problem="")}
+    observed = Observation(a_service(), {}, (pod,), None, datetime.now(UTC))
+    return {
+        one.type: one
+        for one in service_conditions(observed, plan_writes(observed.service.spec), problem="")
+    }

@@ -13,10 +13,9 @@ import pytest
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.pod import environment
-from paceline_operator.conditions.derive import judge
-from paceline_operator.conditions.plan import plan
-from paceline_operator.observe import Observed
-from paceline_operator.pod_status import ContainerStatus, Exit
+from paceline_operator.observe import ContainerExit, ContainerStatus, Observation
+from paceline_operator.service_conditions import service_conditions
+from paceline_operator.write_plan import plan_writes
 from paceline_testing.ending import end
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.services import a_pod, a_service
@@ -97,9 +96,16 @@ def test_a_model_that_cannot_be_cut_is_a_condition(tmp_path: Path, run_dir: Path
     assert engine.wait(timeout=_START_S) == 1
 
     words = (run_dir / "termination-log").read_text()
-    left = ContainerStatus(waiting_reason="CrashLoopBackOff", last_exit=Exit("Error", 1, words))
-    observed = Observed(service, {}, (a_pod(is_ready=False, engine=left),), None, datetime.now(UTC))
-    found = {one.type: one for one in judge(observed, plan(observed), problem="")}
+    left = ContainerStatus(
+        waiting_reason="CrashLoopBackOff", last_exit=ContainerExit("Error", 1, words)
+    )
+    observed = Observation(
+        service, {}, (a_pod(is_ready=False, engine=left),), None, datetime.now(UTC)
+    )
+    found = {
+        one.type: one
+        for one in service_conditions(observed, plan_writes(observed.service.spec), problem="")
+    }
 
     assert found["Ready"].reason == found["Stalled"].reason == "BadSettings"
     assert found["Ready"].message == (

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline_cli.traffic.workload import Lengths
+from paceline_cli.traffic.offered_load import TokenLengths
 from paceline_engine.pacing import NoPacer
 from paceline_sim.hardware import CPU_135M, Noise
 from paceline_sim.plant import Plant
@@ -120,8 +120,8 @@ def test_a_second_reader_is_refused_as_records_would_count_twice() -> None:
 
 def test_capacity_is_less_for_longer_prompts_and_fixed_limits_keep_the_target() -> None:
     fixed = courses(DEVICE, PROMISE)["fixed"]
-    short, long = Lengths(60, 0.5, 8, 200), Lengths(300, 0.5, 8, 800)
-    output = Lengths(24, 0.5, 8, 64)
+    short, long = TokenLengths(60, 0.5, 8, 200), TokenLengths(300, 0.5, 8, 800)
+    output = TokenLengths(24, 0.5, 8, 64)
 
     assert fixed.start.token_budget >= fixed.start.max_batch_size
     assert (

@@ -3,12 +3,8 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from paceline_cli.bench import compare as comparison
-from paceline_cli.bench.sweep import Options, run_sweep
-from paceline_cli.bench.sweep_points import BATCH_SIZES
-from paceline_cli.run import run
+from paceline_cli.bench.grid import BATCH_SIZES
 
 _manifest = click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
@@ -17,7 +13,7 @@ _rate = click.option("--rate", type=click.FloatRange(0, min_open=True), help="Re
 _seed = click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
 
 
-@click.group(name="bench")
+@click.group()
 def bench() -> None:
     """Measure a service on this machine."""
 
@@ -62,7 +58,12 @@ def sweep(  # noqa: PLR0917 - click passes them by name
     Serves the manifest and changes its limits live. Without --rate the load is 0.7 of what the
     service completes when it is full.
     """
-    options = Options(path, out, seed, seconds, points, rate, png)
+    from rich.console import Console
+
+    from paceline_cli.bench.sweep import SweepOptions, run_sweep
+    from paceline_cli.run import run
+
+    options = SweepOptions(path, out, seed, seconds, points, rate, png)
     run(run_sweep(options, Console()))
 
 
@@ -90,5 +91,10 @@ def compare(path: Path, out: Path, seconds: float, rate: float | None, seed: int
     Serves the manifest under each of them in turn: throughput, latencies and padding in a table
     and a page. Without --rate the load is 0.7 of what continuous batching completes when full.
     """
-    options = comparison.Options(path, out, seed, seconds, rate)
-    run(comparison.run_compare(options, Console()))
+    from rich.console import Console
+
+    from paceline_cli.bench.compare import CompareOptions, run_compare
+    from paceline_cli.run import run
+
+    options = CompareOptions(path, out, seed, seconds, rate)
+    run(run_compare(options, Console()))

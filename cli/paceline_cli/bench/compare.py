@@ -9,20 +9,23 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
-from paceline_cli.bench.compare_report import Compared, Comparison, latency_cells, write_report
+from paceline_cli.bench.compare_report import (
+    Comparison,
+    SchedulingResult,
+    latency_cells,
+    write_report,
+)
 from paceline_cli.bench.sweep import SweepError, write_sweep_copy
 from paceline_cli.bench.sweep_points import SHARES, label, measure
-from paceline_cli.demo.demo import machine
 from paceline_cli.place import SCHEDULINGS, Scheduling, state_dir
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.traffic.calibration import CV, UTILIZATION, measure_speed, workload
+from paceline_cli.traffic.calibration import CV, UTILIZATION, machine, measure_speed, workload
 from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.offered_load import plan
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import plan
+from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
-from paceline_cli.up.serving import serving
-from paceline_cli.up.tuner import local_tuner
+from paceline_cli.up.serving import local_tuner, serving
 from paceline_tuner.pods import PodClient, PodError
 from paceline_tuner.telemetry import Load
 
@@ -31,7 +34,7 @@ _RATE_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CompareOptions:
     """What to run and where to write."""
 
     manifest: Path
@@ -43,12 +46,12 @@ class Options:
     """0.7 of what continuous batching completes when it is full, where None."""
 
 
-async def run_compare(options: Options, console: Console) -> Path:
+async def run_compare(options: CompareOptions, console: Console) -> Path:
     """Serve under each scheduling, offer the same requests, report; the report's path."""
     manifest = options.out / "service.yaml"
     write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
     rate_rps = options.rate_rps
-    found: list[Compared] = []
+    found: list[SchedulingResult] = []
     model = ""
     async with HttpxPodClient() as pods, local_tuner() as tuner:
         for scheduling in SCHEDULINGS:
@@ -94,10 +97,10 @@ class _Trial:
     live: LiveService
     pods: PodClient
     client: httpx.AsyncClient
-    options: Options
+    options: CompareOptions
     rate_rps: float
 
-    async def run(self, scheduling: Scheduling) -> Compared:
+    async def run(self, scheduling: Scheduling) -> SchedulingResult:
         """Offer the requests, and count what the engine computed for them. Raises SweepError."""
         seconds = self.options.seconds
         requests = plan(
@@ -108,7 +111,7 @@ class _Trial:
                 f"--seconds {seconds:g}: no request is due at {self.rate_rps} a second"
             )
         before = await self._load()
-        records: list[Record] = []
+        records: list[ClientRecord] = []
         start_at = time.monotonic()
         await drive(
             self.client,
@@ -118,7 +121,7 @@ class _Trial:
             timeout_s=max(seconds, _LEAST_PATIENCE_S),
         )
         after = await self._load()
-        return Compared(
+        return SchedulingResult(
             scheduling=scheduling,
             measured=measure(records, start_at, start_at + seconds),
             padding_tokens=after.padding_tokens - before.padding_tokens,

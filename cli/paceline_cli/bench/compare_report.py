@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_cli.bench.sweep_points import SHARES, Measured, Percentile, label, least_count
+from paceline_cli.bench.sweep_points import SHARES, ClientMeasures, Percentile, label, least_count
 from paceline_cli.bench.sweep_report import figures
 from paceline_cli.pages import rendered
 from paceline_cli.place import Scheduling
@@ -14,11 +14,11 @@ _LATENCIES = ("TTFT", "TPOT", "E2E")
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class SchedulingResult:
     """One scheduling: what clients saw, and what the engine computed for it."""
 
     scheduling: Scheduling
-    measured: Measured
+    measured: ClientMeasures
     padding_tokens: int
     """Computed only to fill batches up."""
     useful_tokens: int
@@ -40,7 +40,7 @@ class Comparison:
     cv: float
     seconds: float
     """Of arrivals under each scheduling."""
-    found: tuple[Compared, ...]
+    found: tuple[SchedulingResult, ...]
 
 
 def write_report(comparison: Comparison, folder: Path) -> Path:
@@ -85,7 +85,7 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def latency_cells(measured: Measured) -> dict[str, list[str]]:
+def latency_cells(measured: ClientMeasures) -> dict[str, list[str]]:
     """P50, P99 and P99.9 by latency, in words; a maximum is marked `max`."""
     return {name: [_cell(value) for value in values] for name, values in measured.latencies()}
 

@@ -11,31 +11,21 @@ import yaml
 from rich.console import Console
 
 from paceline_api.tuning_spec import tuning_spec
-from paceline_cli.bench.sweep_points import (
-    BATCH_SIZES,
-    TOKEN_BUDGETS,
-    Chosen,
-    Measured,
-    Point,
-    Setting,
-    Sweep,
-    grid,
-    measure,
-)
+from paceline_cli.bench.grid import BATCH_SIZES, TOKEN_BUDGETS, Setting, grid
+from paceline_cli.bench.sweep_points import ClientMeasures, Point, Sweep, TunedPoint, measure
 from paceline_cli.bench.sweep_report import write_report
-from paceline_cli.demo.demo import machine, slowness, write_copy
 from paceline_cli.errors import LocalError
+from paceline_cli.fitted_manifest import slowness, write_copy
 from paceline_cli.manifest import load
 from paceline_cli.place import state_dir
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.traffic.calibration import CV, UTILIZATION, measure_speed, workload
+from paceline_cli.traffic.calibration import CV, UTILIZATION, machine, measure_speed, workload
 from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.offered_load import PlannedRequest, plan
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import PlannedRequest, plan
+from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
-from paceline_cli.up.serving import serving
-from paceline_cli.up.tuner import local_tuner
+from paceline_cli.up.serving import local_tuner, serving
 from paceline_tuner.pods import PodClient, PodError
 from paceline_tuner.service_report import PodReport
 from paceline_tuner.service_target import PodTarget
@@ -52,7 +42,7 @@ class SweepError(LocalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SweepOptions:
     """What to run and where to write."""
 
     manifest: Path
@@ -66,7 +56,7 @@ class Options:
     png: Path | None = None
 
 
-async def run_sweep(options: Options, console: Console) -> Path:
+async def run_sweep(options: SweepOptions, console: Console) -> Path:
     """Serve, sweep, tune, report; the report's path."""
     manifest = options.out / "service.yaml"
     write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
@@ -80,18 +70,18 @@ async def run_sweep(options: Options, console: Console) -> Path:
         await live.ready.wait()
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=live.place.url, limits=limits) as client:
-            sweep = await _Course(options, live, pods, client, console).run()
+            sweep = await _SweepRun(options, live, pods, client, console).run()
     page = write_report(sweep, options.out, png=options.png)
     _say(console, f"report: {page}")
     return page
 
 
-class _Course:
+class _SweepRun:
     """One sweep over one live service."""
 
     def __init__(
         self,
-        options: Options,
+        options: SweepOptions,
         live: LiveService,
         pods: PodClient,
         client: httpx.AsyncClient,
@@ -158,14 +148,18 @@ class _Course:
             per_axis=self._options.per_axis,
         )
 
-    async def _point(self, setting: Setting, requests: tuple[PlannedRequest, ...]) -> Measured:
+    async def _point(
+        self, setting: Setting, requests: tuple[PlannedRequest, ...]
+    ) -> ClientMeasures:
         await self._limits.hold(self._pod(), setting)
         records, start_at = await self._load(requests)
         measured = measure(records, start_at, start_at + self._options.seconds)
         _say(self._console, f"{_words(setting)}: {_line(measured)}")
         return measured
 
-    async def _tuned(self, requests: tuple[PlannedRequest, ...], factor: float) -> Chosen | None:
+    async def _tuned(
+        self, requests: tuple[PlannedRequest, ...], factor: float
+    ) -> TunedPoint | None:
         """Hand the limits to the tuner, under the same load, and measure what it settles at."""
         options = self._options
         await self._limits.hold(self._pod(), self._declared())
@@ -183,7 +177,7 @@ class _Course:
             self._console,
             f"tuner: batch {pod.batch_size}, tokens {pod.token_budget}: {_line(measured)}",
         )
-        return Chosen(
+        return TunedPoint(
             batch_size=pod.batch_size,
             token_budget=pod.token_budget,
             step_target_ms=pod.step_target_ms,
@@ -191,9 +185,9 @@ class _Course:
             measured=measured,
         )
 
-    async def _load(self, requests: tuple[PlannedRequest, ...]) -> tuple[list[Record], float]:
+    async def _load(self, requests: tuple[PlannedRequest, ...]) -> tuple[list[ClientRecord], float]:
         """Offer the requests and wait for their ends; none is waited for longer than a point."""
-        records: list[Record] = []
+        records: list[ClientRecord] = []
         start_at = time.monotonic()
         await drive(
             self._client,
@@ -275,7 +269,7 @@ def _words(setting: Setting) -> str:
     return f"batch {setting.batch_size}, tokens {setting.token_budget}"
 
 
-def _line(measured: Measured) -> str:
+def _line(measured: ClientMeasures) -> str:
     p99 = ", ".join(
         f"{name} {'max' if value.is_max else 'P99'} {value.ms:,.0f} ms"
         for name, values in measured.latencies()

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from paceline_cli.bench.sweep_points import SHARES, Axis, Chosen, Percentile, Point, Sweep, label
-from paceline_cli.demo.plots import AFTER, FAINT, INK, plain_log_ticks, styled
+from paceline_cli.bench.grid import Axis
+from paceline_cli.bench.sweep_points import SHARES, Percentile, Point, Sweep, TunedPoint, label
+from paceline_cli.plot_style import AFTER, FAINT, INK, plain_log_ticks, styled
 
 CHOSEN: Final = "#D55E00"
 _COLUMNS: Final[tuple[Axis, ...]] = ("batch_size", "token_budget")
@@ -99,7 +100,9 @@ def _throughput_panel(axis: Any, sweep: Sweep, points: Sequence[Point], axis_nam
     axis.set_ylim(0, max([*rates, 1.0]) * 1.15)
 
 
-def _limit_axis(axis: Any, points: Sequence[Point], axis_name: Axis, chosen: Chosen | None) -> None:
+def _limit_axis(
+    axis: Any, points: Sequence[Point], axis_name: Axis, chosen: TunedPoint | None
+) -> None:
     places = [p.setting.place for p in points]
     if not places and chosen is None:
         return
@@ -153,11 +156,11 @@ def _legend(sweep: Sweep) -> list[Line2D]:
     return handles
 
 
-def _all(sweep: Sweep) -> list[Point | Chosen]:
+def _all(sweep: Sweep) -> list[Point | TunedPoint]:
     return [*sweep.points, *([sweep.chosen] if sweep.chosen is not None else [])]
 
 
-def _values(point: Point | Chosen) -> list[float]:
+def _values(point: Point | TunedPoint) -> list[float]:
     return [
         value.ms
         for _, values in point.measured.latencies()
@@ -166,10 +169,10 @@ def _values(point: Point | Chosen) -> list[float]:
     ]
 
 
-def _finite(point: Point | Chosen, name: str) -> list[float]:
+def _finite(point: Point | TunedPoint, name: str) -> list[float]:
     values = dict(point.measured.latencies())[name]
     return [value.ms for value in values if value.ms is not None and math.isfinite(value.ms)]
 
 
-def _place(chosen: Chosen, axis: Axis) -> int:
+def _place(chosen: TunedPoint, axis: Axis) -> int:
     return chosen.batch_size if axis == "batch_size" else chosen.token_budget

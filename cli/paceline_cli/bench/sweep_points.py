@@ -3,30 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from paceline_cli.demo.measured import span
-from paceline_cli.traffic.record import Record, percentile
+from paceline_cli.bench.grid import Axis, Setting
+from paceline_cli.traffic.client_span import span
+from paceline_cli.traffic.record import ClientRecord, percentile
 from paceline_tuner.service_spec import SLA
 
-Axis = Literal["batch_size", "token_budget"]
-BATCH_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
-TOKEN_BUDGETS: Final = (64, 128, 256, 512, 1024, 2048)
 SHARES: Final = (0.5, 0.99, 0.999)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One point of the grid."""
-
-    axis: Axis
-    batch_size: int
-    token_budget: int
-
-    @property
-    def place(self) -> int:
-        """Where it lies on its axis."""
-        return self.batch_size if self.axis == "batch_size" else self.token_budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +29,7 @@ class Percentile:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ClientMeasures:
     """What the client saw under one setting."""
 
     offered: int
@@ -67,18 +51,18 @@ class Point:
     """A setting and what came of it."""
 
     setting: Setting
-    measured: Measured
+    measured: ClientMeasures
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class TunedPoint:
     """The tuner's own limits at the end of its phase, and what came of them."""
 
     batch_size: int
     token_budget: int
     step_target_ms: float | None
     phase: str
-    measured: Measured
+    measured: ClientMeasures
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +80,7 @@ class Sweep:
     seconds: float
     """Of arrivals at each point."""
     points: tuple[Point, ...]
-    chosen: Chosen | None
+    chosen: TunedPoint | None
     """None where the tuner never spoke."""
 
     def along(self, axis: Axis) -> tuple[Point, ...]:
@@ -105,32 +89,10 @@ class Sweep:
         return tuple(sorted(found, key=lambda point: point.setting.place))
 
 
-def grid(*, batch_size: int, token_budget: int, per_axis: int) -> tuple[Setting, ...]:
-    """Both axes, each with the other limit held at what is given; `per_axis` points at most."""
-    batches = (
-        Setting("batch_size", size, max(token_budget, size))
-        for size in thinned(BATCH_SIZES, per_axis)
-    )
-    budgets = (
-        Setting("token_budget", min(batch_size, budget), budget)
-        for budget in thinned(TOKEN_BUDGETS, per_axis)
-    )
-    return (*batches, *budgets)
-
-
-def thinned(values: Sequence[int], count: int) -> tuple[int, ...]:
-    """About `count` of the values, both ends among them; only the last where one is wanted."""
-    if count >= len(values):
-        return tuple(values)
-    if count == 1:
-        return (values[-1],)
-    return tuple(values[round(i * (len(values) - 1) / (count - 1))] for i in range(count))
-
-
-def measure(records: Sequence[Record], start_at: float, end_at: float) -> Measured:
+def measure(records: Sequence[ClientRecord], start_at: float, end_at: float) -> ClientMeasures:
     """Read what was due in [start_at, end_at), client's monotonic seconds."""
     seen = span(records, start_at, end_at)
-    return Measured(
+    return ClientMeasures(
         offered=seen.offered,
         missed=seen.missed,
         tokens_per_s=seen.output_tokens / seen.seconds,
@@ -158,5 +120,5 @@ def label(share: float) -> str:
     return f"P{share * 100:g}"
 
 
-def _whole_ms(record: Record) -> float:
+def _whole_ms(record: ClientRecord) -> float:
     return (record.finished_at - record.planned_at) * 1e3 if record.outcome == "ok" else math.inf

@@ -6,23 +6,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline_cli.bench.grid import Setting
 from paceline_cli.bench.sweep_plot import curves
 from paceline_cli.bench.sweep_points import (
     SHARES,
-    Chosen,
-    Measured,
+    ClientMeasures,
     Percentile,
-    Setting,
     Sweep,
+    TunedPoint,
     label,
     least_count,
 )
-from paceline_cli.demo.plots import svg
 from paceline_cli.pages import rendered
+from paceline_cli.plot_style import svg
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """One line of the table."""
 
     batch_size: int
@@ -88,7 +88,7 @@ def as_json(sweep: Sweep) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def figures(measured: Measured) -> dict[str, Any]:
+def figures(measured: ClientMeasures) -> dict[str, Any]:
     """What the client saw, as JSON has it."""
     return {
         "offered": measured.offered,
@@ -107,8 +107,8 @@ def figures(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _row(limits: Setting | Chosen, measured: Measured) -> Row:
-    return Row(
+def _row(limits: Setting | TunedPoint, measured: ClientMeasures) -> SweepRow:
+    return SweepRow(
         batch_size=limits.batch_size,
         token_budget=limits.token_budget,
         offered=str(measured.offered),

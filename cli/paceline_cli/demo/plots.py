@@ -1,49 +1,23 @@
-"""The demo's plots, and the style of all plots.
+"""The demo's plots."""
 
-Blue and orange and a dashed line: legible to every eye, and on paper.
-"""
-
-import io
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 
-from paceline_cli.demo.measured import Run, rolling_p99
+from paceline_cli.demo.demo_run import DemoRun, rolling_p99
+from paceline_cli.plot_style import AFTER, BEFORE, FAINT, INK, plain_log_ticks, styled
 
-BEFORE: Final = "#D55E00"
-AFTER: Final = "#0072B2"
-INK: Final = "#333333"
-"""Of text and lines."""
-FAINT: Final = "#777777"
 _WINDOW_S: Final = 10.0
 _STEP_S: Final = 1.0
-_DECADE: Final = 10
 _HEADROOM: Final = 1.3
 """Above the highest value, for the labels."""
-_STYLE: Final[dict[Any, Any]] = {  # matplotlib types its own keys
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.color": INK,
-    "svg.fonttype": "path",
-}
 
 
-def over_time(run: Run) -> Figure:
+def over_time(run: DemoRun) -> Figure:
     """Rolling p99 of each target, and both limits, on one time axis."""
     panels = _p99_panels(run)
     with styled():
@@ -68,7 +42,7 @@ def over_time(run: Run) -> Figure:
     return figure
 
 
-def distributions(run: Run) -> Figure:
+def distributions(run: DemoRun) -> Figure:
     """Share of values within a latency, before and after, for TTFT, TPOT and ITL."""
     before, after = run.before(), run.after()
     panels = (
@@ -102,22 +76,7 @@ def distributions(run: Run) -> Figure:
     return figure
 
 
-def svg(figure: Figure) -> str:
-    """The picture as an `<svg>` element."""
-    with io.StringIO() as text:
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        content = text.getvalue()
-    return content[content.index("<svg") :]
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    """Draw in the house style inside the block."""
-    with mpl.rc_context(_STYLE):
-        yield
-
-
-def _p99_panels(run: Run) -> list[tuple[str, float | None, list[tuple[float, float]]]]:
+def _p99_panels(run: DemoRun) -> list[tuple[str, float | None, list[tuple[float, float]]]]:
     gaps = [
         (at, ms)
         for record in run.records
@@ -138,7 +97,7 @@ def _p99_panels(run: Run) -> list[tuple[str, float | None, list[tuple[float, flo
 
 
 def _p99_panel(
-    axis: Any, run: Run, name: str, target: float | None, points: Sequence[tuple[float, float]]
+    axis: Any, run: DemoRun, name: str, target: float | None, points: Sequence[tuple[float, float]]
 ) -> None:
     series = rolling_p99(
         points, start=run.start_at, end=run.end_at, window_s=_WINDOW_S, step_s=_STEP_S
@@ -171,7 +130,7 @@ def _p99_panel(
         )
 
 
-def _limits_panel(axis: Any, run: Run) -> None:
+def _limits_panel(axis: Any, run: DemoRun) -> None:
     times = [sample.at - run.start_at for sample in run.samples]
     lines: tuple[tuple[str, str, list[int | None]], ...] = (
         ("token budget", INK, [sample.token_budget for sample in run.samples]),
@@ -219,16 +178,3 @@ def _ecdf(axis: Any, values: Sequence[float], color: str) -> None:
         color=color,
         linewidth=2,
     )
-
-
-def plain_log_ticks(axis: Any, values: Sequence[float]) -> None:
-    """Label a logarithmic axis with 1, 3, 10, 30, …, or within a decade 1, 2, 3, 5, 10, …."""
-    finite = [value for value in values if 0 < value < math.inf] or [1.0]
-    low, high = math.floor(math.log10(min(finite))), math.ceil(math.log10(max(finite)))
-    steps = (1, 3) if max(finite) > _DECADE * min(finite) else (1, 2, 3, 5)
-    ticks = [step * 10.0**power for power in range(low, high + 1) for step in steps]
-    inside = [tick for tick in ticks if min(finite) * 0.8 <= tick <= max(finite) * 1.2]
-    axis.set_major_locator(FixedLocator(inside or ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

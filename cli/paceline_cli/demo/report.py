@@ -3,15 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_cli.demo.measured import Run, Span, Verdict, opening, targets
-from paceline_cli.demo.plots import distributions, over_time, svg
+from paceline_cli.demo.demo_run import DemoRun, Verdict, opening
+from paceline_cli.demo.plots import distributions, over_time
 from paceline_cli.pages import rendered
+from paceline_cli.plot_style import svg
+from paceline_cli.sla_targets import targets
+from paceline_cli.traffic.client_span import ClientSpan
 from paceline_cli.traffic.record import percentile
 from paceline_cli.up.screen import change_line
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SummaryRow:
     """One line of the summary: a quantity, its target, before, after."""
 
     name: str
@@ -22,7 +25,7 @@ class Row:
     after_misses: bool = False
 
 
-def write_report(run: Run, verdict: Verdict, folder: Path, *, png: Path | None = None) -> Path:
+def write_report(run: DemoRun, verdict: Verdict, folder: Path, *, png: Path | None = None) -> Path:
     """Write `report.html` into the folder, and the main plot to `png`; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     main_plot = over_time(run)
@@ -34,7 +37,7 @@ def write_report(run: Run, verdict: Verdict, folder: Path, *, png: Path | None =
     return page
 
 
-def render(run: Run, verdict: Verdict, over_time_svg: str, distributions_svg: str) -> str:
+def render(run: DemoRun, verdict: Verdict, over_time_svg: str, distributions_svg: str) -> str:
     """The page's text."""
     return rendered(
         "demo/report.html.j2",
@@ -50,19 +53,19 @@ def render(run: Run, verdict: Verdict, over_time_svg: str, distributions_svg: st
     )
 
 
-def summary(run: Run) -> list[Row]:
+def summary(run: DemoRun) -> list[SummaryRow]:
     """Targets first, then what else was measured."""
     before, after = run.before(), run.after()
     rows = [
         *_target_rows(run, before, after),
         *_median_rows(before, after),
-        Row("requests offered", "", str(before.offered), str(after.offered)),
-        Row("refused, failed, timed out", "", str(before.missed), str(after.missed)),
-        Row("output tokens/s", "", _rate(before), _rate(after)),
+        SummaryRow("requests offered", "", str(before.offered), str(after.offered)),
+        SummaryRow("refused, failed, timed out", "", str(before.missed), str(after.missed)),
+        SummaryRow("output tokens/s", "", _rate(before), _rate(after)),
     ]
     if sidecar := run.last_observed():
         rows += [
-            Row(
+            SummaryRow(
                 f"{name} p99, as the sidecar measured",
                 _ms(target),
                 "",
@@ -74,14 +77,14 @@ def summary(run: Run) -> list[Row]:
     return rows
 
 
-def _target_rows(run: Run, before: Span, after: Span) -> list[Row]:
+def _target_rows(run: DemoRun, before: ClientSpan, after: ClientSpan) -> list[SummaryRow]:
     pairs = zip(
         targets(run.sla, before.observed(run.sla)),
         targets(run.sla, after.observed(run.sla)),
         strict=True,
     )
     return [
-        Row(
+        SummaryRow(
             f"{name} p99",
             _ms(target),
             _ms(old),
@@ -93,9 +96,9 @@ def _target_rows(run: Run, before: Span, after: Span) -> list[Row]:
     ]
 
 
-def _median_rows(before: Span, after: Span) -> list[Row]:
+def _median_rows(before: ClientSpan, after: ClientSpan) -> list[SummaryRow]:
     return [
-        Row(f"{name} p50", "", _ms(percentile(old, 0.5)), _ms(percentile(new, 0.5)))
+        SummaryRow(f"{name} p50", "", _ms(percentile(old, 0.5)), _ms(percentile(new, 0.5)))
         for name, old, new in (
             ("TTFT", before.ttft_ms, after.ttft_ms),
             ("TPOT", before.tpot_ms, after.tpot_ms),
@@ -104,7 +107,7 @@ def _median_rows(before: Span, after: Span) -> list[Row]:
     ]
 
 
-def _rate(span: Span) -> str:
+def _rate(span: ClientSpan) -> str:
     return f"{span.output_tokens / span.seconds:.1f}"
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from paceline_cli.diagnose.engine_time import EngineTime
 from paceline_cli.diagnose.latency import Span
-from paceline_cli.diagnose.units import ms
 from paceline_tuner.pod_view import PodView
 
 _FULL_USE = 0.9  # of λ*: bursts need the rest
@@ -163,3 +162,11 @@ def _batch_is_cheap(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Ite
             f" steps with {rows:.1f} sequences: twice as many would take {two / one - 1:+.0%} a"
             " step",
         )
+
+
+_WHOLE_FROM_MS = 10.0
+
+
+def ms(value: float) -> str:
+    """Milliseconds with as many digits as count."""
+    return f"{value:,.0f} ms" if value >= _WHOLE_FROM_MS else f"{value:.2f} ms"

@@ -1,31 +1,12 @@
 """`paceline diagnose`, on the command line."""
 
-from contextlib import AbstractAsyncContextManager
-from contextlib import nullcontext as opened
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import click
-from rich.console import Console
-
-from paceline_cli.diagnose.diagnose import Diagnosis, UndiagnosableError, diagnose
-from paceline_cli.diagnose.screen import WIDTH, as_json, screen
-from paceline_cli.errors import LocalError
-from paceline_cli.place import state_dir
-from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.port_forward import cluster_pod, local_pod
-from paceline_cli.run import run
-from paceline_tuner.pods import PodError
-from paceline_tuner.service_target import PodTarget
-
-_TIMEOUT_S: Final = 20.0
 
 
-class DiagnoseError(LocalError):
-    """The pod could not be asked, or has nothing to judge by."""
-
-
-@click.command(name="diagnose")
+@click.command()
 @click.argument("targets", nargs=-1)
 @click.option(
     "--seconds",
@@ -47,7 +28,7 @@ class DiagnoseError(LocalError):
     default="text",
     show_default=True,
 )
-def diagnose_command(  # noqa: PLR0917 - click passes them by name
+def diagnose(  # noqa: PLR0917 - click passes them by name
     targets: tuple[str, ...],
     seconds: float,
     namespace: str | None,
@@ -70,36 +51,25 @@ def diagnose_command(  # noqa: PLR0917 - click passes them by name
     in_cluster = bool(namespace or kubeconfig)
     if in_cluster and name is None:
         raise click.UsageError("with --namespace or --kubeconfig, name the service")
-    door: AbstractAsyncContextManager[PodTarget]
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from paceline_cli.diagnose.pod import diagnose_pod, forwarded_pod
+    from paceline_cli.diagnose.screen import WIDTH, as_json, screen
+    from paceline_cli.place import state_dir
+    from paceline_cli.port_forward import cluster_pod, local_pod
+    from paceline_cli.run import run
+
     if url is not None and token_file is not None:
-        door = opened(PodTarget(url, url, _token(token_file)))
+        reached = forwarded_pod(url, token_file)
     elif in_cluster and name is not None:
-        door = cluster_pod(name, pod, namespace=namespace or "default", kubeconfig=kubeconfig)
+        reached = cluster_pod(name, pod, namespace=namespace or "default", kubeconfig=kubeconfig)
     else:
-        door = opened(local_pod(state_dir(), name))
-    pod_name, found = run(_diagnose(door, seconds))
+        reached = nullcontext(local_pod(state_dir(), name))
+    pod_name, found = run(diagnose_pod(reached, seconds))
     if output == "json":
         click.echo(as_json(pod_name, found))
         return
     console = Console()
     (console if console.is_terminal else Console(width=WIDTH)).print(screen(pod_name, found))
-
-
-async def _diagnose(
-    door: AbstractAsyncContextManager[PodTarget], seconds: float
-) -> tuple[str, Diagnosis]:
-    async with door as pod, HttpxPodClient(timeout_s=_TIMEOUT_S) as pods:
-        try:
-            telemetry = await pods.get_telemetry(pod, 0)
-            return pod.name, diagnose(telemetry, window_s=seconds)
-        except PodError as problem:
-            raise DiagnoseError(str(problem)) from problem
-        except UndiagnosableError as problem:
-            raise DiagnoseError(f"{pod.name} cannot be diagnosed: {problem}") from problem
-
-
-def _token(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError as problem:
-        raise DiagnoseError(f"--token-file {path}: {problem.strerror}") from problem

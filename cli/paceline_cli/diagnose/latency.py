@@ -13,7 +13,7 @@ _WORTH_TELLING_MS = 1.0  # of a client
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SpanPart:
     """One cause of waiting. Milliseconds of one request."""
 
     name: str
@@ -27,7 +27,7 @@ class Span:
     """One stretch of a request's life and what it consists of."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[SpanPart, ...]
 
     @property
     def mean_ms(self) -> float:
@@ -40,7 +40,7 @@ class Span:
         return sum(part.slow_ms for part in self.parts)
 
     @property
-    def largest(self) -> Part | None:
+    def largest(self) -> SpanPart | None:
         """What the slowest waited for most; None where there is nothing to wait for."""
         worst = max(self.parts, key=lambda part: part.slow_ms, default=None)
         return worst if worst is not None and worst.slow_ms > 0 else None
@@ -61,7 +61,7 @@ def spans(evidence: Evidence, time: EngineTime) -> tuple[Span, ...]:
 def _first_token(served: Sequence[RequestRecord]) -> Span:
     slow = _slowest(served, _ttft_ms)
     queue, prefill = (
-        Part(name, _mean(served, get), _mean(slow, get))
+        SpanPart(name, _mean(served, get), _mean(slow, get))
         for name, get in (("queue", _queue_ms), ("prefill", _prefill_ms))
     )
     return Span("to the first token", (queue, prefill))
@@ -93,7 +93,7 @@ def _per_token(served: Sequence[RequestRecord], time: EngineTime) -> Span:
     return Span(
         "between tokens",
         tuple(
-            Part(name, mean_ms * share / waited, of_slow)
+            SpanPart(name, mean_ms * share / waited, of_slow)
             for (name, share), of_slow in zip(shares, slow, strict=True)
             if share > 0
         ),
@@ -103,7 +103,7 @@ def _per_token(served: Sequence[RequestRecord], time: EngineTime) -> Span:
 def _client(served: Sequence[RequestRecord]) -> Span:
     """From the engine's last token until the answer was taken: a client that reads slowly."""
     slow = _slowest(served, _client_ms)
-    part = Part("client", _mean(served, _client_ms), _mean(slow, _client_ms))
+    part = SpanPart("client", _mean(served, _client_ms), _mean(slow, _client_ms))
     return Span("after the last token", (part,) if part.slow_ms > _WORTH_TELLING_MS else ())
 
 

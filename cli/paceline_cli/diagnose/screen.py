@@ -9,10 +9,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline_cli.demo.measured import missed_targets, targets
-from paceline_cli.diagnose.diagnose import Diagnosis
+from paceline_cli.diagnose.advice import ms
+from paceline_cli.diagnose.diagnosis import Diagnosis
 from paceline_cli.diagnose.engine_time import EngineTime
-from paceline_cli.diagnose.units import ms
+from paceline_cli.sla_targets import missed_targets, targets
 
 WIDTH: Final = 100
 """Characters."""

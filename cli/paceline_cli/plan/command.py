@@ -6,11 +6,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 import click
-from rich.console import Console
-
-from paceline_cli.plan.model_sizes import Question
-from paceline_cli.plan.plan import UNACHIEVABLE_EXIT, answer
-from paceline_cli.plan.screen import WIDTH, as_json, screen
 
 _SCALES: Final = {
     "": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12,
@@ -30,7 +25,7 @@ def count(_: click.Context, param: click.Parameter, value: str | None) -> int | 
     return round(float(match["number"]) * scale)
 
 
-@click.command(name="plan")
+@click.command()
 @click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
 )
@@ -87,7 +82,7 @@ def count(_: click.Context, param: click.Parameter, value: str | None) -> int | 
     default="text",
     show_default=True,
 )
-def plan_command(  # noqa: PLR0917 - click passes them by name
+def plan(  # noqa: PLR0917 - click passes them by name
     path: Path,
     traffic: Path,
     gpu: str | None,
@@ -104,8 +99,14 @@ def plan_command(  # noqa: PLR0917 - click passes them by name
 
     Exits with 3 where no number of replicas is predicted to keep the SLA.
     """
+    from rich.console import Console
+
+    from paceline_cli.plan.answer import UNACHIEVABLE_EXIT, answer
+    from paceline_cli.plan.model_sizes import PlanQuestion
+    from paceline_cli.plan.screen import WIDTH, as_json, screen
+
     found = answer(
-        Question(
+        PlanQuestion(
             path,
             traffic,
             gpu,

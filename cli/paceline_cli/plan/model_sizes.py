@@ -23,7 +23,7 @@ class PlanError(LocalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanQuestion:
     """What was asked on the command line."""
 
     manifest: Path
@@ -45,7 +45,7 @@ class Sizes:
 
     service: InferenceService
     device: Device
-    question: Question
+    question: PlanQuestion
 
     def of_model(self, ranks: int) -> ModelSize:
         """The model, or the part that each of several ranks holds."""

@@ -18,7 +18,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlannedLimits:
     """What the tuner would choose for a pod at full load."""
 
     batch_size: int
@@ -48,7 +48,7 @@ class Latency:
 class Outlook:
     """What is to be expected of the service."""
 
-    limits: Limits
+    limits: PlannedLimits
     capacity_rps: Estimate
     """λ* of one pod."""
     peak_rps: Estimate

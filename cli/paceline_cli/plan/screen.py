@@ -9,9 +9,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from paceline_cli.plan.answer import PlanAnswer
 from paceline_cli.plan.kv_memory import Line, occupancy_line
 from paceline_cli.plan.outlook import Estimate, Latency, Outlook, ServicePlan
-from paceline_cli.plan.plan import Answer
 
 _GOOD: Final = "bold bright_blue"
 _BAD: Final = "bold dark_orange"
@@ -20,7 +20,7 @@ WIDTH: Final = 100
 _SECONDS_FROM_MS: Final = 10_000.0
 
 
-def screen(answer: Answer) -> RenderableType:
+def screen(answer: PlanAnswer) -> RenderableType:
     """Lay out the whole plan."""
     plan, trace = answer.plan, answer.trace
     parts: list[RenderableType] = [_verdict(plan)]
@@ -63,7 +63,7 @@ def notes(plan: ServicePlan) -> list[str]:
     return lines
 
 
-def as_json(answer: Answer) -> str:
+def as_json(answer: PlanAnswer) -> str:
     """The same for a program."""
     plan = answer.plan
     document: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _outlook(outlook: Outlook) -> dict[str, Any]:
     return fields
 
 
-def _left_out(answer: Answer) -> str:
+def _left_out(answer: PlanAnswer) -> str:
     """Never a footnote: all other numbers leave these requests out."""
     plan, count = answer.plan, len(answer.trace.requests)
     longest = plan.memory.longest(answer.service.spec.engine.max_model_len)

@@ -1,8 +1,12 @@
-"""The demo's traffic: its shape, and a load that fits this machine."""
+"""What this machine is and how fast it serves, and the demo's load that fits it."""
 
+import os
+import platform
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Final
@@ -10,12 +14,17 @@ from typing import Final
 import httpx
 
 from paceline_cli.errors import LocalError
+from paceline_cli.traffic.offered_load import (
+    OfferedLoad,
+    PlannedRequest,
+    TokenLengths,
+    excerpt,
+)
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import Lengths, PlannedRequest, Workload, excerpt
+from paceline_cli.traffic.record import ClientRecord
 
-PROMPTS: Final = Lengths(median=180, sigma=0.8, min=16, max=900)
-OUTPUTS: Final = Lengths(median=20, sigma=0.5, min=8, max=48)
+PROMPTS: Final = TokenLengths(median=180, sigma=0.8, min=16, max=900)
+OUTPUTS: Final = TokenLengths(median=20, sigma=0.5, min=8, max=48)
 CV: Final = 2.5
 _BLOCK_S: Final = 10.0
 """Each of them carries the same load, so that both phases do."""
@@ -49,9 +58,9 @@ class Speed:
         return _MARGIN * (self.decode_ms + _LEAST_CHUNK * self.prefill_ms)
 
 
-def workload(rate_rps: float) -> Workload:
+def workload(rate_rps: float) -> OfferedLoad:
     """Bursts of short and long prompts."""
-    return Workload(
+    return OfferedLoad(
         rate_rps=rate_rps, cv=CV, prompt_tokens=PROMPTS, output_tokens=OUTPUTS, block_s=_BLOCK_S
     )
 
@@ -79,8 +88,8 @@ async def measure_speed(client: httpx.AsyncClient, *, model: str, corpus: str, s
 
 async def _serve(
     client: httpx.AsyncClient, requests: Sequence[PlannedRequest], model: str
-) -> tuple[list[Record], float]:
-    records: list[Record] = []
+) -> tuple[list[ClientRecord], float]:
+    records: list[ClientRecord] = []
     started_at = time.monotonic()
     await drive(client, requests, model=model, sink=records.append)
     took_s = time.monotonic() - started_at
@@ -89,3 +98,13 @@ async def _serve(
         why = bad[0].error or "fewer than two pieces of text"
         raise CalibrationError(f"{len(bad)} of {len(records)} first requests failed: {why}")
     return records, took_s
+
+
+def machine() -> str:
+    """Which machine the numbers come from."""
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        models = [text.split(":", 1)[1].strip() for text in lines if text.startswith("model name")]
+        name = models[0] if models else name
+    return f"{os.cpu_count()} cores of {name}"

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import httpx
 
-from paceline_cli.traffic.record import Outcome, Record
-from paceline_cli.traffic.workload import PlannedRequest
+from paceline_cli.traffic.offered_load import PlannedRequest
+from paceline_cli.traffic.record import ClientRecord, Outcome
 
-Sink = Callable[[Record], None]
+Sink = Callable[[ClientRecord], None]
 
 
 class StreamError(Exception):
@@ -58,7 +58,7 @@ async def send(
     *,
     model: str,
     timeout_s: float,
-) -> Record:
+) -> ClientRecord:
     """Stream one completion and record when each piece arrived. Never raises for a bad answer."""
     sent_at = time.monotonic()
     token_ats: list[float] = []
@@ -93,7 +93,7 @@ async def send(
         outcome, error = "timeout", f"no end within {timeout_s:g} s"
     except (httpx.HTTPError, StreamError) as problem:
         outcome, error = "failed", f"{type(problem).__name__}: {problem}"
-    return Record(
+    return ClientRecord(
         planned_at=planned_at,
         sent_at=sent_at,
         token_ats=tuple(token_ats),

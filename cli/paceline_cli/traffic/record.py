@@ -9,7 +9,7 @@ Outcome = Literal["ok", "refused", "failed", "timeout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ClientRecord:
     """One request, in seconds of the client's monotonic clock."""
 
     planned_at: float

@@ -28,7 +28,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ChildExit:
     """One unwanted end of a child."""
 
     name: str
@@ -38,7 +38,7 @@ class Exit:
     log: Path
 
 
-OnExit = Callable[[Exit], None]
+OnExit = Callable[[ChildExit], None]
 """Called before each restart; may raise to give up."""
 
 
@@ -71,7 +71,7 @@ async def _keep_running(
         code = await _run_once(program)
         ran_s = clock() - started_at
         pause_s = _FIRST_PAUSE_S if ran_s > _LONG_RUN_S else pause_s
-        on_exit(Exit(program.name, code, ran_s, pause_s, program.log))
+        on_exit(ChildExit(program.name, code, ran_s, pause_s, program.log))
         await sleep(pause_s)
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

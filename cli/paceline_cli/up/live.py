@@ -19,9 +19,9 @@ from paceline_cli import local_state as state
 from paceline_cli.errors import LocalError
 from paceline_cli.manifest import ManifestError, compare, load, with_hot_fields
 from paceline_cli.place import Place
-from paceline_cli.up.child import Exit
+from paceline_cli.up.child import ChildExit
 from paceline_cli.up.loading import loading_stage
-from paceline_cli.up.screen import View, clock_time
+from paceline_cli.up.screen import LiveView, clock_time
 from paceline_tuner.decision import Decision
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import PodTarget, ServiceTarget
@@ -72,9 +72,9 @@ class LiveService:
         pods = (pod,) if self.ready.is_set() else ()
         return ServiceTarget(self.service.key, tuning_spec(self.service.spec), pods)
 
-    def view(self) -> View:
+    def view(self) -> LiveView:
         """What the screen shows now."""
-        return View(
+        return LiveView(
             name=self.name,
             model=self.service.spec.model.uri,
             url=self.place.url,
@@ -126,7 +126,7 @@ class LiveService:
         elif not is_ready:
             self.ready.clear()
 
-    def exited(self, end: Exit) -> None:
+    def exited(self, end: ChildExit) -> None:
         """Report a child that died; give up where a restart cannot help."""
         self.became(is_ready=False, phase=f"restarting the {end.name}")
         refusal = _refusal(self.place.termination_log) if end.name == "engine" else ""

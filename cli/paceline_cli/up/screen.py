@@ -21,7 +21,7 @@ _VERDICT_STYLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LiveView:
     """Everything that is shown at one moment."""
 
     name: str
@@ -44,7 +44,7 @@ class View:
         return self.report.pods[0] if self.report and self.report.pods else None
 
 
-def screen(view: View) -> RenderableType:
+def screen(view: LiveView) -> RenderableType:
     """Lay out the whole view."""
     parts: list[RenderableType] = []
     if view.banner:
@@ -69,7 +69,7 @@ def screen(view: View) -> RenderableType:
     )
 
 
-def line(view: View) -> str:
+def line(view: LiveView) -> str:
     """One line for a log."""
     pod = view.pod
     if pod is None:
@@ -118,7 +118,7 @@ def _progress(loading: LoadingStage) -> Progress:
     return shown
 
 
-def _targets(view: View) -> Table:
+def _targets(view: LiveView) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for header in ("p99", "target", f"last {view.spec.window_s:.0f} s", ""):
         table.add_column(header, justify="left" if header in {"p99", ""} else "right")
@@ -137,7 +137,7 @@ def _targets(view: View) -> Table:
     return table
 
 
-def _limits(view: View) -> Table:
+def _limits(view: LiveView) -> Table:
     pod = view.pod
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for header in ("batch", "tokens", "step", "running", "waiting"):

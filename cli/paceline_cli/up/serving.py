@@ -6,9 +6,9 @@ import secrets
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
 
 import httpx
 
@@ -16,27 +16,23 @@ from paceline_api.tuning_spec import tuning_spec
 from paceline_cli import local_state as state
 from paceline_cli.manifest import load
 from paceline_cli.place import Place, Scheduling, cache_dir, engine_environment, sidecar_environment
+from paceline_cli.pod_client import HttpxPodClient
 from paceline_cli.up.child import Program, kept_running, python_module
 from paceline_cli.up.live import LiveService, StartError, write_runtime_config
 from paceline_cli.up.loading import missing_words
-from paceline_tuner.decision import Decision
-from paceline_tuner.service_report import ServiceReport
-from paceline_tuner.service_target import ServiceTarget
+from paceline_cli.up.warm_start_file import FileStore
+from paceline_tuner.loop import TuningLoop
 
 DRAIN_S = 5.0
 _POLL_S = 0.5
 
 
-class Tuner(Protocol):
-    """One tick of the control loop: measure every pod, decide, apply, report."""
-
-    async def tick(self, target: ServiceTarget) -> ServiceReport:
-        """Do one round for one service."""
-        ...
-
-    def explain(self, key: str, pod: str) -> list[Decision]:
-        """The last decisions on one pod, oldest first."""
-        ...
+@contextlib.asynccontextmanager
+async def local_tuner(memory: Path | None = None) -> AsyncIterator[TuningLoop]:
+    """Open a tuner with its own connections, which remembers in the file `memory`, if any."""
+    store = FileStore(memory) if memory is not None else None
+    async with HttpxPodClient() as pods:
+        yield TuningLoop(pods, time.time, store)
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +40,7 @@ async def serving(
     path: Path,
     *,
     port: int | None,
-    tuner: Tuner,
+    tuner: TuningLoop,
     folder: Path,
     scheduling: Scheduling | None = None,
 ) -> AsyncIterator[LiveService]:
@@ -139,7 +135,7 @@ async def follow_file(live: LiveService) -> None:
             live.file_changed()
 
 
-async def tune(live: LiveService, tuner: Tuner, folder: Path) -> None:
+async def tune(live: LiveService, tuner: TuningLoop, folder: Path) -> None:
     """Run the tuner every `spec.tuning.interval`, forever."""
     while True:
         if live.ready.is_set():

@@ -5,18 +5,17 @@ from typing import Any, Final
 
 from paceline_api.engine_spec import EngineSpec, WeightsIn
 from paceline_api.inference_service import InferenceService
-from paceline_api.pod.volumes import (
-    API_KEYS,
-    CACHE,
-    DRAFT_MODEL,
-    MODEL,
-    RUN,
-    RUNTIME_CONFIG,
-    RUNTIME_TOKEN,
-    TLS,
-)
 from paceline_api.units import amount
 
+# Where the two containers see the volumes of a pod.
+RUN: Final = "/run/paceline"
+CACHE: Final = "/cache"
+MODEL: Final = "/model"
+DRAFT_MODEL: Final = "/draft-model"
+RUNTIME_CONFIG: Final = "/etc/paceline/runtime"
+RUNTIME_TOKEN: Final = "/etc/paceline/token"  # noqa: S105 - a folder
+API_KEYS: Final = "/etc/paceline/api-keys"
+TLS: Final = "/etc/paceline/tls"
 # Ranks are processes of one container: nothing outside it can reach where they meet.
 _RANKS_MEET: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 

@@ -1,1 +1,1 @@
-"""Pure: a Plan -> manifests, one kind a file."""
+"""Render the manifests of a service's children, purely."""

@@ -1,16 +1,24 @@
 """All children of a service, in the order in which they are written."""
 
+import json
 from dataclasses import dataclass
+from typing import Final
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import Manifest
-from paceline_operator.render.access import service_account
-from paceline_operator.render.config_map import config_map
-from paceline_operator.render.deployment import deployment
-from paceline_operator.render.disruption_budget import disruption_budget
+from paceline_api.labels import (
+    TEMPLATE_HASH,
+    Manifest,
+    config_map_name,
+    metadata,
+    secret_name,
+    selector,
+)
+from paceline_api.pod.runtime_config import runtime_config
+from paceline_api.tuning_spec import tuning_spec
 from paceline_operator.render.network_policy import network_policy
 from paceline_operator.render.pod import pod_template
-from paceline_operator.render.service import service as public_service
+
+_PORT: Final = 8000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +48,110 @@ def children(service: InferenceService, around: Surroundings, template_hash: str
     )
     optional = {
         "NetworkPolicy": network_policy(service, operator_namespace=around.operator_namespace),
-        "PodDisruptionBudget": disruption_budget(service),
+        "PodDisruptionBudget": _disruption_budget(service),
     }
     return Children(
         wanted=(
-            service_account(service),
-            config_map(service),
-            public_service(service),
+            _service_account(service),
+            _config_map(service),
+            _service(service),
             *(manifest for manifest in optional.values() if manifest is not None),
-            deployment(service, template),
+            _deployment(service, template),
         ),
         unwanted_kinds=tuple(kind for kind, manifest in optional.items() if manifest is None),
     )
+
+
+def token_secret(service: InferenceService, token: str) -> Manifest:
+    """Render the Secret that operator and sidecars share."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(service, secret_name(service.metadata.name)),
+        "type": "Opaque",
+        "stringData": {"token": token},
+    }
+
+
+def url(service: InferenceService) -> str:
+    """Name the base URL that an OpenAI client takes, within the cluster."""
+    scheme = "https" if service.spec.api.tls else "http"
+    host = f"{service.metadata.name}.{service.metadata.namespace}.svc"
+    return f"{scheme}://{host}:{_PORT}/v1"
+
+
+def _service_account(service: InferenceService) -> Manifest:
+    """Render an account that no role binds and whose token no pod mounts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(service),
+        "automountServiceAccountToken": False,
+    }
+
+
+def _config_map(service: InferenceService) -> Manifest:
+    """Render the hot configuration, for pods that start while the operator is away."""
+    config = runtime_config(tuning_spec(service.spec))
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(service, config_map_name(service.metadata.name)),
+        "data": {"runtime.json": json.dumps(config, indent=2, sort_keys=True)},
+    }
+
+
+def _service(service: InferenceService) -> Manifest:
+    """Render the Service of the OpenAI API; the admin port has none."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(service),
+        "spec": {
+            "selector": selector(service.metadata.name),
+            "ports": [{"name": "http", "port": _PORT, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }
+
+
+def _disruption_budget(service: InferenceService) -> Manifest | None:
+    """Render a budget of one pod, where one pod is not the whole service."""
+    if service.spec.disruption.budget == "None" or service.spec.replicas <= 1:
+        return None
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(service),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": selector(service.metadata.name)},
+            # A pod that never got ready must not hold up a drain.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def _deployment(service: InferenceService, template: Manifest) -> Manifest:
+    """Render how many pods there are, and how they are replaced."""
+    rollout = service.spec.rollout
+    meta = metadata(service)
+    meta["annotations"] = {TEMPLATE_HASH: template["metadata"]["labels"][TEMPLATE_HASH]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": meta,
+        "spec": {
+            "replicas": service.spec.replicas,
+            "revisionHistoryLimit": 3,
+            "progressDeadlineSeconds": rollout.startup_seconds,
+            "selector": {"matchLabels": selector(service.metadata.name)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {
+                    "maxSurge": rollout.max_surge,
+                    "maxUnavailable": rollout.max_unavailable,
+                },
+            },
+            "template": template,
+        },
+    }

@@ -1,11 +1,11 @@
-"""The engine and the sidecar in one pod: doors, probes, drain, resources."""
+"""The engine and the sidecar in one pod: ports, probes, drain, resources."""
 
 from typing import Any, Final
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import TEMPLATE_HASH, Manifest, labels, selector
 from paceline_api.pod import environment
-from paceline_api.pod.volumes import Volume, volumes
+from paceline_operator.render.volumes import Volume, volumes
 
 _UID: Final = 65532
 # A numeric user: the kubelet cannot prove that a named one is not root.

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
+from paceline_cli.traffic.offered_load import PlannedRequest
 from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import Record
-from paceline_cli.traffic.workload import PlannedRequest
+from paceline_cli.traffic.record import ClientRecord
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -26,8 +26,8 @@ def text(piece: str) -> dict[str, object]:
 USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
 
 
-async def one_record(answer: Answer, *, timeout_s: float = 60.0) -> Record:
-    records: list[Record] = []
+async def one_record(answer: Answer, *, timeout_s: float = 60.0) -> ClientRecord:
+    records: list[ClientRecord] = []
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         requests = [PlannedRequest(0.0, "hello", 2)]
@@ -89,7 +89,7 @@ async def test_requests_are_sent_though_none_was_answered() -> None:
         await everyone_is_here.wait()
         return stream_of(text("a"), USAGE)
 
-    records: list[Record] = []
+    records: list[ClientRecord] = []
     requests = [PlannedRequest(index * 0.001, "hello", 1) for index in range(5)]
     async with httpx.AsyncClient(
         transport=httpx.MockTransport(stall), base_url="http://server"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from paceline_cli.traffic.record import Record, percentile
+from paceline_cli.traffic.record import ClientRecord, percentile
 
 
-def a_record(**changes: object) -> Record:
+def a_record(**changes: object) -> ClientRecord:
     fields: dict[str, object] = {
         "planned_at": 10.0,
         "sent_at": 10.1,
@@ -15,7 +15,7 @@ def a_record(**changes: object) -> Record:
         "output_tokens": 3,
         "outcome": "ok",
     }
-    return Record(**(fields | changes))  # type: ignore[arg-type] # a builder takes any field
+    return ClientRecord(**(fields | changes))  # type: ignore[arg-type] # a builder takes any field
 
 
 def test_ttft_counts_from_the_planned_time() -> None:

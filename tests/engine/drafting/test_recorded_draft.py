@@ -1,4 +1,4 @@
-"""A draft model guesses by replayed decodes, and guesses the same."""
+"""A draft model drafts by replayed decodes, and drafts the same."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(model: ModelRunner, draft: ModelRunner) -> tuple[dict[str, list[int]], int, int]:
-    """What three requests are answered, how many tokens were guessed, and how many were right."""
+    """What three requests are answered, and how many tokens were drafted and accepted."""
     engine = Engine(
         model,
         a_model_info(vocab_size=300),
@@ -61,12 +61,12 @@ def answers(model: ModelRunner, draft: ModelRunner) -> tuple[dict[str, list[int]
 
 
 @pytest.mark.parametrize("is_itself", [True, False], ids=["the model itself", "another"])
-def test_a_replayed_draft_model_guesses_what_it_guesses_op_by_op(
+def test_a_replayed_draft_model_drafts_what_it_drafts_op_by_op(
     folder: Path, tmp_path: Path, is_itself: bool
 ) -> None:
     """The model itself is right whenever it draws by the same number.
 
-    Another goes on with what the model chose, and not with the guess that lies at its row.
+    Another goes on with what the model chose, and not with the draft token that lies at its row.
     """
     make_tiny_model(tmp_path, "llama", seed=1)
     model = kernel_runner(folder, CAPACITY, graphs=False)
@@ -84,7 +84,7 @@ def test_a_replayed_draft_model_guesses_what_it_guesses_op_by_op(
 
 
 def test_decodes_of_a_draft_model_are_recorded_beside_the_models(folder: Path) -> None:
-    """And nothing between its attentions: it guesses one token after the other."""
+    """And nothing between its attentions: it drafts one token after the other."""
     model, draft = (kernel_runner(folder, CAPACITY, graphs=False) for _ in range(2))
     ticks = iter(range(10_000))
     stages: list[str] = []

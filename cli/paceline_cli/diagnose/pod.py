@@ -1,0 +1,40 @@
+"""Reaches the one pod that is diagnosed, and reads its telemetry."""
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Final
+
+from paceline_cli.diagnose.diagnosis import Diagnosis, UndiagnosableError, diagnose
+from paceline_cli.errors import LocalError
+from paceline_cli.pod_client import HttpxPodClient
+from paceline_tuner.pods import PodError
+from paceline_tuner.service_target import PodTarget
+
+_TIMEOUT_S: Final = 20.0
+
+
+class DiagnoseError(LocalError):
+    """The pod could not be asked, or has nothing to judge by."""
+
+
+async def diagnose_pod(
+    reached: AbstractAsyncContextManager[PodTarget], seconds: float
+) -> tuple[str, Diagnosis]:
+    """Return the pod's name and what its last `seconds` show. Raises DiagnoseError."""
+    async with reached as pod, HttpxPodClient(timeout_s=_TIMEOUT_S) as pods:
+        try:
+            telemetry = await pods.get_telemetry(pod, 0)
+            return pod.name, diagnose(telemetry, window_s=seconds)
+        except PodError as problem:
+            raise DiagnoseError(str(problem)) from problem
+        except UndiagnosableError as problem:
+            raise DiagnoseError(f"{pod.name} cannot be diagnosed: {problem}") from problem
+
+
+def forwarded_pod(url: str, token_file: Path) -> AbstractAsyncContextManager[PodTarget]:
+    """Take a pod whose runtime API the user forwards. Raises DiagnoseError."""
+    try:
+        token = token_file.read_text().strip()
+    except OSError as problem:
+        raise DiagnoseError(f"--token-file {token_file}: {problem.strerror}") from problem
+    return nullcontext(PodTarget(url, url, token))

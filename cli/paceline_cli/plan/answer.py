@@ -1,0 +1,82 @@
+"""`paceline plan`: reads manifest, model and trace, and hands them to the pure planner."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from paceline_api.inference_service import InferenceService
+from paceline_api.tuning_spec import tuning_spec
+from paceline_cli.manifest import read
+from paceline_cli.plan.device import CPU, GPUS, REMEMBERED_FACTOR, Device, find_gpu
+from paceline_cli.plan.kv_memory import KvMemory
+from paceline_cli.plan.model_sizes import PlanError, PlanQuestion, Sizes
+from paceline_cli.plan.outlook import ServicePlan
+from paceline_cli.plan.planner import Inputs, plan
+from paceline_cli.plan.ranks import RANKS_FACTOR, ranks_prior
+from paceline_cli.plan.warm_start_fit import recall
+from paceline_cli.traffic.traces import Trace, TraceError, read_trace
+
+UNACHIEVABLE_EXIT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """The plan, and what it was made from."""
+
+    service: InferenceService
+    trace: Trace
+    plan: ServicePlan
+
+
+def answer(question: PlanQuestion) -> PlanAnswer:
+    """Read everything and plan. Raises LocalError."""
+    service = read(question.manifest)
+    try:
+        trace = read_trace(question.traffic)
+    except TraceError as problem:
+        raise PlanError(str(problem)) from problem
+    engine, device = service.spec.engine, choose_device(service, question)
+    ranks = engine.tensor_parallel_size
+    sizes = Sizes(service, device, question)
+    whole, part = sizes.of_model(1), sizes.of_model(ranks)
+    memory = KvMemory(
+        device=device,
+        size=part,
+        fraction=float(engine.kv_cache_memory_fraction),
+        max_token_budget=engine.capacity.max_token_budget,
+        draft=sizes.of_draft(),
+        ranks=ranks,
+    )
+    if question.memory:
+        model = recall(question.memory, device, whole, ranks=ranks)
+        factor = REMEMBERED_FACTOR
+    else:
+        model = ranks_prior(device, whole, part, ranks)
+        factor = device.factor if ranks == 1 else max(device.factor, RANKS_FACTOR)
+    inputs = Inputs(
+        spec=tuning_spec(service.spec),
+        max_batch_size=engine.capacity.max_batch_size,
+        max_model_len=engine.max_model_len,
+        memory=memory,
+        model=model,
+        factor=factor,
+        requests=trace.requests,
+    )
+    return PlanAnswer(service, trace, plan(inputs))
+
+
+def choose_device(service: InferenceService, question: PlanQuestion) -> Device:
+    """Take the GPU that was named, or the CPU where the manifest asks for none."""
+    known = ", ".join(GPUS)
+    if question.gpu is None:
+        if service.spec.resources.gpu.count == 0:
+            return CPU
+        raise PlanError(
+            f"{question.manifest}: spec.resources.gpu.count: {service.spec.resources.gpu.count}:"
+            f" say which GPU with --gpu: {known}"
+        )
+    device = find_gpu(question.gpu, question.gpu_memory_bytes)
+    if device is None:
+        raise PlanError(
+            f"--gpu {question.gpu}: known are {known}; of any other, say --gpu-memory as well"
+        )
+    return device

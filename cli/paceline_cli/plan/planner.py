@@ -1,0 +1,273 @@
+"""The plan: what a pod of a service can do on a device, for a trace, with error bars.
+
+Limits, capacity and floors are the tuner's own functions; p99s come from a walk over the trace.
+Error bars are the 5th to the 95th of draws, each of which takes step times scaled by a log-normal
+factor, as wide as the device's prior is trusted, and blocks of the trace drawn anew.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import NormalDist
+from typing import Final
+
+from msgspec import structs
+
+from paceline_cli.plan.kv_memory import KvMemory
+from paceline_cli.plan.outlook import Estimate, Latency, Outlook, PlannedLimits, ServicePlan
+from paceline_cli.plan.trace_demand import (
+    Stretch,
+    around_peak,
+    mix,
+    peak,
+    redrawn,
+    redrawn_rate,
+    share,
+)
+from paceline_cli.plan.walk import Pod, Walked, joined, walk
+from paceline_cli.traffic.traces import TracedRequest
+from paceline_tuner.achievable import Obstacle
+from paceline_tuner.capacity import CapacityModel, capacity_for
+from paceline_tuner.demand import Demand
+from paceline_tuner.forecast import Forecast
+from paceline_tuner.propose import choose_limits
+from paceline_tuner.service import recommended_replicas
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.step_target import StepTarget
+from paceline_tuner.telemetry import ModelFit
+
+CAPACITY_DRAWS: Final = 200
+WALK_DRAWS: Final = 12
+WALKED_REQUESTS: Final = 1500
+_ENOUGH_REQUESTS: Final = 1000
+"""Walked over before a p99 is believed; pods beyond those are like them."""
+_LOW, _HIGH = 0.05, 0.95
+_Z: Final = 1.645  # from there to there
+_SHARE: Final = 0.99
+_MOST_TIMES: Final = 16
+"""Of the replicas that the rate asks for: past it, replicas are not what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a plan is made from."""
+
+    spec: TuningSpec
+    max_batch_size: int
+    """Capacity."""
+    max_model_len: int | None
+    memory: KvMemory
+    model: ModelFit
+    factor: float
+    requests: tuple[TracedRequest, ...]
+
+
+def plan(inputs: Inputs) -> ServicePlan:
+    """Predict. A few seconds of computing; the same inputs give the same plan."""
+    memory = inputs.memory
+    if memory.num_blocks == 0:
+        message = "the weights and the reserve leave no memory for keys and values"
+        return _stopped(inputs, "DoesNotFit", message, 0)
+    longest = memory.longest(inputs.max_model_len)
+    kept = tuple(r for r in inputs.requests if r.prompt + r.output <= longest)
+    num_left_out = len(inputs.requests) - len(kept)
+    if len(kept) < 2 or kept[-1].at_s <= kept[0].at_s:  # noqa: PLR2004 - a rate has two ends
+        message = f"hardly a request of the trace fits into {longest:,} tokens"
+        return _stopped(inputs, "KVBound", message, num_left_out)
+    planner = _Planner(inputs, kept)
+    outlook = planner.outlook()
+    obstacle, message = planner.obstacle(outlook)
+    return ServicePlan(
+        sla=inputs.spec.sla,
+        memory=memory,
+        factor=inputs.factor,
+        obstacle=obstacle,
+        message=message,
+        outlook=outlook,
+        num_left_out=num_left_out,
+    )
+
+
+def _stopped(inputs: Inputs, obstacle: str, message: str, num_left_out: int) -> ServicePlan:
+    sla, memory = inputs.spec.sla, inputs.memory
+    return ServicePlan(sla, memory, inputs.factor, obstacle, message, None, num_left_out)
+
+
+class _Planner:
+    """The steps of one plan, over the same inputs."""
+
+    def __init__(self, inputs: Inputs, requests: Sequence[TracedRequest]) -> None:
+        self._inputs = inputs
+        self._requests = requests
+        self._whole = Stretch(tuple(requests), requests[-1].at_s - requests[0].at_s)
+        self._busiest = peak(requests)
+        self._walked = around_peak(requests, WALKED_REQUESTS)
+        self._demand = mix(requests)
+        self._limits = self._limits_of(inputs.model, self._demand)
+
+    def outlook(self) -> Outlook:
+        """Everything that can be said of a service that fits."""
+        model, limits = self._inputs.model, self._limits
+        capacity = self._room(model, self._demand).sustainable_rps(limits.batch_size)
+        by_rate = recommended_replicas([capacity], self._busiest.rps) or 1
+        replicas = self._enough(by_rate)
+        walked = self._walk(self._walked, replicas, model)
+        random = Random(1)  # noqa: S311 - error bars, not secrets
+        draws = [self._draw(share_, random) for share_ in _shares(CAPACITY_DRAWS)]
+        rates = [rate for rate, _ in draws]
+        wanted = [
+            float(recommended_replicas([rate], peak_rps) or 1) * replicas / by_rate
+            for rate, peak_rps in draws
+        ]
+        walks = [
+            self._walk(redrawn(self._walked, random), replicas, self._scaled(share_))
+            for share_ in _shares(WALK_DRAWS)
+        ]
+        sla = self._inputs.spec.sla
+        readings = _readings(sla)
+        return Outlook(
+            limits=limits,
+            capacity_rps=_estimate(capacity, rates),
+            peak_rps=_estimate(self._busiest.rps, [peak_rps for _, peak_rps in draws]),
+            mean_rps=self._whole.rps,
+            rate_replicas=by_rate,
+            replicas=_estimate(replicas, [math.ceil(n - 1e-9) for n in wanted]),
+            latencies=tuple(
+                Latency(name, target, _estimate(read(walked), [read(w) for w in walks]))
+                for name, target, read in readings
+            ),
+            attainment=_estimate(walked.attainment(sla), [w.attainment(sla) for w in walks]),
+            demand=self._demand,
+            num_walked=len(walked.ttft_ms),
+            walked_s=self._walked.seconds,
+        )
+
+    def obstacle(self, outlook: Outlook) -> tuple[Obstacle, str]:
+        """What no number of replicas removes: the tuner's floors, then requests that never meet."""
+        sla, model = self._inputs.spec.sla, self._inputs.model
+        room = self._room(model, self._demand)
+        if self._aim(model, self._demand)[0].is_below_floor:
+            return "TPOTFloor", "one decode alone is slower than the target"
+        if sla.ttft_p99_ms is not None and room.ttft_floor_ms() > sla.ttft_p99_ms:
+            return "TTFTFloor", "a long prompt alone takes longer than the target"
+        if outlook.limits.kv_batch_size < 1:
+            return "KVBound", "not one usual request fits into the KV cache"
+        alone = self._alone(model)
+        if any(
+            target is not None and read(alone) > target
+            for name, target, read in _readings(sla)
+            if name != "TTFT"
+        ):
+            return "TPOTFloor", "the slowest of a hundred steps of one decode misses the target"
+        if sla.ttft_p99_ms is not None and alone.ttft(_SHARE) > sla.ttft_p99_ms:
+            return "TTFTFloor", "requests that each have a pod alone miss the target"
+        return "", ""
+
+    def _enough(self, by_rate: int) -> int:
+        """The fewest replicas from `by_rate` on whose walk keeps the SLA."""
+        low, high = by_rate - 1, by_rate
+        while not self._keeps(high):
+            low, high = high, high * 2
+            if high > by_rate * _MOST_TIMES:
+                return by_rate
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._keeps(middle) else (middle, high)
+        return high
+
+    def _keeps(self, replicas: int) -> bool:
+        walked = self._walk(self._walked, replicas, self._inputs.model)
+        readings = _readings(self._inputs.spec.sla)
+        return all(target is None or read(walked) <= target for _, target, read in readings)
+
+    def _walk(self, stretch: Stretch, replicas: int, model: ModelFit) -> Walked:
+        """Walk over as many pods as give enough requests for a p99."""
+        replicas = min(replicas, len(stretch.requests))
+        each = len(stretch.requests) / replicas
+        pods = min(replicas, math.ceil(_ENOUGH_REQUESTS / each))
+        pod = self._pod(model)
+        return joined([walk(share(stretch, replicas, i), pod, seed=i + 1) for i in range(pods)])
+
+    def _alone(self, model: ModelFit) -> Walked:
+        """Each of the walked requests, with a pod that does nothing else."""
+        apart = tuple(
+            replace(request, at_s=1e6 * index)
+            for index, request in enumerate(self._walked.requests)
+        )
+        return walk(apart, self._pod(model))
+
+    def _pod(self, model: ModelFit) -> Pod:
+        return Pod(
+            forecast=Forecast(model),
+            batch_size=self._limits.batch_size,
+            token_budget=self._limits.token_budget,
+            step_target_ms=self._limits.step_target_ms,
+            min_prefill=self._inputs.memory.device.min_prefill,
+            kv_tokens=self._inputs.memory.tokens,
+        )
+
+    def _draw(self, quantile: float, random: Random) -> tuple[float, float]:
+        """λ* and the peak, had the steps another speed and the trace come in another order."""
+        demand = mix(redrawn(self._whole, random).requests)
+        model = self._scaled(quantile)
+        target, room = self._aim(model, demand)
+        batch = choose_limits(self._inputs.spec, room, target).caps.batch_size
+        return room.sustainable_rps(batch), redrawn_rate(self._busiest, random)
+
+    def _scaled(self, quantile: float) -> ModelFit:
+        """The model at the `quantile` of its uncertainty: higher is slower."""
+        sigma = math.log(self._inputs.factor) / _Z
+        factor = math.exp(sigma * NormalDist().inv_cdf(quantile))
+        theta = tuple(value * factor for value in self._inputs.model.theta)
+        return structs.replace(self._inputs.model, theta=theta)
+
+    def _aim(self, model: ModelFit, demand: Demand) -> tuple[StepTarget, CapacityModel]:
+        """What the tuner aims at once it has settled, on an engine that can pace each request."""
+        inputs = self._inputs
+        return capacity_for(
+            inputs.spec,
+            model,
+            demand,
+            inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len),
+            min_prefill=inputs.memory.device.min_prefill,
+            trim=1.0,
+            quickest_ms=math.inf,
+            believes_floor=True,
+            has_slack=True,
+        )
+
+    def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:
+        return self._aim(model, demand)[1]
+
+    def _limits_of(self, model: ModelFit, demand: Demand) -> PlannedLimits:
+        """The limits that the tuner chooses, and what the memory alone would allow."""
+        target, room = self._aim(model, demand)
+        chosen = choose_limits(self._inputs.spec, room, target)
+        by_memory, _ = replace(room, target_ms=None).largest_batch(1 << 20)
+        return PlannedLimits(
+            batch_size=chosen.caps.batch_size,
+            batch_bound=chosen.binding,
+            token_budget=chosen.caps.token_budget,
+            step_target_ms=chosen.caps.step_target_ms,
+            kv_batch_size=by_memory if demand.held <= self._inputs.memory.tokens else 0,
+        )
+
+
+def _readings(sla: SLA) -> list[tuple[str, float | None, Callable[[Walked], float]]]:
+    return [
+        ("TTFT", sla.ttft_p99_ms, lambda walked: walked.ttft(_SHARE)),
+        ("TPOT", sla.tpot_p99_ms, lambda walked: walked.tpot(_SHARE)),
+        ("ITL", sla.itl_p99_ms, lambda walked: walked.itl(_SHARE)),
+    ]
+
+
+def _shares(count: int) -> list[float]:
+    """Quantiles that together show a whole distribution."""
+    return [(index + 0.5) / count for index in range(count)]
+
+
+def _estimate(value: float, draws: Sequence[float]) -> Estimate:
+    ordered = sorted(draws)
+    low, high = (ordered[round(q * (len(ordered) - 1))] for q in (_LOW, _HIGH))
+    return Estimate(value, min(low, value), max(high, value))

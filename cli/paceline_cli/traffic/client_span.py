@@ -1,0 +1,92 @@
+"""What the client measured in one stretch of time."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline_cli.traffic.record import ClientRecord, percentile
+from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_spec import SLA
+
+P99 = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSpan:
+    """The client's measurements of one stretch of time."""
+
+    seconds: float
+    due: tuple[ClientRecord, ...]
+    """Offered requests: those that were due in it."""
+    itl_ms: tuple[float, ...]
+    """Every gap that ended in it."""
+    output_tokens: int
+
+    @property
+    def offered(self) -> int:
+        """Requests due."""
+        return len(self.due)
+
+    @property
+    def missed(self) -> int:
+        """Refused, failed or timed out."""
+        return sum(record.outcome != "ok" for record in self.due)
+
+    @property
+    def ttft_ms(self) -> tuple[float, ...]:
+        """Of every offered request; one that got no answer waits forever."""
+        return tuple(_first_token_ms(record) for record in self.due)
+
+    @property
+    def tpot_ms(self) -> tuple[float, ...]:
+        """Of every request with two tokens."""
+        return tuple(ms for record in self.due if (ms := record.tpot_ms) is not None)
+
+    def observed(self, sla: SLA) -> MeasuredLatency:
+        """The span in the tuner's own words."""
+        return MeasuredLatency(
+            ttft_p99_ms=percentile(self.ttft_ms, P99),
+            tpot_p99_ms=percentile(self.tpot_ms, P99),
+            itl_p99_ms=percentile(self.itl_ms, P99),
+            samples=self.offered,
+            attainment=self._attainment(sla),
+        )
+
+    def _attainment(self, sla: SLA) -> float | None:
+        """The lesser share, of requests or of gaps, that met its targets: as the tuner counts."""
+        shares = []
+        if self.due:
+            shares.append(sum(_is_met(sla, record) for record in self.due) / len(self.due))
+        if self.itl_ms and sla.itl_p99_ms is not None:
+            shares.append(sum(ms <= sla.itl_p99_ms for ms in self.itl_ms) / len(self.itl_ms))
+        return min(shares, default=None)
+
+
+def span(records: Sequence[ClientRecord], start_at: float, end_at: float) -> ClientSpan:
+    """Cut a stretch out of a run: requests by when they were due, gaps by when they ended."""
+    due = tuple(record for record in records if start_at <= record.planned_at < end_at)
+    return ClientSpan(
+        seconds=end_at - start_at,
+        due=due,
+        output_tokens=sum(start_at <= at < end_at for record in records for at in record.token_ats),
+        itl_ms=tuple(
+            ms
+            for record in records
+            for at, ms in zip(record.token_ats[1:], record.itls_ms, strict=True)
+            if start_at <= at < end_at
+        ),
+    )
+
+
+def _is_met(sla: SLA, record: ClientRecord) -> bool:
+    ttft_target = math.inf if sla.ttft_p99_ms is None else sla.ttft_p99_ms
+    tpot_target = math.inf if sla.tpot_p99_ms is None else sla.tpot_p99_ms
+    return (
+        record.outcome == "ok"
+        and _first_token_ms(record) <= ttft_target
+        and (record.tpot_ms or 0.0) <= tpot_target
+    )
+
+
+def _first_token_ms(record: ClientRecord) -> float:
+    return math.inf if record.ttft_ms is None else record.ttft_ms

@@ -1,0 +1,20 @@
+"""`paceline up`, on the command line."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Of the OpenAI API; a free one if absent."
+)
+def up(path: Path, port: int | None) -> None:
+    """Serve the manifest FILE until Ctrl-C; edit the file to change the SLA while it serves."""
+    from paceline_cli.run import run
+    from paceline_cli.up.terminal import serve_and_show
+
+    run(serve_and_show(path, port))

@@ -1,1 +1,0 @@
-"""Pure decisions: (spec, Observed, now) -> Plan and conditions."""

@@ -1,0 +1,189 @@
+"""The Kubernetes API as the operator uses it, on the kubernetes client's asyncio package."""
+
+import json
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from paceline_api.labels import MANAGER, Manifest
+from paceline_operator import __version__
+from paceline_operator.errors import ApiError, from_answer
+from paceline_operator.metrics import Metrics
+
+_TIMEOUT_S: Final = 30.0
+_NOT_FOUND: Final = 404
+_ERRORS: Final = 400
+_PAGE: Final = 500
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+# Every kind that the operator touches; tests/seams compares it with the chart's RBAC.
+RESOURCES: Final[dict[str, tuple[str, str]]] = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Deployment": ("apps/v1", "deployments"),
+    "Event": ("events.k8s.io/v1", "events"),
+    "InferenceService": ("serving.paceline.dev/v1alpha1", "inferenceservices"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "Secret": ("v1", "secrets"),
+    "Service": ("v1", "services"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+}
+
+
+class KubernetesApi(Protocol):
+    """What the operator asks of an API server."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Read one object; None where there is none."""
+        ...
+
+    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
+        """List objects as `namespace/name` and version; of all namespaces where it is empty."""
+        ...
+
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
+        """Server-side apply: own exactly the fields of the manifest."""
+        ...
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create an object; ConflictError where it exists."""
+        ...
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Replace an object that has not changed since it was read; else ConflictError."""
+        ...
+
+    async def delete(self, manifest: Manifest) -> None:
+        """Delete this very object, by its uid; one that is gone is no error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesClient:
+    """KubernetesApi over HTTP."""
+
+    api: ApiClient
+    metrics: Metrics
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Read one object; None where there is none."""
+        try:
+            return await self._request("get", "GET", _path(kind, namespace, name))
+        except ApiError as problem:
+            if problem.code == _NOT_FOUND:
+                return None
+            raise
+
+    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
+        """List objects as `namespace/name` and version; of all namespaces where it is empty."""
+        found: dict[str, int] = {}
+        query = [("limit", str(_PAGE))]
+        while True:
+            page = await self._request(
+                "list", "GET", _path(kind, namespace), query=query, accept=_METADATA_ONLY
+            )
+            for item in page["items"] or ():  # no objects are null, not an empty list
+                metadata = item["metadata"]
+                key = f"{metadata['namespace']}/{metadata['name']}"
+                found[key] = int(metadata["resourceVersion"])
+            rest = page["metadata"].get("continue")
+            if not rest:
+                return found
+            query = [("limit", str(_PAGE)), ("continue", rest)]
+
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
+        """Server-side apply: own exactly the fields of the manifest."""
+        path = _path_of(manifest) + (f"/{subresource}" if subresource else "")
+        return await self._request(
+            "apply",
+            "PATCH",
+            path,
+            body=manifest,
+            query=[("fieldManager", MANAGER), ("force", "true")],
+            content_type="application/apply-patch+yaml",
+        )
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create an object; ConflictError where it exists."""
+        path = _path(manifest["kind"], manifest["metadata"]["namespace"])
+        query = [("fieldManager", MANAGER)]
+        return await self._request("create", "POST", path, body=manifest, query=query)
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Replace an object that has not changed since it was read; else ConflictError."""
+        query = [("fieldManager", MANAGER)]
+        return await self._request("update", "PUT", _path_of(manifest), body=manifest, query=query)
+
+    async def delete(self, manifest: Manifest) -> None:
+        """Delete this very object, by its uid; one that is gone is no error."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": manifest["metadata"]["uid"]},
+            "propagationPolicy": "Background",
+        }
+        try:
+            await self._request("delete", "DELETE", _path_of(manifest), body=body)
+        except ApiError as problem:
+            if problem.code != _NOT_FOUND:
+                raise
+
+    async def _request(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        *,
+        body: Manifest | None = None,
+        query: list[tuple[str, str]] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> Manifest:
+        serialized = await self.api.param_serialize(
+            method,
+            path,
+            query_params=query or [],
+            header_params={"Accept": accept, "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        try:
+            answer = await self.api.call_api(*serialized, _request_timeout=_TIMEOUT_S)
+            text = await answer.read()
+        except (TimeoutError, aiohttp.ClientError) as problem:
+            self.metrics.api_requests.labels(verb, "0").inc()
+            raise ApiError(verb, path, 0, repr(problem)) from problem
+        self.metrics.api_requests.labels(verb, str(answer.status)).inc()
+        if answer.status >= _ERRORS:
+            raise from_answer(verb, path, answer.status, text)
+        found: Manifest = json.loads(text)
+        return found
+
+
+async def connect() -> ApiClient:
+    """Use the pod's service account, or the kubeconfig where there is none."""
+    configuration = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        await config.load_kube_config(client_configuration=configuration)
+    client = ApiClient(configuration)
+    client.user_agent = f"paceline-operator/{__version__}"
+    return client
+
+
+def _path(kind: str, namespace: str, name: str = "") -> str:
+    version, plural = RESOURCES[kind]
+    root = "api" if version == "v1" else "apis"
+    where = f"/namespaces/{namespace}" if namespace else ""
+    path = f"/{root}/{version}{where}/{plural}"
+    return f"{path}/{name}" if name else path
+
+
+def _path_of(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    return _path(manifest["kind"], metadata["namespace"], metadata["name"])

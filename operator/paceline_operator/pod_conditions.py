@@ -1,0 +1,114 @@
+"""ModelAvailable and WorkloadAvailable, concluded from the pods and the Deployment."""
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from paceline_api.pod.exit_reasons import REASONS
+from paceline_operator.observe import ContainerStatus, Observation, ObservedPod
+from paceline_tuner.condition import Condition
+
+_MODEL: Final = "ModelAvailable"
+_WORKLOAD: Final = "WorkloadAvailable"
+_IMAGE_TROUBLE: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+    }
+)
+_CONFIG_TROUBLE: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+
+
+def model_available(observation: Observation) -> Condition:
+    """Tell whether the weights are where they are needed."""
+    pods = [pod for pod in observation.pods if not pod.is_leaving]
+    failures = [*_failures(pods)]
+    if failures:
+        reason, message = failures[0]
+        return Condition(_MODEL, "False", reason, message)
+    if any(pod.is_ready for pod in pods):
+        return Condition(_MODEL, "True", "Loaded", "the engine has loaded the model")
+    if any(pod.engine.is_running for pod in pods):
+        if observation.service.spec.model.uri.startswith("hf://"):
+            return Condition(
+                _MODEL, "False", "Downloading", "the engine fetches or loads the model"
+            )
+        return Condition(_MODEL, "False", "Loading", "the engine loads the model")
+    return Condition(_MODEL, "Unknown", "NoRunningPod", "no engine runs yet")
+
+
+def _failures(pods: Iterable[ObservedPod]) -> Iterable[tuple[str, str]]:
+    """Read `{"reason", "message"}` from engines that left for a reason and are not back."""
+    for pod in pods:
+        last = pod.engine.last_exit
+        if pod.is_ready or last is None or last.exit_code == 0:
+            continue
+        try:
+            words = json.loads(last.message)
+            reason, message = str(words["reason"]), str(words["message"])
+        except (ValueError, KeyError, TypeError):
+            continue  # killed, or it crashed: that is the workload's condition
+        if reason in REASONS:
+            yield reason, message
+
+
+def workload_available(observation: Observation, *, problem: str) -> Condition:
+    """Tell whether the wanted pods run; `problem` is why they could not be written."""
+    if problem:
+        return Condition(_WORKLOAD, "False", "RolloutBlocked", problem)
+    wanted = observation.service.spec.replicas
+    ready = [pod for pod in observation.pods if pod.is_ready and not pod.is_leaving]
+    if len(ready) >= wanted:
+        return Condition(_WORKLOAD, "True", "Available", "the wanted pods run")
+    troubles = [*_troubles(observation)]
+    if troubles:
+        reason, message = troubles[0]
+        return Condition(_WORKLOAD, "False", reason, message)
+    return Condition(_WORKLOAD, "False", "Progressing", "pods are starting")
+
+
+def _troubles(observation: Observation) -> Iterable[tuple[str, str]]:
+    """Name what stands in the way, the most telling first."""
+    pods = [pod for pod in observation.pods if not pod.is_leaving and not pod.is_ready]
+    yield from _unscheduled(pods, observation.service.spec.resources.gpu.resource_name)
+    for pod in pods:
+        for name, container in (("sidecar", pod.sidecar), ("engine", pod.engine)):
+            yield from _container_trouble(pod, name, container)
+    yield from _deployment_trouble(observation)
+
+
+def _unscheduled(pods: Iterable[ObservedPod], gpu: str) -> Iterable[tuple[str, str]]:
+    for pod in pods:
+        if pod.unschedulable:
+            lacks_gpu = f"Insufficient {gpu}" in pod.unschedulable
+            reason = "InsufficientGPU" if lacks_gpu else "Unschedulable"
+            yield reason, f"pod {pod.name}: {pod.unschedulable}"
+
+
+def _container_trouble(
+    pod: ObservedPod, name: str, container: ContainerStatus
+) -> Iterable[tuple[str, str]]:
+    where = f"pod {pod.name}, container {name}"
+    if container.waiting_reason in _IMAGE_TROUBLE:
+        yield "ImagePull", f"{where}: {container.waiting_message or container.waiting_reason}"
+    if container.waiting_reason in _CONFIG_TROUBLE:
+        yield "RolloutBlocked", f"{where}: {container.waiting_message or container.waiting_reason}"
+    if container.last_exit and container.last_exit.reason == "OOMKilled":
+        yield "OutOfMemory", f"{where} exceeded its memory limit"
+    if container.waiting_reason == "CrashLoopBackOff":
+        said = container.last_exit.message if container.last_exit else ""
+        yield "CrashLoop", f"{where} keeps ending: {said or 'it left no message'}"[:1024]
+
+
+def _deployment_trouble(observation: Observation) -> Iterable[tuple[str, str]]:
+    deployment = observation.deployment or {}
+    for condition in deployment.get("status", {}).get("conditions", ()):
+        is_late = condition.get("reason") == "ProgressDeadlineExceeded"
+        is_refused = condition["type"] == "ReplicaFailure" and condition["status"] == "True"
+        if is_late or is_refused:
+            yield "RolloutBlocked", condition.get("message", "the rollout makes no progress")

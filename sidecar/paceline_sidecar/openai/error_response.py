@@ -1,0 +1,80 @@
+"""The HTTP status and the OpenAI-shaped body of each of our errors."""
+
+import math
+
+import msgspec
+from starlette.responses import Response
+
+from paceline_sidecar import errors
+
+# The status of a request whose client left is never seen; it is for the access log.
+_CLIENT_LEFT = 499
+
+_TABLE: dict[type[errors.SidecarError], tuple[int, str]] = {
+    errors.InvalidRequest: (400, "invalid_request_error"),
+    errors.ModelUnknown: (404, "invalid_request_error"),
+    errors.BodyTooLarge: (413, "invalid_request_error"),
+    errors.Unauthorized: (401, "authentication_error"),
+    errors.Refused: (429, "rate_limit_error"),
+    errors.Unavailable: (503, "service_unavailable_error"),
+    errors.TimedOut: (504, "timeout_error"),
+    errors.EngineFault: (500, "server_error"),
+    errors.ClientLeft: (_CLIENT_LEFT, "client_closed_request"),
+}
+
+
+class ErrorObject(msgspec.Struct, frozen=True):
+    """What the official clients read."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """`{"error": {...}}`."""
+
+    error: ErrorObject
+
+
+def status_of(error: errors.SidecarError) -> int:
+    """The HTTP status of an error."""
+    return _row(error)[0]
+
+
+def body_of(error: errors.SidecarError) -> ErrorBody:
+    """The body of an error, also sent as the last event of a broken stream."""
+    code: str | None = None
+    match error:
+        case errors.InvalidRequest():
+            code = error.code
+        case errors.Refused() | errors.Unavailable():
+            code = error.reason
+        case errors.Unauthorized():
+            code = "invalid_api_key"
+        case errors.TimedOut():
+            code = "deadline_exceeded"
+    param = error.param if isinstance(error, errors.InvalidRequest) else None
+    return ErrorBody(ErrorObject(str(error), _row(error)[1], param, code))
+
+
+def response_of(error: errors.SidecarError) -> Response:
+    """The whole answer to a request that failed before its first byte."""
+    headers = {}
+    if isinstance(error, errors.Refused):
+        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    if isinstance(error, errors.Unavailable):
+        headers["retry-after"] = "1"
+    if isinstance(error, errors.Unauthorized):
+        headers["www-authenticate"] = "Bearer"
+    return plain_response(status_of(error), body_of(error), headers)
+
+
+def plain_response(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response:
+    """An error that no `SidecarError` stands for: unknown path, wrong method, our own fault."""
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+def _row(error: errors.SidecarError) -> tuple[int, str]:
+    return next(_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE)

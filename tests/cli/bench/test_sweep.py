@@ -1,0 +1,239 @@
+"""A sweep changes limits live, reads percentiles honestly, and writes one page."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline_cli.__main__ import main
+from paceline_cli.bench.grid import Setting, grid, thinned
+from paceline_cli.bench.sweep import LiveLimits, SweepError, write_sweep_copy
+from paceline_cli.bench.sweep_points import (
+    Point,
+    Sweep,
+    TunedPoint,
+    label,
+    least_count,
+    measure,
+    percentiles,
+)
+from paceline_cli.bench.sweep_report import write_report
+from paceline_cli.manifest import load
+from paceline_cli.traffic.record import ClientRecord
+from paceline_testing.telemetry import a_limits, a_telemetry
+from paceline_tuner.pods import PodRefusedError
+from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_target import PodTarget
+from paceline_tuner.telemetry import LimitsAnswer, LimitValues, Telemetry
+
+QUICKSTART = Path(__file__).parents[3] / "examples/quickstart.yaml"
+POD = PodTarget(name="a-0", admin_url="http://127.0.0.1:1", token="t")
+
+
+def a_record(at: float = 0.0, *, gap_s: float = 0.1, outcome: str = "ok") -> ClientRecord:
+    is_ok = outcome == "ok"
+    return ClientRecord(
+        planned_at=at,
+        sent_at=at,
+        token_ats=tuple(at + 0.2 + gap_s * i for i in range(5)) if is_ok else (),
+        finished_at=at + 0.2 + gap_s * 4,
+        prompt_tokens=20,
+        output_tokens=5 if is_ok else 0,
+        outcome="ok" if is_ok else "timeout",
+    )
+
+
+def a_sweep() -> Sweep:
+    points = []
+    for setting in grid(batch_size=32, token_budget=2048, per_axis=3):
+        slow = 1 + 10 / setting.place
+        records = [a_record(float(i), gap_s=0.1 * slow) for i in range(20)]
+        points.append(Point(setting, measure(records, 0.0, 20.0)))
+    lost = [a_record(float(i), outcome="timeout") for i in range(20)]
+    points[0] = replace(points[0], measured=measure(lost, 0.0, 20.0))
+    chosen = TunedPoint(12, 192, 480.0, "Tracking", measure([a_record(1.0)], 0.0, 20.0))
+    return Sweep(
+        name="<quick> & start",
+        model="builtin://m",
+        machine="2 cores",
+        sla=SLA(ttft_p99_ms=15_000.0, itl_p99_ms=500.0),
+        note="",
+        rate_rps=1.0,
+        cv=2.5,
+        seconds=20.0,
+        points=tuple(points),
+        chosen=chosen,
+    )
+
+
+def test_each_axis_moves_one_limit_and_a_step_never_has_less_than_a_token_a_row() -> None:
+    """The engine would raise the budget to the batch, and the point would not be what it says."""
+    settings = grid(batch_size=128, token_budget=32, per_axis=9)
+
+    assert [s.batch_size for s in settings if s.axis == "batch_size"] == [1, 2, 4, 8, 16, 32, 64]
+    assert [s.token_budget for s in settings if s.axis == "token_budget"][:2] == [64, 128]
+    assert all(s.token_budget >= s.batch_size for s in settings)
+
+
+@pytest.mark.parametrize(
+    ("count", "kept"),
+    [(1, (64,)), (2, (1, 64)), (3, (1, 8, 64)), (7, (1, 2, 4, 8, 16, 32, 64))],
+)
+def test_thinning_keeps_both_ends(count: int, kept: tuple[int, ...]) -> None:
+    """The ends are where curves say most."""
+    assert thinned((1, 2, 4, 8, 16, 32, 64), count) == kept
+
+
+@pytest.mark.parametrize(("share", "needed"), [(0.5, 2), (0.99, 100), (0.999, 1000)])
+def test_a_rank_beyond_the_values_is_marked_as_their_maximum(share: float, needed: int) -> None:
+    """A P99.9 of 30 requests is a word for their worst."""
+    assert least_count(share) == needed
+
+    few = {p.share: p for p in percentiles([float(i) for i in range(needed - 1)])}[share]
+    enough = {p.share: p for p in percentiles([float(i) for i in range(needed)])}[share]
+
+    assert (few.is_max, enough.is_max) == (True, False)
+    assert label(0.999) == "P99.9"
+
+
+def test_a_request_without_an_end_waits_forever() -> None:
+    """Else a point that loses its slow requests would look fast."""
+    measured = measure([a_record(0.0), a_record(1.0, outcome="timeout")], 0.0, 10.0)
+
+    assert (measured.offered, measured.missed) == (2, 1)
+    assert measured.e2e[1].ms == math.inf
+    assert measured.e2e[0].ms == pytest.approx(600.0)
+    assert measured.tokens_per_s == pytest.approx(0.5)
+
+
+class FakePods:
+    """A pod that takes limits, or does not."""
+
+    def __init__(self, *, epoch: int = 7, most: int = 64, refuses: bool = False) -> None:
+        self.epoch = epoch
+        self.most = most
+        self.refuses = refuses
+        self.sent: list[Mapping[str, object]] = []
+        self.asked: list[int] = []
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        assert pod == POD
+        self.asked.append(since)
+        return a_telemetry(1.0, limits=a_limits(epoch=self.epoch))
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        self.sent.append(body)
+        if self.refuses:
+            raise PodRefusedError(pod.name, 422, "no")
+        size, budget = body["max_batch_size"], body["token_budget"]
+        assert isinstance(size, int)
+        assert isinstance(budget, int)
+        held = LimitValues(min(size, self.most), budget)
+        answer = a_limits(epoch=self.epoch + 1)
+        return LimitsAnswer(held, held, held, answer.capacity, self.epoch + 1)
+
+
+async def test_limits_are_changed_live_under_the_next_epoch_with_the_pacer_off() -> None:
+    """The curve is of the two limits alone."""
+    pods = FakePods(epoch=7)
+
+    await LiveLimits(pods).hold(POD, Setting("batch_size", 16, 512))
+
+    (body,) = pods.sent
+    assert (body["max_batch_size"], body["token_budget"], body["epoch"]) == (16, 512, 8)
+    assert body["step_target_ms"] is None
+
+
+async def test_records_are_not_read_twice() -> None:
+    """Only numbers that the pod gave are asked for; it refuses others."""
+    pods = FakePods()
+    limits = LiveLimits(pods)
+
+    await limits.hold(POD, Setting("batch_size", 16, 512))
+    await limits.hold(POD, Setting("batch_size", 8, 512))
+
+    assert pods.asked == [0, a_telemetry(1.0).next]
+
+
+@pytest.mark.parametrize(
+    ("pods", "words"),
+    [(FakePods(refuses=True), "could not be set.*422"), (FakePods(most=8), "the pod took batch 8")],
+    ids=["refused", "clamped"],
+)
+async def test_a_point_whose_limits_do_not_hold_is_an_error(pods: FakePods, words: str) -> None:
+    """A curve of limits that were never there would be a lie."""
+    with pytest.raises(SweepError, match=words):
+        await LiveLimits(pods).hold(POD, Setting("batch_size", 16, 512))
+
+
+def test_the_copy_has_room_for_the_grid_and_neither_sheds_nor_shares(tmp_path: Path) -> None:
+    """All else is the manifest's."""
+    write_sweep_copy(QUICKSTART, tmp_path / "out/service.yaml", mode="Observe", slowness=1)
+
+    copied, declared = load(tmp_path / "out/service.yaml").spec, load(QUICKSTART).spec
+    assert copied.engine.capacity.max_batch_size == 64
+    assert copied.engine.capacity.max_token_budget == 2048
+    assert copied.admission.shed_hopeless is False
+    assert copied.engine.prefix_caching is False  # every point is sent the same prompts
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["service.yaml"]
+    assert copied.tuning.mode == "Observe"
+    assert (copied.model, copied.tuning.batch_size) == (declared.model, declared.tuning.batch_size)
+
+
+def test_the_report_is_one_page_with_marks_for_what_is_not_a_percentile(tmp_path: Path) -> None:
+    """Sent by mail, read without us."""
+    page = write_report(a_sweep(), tmp_path / "out", png=tmp_path / "plots/sweep.png")
+
+    text = page.read_text()
+    assert text.count("<svg") == 1
+    assert not re.search(r'(src|href)="(?!#)', text)
+    assert "&lt;quick&gt; &amp; start" in text
+    assert "max 200" in text  # TTFT P99 of 20 requests
+    assert "no answer" in text
+    assert 'class="chosen"' in text
+    assert (tmp_path / "plots/sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figures_are_there_for_a_program_too(tmp_path: Path) -> None:
+    """JSON has no infinity: it is spelled."""
+    write_report(a_sweep(), tmp_path)
+
+    document = json.loads((tmp_path / "sweep.json").read_text())
+    first = document["points"][0]
+    assert (first["axis"], first["batch_size"], first["missed"]) == ("batch_size", 1, 20)
+    assert first["e2e_ms"]["p99.9"] == {"ms": "inf", "n": 20, "is_max": True}
+    assert document["chosen"]["token_budget"] == 192
+
+
+@pytest.mark.parametrize(
+    "poor",
+    [replace(a_sweep(), chosen=None), replace(a_sweep(), points=())],
+    ids=["tuner", "points"],
+)
+def test_a_sweep_that_lacks_something_is_reported_all_the_same(tmp_path: Path, poor: Sweep) -> None:
+    """A run that went wrong is the one whose report is read."""
+    assert write_report(poor, tmp_path).exists()
+
+
+@pytest.mark.parametrize("option", [("--points", "0"), ("--seconds", "1"), ("--rate", "0")])
+def test_an_option_out_of_its_range_is_refused(option: tuple[str, str]) -> None:
+    """Before anything starts."""
+    result = CliRunner().invoke(main, ("bench", "sweep", "-f", str(QUICKSTART), *option))
+
+    assert result.exit_code == 2
+    assert option[0] in result.output
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    """As by every command."""
+    result = CliRunner().invoke(
+        main, ("bench", "sweep", "-f", "nowhere.yaml", "--out", str(tmp_path))
+    )
+
+    assert result.exit_code == 1
+    assert result.output == "Error: nowhere.yaml: no such file\n"

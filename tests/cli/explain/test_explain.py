@@ -1,0 +1,135 @@
+"""`paceline explain` gives each decision with its inputs, prediction, limits and reason."""
+
+import os
+from typing import Any
+
+from paceline_cli.explain.decisions import explain_state
+from paceline_cli.explain.service_status import explain_status
+from paceline_cli.local_state import Explained, LocalState
+from paceline_testing.reports import a_report, an_explained
+from paceline_testing.services import a_live_service
+from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
+from paceline_tuner.service_spec import SLA
+
+
+def a_state(*decisions: Explained) -> LocalState:
+    return LocalState(
+        name="quickstart",
+        url="http://127.0.0.1:8000",
+        model="quickstart",
+        manifest="service.yaml",
+        pid=os.getpid(),
+        started_at=0.0,
+        sla=SLA(itl_p99_ms=400.0),
+        report=a_report(),
+        decisions=decisions,
+    )
+
+
+def test_a_decision_is_told_from_inputs_to_reason() -> None:
+    """Every number that decided, and the sentence."""
+    text = explain_state(a_state(an_explained()), None, last=3)
+
+    for part in (
+        "pod/quickstart-0  mode Auto",
+        "running 4, arrival_rps 1.235, itl_p99_ms 812\n",
+        "a full step takes 290 ms, first token after 1,500 ms, 2.50 requests/s fit",
+        "batch 32, tokens 2048 → batch 32, tokens 160, step 320 ms\n",
+        "batch 32, tokens 150, step 310 ms, before the guards",
+        "SLA:itl",
+        "Violating (Tracking)",
+        "the ITL target binds",
+        "tokens 2048 → 160: ITL binds",
+    ):
+        assert part in text
+
+
+def test_what_was_only_computed_is_told_as_such() -> None:
+    """Mode Observe changes nothing."""
+    text = explain_state(a_state(an_explained(applied=False, mode="Observe")), None, last=1)
+
+    assert "step 320 ms, not applied: mode Observe" in text
+
+
+def test_only_the_newest_decisions_of_the_asked_pod_are_told() -> None:
+    """In the order in which they were taken."""
+    decisions = [
+        an_explained(at=float(index), pod=name, reason=f"{name} {index}")
+        for index in range(4)
+        for name in ("a", "b")
+    ]
+
+    text = explain_state(a_state(*decisions), "b", last=2)
+
+    assert "pod/a" not in text
+    assert text.index("b 2") < text.index("b 3")
+    assert "b 1" not in text
+
+
+def test_without_a_decision_it_says_so() -> None:
+    """The service may have started just now."""
+    assert "no decision yet about x" in explain_state(a_state(), "x", last=3)
+
+
+def test_a_service_in_a_cluster_is_explained_from_its_status() -> None:
+    """Status holds the last decision of each pod, in the API's own words."""
+    resource: dict[str, Any] = {
+        "metadata": {"name": "chat", "namespace": "team"},
+        "spec": {"model": {"uri": "builtin://m"}, "sla": {"itl": {"p99": "400ms"}}},
+        "status": {
+            "conditions": [
+                {
+                    "type": "SLAMet",
+                    "status": "True",
+                    "reason": "Meeting",
+                    "message": "every target is met",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ],
+            "tuning": {
+                "pods": [
+                    {"name": "chat-1", "batchSize": 16, "tokenBudget": 128, "reason": "ITL binds"},
+                    {"name": "chat-2", "batchSize": 8, "tokenBudget": 64, "reason": "KV binds"},
+                ],
+                "history": [
+                    {
+                        "time": "2026-01-01T00:00:00Z",
+                        "pod": "chat-1",
+                        "from": "32/2048",
+                        "to": "16/128",
+                        "reason": "ITL binds",
+                    }
+                ],
+            },
+        },
+    }
+
+    text = explain_status(resource, "chat-1")
+
+    assert "SLAMet=True" in text
+    assert "batch 16, tokens 128" in text
+    assert "32/2048 → 16/128: ITL binds" in text
+    assert "chat-2" not in text
+
+
+def test_adapters_are_told_with_their_refusals() -> None:
+    """How many pods serve each, and why others do not."""
+    manifest = a_live_service(
+        engine={"lora": {"maxAdapters": 2}}, adapters=[{"name": "sql", "uri": "file:///a"}]
+    )
+    refused = {"name": "sql", "loadedPods": 1, "pods": 2, "message": "The adapter's rank is 64."}
+
+    text = explain_status(manifest | {"status": {"adapters": [refused]}}, None)
+
+    assert "sql: on 1 of 2 pods; refused: The adapter's rank is 64." in text
+
+
+def test_what_became_of_a_change_is_told() -> None:
+    """Predicted and measured side by side, with how far apart they are."""
+    outcome = ChangeOutcome(
+        of=1_700_000_000.0, steps=40, step_ms=PredictionCheck(290.0, 320.0, 0.1034)
+    )
+
+    text = explain_state(a_state(an_explained(outcome=outcome)), None, last=1)
+
+    assert "over 40 steps: a step 290 predicted, 320 ms measured (+10%)" in text

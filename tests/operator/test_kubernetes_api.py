@@ -1,0 +1,56 @@
+"""The client lists versions page by page, and asks for nothing else of the objects."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client import ApiClient, Configuration
+
+from paceline_operator.errors import ApiError
+from paceline_operator.kubernetes_api import KubernetesClient
+from paceline_operator.metrics import Metrics
+
+_SERVICES = "/apis/serving.paceline.dev/v1alpha1/inferenceservices"
+_IN_ML = "/apis/serving.paceline.dev/v1alpha1/namespaces/ml/inferenceservices"
+
+
+def _item(name: str, version: int) -> dict[str, object]:
+    return {"metadata": {"namespace": "ml", "name": name, "resourceVersion": str(version)}}
+
+
+async def _list(request: web.Request) -> web.Response:
+    """Answer as the API server does: two pages, and metadata where only that is asked for."""
+    if not request.headers["Accept"].startswith("application/json;as=PartialObjectMetadataList"):
+        return web.Response(status=406)
+    if request.query.get("continue") == "rest of it":
+        return web.json_response({"metadata": {}, "items": [_item("b", 12)]})
+    metadata = {"continue": "rest of it", "resourceVersion": "12"}
+    return web.json_response({"metadata": metadata, "items": [_item("a", 7)]})
+
+
+async def _forbid(_: web.Request) -> web.Response:
+    return web.json_response({"message": "you may not list", "reason": "Forbidden"}, status=403)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[KubernetesClient]:
+    app = web.Application()
+    app.router.add_get(_SERVICES, _list)
+    app.router.add_get(_IN_ML, _forbid)
+    async with TestServer(app) as server:
+        configuration = Configuration()
+        configuration.host = str(server.make_url("")).rstrip("/")
+        api = ApiClient(configuration)
+        yield KubernetesClient(api, Metrics())
+        await api.close()
+
+
+async def test_versions_are_listed_over_all_pages(cluster: KubernetesClient) -> None:
+    assert await cluster.versions("InferenceService", "") == {"ml/a": 7, "ml/b": 12}
+
+
+async def test_a_list_that_is_refused_is_an_error(cluster: KubernetesClient) -> None:
+    """With the API server's words, for the sentence of /readyz."""
+    with pytest.raises(ApiError, match="you may not list"):
+        await cluster.versions("InferenceService", "ml")
