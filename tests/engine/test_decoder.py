@@ -25,7 +25,7 @@ from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.sampling.cpu_sampler import CpuSampler
 from paceline_kernels.cpu import LANES, NativeOps, native_ops
 from paceline_testing.tiny_model import Family, make_tiny_model
 from paceline_wire import Sampling
@@ -120,7 +120,7 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
     return ModelRunner(
         decoder,
         attention,
-        Sampler((), b"salt"),
+        CpuSampler((), b"salt"),
         InputBatch(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size, salt=None),
         DeviceTables(NUM_ROWS, num_columns, BLOCK_SIZE, 64, CPU)
         if "kernels" in back_end

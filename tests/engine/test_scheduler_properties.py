@@ -26,7 +26,7 @@ from paceline_engine.scheduling import Scheduling
 from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, FakeSwapper, right_at
-from paceline_testing.row_checker import RowChecker
+from paceline_testing.input_checker import InputChecker
 from paceline_wire import SetLimits, StepFeatures, Submit
 from paceline_wire.limits import Lane, Limits
 
@@ -153,9 +153,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.epoch = 0
         self.running_before = 0
 
-    def check_rows_of(self, runner: FakeRunner, *, tokens_stay: bool) -> RowChecker:
+    def check_rows_of(self, runner: FakeRunner, *, tokens_stay: bool) -> InputChecker:
         capacity = self.under_test.capacity
-        return RowChecker(capacity, runner.vocab_size, runner.choose, tokens_stay=tokens_stay)
+        return InputChecker(capacity, runner.vocab_size, runner.choose, tokens_stay=tokens_stay)
 
     def check_batch(self, batch: Batch) -> None:
         """Called by the runner with each batch that the scheduler has made."""

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from paceline_engine.attention.chunks import Prompt, attend_prompt, attended, prompts_of
 from paceline_engine.core.model_config import ModelConfig
-from paceline_engine.core.step_inputs import Int32s, Int64s
-from paceline_engine.core.step_tensors import StepArrays, StepTensors
+from paceline_engine.core.step_tensors import Int32s, Int64s, StepArrays, StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.decoder import Ops
 from paceline_engine.model.layers.rotary import Rotations

@@ -170,7 +170,7 @@ class DraftModel:
         batch = Batch(tuple(slices), num_decodes=sum(piece.is_decode for piece in slices))
         started = self._clock()
         try:
-            tokens = self._runner.run(batch)
+            tokens = self._runner.launch(batch).result().tokens
         except RequestError as error:
             for turn in turns:
                 turn.follower.is_broken |= turn.ask.request.id == error.request_id

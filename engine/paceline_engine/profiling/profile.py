@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from paceline_engine.core.flight import Launcher
+from paceline_engine.core.flight import Runner
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.profiling.monotone import monotone
 from paceline_engine.profiling.probe_steps import ProbeStep, probe_steps
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 def begin_with_profile(
     pacer: Pacer,
-    launcher: Launcher,
+    runner: Runner,
     capacity: Capacity,
     *,
     overlap: bool,
@@ -39,7 +39,7 @@ def begin_with_profile(
 
     if budget_s <= 0 or pacer.predict_ms(StepFeatures(1, 0, 1, 0)) <= 0:
         return None
-    timer = StepTimer(launcher, capacity, clock, overlap=overlap)
+    timer = StepTimer(runner, capacity, clock, overlap=overlap)
     started = clock()
     steps = profile(timer, capacity, expected_ms, budget_s=budget_s, clock=clock)
     taken = StepProfile(clock() - started, is_used=pacer.learn_profile(steps), steps=steps)

@@ -7,7 +7,7 @@ free still, with invented requests. Scheduler, prefix cache, statistics and pace
 from collections.abc import Callable
 
 from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Flight, Launcher
+from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
 from paceline_engine.profiling.probe_steps import ProbeStep
 from paceline_wire import Sampling
@@ -19,14 +19,14 @@ class StepTimer:
 
     def __init__(
         self,
-        launcher: Launcher,
+        runner: Runner,
         capacity: Capacity,
         clock: Callable[[], float],
         *,
         overlap: bool,
     ) -> None:
         """With `overlap` a step is timed behind another, as steps run while serving."""
-        self._launcher = launcher
+        self._runner = runner
         self._capacity = capacity
         self._clock = clock
         self._overlap = overlap
@@ -38,19 +38,16 @@ class StepTimer:
         one, or the host's time to launch it, whichever is longer.
         """
         batch = scratch_batch(step, self._capacity.block_size)
-        ahead = self._launch(batch) if self._overlap else None
+        ahead = self._runner.launch(batch) if self._overlap else None
         started = self._clock()
-        flight = self._launch(batch)
+        flight = self._runner.launch(batch)
         launching_s = 0.0
         if ahead is not None:
             launching_s = self._clock() - started
-            ahead.tokens()
+            ahead.result()
             started = self._clock()
-        flight.tokens()
+        flight.result()
         return max(launching_s, self._clock() - started) * 1e3
-
-    def _launch(self, batch: Batch) -> Flight:
-        return self._launcher.launch(batch)
 
 
 def scratch_batch(step: ProbeStep, block_size: int) -> Batch:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Quantization, Settings
@@ -160,8 +160,7 @@ def answers(
         NoPacer(),
         limits=Limits(8, 256),
         clock=clock,
-        draft_tokens=draft_tokens,
-        proposer=proposer,
+        options=EngineOptions(draft_tokens=draft_tokens, proposer=proposer),
     )
     for submit in submits:
         engine.submit(submit)
