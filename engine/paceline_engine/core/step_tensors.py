@@ -124,28 +124,6 @@ class StepTensors:
     chunks: tuple[tuple[int, int], ...]  # [S - num_decodes]: tokens and keys of each, on the host
 
 
-@dataclass(frozen=True, slots=True)
-class StepArrays:
-    """A step's tensors on a CPU as numpy arrays, for attention that plans with numpy."""
-
-    num_decodes: int
-    positions: Int64s
-    block_table: Int32s
-    bounds: Int32s
-    context_lens: Int32s
-
-    @classmethod
-    def of(cls, step: StepTensors) -> "StepArrays":
-        """Look at the tensors' memory."""
-        return cls(
-            step.num_decodes,
-            step.positions.numpy(),
-            step.block_table.numpy(),
-            step.bounds.numpy(),
-            step.context_lens.numpy(),
-        )
-
-
 class RowTables(Protocol):
     """What lies beside the model for each row: blocks, sampling parameters, newest token."""
 

@@ -111,7 +111,7 @@ class Assembly:
         angles = rotations(config, capacity.max_model_len).to(self.device)
         attention: AttentionBackend
         if self.device.type == "cpu":
-            attention = cpu_attention(config, decoder.ops, kv, angles, self.dtype)
+            attention = cpu_attention(config, decoder.ops, kv, angles)
         else:
             attention = KernelAttention(config, kv, angles, self._prefill(config, kv, capacity))
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
