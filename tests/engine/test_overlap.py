@@ -57,7 +57,7 @@ def test_no_row_is_computed_that_nobody_wants() -> None:
 
     sampled = sum(piece.samples for batch in batches for piece in batch.chunks)
     assert sampled == 1 + 6 + 8
-    assert under_test.engine.totals.output_tokens == 1 + 6 + 8
+    assert under_test.engine.counters.output_tokens == 1 + 6 + 8
 
 
 def test_a_stop_costs_one_row_at_most() -> None:

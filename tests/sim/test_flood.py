@@ -15,6 +15,7 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_runner import DoneFlight
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Lane, Limits
+from paceline_wire.step_cost import chunk_attention
 
 FLOOD = 1000
 SECONDS = 60.0
@@ -35,7 +36,7 @@ class SimulatedRunner:
             len(decodes),
             sum(piece.count for piece in chunks),
             sum(piece.start + 1 for piece in decodes),
-            int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks)),
+            int(sum(chunk_attention(piece.count, piece.start) for piece in chunks)),
             len(batch.chunks),
         )
         self.clock.advance(wall_ms / 1e3)

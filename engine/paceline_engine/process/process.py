@@ -28,7 +28,7 @@ from paceline_engine.process.ipc import Link, Stop
 from paceline_engine.process.loading_log import LoadingLog
 from paceline_engine.process.step_watch import STDERR, StepWatch
 from paceline_engine.process.worker import Worker, WorkerSettings
-from paceline_engine.profiling.start import begin_with_profile
+from paceline_engine.profiling.profile import begin_with_profile
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.settings import Settings
 from paceline_wire import Failed, Loading, ModelInfo
