@@ -50,6 +50,7 @@ from paceline_sim.requests import Requests
 from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_sim.steps import step_ms
 from paceline_wire.limits import Limits
+from paceline_wire.step_cost import chunk_attention
 from tune_report.arrivals import arrivals, constant
 from tune_report.mixes import CODE, CONVERSATION, Mix
 
@@ -227,7 +228,7 @@ def _predictor(hardware: Hardware) -> type[BaseExecutionTimePredictor]:
                     decode, context = decode + 1, context + held
                 else:
                     prefill, prompts = prefill + count, prompts + 1
-                    attention += int(count * (held - count + count / 2))
+                    attention += int(chunk_attention(count, held - count))
             ms = step_ms(
                 hardware.dense_ms, costs, decode, prefill, context, attention, decode + prompts
             )

@@ -10,6 +10,7 @@ from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_spec import Range, TuningSpec
 from paceline_tuner.step_target import StepTarget, step_target
 from paceline_tuner.telemetry import CapacityValues, ModelFit
+from paceline_wire.step_cost import chunk_attention
 
 _KV_SHARE = 0.95
 _KV_DEVIATIONS = 2.33  # 99 of 100
@@ -151,7 +152,7 @@ class CapacityModel:
             decode=n,
             prefill=ends * demand.prompt,
             context=n * demand.context,
-            attention=ends * demand.prompt * demand.prompt / 2,
+            attention=ends * chunk_attention(demand.prompt, before=0.0),
         )
         is_slow = self.target_ms is not None and step_ms * self.forecast.model.q_r > self.target_ms
         return 0.0 if is_slow or not self._fits(n) else 1e3 * ends / step_ms
