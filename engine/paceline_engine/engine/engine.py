@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from paceline_engine.core.batch import Runner
 from paceline_engine.core.constraint import Constraint
-from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
@@ -95,7 +95,7 @@ class Engine:
             clock=clock,
         )
         self.log = self._steps.log
-        self.totals = self._steps.totals
+        self.counters = self._steps.counters
         self._adapters = options.adapters
         self._graph_use = options.graph_use
         self._info = info
@@ -223,7 +223,7 @@ class Engine:
         """Describe the engine now."""
         return load_of(
             self.requests,
-            self.totals,
+            self.counters,
             graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
             now=self._clock(),
