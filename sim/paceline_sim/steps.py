@@ -18,8 +18,10 @@ from paceline_sim.state import (
     EngineArrays,
     Real,
 )
+from paceline_wire.step_cost import chunk_attention
 
 READY, REACHED, FULL, STUCK = range(4)
+_chunk_attention = compiled(chunk_attention)
 _LOG_GAMMA = math.log(GAMMA)
 _allowance_ms = compiled(step_allowance_ms)
 _HOST_MS = 0.1
@@ -129,7 +131,7 @@ def execute(e: EngineArrays, allowed: int) -> int:
     for k in range(totals.granted):
         job = e.jobs[e.granted[k]]
         prefill += job.grant
-        attention += int(job.grant * (job.computed + job.grant / 2))
+        attention += int(_chunk_attention(job.grant, job.computed))
     if decode + prefill == 0:
         return STUCK
     number = totals.steps
@@ -167,7 +169,7 @@ def settled_total(e: EngineArrays) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         prefill = middle - decode
-        pairs = int(prefill * (totals.prefill_context + prefill / 2))
+        pairs = int(_chunk_attention(prefill, totals.prefill_context))
         ms = step_ms(e.dense_ms, e.costs, decode, prefill, totals.context, pairs, decode)
         if ms * totals.q_r <= target_ms:
             low = middle

@@ -8,13 +8,13 @@ import numpy as np
 from paceline_engine.pacing import StepShape
 from paceline_engine.pacing.residuals import Residuals
 from paceline_engine.pacing.slack import step_allowance_ms
-from paceline_engine.pacing.step_model import StepModel
 from paceline_engine.pacing.totals import Totals
 from paceline_sim.hardware import MAX_STEP_TOKENS, Hardware
 from paceline_sim.simulated_engine import SettledPacer
 from paceline_sim.steps import settled_total
 from paceline_testing.simulated import PLAIN, an_engine
 from paceline_wire.limits import Limits
+from paceline_wire.step_cost import StepFeatures, StepModel
 
 MODEL = StepModel((8.0, 0.01, 0.04, 0.06, 0.9), 256)
 Q_R = 1.1
@@ -23,7 +23,7 @@ Q_R = 1.1
 def the_devices_own(model: StepModel) -> Hardware:
     """A device of which the model is true."""
     tokens = range(MAX_STEP_TOKENS + 1)
-    line = [model.ms(tokens=count, context=0, attention=0) for count in tokens]
+    line = [model.ms(StepFeatures(0, count, 0, 0)) for count in tokens]
     costs = replace(PLAIN.costs, context_ms=model.theta[3] * 1e-3, pair_ms=model.theta[4] * 1e-6)
     return replace(PLAIN, dense_ms=np.array(line), costs=costs)
 
