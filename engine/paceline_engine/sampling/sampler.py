@@ -1,6 +1,6 @@
-"""What every sampler is asked, what it gives, and what both kinds of sampler share.
+"""The port of both samplers, what they give, and what they share.
 
-`CpuSampler` draws on a CPU, `DeviceSampler` beside a GPU. Tokens and logprobs stay on the device
+`CpuSampler` samples on a CPU, `DeviceSampler` beside a GPU. Tokens and logprobs stay on the device
 until somebody asks for them.
 """
 
@@ -54,7 +54,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """What sampling gives for one step, on the device."""
+    """The sampled tokens of one step and their logprobs, on the device."""
 
     token_ids: Tensor  # [R] int64; `NOT_A_TOKEN` where the logits are not numbers
     logprobs: Logprobs | None = None
