@@ -9,7 +9,7 @@ from paceline_tuner.decision import Decision
 from paceline_tuner.outcome import PendingOutcome, Prediction
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView
-from paceline_tuner.propose import Proposal
+from paceline_tuner.propose import LimitsProposal
 from paceline_tuner.reasons import inputs_of, reason_of
 from paceline_tuner.seeded_start import SeededStart, failed_start
 from paceline_tuner.service_report import ChangeOutcome, LimitsChange, Phase
@@ -23,7 +23,7 @@ _MAX_REVERSALS_KEPT = 20
 class Choice:
     """What one decision chose."""
 
-    proposal: Proposal
+    proposal: LimitsProposal
     assessment: Assessment
     limits: TunedLimits
     """The proposal, as far as the guards let it."""

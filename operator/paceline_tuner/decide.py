@@ -11,7 +11,7 @@ from paceline_tuner.guard import PROPOSALS, guarded
 from paceline_tuner.outcome import settle
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView, current_limits, view_pod
-from paceline_tuner.propose import Proposal, propose
+from paceline_tuner.propose import LimitsProposal, propose
 from paceline_tuner.seeded_start import seeded_start
 from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.trim import trim
@@ -47,7 +47,7 @@ def decide(
     return conclude(view, choice, pod=pod, now=now)
 
 
-def _learned(view: PodView, proposal: Proposal, assessment: Assessment) -> PodState:
+def _learned(view: PodView, proposal: LimitsProposal, assessment: Assessment) -> PodState:
     """Take in what this decision saw and proposed."""
     state, now = view.state, view.evidence.now
     is_met = state.burn.is_met(view.spec.sla.objective, now) and not view.is_missing_pace

@@ -16,8 +16,9 @@ from paceline_engine.engine.control import LimitsControl
 from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
+from paceline_engine.errors import AdapterRefused
 from paceline_engine.kv_cache.swap import Swapper
-from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
+from paceline_engine.lora.adapters import Adapters, LoadedAdapter
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.scheduling import Scheduling, make_scheduler
@@ -236,7 +237,7 @@ class Engine:
 
 
 def _request(
-    submit: Submit, number: int, constraint: Constraint | None, adapter: AdapterKey | None
+    submit: Submit, number: int, constraint: Constraint | None, adapter: LoadedAdapter | None
 ) -> Request:
     # The same tokens have other keys and values under another adapter.
     salt = submit.cache_salt if adapter is None else f"{adapter.salt}\0{submit.cache_salt}"
