@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from paceline_engine.core.request import Request
-from paceline_wire import Likelihood
+from paceline_wire import TokenLogprobs
 
 
 # Not frozen: one is made per row and step, and freezing cost a quarter of a step's host time
@@ -61,9 +61,9 @@ class StepOutput:
 
     tokens: Sequence[Next]
     """Aligned with `batch.chunks`; None where the chunk does not sample."""
-    logprobs: Mapping[str, Likelihood] = field(default_factory=dict)
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     """Logprobs of the sampled tokens, by request id, for those that ask."""
-    prompt_logprobs: Mapping[str, Sequence[Likelihood]] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     """Logprobs of the prompt tokens that the step computed, by request id, for those that ask."""
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
     """Embeddings of the prompts that are complete, by request id, for those that ask."""

@@ -227,17 +227,17 @@ def _newest(request: Request, step: StepOutput) -> Output:
     is_first = request.num_output_tokens == request.num_newest
     if request.is_plain and not is_first:  # nearly every output of every step
         return Output(request.id, token_ids, request.finish)
-    logprobs = step.logprobs.get(request.id)
-    likelihoods = [] if logprobs is None else [logprobs]
+    asked = step.logprobs.get(request.id)
+    logprobs = [] if asked is None else [asked]
     if not is_first:
-        return Output(request.id, token_ids, request.finish, likelihoods=likelihoods)
+        return Output(request.id, token_ids, request.finish, logprobs=logprobs)
     return Output(
         request.id,
         token_ids,
         request.finish,
         cached_tokens=request.num_cached,
         scheduled_at=request.scheduled_at,
-        likelihoods=likelihoods,
-        prompt_likelihoods=request.prompt_logprobs,
+        logprobs=logprobs,
+        prompt_logprobs=request.prompt_logprobs,
         embedding=step.embeddings.get(request.id, b""),
     )

@@ -33,7 +33,7 @@ from paceline_engine.sampling.masks import MaskMaker, PendingMasks
 from paceline_engine.sampling.pooling import Pooling
 from paceline_engine.sampling.prompt_logprobs import prompt_logprobs
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, HostTokens, SampledTokens, Sampler
-from paceline_wire import Likelihood
+from paceline_wire import TokenLogprobs
 
 Progress = Callable[[float], None]
 
@@ -43,7 +43,7 @@ class Computed:
     """What a step gives: tokens on the device, prompt logprobs and embeddings on the host."""
 
     sampled: SampledTokens
-    prompt_logprobs: Mapping[str, Sequence[Likelihood]] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
 
 
