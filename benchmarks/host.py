@@ -20,7 +20,7 @@ from unittest import mock
 
 import torch
 
-from paceline_engine.attention.attention import AttentionBackend
+from paceline_engine.attention.backend import AttentionBackend
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.engine.engine import Engine
@@ -170,7 +170,7 @@ def decode_host_times(
     for number in range(running):
         prompt = [(number * 7 + position) % 32_000 for position in range(PROMPT_TOKENS)]
         engine.submit(Submit(str(number), prompt, sampling))
-    while len(engine.scheduler.decoding) < running:
+    while len(engine.requests.decoding) < running:
         engine.step()
     for _ in range(WARM_UP_STEPS // 2):
         engine.step()
@@ -179,7 +179,7 @@ def decode_host_times(
     wall_ms, cpu_ms = [], []
     try:
         for _ in range(steps):
-            if len(engine.scheduler.decoding) < running:
+            if len(engine.requests.decoding) < running:
                 break
             started, cpu_started = time.perf_counter(), time.thread_time()
             engine.step()

@@ -8,12 +8,12 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from paceline_engine.attention.prefill.attention import (
-    Cache,
-    Chunk,
+from paceline_engine.attention.prefill.prompts import (
+    LayerCache,
     PrefillAttention,
+    PromptChunk,
     Prompts,
-    Scores,
+    ScoreRules,
 )
 from paceline_kernels.activation import kernel as activation
 from paceline_kernels.activation import reference_gelu_tanh_mul, reference_silu_mul
@@ -379,22 +379,23 @@ def prefill_case(
     )
 
 
-def other_prefill_case(layer: Layer, back_end: PrefillAttention, chunk: Chunk) -> Case:
-    """Somebody else's attention for one chunk, as the engine would call it; planned before."""
+def sdpa_prefill_case(layer: Layer, attend: PrefillAttention, num_tokens: int) -> Case:
+    """Torch's attention for one whole prompt, as the engine would call it."""
     scale = layer.model.head_size**-0.5
-    table, lens, num_blocks = layer.tables([chunk.context])
-    cache = Cache(*layer.caches(num_blocks), None)
-    q = layer.queries(chunk.tokens)
-    token = torch.arange(chunk.context - chunk.tokens, chunk.context, device=layer.device)
+    table, lens, num_blocks = layer.tables([num_tokens])
+    cache = LayerCache(*layer.caches(num_blocks), None)
+    q = layer.queries(num_tokens)
+    token = torch.arange(num_tokens, device=layer.device)
     slots = table[0, token // BLOCK_SIZE].long() * BLOCK_SIZE + token % BLOCK_SIZE
-    starts = torch.tensor([0, chunk.tokens], dtype=torch.int32, device=layer.device)
-    prompts = Prompts((chunk,), table, starts, lens, slots, BLOCK_SIZE)
-    num_pairs = chunk.tokens * chunk.context - math.comb(chunk.tokens, 2)
+    starts = torch.tensor([0, num_tokens], dtype=torch.int32, device=layer.device)
+    chunks = (PromptChunk(num_tokens, num_tokens),)
+    prompts = Prompts(chunks, table, starts, lens, slots, BLOCK_SIZE)
+    num_pairs = math.comb(num_tokens + 1, 2)
     return Case(
         layer.model.name,
-        back_end.name,
-        sizes_of([f"{chunk.tokens}/{chunk.context}"]),
-        lambda: back_end(q, cache, prompts, Scores(scale)),
+        "sdpa",
+        sizes_of([f"{num_tokens}/{num_tokens}"]),
+        lambda: attend(q, cache, prompts, ScoreRules(scale)),
         lambda: reference_paged_prefill_attention(
             q.double(), cache.keys.double(), cache.values.double(), table, starts, lens, scale
         ),

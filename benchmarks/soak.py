@@ -72,7 +72,7 @@ def soak(requests: int) -> tuple[list[Sample], int]:
     collector = QuietCollector()
     try:
         while finished < requests:
-            if engine.scheduler.num_waiting < 64:
+            if engine.requests.num_waiting < 64:
                 for _ in range(min(source.randint(1, 64), requests - sent)):
                     engine.submit(a_submit(source, sent, prefixes))
                     if source.random() < 0.05:
@@ -84,11 +84,11 @@ def soak(requests: int) -> tuple[list[Sample], int]:
                 engine.log.take()
                 engine.load()
             if finished >= len(samples) * requests / SAMPLES:
-                pool = engine.scheduler.blocks.pool
+                pool = engine.requests.blocks.pool
                 samples.append(Sample(finished, rss_mib(), pool.num_used, pool.num_cached))
     finally:
         collector.close()
-    return samples, engine.scheduler.blocks.pool.num_used
+    return samples, engine.requests.blocks.pool.num_used
 
 
 def growth(samples: list[Sample]) -> float:

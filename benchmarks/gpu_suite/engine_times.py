@@ -93,7 +93,7 @@ def decoding(loaded: LoadedModel, rows: int, context: int, steps: int) -> Engine
     for number in range(rows):
         asked = Asked(prompt(source, context, loaded.info.vocab_size), num_output)
         submit(engine, number, asked, temperature=0.0)
-    while len(engine.scheduler.decoding) < rows:
+    while len(engine.requests.decoding) < rows:
         engine.step()
     for _ in range(_WARM_STEPS):
         engine.step()

@@ -13,10 +13,9 @@ import kernel_cases as cases
 from gpu_suite import names
 from gpu_suite.machine import Machine
 from gpu_suite.parts import tried
-from gpu_suite.prefill_times import PROMPTS, by_others, chunk_of
+from gpu_suite.prefill_times import PROMPTS, by_sdpa, chunk_of
 from gpu_suite.record import Absent, Broken, Figure, Found
 from kernel_speed import error_limit, relative_error, tensors_of
-from paceline_engine.attention.prefill.offers import offers
 
 MODELS = {
     "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),
@@ -91,7 +90,7 @@ def measure(machine: Machine) -> Iterator[Found]:
                 wrong += isinstance(found, Broken)
                 yield found
         timed = partial(_rate, layer=layer, machine=machine, ceiling=ceiling)
-        yield from by_others(model, layer, machine, offers(compiles=False), timed)
+        yield from by_sdpa(model, layer, machine, timed)
     yield Figure(names.WRONG, wrong, "wrong", "named above" if wrong else "")
 
 

@@ -1,4 +1,4 @@
-"""Prefill attention by others than our kernel: those that are installed, and right, beside it."""
+"""Prefill attention by torch's SDPA beside our kernel: where it is there, and right."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,17 +8,16 @@ from gpu_suite import names
 from gpu_suite.machine import Machine
 from gpu_suite.parts import tried
 from gpu_suite.record import Absent, Broken, Found
-from paceline_engine.attention.prefill.attention import (
-    Cache,
-    Chunk,
-    PagedPrefill,
+from paceline_engine.attention.prefill.prompts import (
+    LayerCache,
     PrefillAttention,
-    RefusedError,
-    Scores,
+    PromptChunk,
+    ScoreRules,
+    our_prefill,
 )
-from paceline_engine.attention.prefill.offers import Offers
-from paceline_engine.attention.prefill.scratch import Scratch
-from paceline_engine.attention.prefill.trial import fault_of, trial_steps
+from paceline_engine.attention.prefill.sdpa import sdpa_prefill
+from paceline_engine.attention.prefill.trial import fault_of
+from paceline_engine.attention.prefill.trial_steps import TrialCache, ragged_steps
 
 PROMPTS = {"2k": (2048, 2048), "8k": (8192, 8192), "2k of 8k": (2048, 8192)}
 """Tokens, and those with what lies before them."""
@@ -28,57 +27,53 @@ Timed = Callable[[str, Callable[[cases.Layer], cases.Case]], Iterator[Found]]
 """Checks a case against float64, and times it under a name."""
 
 
-def chunk_of(label: str, machine: Machine) -> Chunk:
-    """What one of `PROMPTS` computes; in a dry run a chunk of its kind."""
+def chunk_of(label: str, machine: Machine) -> PromptChunk:
+    """Return what one of `PROMPTS` computes; in a dry run a chunk of its kind."""
     tokens, context = PROMPTS[label]
-    return Chunk(20, 20 * context // tokens) if machine.is_dry else Chunk(tokens, context)
+    return (
+        PromptChunk(20, 20 * context // tokens) if machine.is_dry else PromptChunk(tokens, context)
+    )
 
 
-def by_others(
-    model: str, layer: cases.Layer, machine: Machine, offers: Offers, timed: Timed
-) -> Iterator[Found]:
-    """Give each one's figures; none is at fault for what it has not got, or for being wrong.
-
-    The engine would leave such a one out as well.
-    """
-    for name, offer in offers.items():
-        full = {label: names.prefill_by(name, label, model) for label in PROMPTS}
-        labels = [label for label in PROMPTS if full[label] not in machine.passed]
-        if not labels:
-            continue
-        first = full[labels[0]]
-        made: list[PrefillAttention] = []
-        for found in tried(first, partial(_made, first, offer, layer, made), machine):
-            yield Absent(found.name, found.why) if isinstance(found, Broken) else found
-        for back_end in made:
-            for label in labels:
-                chunk = chunk_of(label, machine)
-                if not back_end.serves((chunk,)):
-                    continue
-                case = partial(cases.other_prefill_case, back_end=back_end, chunk=chunk)
-                for found in tried(full[label], partial(timed, full[label], case), machine):
-                    yield Absent(found.name, found.why) if isinstance(found, Broken) else found
-
-
-def _made(
-    name: str,
-    offer: Callable[[], PrefillAttention],
+def by_sdpa(
+    model: str,
     layer: cases.Layer,
-    made: list[PrefillAttention],
-) -> Iterator[Absent]:
-    """Put a back end into `made` if it is here, serves the layer, and agrees with our kernel."""
-    try:
-        back_end = offer()
-    except RefusedError as refusal:
-        yield Absent(name, str(refusal))
+    machine: Machine,
+    timed: Timed,
+    sdpa: PrefillAttention = sdpa_prefill,
+) -> Iterator[Found]:
+    """Give SDPA's figures for whole prompts.
+
+    It is no fault of ours where torch has none or is wrong: the engine would leave it out as well.
+    """
+    wholes = [label for label in PROMPTS if chunk_of(label, machine).is_whole]
+    full = {label: names.prefill_by_sdpa(label, model) for label in wholes}
+    labels = [label for label in wholes if full[label] not in machine.passed]
+    if not labels:
         return
-    cache, scores = Cache(*layer.caches(_TRIAL_BLOCKS), None), Scores(layer.model.head_size**-0.5)
-    if not back_end.serves_layer(cache, scores):
-        yield Absent(name, f"it needs {back_end.needs}")
+    is_absent = False
+    for found in _no_fault(full[labels[0]], partial(_trial, full[labels[0]], layer, sdpa), machine):
+        is_absent = True
+        yield found
+    if is_absent:
         return
-    steps = trial_steps(Scratch(cache, layer.model.num_q_heads), back_end, [])
-    fault = fault_of(back_end, PagedPrefill(), steps, scores)
-    if fault is None:
-        made.append(back_end)
-    else:
+    for label in labels:
+        num_tokens = chunk_of(label, machine).tokens
+        case = partial(cases.sdpa_prefill_case, attend=sdpa, num_tokens=num_tokens)
+        yield from _no_fault(full[label], partial(timed, full[label], case), machine)
+
+
+def _no_fault(
+    name: str, measure: Callable[[], Iterator[Found]], machine: Machine
+) -> Iterator[Found]:
+    for found in tried(name, measure, machine):
+        yield Absent(found.name, found.why) if isinstance(found, Broken) else found
+
+
+def _trial(name: str, layer: cases.Layer, sdpa: PrefillAttention) -> Iterator[Found]:
+    """Say why SDPA is left out, where it does not agree with our kernel."""
+    cache = LayerCache(*layer.caches(_TRIAL_BLOCKS), None)
+    rules = ScoreRules(layer.model.head_size**-0.5)
+    steps = ragged_steps(TrialCache(cache, layer.model.num_q_heads))
+    if (fault := fault_of(sdpa, our_prefill, steps, rules)) is not None:
         yield Absent(name, fault.reason)

@@ -11,7 +11,7 @@ from typing import get_args
 from paceline_engine.errors import BadSettings
 from paceline_engine.pacing import make_pacer
 from paceline_engine.process.process import LoadedModel, explain, serve
-from paceline_engine.scheduling.schedulings import Scheduling
+from paceline_engine.scheduling import Scheduling
 from paceline_engine.settings import Settings, read_settings
 
 

@@ -7,14 +7,14 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from paceline_engine.errors import BadSettings
-from paceline_engine.scheduling.schedulings import Scheduling
+from paceline_engine.scheduling import Scheduling
 
 _PREFIX = "PACELINE_ENGINE_"
 
 
 Quantization = Literal["none", "int8", "fp8", "fp8_dynamic"]
 KvCacheDtype = Literal["auto", "fp8"]
-PrefillSetting = Literal["auto", "triton", "sdpa", "flashinfer", "cudnn"]
+PrefillSetting = Literal["auto", "triton", "sdpa"]
 
 
 class Settings(BaseSettings):
@@ -54,9 +54,9 @@ class Settings(BaseSettings):
     kv_cache_dtype: KvCacheDtype = "auto"
     """Keys and values: as `dtype`, or in FP8 with an exponent for each head of a token."""
     prefill_attention: PrefillSetting = "auto"
-    """Who attends for prompts on a GPU: our kernel, or another's where it serves and is right.
+    """Prefill attention on a GPU: our kernel, or torch's SDPA where it serves and is right.
 
-    `auto` measures those that are installed; docs/decisions/0026.
+    `auto` times both at start.
     """
     threads: int = Field(default=0, ge=0)
     """Torch threads on a CPU; 0 is every core."""
@@ -146,9 +146,8 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _others_read_no_fp8(self) -> "Settings":
-        is_ours = self.prefill_attention in {"auto", "triton"}
-        if not is_ours and self.kv_cache_dtype == "fp8":
+    def _sdpa_reads_no_fp8(self) -> "Settings":
+        if self.prefill_attention == "sdpa" and self.kv_cache_dtype == "fp8":
             raise ValueError(
                 "prefill_attention must be auto or triton where kv_cache_dtype is fp8, "
                 f"got {self.prefill_attention}"

@@ -1,4 +1,4 @@
-"""Names, labels, selectors and owner references of everything that we own: nowhere else."""
+"""Names, labels, selectors and owner references of all that the operator writes."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ Manifest = dict[str, Any]
 
 SERVICE_LABEL: Final = f"{GROUP}/service"
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
-"""On pods and the Deployment: of the cold fields."""
+"""Label of the pods, and annotation of the Deployment: the hash of the cold fields."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "paceline-operator"
 OWNED: Final = f"{MANAGED_BY}={MANAGER}"

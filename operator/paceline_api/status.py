@@ -163,7 +163,7 @@ class ExperimentStatus(Part):
 
 
 class TuningStatus(Part):
-    """What the tuner holds and did."""
+    """The limits that the tuner holds, and its last changes."""
 
     summary: TuningSummary | None = None
     recommended_replicas: int | None = None
@@ -185,7 +185,7 @@ class TuningStatus(Part):
 
 
 class AdapterStatus(Part):
-    """How a LoRA adapter stands."""
+    """Which pods have loaded a LoRA adapter."""
 
     name: Word
     loaded_pods: int
@@ -197,7 +197,7 @@ class AdapterStatus(Part):
 
 
 class EngineStatus(Part):
-    """What really runs."""
+    """The engine that runs."""
 
     image_digest: Annotated[str, Field(max_length=512)] | None = None
     model_revision: Word | None = None

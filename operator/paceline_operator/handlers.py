@@ -1,4 +1,4 @@
-"""Every kopf decorator: events and indexes only, so that kopf writes nothing on any object.
+"""Every kopf decorator: login, events and indexes, so that kopf writes nothing on any object.
 
 Creating and updating handlers would add an annotation, daemons and timers a finalizer.
 """
@@ -78,7 +78,7 @@ async def stop(memo: Operation, **_: Any) -> None:
 
 
 def configure(settings: kopf.OperatorSettings, operation: Operation) -> None:
-    """Fill kopf's settings: no peering, no posting, and of other kinds only our own objects."""
+    """Fill kopf's settings: no peering, no posting, and a watch on our own children only."""
     settings.posting.enabled = False
     settings.scanning.disabled = bool(operation.settings.watch_namespaces)
     settings.networking.request_timeout = 30
@@ -90,29 +90,29 @@ def configure(settings: kopf.OperatorSettings, operation: Operation) -> None:
 
 @kopf.index(GROUP, VERSION, PLURAL, id="services")
 async def index_service(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
-    """Know every InferenceService."""
+    """Index every InferenceService."""
     return {_key(body): _plain(body)}
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
 async def service_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
-    """Look at a service whose object changed."""
+    """Queue a service whose object changed."""
     memo.queue.add(_key(body))
 
 
 @kopf.index(*_PODS, labels=_OURS, id="pods")
 async def index_pod(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
-    """Know the pods of every service."""
+    """Index the pods of every service."""
     return {_owner_key(body): _plain(body)}
 
 
 async def index_child(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
-    """Know what we wrote."""
+    """Index the children that we wrote."""
     return {_owner_key(body): _plain(body)}
 
 
 async def owned_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
-    """Look at the service of a child or pod that changed, was changed or is gone."""
+    """Queue the service of a child or pod that changed or is gone."""
     memo.queue.add(_owner_key(body))
 
 

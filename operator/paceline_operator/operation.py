@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Operation:
-    """What kopf's handlers hand their events to."""
+    """Holds the parts of the running operator; kopf's handlers hand their events to its queue."""
 
     settings: OperatorSettings
     metrics: Metrics

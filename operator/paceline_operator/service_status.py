@@ -1,4 +1,4 @@
-"""The whole status of a service, from what was observed and concluded."""
+"""Compose the whole status of a service from what was observed and concluded."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -60,7 +60,7 @@ def service_status(
 
 
 def _acknowledged(observation: Observation, plan: WritePlan) -> str | None:
-    """Name the hot configuration that all pods hold; while they move, the one they held before."""
+    """Name the hot configuration that all pods last acknowledged."""
     report = observation.report
     is_acknowledged = (
         report is not None
@@ -202,7 +202,7 @@ def _time(unix_s: float) -> str:
 
 
 def _adapters(observation: Observation) -> list[AdapterStatus] | None:
-    """Count the pods that serve each adapter; what status says until the pods were asked."""
+    """Count the pods that serve each adapter; until they were asked, repeat what status says."""
     declared, report = observation.service.spec.adapters, observation.report
     if not declared:
         return None

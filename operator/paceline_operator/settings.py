@@ -16,10 +16,10 @@ class OperatorSettings(BaseSettings):
     )
 
     engine_image: str = f"paceline/engine:{__version__}"
-    """Of services that name no image themselves."""
+    """Image for services that name none themselves."""
     sidecar_image: str = f"paceline/sidecar:{__version__}"
     watch_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
-    """Separated by commas; empty is every namespace, which needs a ClusterRole."""
+    """Namespaces, separated by commas; empty is every namespace, which needs a ClusterRole."""
     namespace: str = "default"
     """Where the operator runs: home of its Lease, source of traffic to port 8001."""
     pod_name: str = "operator"
@@ -27,7 +27,7 @@ class OperatorSettings(BaseSettings):
     lease_name: str = "paceline-operator"
     host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    """Of /metrics, /healthz and /readyz; 0 takes a free one."""
+    """Port of /metrics, /healthz and /readyz; 0 takes a free one."""
     workers: Annotated[int, Field(ge=1, le=64)] = 4
     """Services reconciled at the same time."""
     resync_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0

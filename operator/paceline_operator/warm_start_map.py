@@ -1,4 +1,4 @@
-"""The tuner's memory in a ConfigMap of the operator's own namespace."""
+"""The tuner's warm start, kept in a ConfigMap of the operator's own namespace."""
 
 import logging
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class ConfigMapStore:
     """Raises NotLeadingError before a write that another leader might be doing."""
 
     async def load(self) -> WarmStart:
-        """Read the book; an entry that is broken is left out, and the log says so."""
+        """Read the warm start; a broken entry is left out, and the log says so."""
         try:
             found = await self.cluster.get("ConfigMap", self.namespace, NAME)
         except OperatorError as problem:
@@ -36,31 +36,31 @@ class ConfigMapStore:
         text = ((found or {}).get("data") or {}).get(FILE)
         if not text:
             return WarmStart()
-        book, problems = decode(text)
+        warm_start, problems = decode(text)
         for problem_text in problems:
             _log.warning("ConfigMap %s/%s: %s", self.namespace, NAME, problem_text)
-        return book
+        return warm_start
 
-    async def save(self, book: WarmStart) -> None:
-        """Write the book by server-side apply."""
+    async def save(self, warm_start: WarmStart) -> None:
+        """Write the warm start by server-side apply."""
         try:
             self.check_leadership()
-            await self.cluster.apply(self._manifest(book))
+            await self.cluster.apply(self._manifest(warm_start))
         except OperatorError as problem:
             raise StoreError(str(problem)) from problem
 
-    def _manifest(self, book: WarmStart) -> Manifest:
+    def _manifest(self, warm_start: WarmStart) -> Manifest:
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
                 "name": NAME,
                 "namespace": self.namespace,
-                # Not labelled as a service's child: no service is to be looked at for its sake.
+                # Not labelled as a service's child: a change of it concerns no service.
                 "labels": {
                     "app.kubernetes.io/part-of": "paceline",
                     "app.kubernetes.io/component": "memory",
                 },
             },
-            "data": {FILE: encode(book)},
+            "data": {FILE: encode(warm_start)},
         }

@@ -1,9 +1,9 @@
-"""Whether the watch hears what the API server knows: kopf tells nobody when its stream is lost.
+"""Probe whether the watch still brings news: kopf tells nobody when its stream is lost.
 
-A stream that hears nothing and one that cannot connect look the same from within. So the operator
-lists the InferenceServices by its own client, versions alone, and holds against it what the watch
-has brought: the list fails where the API server is gone, and a version that does not arrive tells
-of a stream that does not run.
+A stream without news and one that cannot connect look the same from within. So the operator lists
+the InferenceServices by its own client, versions alone, and compares them with what the watch has
+brought: the list fails where the API server is gone, and a version that never arrives shows that
+the stream does not run.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class WatchProbe:
     _awaited: dict[str, _Awaited] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """The first list gets as long as every other."""
+        """Give the first list as much time as every other."""
         self._answered_at = self.clock()
 
     async def run(self) -> None:
@@ -55,7 +55,7 @@ class WatchProbe:
             await asyncio.sleep(PERIOD_S)
 
     async def try_once(self) -> None:
-        """List once, and hold what the watch knows against it."""
+        """List once, and compare the list with what the watch has brought."""
         try:
             listed: dict[str, int] = {}
             for namespace in self.namespaces or ("",):
@@ -68,7 +68,7 @@ class WatchProbe:
         self._awaited = self._still_awaited(listed)
 
     def silent_s(self) -> float:
-        """How long the API server has not answered."""
+        """Return for how long the API server has not answered."""
         return self.clock() - self._answered_at
 
     def problem(self) -> str:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.telemetry import CapacityValues
+from paceline_tuner.service_spec import Range, TuningSpec
+from paceline_tuner.step_target import StepTarget, step_target
+from paceline_tuner.telemetry import CapacityValues, ModelFit
 
 _KV_SHARE = 0.95
 _KV_DEVIATIONS = 2.33  # 99 of 100
@@ -147,3 +149,55 @@ class CapacityModel:
             decode=decode, prefill=prefill, context=decode * self.demand.context, before=0.0
         )
         return step_ms * self.forecast.model.q_r
+
+
+def capacity_for(
+    spec: TuningSpec,
+    model: ModelFit,
+    demand: Demand,
+    capacity: CapacityValues,
+    *,
+    min_prefill: int,
+    trim: float,
+    quickest_ms: float,
+    believes_floor: bool,
+    has_slack: bool,
+) -> tuple[StepTarget, CapacityModel]:
+    """Derive the step target of a pod, and what the pod can do within it.
+
+    A floor cannot be above `quickest_ms`, what a step was measured to take. With `believes_floor`
+    the target is one that can be kept; with `has_slack` the engine can pace each request.
+    """
+    forecast = Forecast(model)
+    floor_ms = min(
+        forecast.step_ms(decode=1, prefill=0, context=demand.context),
+        quickest_ms,
+    )
+    target = step_target(
+        spec.sla,
+        model,
+        trim=trim * spec.step_margin,
+        floor_ms=floor_ms,
+        gives_up=believes_floor,
+        has_slack=has_slack,
+    )
+    room = CapacityModel(
+        forecast, demand, capacity, target.ms, min_prefill, longest_ms=target.longest_ms
+    )
+    return target, room
+
+
+def within_bounds(
+    spec: TuningSpec, room: CapacityModel, batch: int, budget: int
+) -> tuple[int, int]:
+    """Keep to the pod's capacity and the user's bounds; every step has room for prefill."""
+    capacity = room.capacity
+    batch = within(batch, spec.batch_size, capacity.max_batch_size)
+    budget = max(budget, batch + room.min_prefill)
+    return batch, max(within(budget, spec.token_budget, capacity.max_token_budget), batch)
+
+
+def within(value: int, bounds: Range, capacity: int) -> int:
+    """Return the nearest value that the bounds allow and the pod has."""
+    top = min(bounds.max or capacity, capacity)
+    return max(min(value, top), min(bounds.min, top))

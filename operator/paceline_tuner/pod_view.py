@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET
 
 from paceline_tuner.attainment import Counts, is_breach, observe, pace, quick_step_ms
-from paceline_tuner.capacity import CapacityModel
-from paceline_tuner.forecast import Forecast
+from paceline_tuner.capacity import CapacityModel, capacity_for, within
 from paceline_tuner.lanes import judged
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_report import MeasuredLatency
-from paceline_tuner.service_spec import Range, TuningSpec
-from paceline_tuner.step_target import StepTarget, step_target
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.step_target import StepTarget
 from paceline_tuner.telemetry import LimitsAnswer
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import REACT_S, Evidence
@@ -60,20 +59,13 @@ class PodView:
         """More runs than the limit admits: the present pace is not that of the limits."""
         return self.evidence.load.running > self.current.batch_size
 
-    def bounded(self, batch: int, budget: int) -> tuple[int, int]:
-        """Within the pod's capacity and the user's bounds; every step has room for prefill."""
-        capacity, spec = self.evidence.limits.capacity, self.spec
-        batch = _within(batch, spec.batch_size, capacity.max_batch_size)
-        budget = max(budget, batch + self.room.min_prefill)
-        return batch, max(_within(budget, spec.token_budget, capacity.max_token_budget), batch)
-
     def within(self, caps: TunedLimits) -> TunedLimits:
         """The same caps, where the pod and the user allow them; a pod may hold others."""
         capacity, spec = self.evidence.limits.capacity, self.spec
         return replace(
             caps,
-            batch_size=_within(caps.batch_size, spec.batch_size, capacity.max_batch_size),
-            token_budget=_within(caps.token_budget, spec.token_budget, capacity.max_token_budget),
+            batch_size=within(caps.batch_size, spec.batch_size, capacity.max_batch_size),
+            token_budget=within(caps.token_budget, spec.token_budget, capacity.max_token_budget),
         )
 
 
@@ -105,36 +97,20 @@ def look_again(view: PodView, memory: PodState) -> PodView:
 def _aim(
     spec: TuningSpec, evidence: Evidence, memory: PodState
 ) -> tuple[StepTarget, CapacityModel]:
-    limits, forecast = evidence.limits, Forecast(evidence.model)
-    # What a step was measured to take, a floor cannot be above, whatever the model claims.
-    floor_ms = min(
-        forecast.step_ms(decode=1, prefill=0, context=memory.demand.context),
-        quick_step_ms(evidence.steps),
-    )
-    target = step_target(
-        spec.sla,
+    is_cpu = evidence.info.device.startswith("cpu")
+    return capacity_for(
+        spec,
         evidence.model,
-        trim=memory.trim * spec.step_margin,
-        floor_ms=floor_ms,
-        gives_up=memory.believes_floor,
-        has_slack=limits.requested.pace_tpot_ms is not UNSET,
-    )
-    room = CapacityModel(
-        forecast,
         memory.demand,
-        limits.capacity,
-        target.ms,
-        _MIN_PREFILL_CPU if evidence.info.device.startswith("cpu") else _MIN_PREFILL_GPU,
-        longest_ms=target.longest_ms,
+        evidence.limits.capacity,
+        min_prefill=_MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
+        trim=memory.trim,
+        quickest_ms=quick_step_ms(evidence.steps),
+        believes_floor=memory.believes_floor,
+        has_slack=evidence.limits.requested.pace_tpot_ms is not UNSET,
     )
-    return target, room
 
 
 def current_caps(limits: LimitsAnswer) -> TunedLimits:
     """A lost lease holds the certified limits; else what was asked for, which a drain reaches."""
     return TunedLimits.of(limits.effective if limits.lease_lost else limits.requested)
-
-
-def _within(value: int, bounds: Range, capacity: int) -> int:
-    top = min(bounds.max or capacity, capacity)
-    return max(min(value, top), min(bounds.min, top))

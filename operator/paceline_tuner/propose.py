@@ -1,9 +1,11 @@
-"""What the caps should be, before the guards: by the model, or by trial where it is untrusted."""
+"""What the limits should be, before the guards: by the model, or by trial where it is untrusted."""
 
 from dataclasses import dataclass, replace
 
-from paceline_tuner.capacity import CapacityModel
+from paceline_tuner.capacity import CapacityModel, within_bounds
 from paceline_tuner.pod_view import PodView
+from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.step_target import StepTarget
 from paceline_tuner.tuned_limits import TunedLimits
 
 _TILE = 16
@@ -32,7 +34,7 @@ def propose(view: PodView) -> Proposal:
         return _fixed(view)
     is_new_floor = view.target.is_below_floor and not view.memory.believes_floor
     if view.is_trusted and not is_new_floor:
-        return _by_model(view)
+        return choose_limits(view.spec, view.room, view.target)
     # A floor that a moment's noise made must not cut the batch to one.
     if view.is_learning or is_new_floor:
         caps = TunedLimits(
@@ -41,33 +43,33 @@ def propose(view: PodView) -> Proposal:
             view.target.ms,
             view.target.pace_tpot_ms,
         )
-        return _bounded(view, caps, view.target.binding, "Capacity")
+        return _bounded(view.spec, view.room, caps, view.target.binding, "Capacity")
     return _by_trial(view)
 
 
-def _by_model(view: PodView) -> Proposal:
-    """The largest safe batch, and the most tokens that any paced step can use."""
-    capacity, bounds = view.evidence.limits.capacity, view.spec
-    top = min(bounds.batch_size.max or capacity.max_batch_size, capacity.max_batch_size)
-    batch, bound = view.room.largest_batch(top)
+def choose_limits(spec: TuningSpec, room: CapacityModel, target: StepTarget) -> Proposal:
+    """Choose the largest safe batch, and the most tokens that any paced step can use.
+
+    `paceline plan` predicts what the tuner will choose by this function.
+    """
+    capacity = room.capacity
+    top = min(spec.batch_size.max or capacity.max_batch_size, capacity.max_batch_size)
+    batch, bound = room.largest_batch(top)
     if bound == "SLA":
         batch = max(batch, min(_MIN_BATCH, top))
-    most = _fence(view).useful_budget(capacity.max_token_budget)
+    most = _fence(room).useful_budget(capacity.max_token_budget)
     budget = most if most < _TILE else most // _TILE * _TILE
-    binding = view.target.binding if bound == "SLA" else bound
-    return _bounded(
-        view, TunedLimits(batch, budget, view.target.ms, view.target.pace_tpot_ms), binding, bound
-    )
+    limits = TunedLimits(batch, budget, target.ms, target.pace_tpot_ms)
+    return _bounded(spec, room, limits, target.binding if bound == "SLA" else bound, bound)
 
 
-def _fence(view: PodView) -> CapacityModel:
-    """The room of a step that is a quarter too long: none that the pacer allows comes near it.
+def _fence(room: CapacityModel) -> CapacityModel:
+    """Allow a step that is a quarter too long: none that the pacer allows comes near it.
 
     A budget as tight as the pacer would follow every waver of q_r and of the level.
     """
-    room = view.room
     longest_ms = room.longest_ms or room.target_ms
-    q_r = max(view.evidence.model.q_r, 1.0)
+    q_r = max(room.forecast.model.q_r, 1.0)
     return replace(room, longest_ms=None if longest_ms is None else _FENCE * longest_ms * q_r)
 
 
@@ -82,7 +84,7 @@ def _by_trial(view: PodView) -> Proposal:
     elif not view.is_missing_pace and held_s >= _AIMD_CLEAN_S and evidence.load.waiting > 0:
         batch, budget = int(batch * _AIMD_GAIN) + 1, int(budget * _AIMD_GAIN)
     caps = TunedLimits(batch, budget, view.target.ms, view.target.pace_tpot_ms)
-    return _bounded(view, caps, view.target.binding, "Capacity")
+    return _bounded(view.spec, view.room, caps, view.target.binding, "Capacity")
 
 
 def _fixed(view: PodView) -> Proposal:
@@ -93,11 +95,13 @@ def _fixed(view: PodView) -> Proposal:
         spec.token_budget.initial or current.token_budget,
         None,
     )
-    return _bounded(view, caps, "Bounds", "Capacity")
+    return _bounded(view.spec, view.room, caps, "Bounds", "Capacity")
 
 
-def _bounded(view: PodView, caps: TunedLimits, binding: str, batch_bound: str) -> Proposal:
-    batch, budget = view.bounded(caps.batch_size, caps.token_budget)
+def _bounded(
+    spec: TuningSpec, room: CapacityModel, caps: TunedLimits, binding: str, batch_bound: str
+) -> Proposal:
+    batch, budget = within_bounds(spec, room, caps.batch_size, caps.token_budget)
     if batch != caps.batch_size:
         binding = "Bounds"
     return Proposal(replace(caps, batch_size=batch, token_budget=budget), binding, batch_bound)

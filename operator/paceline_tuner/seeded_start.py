@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from paceline_tuner.capacity import within_bounds
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import Proposal
 from paceline_tuner.service_report import LimitsChange
@@ -67,8 +68,11 @@ def failed_start(view: PodView, change: LimitsChange | None) -> WarmStartEntry |
 
 
 def _proposal(view: PodView, limits: WarmStartEntry) -> Proposal:
-    batch, budget = view.bounded(
-        math.ceil(limits.batch_size * _SHARE), math.ceil(limits.token_budget * _SHARE)
+    batch, budget = within_bounds(
+        view.spec,
+        view.room,
+        math.ceil(limits.batch_size * _SHARE),
+        math.ceil(limits.token_budget * _SHARE),
     )
     # What was learned there of this pace's tail counts here; a target of none stays none.
     targets = [ms for ms in (view.target.ms, limits.step_target_ms) if ms is not None]

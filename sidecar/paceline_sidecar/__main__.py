@@ -7,7 +7,7 @@ import sys
 from pydantic import ValidationError
 
 from paceline_sidecar.serve import serve, stop_on_signals
-from paceline_sidecar.settings import Settings
+from paceline_sidecar.settings import SidecarSettings
 
 
 def main() -> int:
@@ -16,7 +16,7 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
-        settings = Settings()
+        settings = SidecarSettings()
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             name = "_".join(str(part) for part in detail["loc"]).upper()
@@ -26,7 +26,7 @@ def main() -> int:
     return 0
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: SidecarSettings) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop)
     await serve(settings, stop=stop)

@@ -6,11 +6,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from paceline_sidecar.control import Control
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
-from paceline_sidecar.middleware.request_id import RequestId
-from paceline_sidecar.openai.errors import ErrorBody, ErrorObject, plain_response, response_of
+from paceline_sidecar.openai.error_response import (
+    ErrorBody,
+    ErrorObject,
+    plain_response,
+    response_of,
+)
+from paceline_sidecar.request_id import RequestId
 from paceline_sidecar.routes.adapters import adapters_router
 from paceline_sidecar.routes.chat import chat_router
 from paceline_sidecar.routes.completions import completions_router
@@ -19,12 +23,13 @@ from paceline_sidecar.routes.metrics import metrics_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.numbers import numbers_router
 from paceline_sidecar.routes.runtime import runtime_router
+from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
-from paceline_sidecar.settings import Settings
+from paceline_sidecar.settings import SidecarSettings
 from paceline_sidecar.telemetry.collector import registry_of
 
 
-def create_public_app(service: Service, settings: Settings) -> FastAPI:
+def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     """The OpenAI API, health and metrics."""
     keys = None if settings.api_keys_file is None else BearerKeys(settings.api_keys_file)
     limit = settings.max_body_bytes
@@ -38,7 +43,9 @@ def create_public_app(service: Service, settings: Settings) -> FastAPI:
     return app
 
 
-def create_admin_app(service: Service, control: Control, settings: Settings) -> FastAPI:
+def create_admin_app(
+    service: Service, control: RuntimeControl, settings: SidecarSettings
+) -> FastAPI:
     """The runtime API, health and metrics."""
     path = settings.runtime_token_file
     app = _app(service, registry_of(service, vllm=settings.vllm_metrics))

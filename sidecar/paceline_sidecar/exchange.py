@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from paceline_sidecar.admission.gate import Ticket
+from paceline_sidecar.admission.control import Ticket
 from paceline_sidecar.backend import Arrival, Backend
 from paceline_sidecar.errors import (
     ClientLeft,
@@ -22,8 +22,8 @@ from paceline_sidecar.errors import (
     Unavailable,
 )
 from paceline_sidecar.generation import Delta, Generation
+from paceline_sidecar.telemetry.finished_request import Outcome
 from paceline_sidecar.telemetry.ledger import AbortCause, Ledger
-from paceline_sidecar.telemetry.record import Outcome
 
 
 class Exchange:

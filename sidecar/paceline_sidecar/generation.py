@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
+from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome
 from paceline_sidecar.telemetry.ledger import Ledger
-from paceline_sidecar.telemetry.record import Outcome, RequestRecord
 from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.text.detokenizer import Detokenizer
 from paceline_sidecar.text.stop import StopMatcher
@@ -136,16 +136,16 @@ class Generation:
         if self.shape.echo is not None and opens:
             text = self.shape.echo + text
             # Asked for log-probabilities, an echoed prompt has its own.
-            scores = (*self.prompt_scores, *scores) if self._tells else scores
+            scores = (*self.prompt_scores, *scores) if self._has_logprobs else scores
         return Delta(text, self.finish, cut, scores)
 
-    def record(self, outcome: Outcome, *, now: float, epoch: int) -> RequestRecord:
+    def record(self, outcome: Outcome, *, now: float, epoch: int) -> FinishedRequest:
         """What is remembered of it when it ends now."""
         arrived_at = self.submit.arrived_at
         tpot_ms = None
         if self._first_at is not None and self._last_at is not None and self.output_tokens > 1:
             tpot_ms = (self._last_at - self._first_at) * 1e3 / (self.output_tokens - 1)
-        return RequestRecord(
+        return FinishedRequest(
             lane=self.lane,
             arrived_at=arrived_at,
             finished_at=now,
@@ -175,7 +175,7 @@ class Generation:
         return EngineFault(f"The engine gave this request up: {output.error or output.finish}.")
 
     @property
-    def _tells(self) -> bool:
+    def _has_logprobs(self) -> bool:
         return self.submit.sampling.logprobs is not None
 
     def _score_prompt(self, told: list[Likelihood]) -> tuple[TokenScore, ...]:

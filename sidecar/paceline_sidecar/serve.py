@@ -12,12 +12,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from paceline_sidecar.app import create_admin_app, create_public_app
-from paceline_sidecar.backends.zmq_engine import ZmqEngine
-from paceline_sidecar.control import Control
 from paceline_sidecar.drain import drain
+from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
-from paceline_sidecar.settings import Settings
+from paceline_sidecar.settings import SidecarSettings
 from paceline_sidecar.tls import reload_certificate
+from paceline_sidecar.zmq_engine import ZmqEngine
 
 _log = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    settings: Settings, *, stop: asyncio.Event, sockets: list[socket.socket] | None = None
+    settings: SidecarSettings, *, stop: asyncio.Event, sockets: list[socket.socket] | None = None
 ) -> None:
     """Serve until `stop` is set, drain, leave; `sockets` may already listen, public one first."""
     engine = ZmqEngine(settings.socket_path, heartbeat_s=settings.heartbeat_s)
     service = Service(engine, run_dir=settings.run_dir, served_name=settings.served_name)
-    control = Control(service, settings.runtime_config_file)
+    control = RuntimeControl(service, settings.runtime_config_file)
     service.configure = control.configure
     engine.listen(service)
     engine.listen(service.adapters)
@@ -77,7 +77,7 @@ def stop_on_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, once, number)
 
 
-def _server(app: FastAPI, settings: Settings, *, tls: bool) -> _Server:
+def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
     config = uvicorn.Config(
         app,
         log_config=None,

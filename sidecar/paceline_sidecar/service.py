@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline_sidecar.adapter_keeper import AdapterKeeper
-from paceline_sidecar.admission.gate import Gate
+from paceline_sidecar.adapter_reconciler import AdapterReconciler
+from paceline_sidecar.admission.control import AdmissionControl
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.exchange import Exchange
@@ -43,7 +43,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
-        self.gate = Gate()
+        self.admission = AdmissionControl()
         self.ledger = Ledger()
         self.clock = clock
         self.config = HotConfig()
@@ -60,7 +60,7 @@ class Service:
         self._served_name = served_name
         self.name = served_name or ""
         """`model` in requests; empty until the first engine says what it serves."""
-        self.adapters = AdapterKeeper(backend, own_name=lambda: self.name, clock=clock)
+        self.adapters = AdapterReconciler(backend, own_name=lambda: self.name, clock=clock)
         self._serving: Serving | None = None
         self._preparing: asyncio.Task[None] | None = None
 
@@ -80,17 +80,17 @@ class Service:
             self._preparing.cancel()
         self._serving = None
         self.ledger.telemetry = None
-        self.gate.rate.forget()
+        self.admission.rate.forget()
         if after.instance:
             self._preparing = asyncio.create_task(self._prepare(after))
 
     def telemetry_arrived(self, message: Telemetry) -> None:
         """Remember the steps, learn how fast prompts are worked off."""
         self.ledger.heartbeat(message)
-        self.gate.rate.learn(message.steps)
+        self.admission.rate.learn(message.steps)
         # What the engine still has to compute is less than what waits by what it has begun.
-        computed = self.gate.queue.tokens - message.load.waiting_tokens
-        self.gate.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
+        computed = self.admission.queue.tokens - message.load.waiting_tokens
+        self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
     async def _prepare(self, view: EngineView) -> None:
         if view.model is None or view.limits is None:

@@ -1,4 +1,4 @@
-"""Settings of the sidecar's process, read once at start (docs/processes.md)."""
+"""SidecarSettings of the sidecar's process, read once at start (docs/processes.md)."""
 
 from pathlib import Path
 from typing import Self
@@ -12,7 +12,7 @@ from paceline_wire import Pooling
 _LONGEST_SOCKET_PATH = 107
 
 
-class Settings(BaseSettings):
+class SidecarSettings(BaseSettings):
     """Every field is `PACELINE_SIDECAR_<NAME>`."""
 
     model_config = SettingsConfigDict(env_prefix="PACELINE_SIDECAR_", frozen=True)

@@ -6,7 +6,7 @@ import ssl
 
 import uvicorn
 
-from paceline_sidecar.settings import Settings
+from paceline_sidecar.settings import SidecarSettings
 from paceline_sidecar.watched_file import WatchedFile
 
 _log = logging.getLogger(__name__)
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 5.0
 
 
-async def reload_certificate(config: uvicorn.Config, settings: Settings) -> None:
+async def reload_certificate(config: uvicorn.Config, settings: SidecarSettings) -> None:
     """Watch the files until cancelled; nothing to do without TLS."""
     certificate, key = settings.tls_cert_file, settings.tls_key_file
     if config.ssl is None or certificate is None or key is None:

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from paceline_engine.scheduling.budget import MANY_PROMPTS
+from paceline_engine.scheduling.prefill import MANY_PROMPTS
 from paceline_sim.compiled import compiled
 from paceline_sim.state import DECODE, ENDED, FAILED, SHED, WAITING, Engine
 

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from paceline_engine.scheduling.budget import MAX_UNFINISHED
-from paceline_engine.scheduling.turns import BESIDE_DECODES, MAX_CREDIT, MIN_SHARE
+from paceline_engine.scheduling.fair_share import BESIDE_DECODES, MAX_CREDIT, MIN_SHARE
+from paceline_engine.scheduling.prefill import MAX_UNFINISHED
 from paceline_sim.compiled import compiled
 from paceline_sim.holding import next_yielding, preempt, rows_to_take
 from paceline_sim.state import DECODE, PREFILL, Engine

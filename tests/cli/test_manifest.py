@@ -115,14 +115,28 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
             ("model",),
         ),
         ({"replicas": 3}, False, ()),
+        ({"replicas": 3, "model": {"uri": "file:///elsewhere"}}, False, ("model",)),
+        ({"rollout": {"maxSurge": 2}, "model": {"uri": "file:///elsewhere"}}, False, ("model",)),
+        ({"rollout": {"drainSeconds": 5}}, False, ("rollout",)),
     ],
-    ids=["nothing", "target", "mode", "pause", "capacity", "model and admission", "replicas"],
+    ids=[
+        "nothing",
+        "target",
+        "mode",
+        "pause",
+        "capacity",
+        "model and admission",
+        "replicas",
+        "replicas and model",
+        "surge and model",
+        "drain",
+    ],
 )
 def test_changes_are_told_hot_from_cold(
     tmp_path: Path, spec: dict[str, Any], is_hot: bool, cold_fields: tuple[str, ...]
 ) -> None:
     """By the hashes that decide it in a cluster: what rolls no pod needs no restart here."""
-    # Bounds would be filled in from the capacity, so a change of it may change the hot half too.
+    # Bounds would be filled in from the capacity, so a change of it may change what is hot too.
     bounds = {"batchSize": {"max": 32}, "tokenBudget": {"max": 2048}}
     served = spec_of(tmp_path, tuning=bounds)
     wanted = spec_of(tmp_path, **({"tuning": bounds} | spec))

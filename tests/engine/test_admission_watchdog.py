@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from paceline_engine.scheduling.scheduler import ContinuousScheduler
 from paceline_engine.scheduling.watchdog import (
     LEAST_STEPS,
     LONGEST_S,
@@ -72,8 +73,9 @@ def test_an_engine_that_admits_nobody_says_so(
     under_test = EngineUnderTest(limits=Limits(4, 64))
     under_test.submit(a_submit("runs", max_tokens=120))
     under_test.step()
-    prefills = under_test.engine.scheduler._prefills
-    monkeypatch.setattr(prefills, "share", lambda *_args, **_options: [])  # the defect
+    scheduler = under_test.engine.scheduler
+    assert isinstance(scheduler, ContinuousScheduler)
+    monkeypatch.setattr(scheduler._prefills, "share", lambda *_args, **_options: [])  # the defect
     under_test.submit(a_submit("waits", [1, 2, 3, 4, 5]))
 
     with caplog.at_level(logging.WARNING):

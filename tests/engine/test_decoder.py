@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.attention.attention import AttentionBackend
+from paceline_engine.attention.backend import AttentionBackend, cpu_attention
 from paceline_engine.attention.cpu_attention import CpuAttention
-from paceline_engine.attention.cpu_backend import cpu_attention
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.native_attention import NativeAttention
 from paceline_engine.attention.prefill.choice import PrefillChoice
-from paceline_engine.attention.prefill.sdpa import SdpaPrefill
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
@@ -111,7 +109,7 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
     )
     kv = allocate(config, 64, BLOCK_SIZE, device=CPU, dtype=torch.float32)
     tables = rotations(config, config.max_len)
-    prefill = PrefillChoice({0: SdpaPrefill()} if "torch" in back_end else {})
+    prefill = PrefillChoice({0: "torch" in back_end})
     attention: AttentionBackend = (
         KernelAttention(config, kv, tables, prefill)
         if "kernels" in back_end

@@ -162,8 +162,8 @@ def answers(
 def preempt(engine: Engine, number: int) -> None:
     """Take its row from one of those that run, whichever that is."""
     engine.settle()  # nobody is preempted while a step of theirs is on its way
-    if running := list(engine.scheduler.running()):
-        engine.scheduler._preempt(running[number % len(running)])
+    if running := list(engine.requests.running()):
+        engine.requests.preempt(running[number % len(running)])
 
 
 @settings(
@@ -230,11 +230,11 @@ def test_whoever_loses_a_row_draws_on_as_if_it_had_not(
 
     def lose_all() -> None:
         engine.settle()
-        running = sorted(engine.scheduler.running(), key=lambda request: request.number)
+        running = sorted(engine.requests.running(), key=lambda request: request.number)
         rows.append([request.row for request in running])
         for request in running:
-            engine.scheduler._preempt(request)
-        free = engine.scheduler.rows.free
+            engine.requests.preempt(request)
+        free = engine.requests._free_rows
         free[-len(running) :] = free[-len(running) :][::-1]  # else each would get its own again
 
     assert answers(engine, arrivals, before_steps={4: lose_all, 7: lose_all}) == wanted
@@ -342,13 +342,13 @@ def test_padding_leaves_no_trace(folder: Path) -> None:
     engine = an_engine(runner, capacity, overlap=False)
     for number in range(5):
         engine.submit(Submit(str(number), [7, 8, 9, number], SAMPLINGS[0]))
-    while len(engine.scheduler.decoding) < 5:
+    while len(engine.requests.decoding) < 5:
         engine.step()
     attention, tables = runner._attention, runner._tables
     assert isinstance(attention, KernelAttention)
     assert isinstance(tables, DeviceTables)
     kv, latest = [each.clone() for each in attention.kv.all], tables._latest.clone()
-    running = list(engine.scheduler.running())
+    running = list(engine.requests.running())
 
     engine.step()
 

@@ -1,6 +1,6 @@
 """An interactive arrival takes row and blocks from batch requests that hold more than a share."""
 
-from paceline_engine.scheduling.policy import MAX_PREEMPTIONS
+from paceline_engine.scheduling.request_table import MAX_PREEMPTIONS
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
 from paceline_wire import SetLimits, Submit
 from paceline_wire.limits import Limits
@@ -16,7 +16,7 @@ def a_batch(number: int, *, length: int = 3, max_tokens: int = 40) -> Submit:
 
 
 def running(under_test: EngineUnderTest) -> set[str]:
-    return {request.id for request in under_test.engine.scheduler.running()}
+    return {request.id for request in under_test.engine.requests.running()}
 
 
 def test_an_interactive_arrival_takes_a_row_in_its_first_step() -> None:
@@ -39,7 +39,7 @@ def test_who_gave_way_comes_back_and_answers_as_if_nothing_had_been() -> None:
     submits = [a_batch(number, max_tokens=12) for number in range(2)]
     under_test.submit(*submits)
     for number in range(3):
-        under_test.run_until(lambda: len(under_test.engine.scheduler.decoding) == 2)
+        under_test.run_until(lambda: len(under_test.engine.requests.decoding) == 2)
         submits.append(a_submit(f"person {number}", a_prompt(4, 300 + number), max_tokens=2))
         under_test.submit(submits[-1])
         under_test.step()
@@ -140,7 +140,7 @@ def test_a_person_gets_in_where_a_step_has_one_token_left() -> None:
     """Four decodes and a budget of five: the prompt is computed in as many steps as it takes."""
     under_test = EngineUnderTest(limits=Limits(4, 5))
     under_test.submit(*[a_batch(number) for number in range(4)])
-    under_test.run_until(lambda: len(under_test.engine.scheduler.decoding) == 4)
+    under_test.run_until(lambda: len(under_test.engine.requests.decoding) == 4)
 
     under_test.submit(a_submit("person", a_prompt(3, 500), max_tokens=2))
     steps = under_test.run_until(lambda: "person" in under_test.outputs, max_steps=20)

@@ -63,9 +63,9 @@ def test_a_preempted_prompt_is_told_once_and_whole(tiny: TinyEngine) -> None:
     engine.submit(Submit("a", prompt, Sampling(max_tokens=2, temperature=0.0, prompt_logprobs=0)))
     engine.step()
     engine.step()
-    (request,) = engine.scheduler.running()
+    (request,) = engine.requests.running()
 
-    engine.scheduler._preempt(request)
+    engine.requests.preempt(request)
     told = run_to_end(engine)["a"][0].prompt_likelihoods
 
     assert request.num_preemptions == 1

@@ -12,7 +12,7 @@ from paceline_engine.core.flight import Next
 from paceline_engine.engine.engine import Engine
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.scheduling.waiting import LANES
+from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeFlight, FakeLauncher, FakeRunner
@@ -315,7 +315,7 @@ def test_both_orders_give_the_same_tokens(
             )
             under_test.step()
         under_test.run_to_end()
-        pool = under_test.engine.scheduler.blocks.pool
+        pool = under_test.engine.requests.blocks.pool
         assert pool.num_free == pool.num_blocks
         given.append(
             {

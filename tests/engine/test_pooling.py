@@ -74,9 +74,9 @@ def test_a_preempted_prompt_is_pooled_once(
     engine.submit(Submit("a", PROMPTS["long"], sampling))
     engine.step()
     engine.step()
-    (request,) = engine.scheduler.running()
+    (request,) = engine.requests.running()
 
-    engine.scheduler._preempt(request)
+    engine.requests.preempt(request)
     outputs = run_to_end(engine)["a"]
 
     assert request.num_preemptions == 1

@@ -75,9 +75,9 @@ def serve(
     while not engine.is_idle:
         scheduler = engine.scheduler
         for place in preemptions.get(step, ()):
-            running = list(scheduler.running())
+            running = list(scheduler.requests.running())
             if len(running) > 1:
-                scheduler._preempt(running[place % len(running)])
+                scheduler.requests.preempt(running[place % len(running)])
         for output in engine.step():
             answers.setdefault(output.id, []).extend(output.token_ids)
         step += 1

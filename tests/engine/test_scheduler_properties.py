@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.block import Block
 from paceline_engine.pacing.pacer import NoPacer, StepShape
-from paceline_engine.scheduling.schedulings import Scheduling
-from paceline_engine.scheduling.waiting import LANES
+from paceline_engine.scheduling import Scheduling
+from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, FakeSwapper, right_at
 from paceline_testing.row_checker import RowChecker
@@ -167,7 +167,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not self.is_paced or batch.num_padding == 0
         assert batch.num_tokens <= max(limits.token_budget, decodes)
         assert batch.num_tokens <= self.under_test.capacity.max_token_budget
-        running = self.engine.scheduler.num_running
+        running = self.engine.requests.num_running
         assert running <= max(limits.max_batch_size, self.running_before)
         assert [piece.is_decode for piece in batch.chunks] == [True] * decodes + [False] * (
             len(batch.chunks) - decodes
@@ -183,11 +183,11 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.submitted)))
-        is_live = self.engine.scheduler.get(id) is not None
+        is_live = self.engine.requests.get(id) is not None
         self.engine.abort([id])
         if is_live:
             self.aborted.add(id)
-        assert self.engine.scheduler.get(id) is None
+        assert self.engine.requests.get(id) is None
 
     @rule(
         max_batch_size=st.integers(1, 9),
@@ -219,15 +219,15 @@ class EngineMachine(RuleBasedStateMachine):
         assert isinstance(swapper, FakeSwapper)
         swapper.block_ms = block_ms
 
-    @precondition(lambda self: self.engine.scheduler.num_running > 1)
+    @precondition(lambda self: self.engine.requests.num_running > 1)
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
         """For no reason at all: whoever runs may lose its blocks between any two steps."""
         self.engine.settle()  # nobody is preempted while a step of theirs is on its way
-        scheduler = self.engine.scheduler
-        if not scheduler.num_running:
+        requests = self.engine.requests
+        if not requests.num_running:
             return
-        scheduler._preempt(data.draw(st.sampled_from(list(scheduler.running()))))
+        requests.preempt(data.draw(st.sampled_from(list(requests.running()))))
 
     @rule(seconds=st.floats(0.0, 3.0))
     def wait(self, seconds: float) -> None:
@@ -236,7 +236,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 6))
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            self.running_before = self.engine.scheduler.num_running
+            self.running_before = self.engine.requests.num_running
             self.under_test.step()
             self.blocks_are_counted()
 
@@ -245,10 +245,10 @@ class EngineMachine(RuleBasedStateMachine):
         """A block is held by exactly the requests that list it, or it is in the free list once."""
         if not hasattr(self, "engine"):
             return
-        scheduler = self.engine.scheduler
-        pool = scheduler.blocks.pool
+        requests = self.engine.requests
+        pool = requests.blocks.pool
         holders = Counter(
-            block_id for request in scheduler.running() for block_id in request.block_ids
+            block_id for request in requests.running() for block_id in request.block_ids
         )
         assert [pool.holders(id) for id in range(pool.num_blocks)] == [
             holders[id] for id in range(pool.num_blocks)
@@ -256,15 +256,15 @@ class EngineMachine(RuleBasedStateMachine):
         free = free_list(pool._ends)
         assert sorted(free) == [id for id in range(pool.num_blocks) if not holders[id]]
         assert len(free) == pool.num_free
-        rows = [request.row for request in scheduler.running()]
-        assert len(rows) == len(set(rows)) == 6 - len(scheduler.rows.free)
-        waiting = [request for lane in scheduler.waiting.values() for request in lane]
+        rows = [request.row for request in requests.running()]
+        assert len(rows) == len(set(rows)) == 6 - len(requests._free_rows)
+        waiting = [request for lane in requests.waiting.values() for request in lane]
         assert all(not request.block_ids and request.row is None for request in waiting)
-        assert not any(request.swap_slots for request in scheduler.running())
+        assert not any(request.swap_slots for request in requests.running())
         saved = [slot for request in waiting for slot in request.swap_slots]
-        assert len(set(saved)) == len(saved) == self.num_slots - scheduler.blocks.swap.num_free
-        assert scheduler.num_waiting_tokens == sum(
-            request.num_remaining for request in [*waiting, *scheduler.prefilling.values()]
+        assert len(set(saved)) == len(saved) == self.num_slots - requests.blocks.swap.num_free
+        assert requests.num_waiting_tokens == sum(
+            request.num_remaining for request in [*waiting, *requests.prefilling.values()]
         )
 
     def teardown(self) -> None:
@@ -272,13 +272,13 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         self.under_test.clock.advance(1.0)  # nobody is waited for any more
-        self.running_before = self.engine.scheduler.num_running  # the limit may be below it
+        self.running_before = self.engine.requests.num_running  # the limit may be below it
         tokens = sum(len(s.prompt_ids) + s.sampling.max_tokens for s in self.submitted.values())
         steps = self.under_test.run_to_end(max_steps=50 + 10 * tokens)
         note(f"{len(self.submitted)} requests ended after {steps} steps")
-        pool = self.engine.scheduler.blocks.pool
+        pool = self.engine.requests.blocks.pool
         assert pool.num_free == pool.num_blocks
-        assert self.engine.scheduler.blocks.swap.num_free == self.num_slots
+        assert self.engine.requests.blocks.swap.num_free == self.num_slots
         assert self.engine.load().stuck_admissions == 0
         for submit in self.submitted.values():
             self.check_answer(submit)

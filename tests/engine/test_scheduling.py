@@ -4,7 +4,7 @@ import pytest
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.pacing.pacer import NoPacer, StepShape
-from paceline_engine.scheduling.turns import MAX_OVERTAKEN
+from paceline_engine.scheduling.fair_share import MAX_OVERTAKEN
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_wire import SetLimits
 from paceline_wire.limits import Lane, Limits
@@ -172,7 +172,7 @@ def test_a_full_cache_preempts_the_batch_lane_first() -> None:
     ]
 
     under_test.submit(*submits)
-    under_test.run_until(lambda: under_test.engine.scheduler.num_preemptions > 0)
+    under_test.run_until(lambda: under_test.engine.requests.num_preemptions > 0)
     lanes = under_test.engine.load().running_by_lane
     under_test.run_to_end()
 
@@ -189,8 +189,8 @@ def test_a_preempted_request_comes_back_before_those_that_wait() -> None:
         *[a_submit(id, a_prompt(8, 100 * i), max_tokens=16) for i, id in enumerate("abc")]
     )
 
-    under_test.run_until(lambda: under_test.engine.scheduler.num_preemptions > 0)
-    head = under_test.engine.scheduler.waiting["interactive"].head
+    under_test.run_until(lambda: under_test.engine.requests.num_preemptions > 0)
+    head = under_test.engine.requests.waiting["interactive"].head
     under_test.run_to_end()
 
     assert head is not None
@@ -210,7 +210,7 @@ def test_a_request_is_not_admitted_into_the_blocks_that_others_need_next() -> No
 
     assert under_test.engine.load().waiting == 1
     under_test.run_to_end()
-    assert under_test.engine.scheduler.num_preemptions == 0
+    assert under_test.engine.requests.num_preemptions == 0
     assert under_test.finished == ["running", "large"]
 
 

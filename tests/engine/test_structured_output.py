@@ -95,9 +95,9 @@ def test_a_preempted_output_goes_on_where_it_was(
     outputs: list[Output] = []
     while not engine.is_idle:
         outputs += engine.step()
-        for request in list(engine.scheduler.running()):
+        for request in list(engine.requests.running()):
             if request.num_output_tokens % 3 == 2 and request.num_preemptions < 4:
-                engine.scheduler._preempt(request)
+                engine.requests.preempt(request)
 
     assert text(folder, outputs) == alone
 

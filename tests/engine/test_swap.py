@@ -68,7 +68,7 @@ def test_without_host_memory_nobody_asks_what_computing_again_costs() -> None:
     under_test.step()
     under_test.step()
     asked_for_steps = pacer.times
-    under_test.engine.scheduler._preempt(next(iter(under_test.engine.scheduler.running())))
+    under_test.engine.requests.preempt(next(iter(under_test.engine.requests.running())))
 
     assert pacer.times == asked_for_steps
     assert under_test.engine.load().preemptions == 1
@@ -116,7 +116,7 @@ def test_a_request_that_leaves_while_its_blocks_are_away_gives_them_up() -> None
     under_test.step()
     under_test.submit(*[a_submit(f"{n}", [100 + n] * 3, max_tokens=3) for n in range(2)])
     under_test.step()
-    space = under_test.engine.scheduler.blocks.swap
+    space = under_test.engine.requests.blocks.swap
     assert space.num_free < space.num_slots
 
     under_test.engine.abort(["batch"])

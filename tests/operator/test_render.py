@@ -421,7 +421,7 @@ def test_callers_can_be_named() -> None:
 
 
 def test_a_fresh_pod_starts_from_the_runtime_configuration() -> None:
-    """While the operator is away: the hot half of the spec, in the runtime API's words."""
+    """While the operator is away: the hot fields of the spec, in the runtime API's words."""
     manifest = _rendered(
         sla={"ttft": {"p99": "1.5s"}},
         tuning={"batchSize": {"initial": 24}, "tokenBudget": {"max": 512}},

@@ -6,7 +6,7 @@ from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import NoPacer, Pacer
-from paceline_engine.scheduling.schedulings import Scheduling
+from paceline_engine.scheduling import Scheduling
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_runner import FakeLauncher, FakeRunner, next_token
 from paceline_wire import ModelInfo, Output, Sampling, Submit

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Next
-from paceline_engine.drafting.verify import verify
+from paceline_engine.drafting.acceptance import verify
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_wire.limits import Capacity
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.slack import Slack
-from paceline_engine.scheduling.budget import MANY_PROMPTS
+from paceline_engine.scheduling.prefill import MANY_PROMPTS
 from paceline_wire import ModelInfo, StepRecord
 from paceline_wire.limits import Capacity, Limits
 

@@ -10,7 +10,7 @@ import httpx
 from openai import OpenAI
 
 from paceline_sidecar.serve import serve
-from paceline_sidecar.settings import Settings
+from paceline_sidecar.settings import SidecarSettings
 
 TOKEN = "admin-token"
 
@@ -18,7 +18,7 @@ TOKEN = "admin-token"
 class Sidecar:
     """One that runs in a thread of its own, and the clients that tests ask it with."""
 
-    def __init__(self, settings: Settings, sockets: list[socket.socket]) -> None:
+    def __init__(self, settings: SidecarSettings, sockets: list[socket.socket]) -> None:
         self.settings = settings
         self._sockets = sockets
         self._loop = asyncio.new_event_loop()
@@ -85,6 +85,6 @@ def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
         "runtime_token_file": token_file,
         "drain_s": 5.0,
     }
-    sidecar = Sidecar(Settings(**{**values, **changes}), sockets)
+    sidecar = Sidecar(SidecarSettings(**{**values, **changes}), sockets)
     sidecar.thread.start()
     return sidecar

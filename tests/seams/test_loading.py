@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paceline_cli.up.loading import LoadingStage, loading_stage, missing_words
-from paceline_sidecar.backends.zmq_engine import loading_words
+from paceline_sidecar.zmq_engine import loading_words
 from paceline_wire import Loading
 
 

@@ -13,7 +13,7 @@ from paceline_api.inference_service import InferenceService
 from paceline_api.pod import environment
 from paceline_engine.settings import Settings as EngineSettings
 from paceline_operator.settings import OperatorSettings
-from paceline_sidecar.settings import Settings as SidecarSettings
+from paceline_sidecar.settings import SidecarSettings
 
 ROOT = Path(__file__).parents[2]
 PREFIXES: dict[str, type[BaseSettings]] = {

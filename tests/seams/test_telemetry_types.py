@@ -5,21 +5,21 @@ from dataclasses import fields, is_dataclass
 import msgspec
 import pytest
 
-from paceline_sidecar import runtime_answers as written
+from paceline_sidecar import runtime_bodies as written
 from paceline_tuner import telemetry as read
 from paceline_wire import Capacity, EngineLoad, Limits, StepModelInfo
 
 PAIRS = {
-    "telemetry": (read.Telemetry, written.TelemetryAnswer),
-    "limits": (read.LimitsAnswer, written.LimitsAnswer),
+    "telemetry": (read.Telemetry, written.TelemetryBody),
+    "limits": (read.LimitsAnswer, written.LimitsBody),
     "limit": (read.LimitValues, Limits),
     "capacity": (read.CapacityValues, Capacity),
     "load": (read.Load, EngineLoad),
     "model": (read.ModelFit, StepModelInfo),
-    "info": (read.EngineInfo, written.Info),
-    "step": (read.Step, written.Step),
-    "request": (read.RequestRecord, written.Request),
-    "sketch": (read.SketchSlice, written.Sketch),
+    "info": (read.EngineInfo, written.ModelBody),
+    "step": (read.Step, written.StepBody),
+    "request": (read.RequestRecord, written.RequestBody),
+    "sketch": (read.SketchSlice, written.SketchBody),
 }
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from paceline_sidecar.admission.control import AdmissionControl, Backlog, hopeless, refuse
 from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
-from paceline_sidecar.admission.gate import Gate, Queue, hopeless, refuse
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_testing.scripted_engine import a_step
@@ -15,48 +15,48 @@ HALF_A_SECOND = HotConfig(sla=Sla(ttft_p99_ms=500))
 
 def test_requests_are_refused_from_the_share_of_the_queue_on() -> None:
     """Counted on arrival: four of five at 0.8."""
-    gate = Gate()
+    admission = AdmissionControl()
     for _ in range(4):
-        gate.admit([10], lane="interactive", config=FOUR)
+        admission.admit([10], lane="interactive", config=FOUR)
 
     with pytest.raises(Refused, match="4 requests wait, 4 may") as caught:
-        gate.admit([10], lane="interactive", config=FOUR)
+        admission.admit([10], lane="interactive", config=FOUR)
     assert caught.value.reason == "queue_full"
     assert not caught.value.shed
-    assert gate.queue == Queue(requests=4, tokens=40)
+    assert admission.queue == Backlog(requests=4, tokens=40)
 
 
 def test_a_request_of_several_prompts_gets_in_whole_or_not_at_all() -> None:
     """Half of it would be of no use to its client."""
-    gate = Gate()
+    admission = AdmissionControl()
 
     with pytest.raises(Refused):
-        gate.admit([1] * 5, lane="interactive", config=FOUR)
-    assert gate.queue == Queue()
+        admission.admit([1] * 5, lane="interactive", config=FOUR)
+    assert admission.queue == Backlog()
 
 
 def test_the_first_token_gives_the_place_free_once() -> None:
     """Leaving twice, as close after first token does, is leaving once."""
-    gate = Gate()
-    ticket, other = gate.admit([10, 20], lane="interactive", config=FOUR)
+    admission = AdmissionControl()
+    ticket, other = admission.admit([10, 20], lane="interactive", config=FOUR)
     ticket.count(14)
-    assert gate.queue == Queue(requests=2, tokens=34)
+    assert admission.queue == Backlog(requests=2, tokens=34)
 
     ticket.leave()
     ticket.leave()
     ticket.count(99)
 
-    assert gate.queue == Queue(requests=1, tokens=20)
+    assert admission.queue == Backlog(requests=1, tokens=20)
     other.leave()
-    assert gate.queue == Queue()
+    assert admission.queue == Backlog()
 
 
 @pytest.mark.parametrize(
     ("waiting", "own", "refused"),
-    [(Queue(1, 70), 10, False), (Queue(1, 75), 10, True), (Queue(), 5000, False)],
+    [(Backlog(1, 70), 10, False), (Backlog(1, 75), 10, True), (Backlog(), 5000, False)],
     ids=["below", "above", "a long prompt alone"],
 )
-def test_waiting_tokens_are_capped_as_well(waiting: Queue, own: int, refused: bool) -> None:
+def test_waiting_tokens_are_capped_as_well(waiting: Backlog, own: int, refused: bool) -> None:
     """A hundred tokens, refused from 80 on; but a long prompt gets in when nobody waits."""
     config = HotConfig(admission=AdmissionPolicy(max_queued_tokens=100, reject_at=0.8))
 
@@ -68,7 +68,7 @@ def test_waiting_tokens_are_capped_as_well(waiting: Queue, own: int, refused: bo
 
 def test_a_hopeless_request_is_refused_at_once() -> None:
     """1,000 tokens ahead at 1,000 tokens a second are more than half a second."""
-    refusal = refuse(Queue(3, 1000), [100], lane="interactive", config=HALF_A_SECOND, rate=1000.0)
+    refusal = refuse(Backlog(3, 1000), [100], lane="interactive", config=HALF_A_SECOND, rate=1000.0)
 
     assert refusal is not None
     assert refusal.reason == "hopeless"
@@ -79,13 +79,13 @@ def test_a_hopeless_request_is_refused_at_once() -> None:
 @pytest.mark.parametrize(
     ("queue", "rate", "lane", "config"),
     [
-        (Queue(), 1000.0, "interactive", HALF_A_SECOND),
-        (Queue(3, 1000), None, "interactive", HALF_A_SECOND),
-        (Queue(3, 300), 1000.0, "interactive", HALF_A_SECOND),
-        (Queue(3, 1000), 1000.0, "batch", HALF_A_SECOND),
-        (Queue(3, 1000), 1000.0, "interactive", HotConfig()),
+        (Backlog(), 1000.0, "interactive", HALF_A_SECOND),
+        (Backlog(3, 1000), None, "interactive", HALF_A_SECOND),
+        (Backlog(3, 300), 1000.0, "interactive", HALF_A_SECOND),
+        (Backlog(3, 1000), 1000.0, "batch", HALF_A_SECOND),
+        (Backlog(3, 1000), 1000.0, "interactive", HotConfig()),
         (
-            Queue(3, 1000),
+            Backlog(3, 1000),
             1000.0,
             "interactive",
             HotConfig(Sla(ttft_p99_ms=500), AdmissionPolicy(shed_hopeless=False)),
@@ -94,7 +94,7 @@ def test_a_hopeless_request_is_refused_at_once() -> None:
     ids=["nobody ahead", "no evidence", "in time", "batch lane", "no target", "switched off"],
 )
 def test_nobody_is_called_hopeless_without_a_reason(
-    queue: Queue, rate: float | None, lane: Lane, config: HotConfig
+    queue: Backlog, rate: float | None, lane: Lane, config: HotConfig
 ) -> None:
     """A wrong refusal is an outage that we made ourselves."""
     assert refuse(queue, [100], lane=lane, config=config, rate=rate) is None
@@ -105,7 +105,7 @@ def test_nobody_is_called_hopeless_without_a_reason(
 )
 def test_retry_after_is_the_time_that_the_backlog_takes(tokens: int, expected_s: float) -> None:
     """Within reason."""
-    refusal = refuse(Queue(99, tokens), [1], lane="batch", config=FOUR, rate=1000.0)
+    refusal = refuse(Backlog(99, tokens), [1], lane="batch", config=FOUR, rate=1000.0)
 
     assert refusal is not None
     assert refusal.retry_after_s == expected_s
@@ -133,7 +133,7 @@ def test_the_rate_forgets_what_is_long_past() -> None:
     assert rate.tokens_per_s == pytest.approx(500)
 
 
-PEOPLE_FIRST = Queue(requests=1000, tokens=500_000, batch_requests=999, batch_tokens=499_900)
+PEOPLE_FIRST = Backlog(requests=1000, tokens=500_000, batch_requests=999, batch_tokens=499_900)
 
 
 def test_a_batch_flood_makes_no_person_hopeless() -> None:
@@ -147,8 +147,8 @@ def test_the_batch_lane_is_held_to_targets_of_its_own() -> None:
     """Without them it waits as long as its deadline lets it."""
     own = HotConfig(Sla(ttft_p99_ms=500), batch_sla=Sla(ttft_p99_ms=60_000))
 
-    lost = refuse(Queue(3, 90_000), [100], lane="batch", config=own, rate=1000.0)
-    fine = refuse(Queue(3, 50_000), [100], lane="batch", config=own, rate=1000.0)
+    lost = refuse(Backlog(3, 90_000), [100], lane="batch", config=own, rate=1000.0)
+    fine = refuse(Backlog(3, 50_000), [100], lane="batch", config=own, rate=1000.0)
 
     assert lost is not None
     assert lost.reason == "hopeless"
@@ -158,7 +158,7 @@ def test_the_batch_lane_is_held_to_targets_of_its_own() -> None:
 @pytest.mark.parametrize("lane", ["interactive", "batch"])
 def test_a_request_is_hopeless_beyond_its_own_deadline(lane: Lane) -> None:
     """Its client will not be there any more."""
-    queue = Queue(3, 1000)
+    queue = Backlog(3, 1000)
 
     late = refuse(queue, [100], lane=lane, config=HotConfig(), rate=1000.0, timeout_s=1.0)
     in_time = refuse(queue, [100], lane=lane, config=HotConfig(), rate=1000.0, timeout_s=2.0)
@@ -168,8 +168,10 @@ def test_a_request_is_hopeless_beyond_its_own_deadline(lane: Lane) -> None:
     assert in_time is None
 
 
-def a_batch_ticket(gate: Gate, tokens: int, config: HotConfig, left: list[int]) -> None:
-    (ticket,) = gate.admit([tokens], lane="batch", config=config)
+def a_batch_ticket(
+    admission: AdmissionControl, tokens: int, config: HotConfig, left: list[int]
+) -> None:
+    (ticket,) = admission.admit([tokens], lane="batch", config=config)
 
     def give_way(refusal: Refused) -> bool:
         assert refusal.reason == "displaced"
@@ -181,25 +183,25 @@ def a_batch_ticket(gate: Gate, tokens: int, config: HotConfig, left: list[int]) 
 
 def test_a_person_takes_the_places_of_the_batch_requests_that_came_last() -> None:
     """As many as it needs, and the bound holds."""
-    gate = Gate()
+    admission = AdmissionControl()
     left: list[int] = []
     for tokens in (10, 20, 30, 40):
-        a_batch_ticket(gate, tokens, FOUR, left)
+        a_batch_ticket(admission, tokens, FOUR, left)
 
-    gate.admit([5, 5], lane="interactive", config=FOUR)
+    admission.admit([5, 5], lane="interactive", config=FOUR)
 
     assert left == [40, 30]
-    assert gate.queue == Queue(requests=4, tokens=40, batch_requests=2, batch_tokens=30)
+    assert admission.queue == Backlog(requests=4, tokens=40, batch_requests=2, batch_tokens=30)
 
 
 def test_nobody_gives_its_place_in_vain() -> None:
     """Five prompts never fit where four may wait."""
-    gate = Gate()
+    admission = AdmissionControl()
     left: list[int] = []
-    a_batch_ticket(gate, 10, FOUR, left)
+    a_batch_ticket(admission, 10, FOUR, left)
 
     with pytest.raises(Refused) as caught:
-        gate.admit([1] * 5, lane="interactive", config=FOUR)
+        admission.admit([1] * 5, lane="interactive", config=FOUR)
 
     assert caught.value.reason == "queue_full"
     assert not left
@@ -207,25 +209,27 @@ def test_nobody_gives_its_place_in_vain() -> None:
 
 def test_batch_requests_take_nobodys_place() -> None:
     """Not even that of an older one of their own lane."""
-    gate = Gate()
+    admission = AdmissionControl()
     left: list[int] = []
     for _ in range(4):
-        a_batch_ticket(gate, 10, FOUR, left)
+        a_batch_ticket(admission, 10, FOUR, left)
 
     with pytest.raises(Refused):
-        gate.admit([1], lane="batch", config=FOUR)
+        admission.admit([1], lane="batch", config=FOUR)
 
     assert not left
 
 
 def test_who_waits_in_vain_is_found_and_leaves_the_others_better_off() -> None:
     """At 100 tokens a second the third comes too late; without it the fourth is in time."""
-    gate = Gate()
+    admission = AdmissionControl()
     config = HotConfig(sla=Sla(ttft_p99_ms=5000))
-    tickets = [gate.admit([n], lane="interactive", config=config)[0] for n in (100, 300, 900, 50)]
+    tickets = [
+        admission.admit([n], lane="interactive", config=config)[0] for n in (100, 300, 900, 50)
+    ]
 
-    lost = hopeless(gate.waiting, config, 0.0, rate=100.0, computed=0)
-    later = hopeless(gate.waiting, config, 4.9, rate=100.0, computed=400)
+    lost = hopeless(admission.waiting, config, 0.0, rate=100.0, computed=0)
+    later = hopeless(admission.waiting, config, 4.9, rate=100.0, computed=400)
 
     assert lost == [tickets[2]]
     assert tickets[0] not in later
@@ -234,13 +238,13 @@ def test_who_waits_in_vain_is_found_and_leaves_the_others_better_off() -> None:
 
 def test_nobody_who_waits_is_refused_without_evidence_or_where_it_is_switched_off() -> None:
     """A forecast from nothing would be an outage that we made ourselves."""
-    gate = Gate()
+    admission = AdmissionControl()
     config = HotConfig(sla=Sla(ttft_p99_ms=50))
-    gate.admit([100, 900], lane="interactive", config=config)
+    admission.admit([100, 900], lane="interactive", config=config)
     off = HotConfig(config.sla, admission=AdmissionPolicy(shed_hopeless=False))
 
-    assert hopeless(gate.waiting, config, 9.0, rate=None, computed=0) == []
-    assert hopeless(gate.waiting, off, 9.0, rate=100.0, computed=0) == []
+    assert hopeless(admission.waiting, config, 9.0, rate=None, computed=0) == []
+    assert hopeless(admission.waiting, off, 9.0, rate=100.0, computed=0) == []
 
 
 def test_nobody_ahead_means_no_wait() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_sidecar.hot_config import HotConfig, Sla
+from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome, miss_reason
 from paceline_sidecar.telemetry.histogram import Histogram
 from paceline_sidecar.telemetry.ledger import Ledger
-from paceline_sidecar.telemetry.record import Outcome, RequestRecord, miss_reason
 from paceline_sidecar.telemetry.ring import Ring, Sequence
 from paceline_sidecar.telemetry.sketch import ALPHA, GapSketch
 
@@ -94,9 +94,9 @@ def test_rings_share_their_numbers() -> None:
     assert sequence.last - len(letters.since(0)) - len(numbers.since(0)) == 1  # "a" is lost
 
 
-def a_record(outcome: Outcome = "ok", **values: float) -> RequestRecord:
+def a_record(outcome: Outcome = "ok", **values: float) -> FinishedRequest:
     fields: dict[str, float] = {"ttft_ms": 100.0, "tpot_ms": 10.0, **values}
-    return RequestRecord(
+    return FinishedRequest(
         lane="interactive",
         arrived_at=1.0,
         finished_at=2.0,
@@ -123,7 +123,7 @@ def a_record(outcome: Outcome = "ok", **values: float) -> RequestRecord:
     ],
     ids=["met", "at target", "ttft", "tpot", "1% slow", "2% slow", *"RSTF"],
 )
-def test_a_miss_has_one_reason(record: RequestRecord, reason: str | None) -> None:
+def test_a_miss_has_one_reason(record: FinishedRequest, reason: str | None) -> None:
     """The first target that was missed, or how it ended."""
     sla = Sla(ttft_p99_ms=500, tpot_p99_ms=50, itl_p99_ms=80)
 

@@ -1,4 +1,4 @@
-"""Embeddings and scores from the official client to a real engine and back."""
+"""EmbeddingsJob and scores from the official client to a real engine and back."""
 
 import base64
 import math

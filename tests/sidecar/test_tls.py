@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from pydantic import ValidationError
 
-from paceline_sidecar.settings import Settings
+from paceline_sidecar.settings import SidecarSettings
 from paceline_sidecar.tls import reload_certificate
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.waiting import wait_until
@@ -62,7 +62,7 @@ async def test_a_replaced_certificate_is_loaded(
 ) -> None:
     """The next handshake uses it; nobody restarts anything."""
     certificate, key = make_certificate(tmp_path, "first")
-    settings = Settings(run_dir=tmp_path, tls_cert_file=certificate, tls_key_file=key)
+    settings = SidecarSettings(run_dir=tmp_path, tls_cert_file=certificate, tls_key_file=key)
     config = uvicorn.Config("unused:app", ssl_certfile=certificate, ssl_keyfile=key)
     loaded = asyncio.Event()
 
@@ -84,13 +84,13 @@ async def test_a_replaced_certificate_is_loaded(
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
     """At start, by name."""
     with pytest.raises(ValidationError, match="go together"):
-        Settings(run_dir=tmp_path, tls_cert_file=tmp_path / "tls.crt")
+        SidecarSettings(run_dir=tmp_path, tls_cert_file=tmp_path / "tls.crt")
 
 
 def test_a_run_directory_too_long_for_a_socket_is_refused() -> None:
     """The kernel's own message would name neither the setting nor the limit."""
     with pytest.raises(ValidationError, match="too long for a Unix socket"):
-        Settings(run_dir=Path("/" + "x" * 120))
+        SidecarSettings(run_dir=Path("/" + "x" * 120))
 
 
 def _ready(sidecar: Sidecar) -> bool:

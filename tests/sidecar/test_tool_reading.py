@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_sidecar.text.tool_calls import Call, ToolStyle, reader_of, style_of
+from paceline_sidecar.text.tool_calls import ParsedCall, ToolStyle, reader_of, style_of
 
 NAMES = frozenset({"look", "add"})
-LOOK = Call("look", '{"at": "<tool_call> é"}')
-ADD = Call("add", '{"a": 1, "b": [2]}')
+LOOK = ParsedCall("look", '{"at": "<tool_call> é"}')
+ADD = ParsedCall("add", '{"a": 1, "b": [2]}')
 LOOK_JSON = '{"name": "look", "arguments": {"at": "<tool_call> é"}}'
 ADD_JSON = '{"name": "add", "parameters": {"a": 1, "b": [2]}}'
 
-CASES: list[tuple[ToolStyle, str, str, tuple[Call, ...]]] = [
+CASES: list[tuple[ToolStyle, str, str, tuple[ParsedCall, ...]]] = [
     ("hermes", "Just words < and [", "Just words < and [", ()),
     ("hermes", f"Wait.\n<tool_call>\n{ADD_JSON}\n</tool_call>", "Wait.\n", (ADD,)),
     (
@@ -58,7 +58,7 @@ CASES: list[tuple[ToolStyle, str, str, tuple[Call, ...]]] = [
 @pytest.mark.parametrize(("style", "text", "said", "calls"), CASES, ids=lambda v: str(v)[:40])
 @given(data=st.data())
 def test_calls_and_what_is_said(
-    style: ToolStyle, text: str, said: str, calls: tuple[Call, ...], data: st.DataObject
+    style: ToolStyle, text: str, said: str, calls: tuple[ParsedCall, ...], data: st.DataObject
 ) -> None:
     """The same, in one piece or in any."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from paceline_engine.core.request import Request
 from paceline_engine.pacing import NoPacer, StepShape
-from paceline_engine.scheduling import in_flight
-from paceline_engine.scheduling.scheduler import Scheduler
+from paceline_engine.scheduling.request_table import RequestTable
+from paceline_engine.scheduling.scheduler import ContinuousScheduler
 from paceline_sim.plant import Plant
 from paceline_sim.requests import Requests
 from paceline_testing.simulated import PLAIN, a_list
@@ -65,20 +65,21 @@ def scheduled(
     ends: Sequence[float],
 ) -> list[dict[str, int]]:
     """Let the real scheduler serve the list, its steps ending when the plant's did."""
-    scheduler = Scheduler(capacity, pacer, prefix_caching=False)
+    table = RequestTable(capacity, pacer, prefix_caching=False)
+    scheduler = ContinuousScheduler(table, pacer)
     now, arrived = 0.0, 0
     steps: list[dict[str, int]] = []
     for end in ends:
-        if scheduler.num_running + scheduler.num_waiting == 0:
+        if table.num_running + table.num_waiting == 0:
             now = max(now, float(requests.arrival_s[arrived]))
         while arrived < len(requests) and requests.arrival_s[arrived] <= now:
-            scheduler.add(a_request(requests, arrived))
+            table.add(a_request(requests, arrived))
             arrived += 1
         plan = scheduler.schedule(limits, now)
         prefills = plan.batch.chunks[plan.batch.num_decodes :]
         attention = sum(int(p.count * (p.start + p.count / 2)) for p in prefills)
         tokens: list[Any] = [0 if piece.samples else None for piece in plan.batch.chunks]
-        in_flight.advance(plan.batch, scheduler.rows)
+        table.launched(plan.batch)
         scheduler.settle(plan.batch, tokens, end)
         steps.append(
             {
@@ -88,14 +89,14 @@ def scheduled(
                 "attention": attention,
                 "preemptions": plan.preemptions,
                 "paced_tokens": plan.token_total,
-                "kv_used": scheduler.blocks.pool.num_used,
-                "running": scheduler.num_running,
-                "waiting": scheduler.num_waiting,
-                "waiting_tokens": scheduler.num_waiting_tokens,
+                "kv_used": table.blocks.pool.num_used,
+                "running": table.num_running,
+                "waiting": table.num_waiting,
+                "waiting_tokens": table.num_waiting_tokens,
             }
         )
         now = end
-    assert scheduler.num_running + scheduler.num_waiting == 0
+    assert table.num_running + table.num_waiting == 0
     return steps
 
 

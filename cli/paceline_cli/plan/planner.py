@@ -28,12 +28,13 @@ from paceline_cli.plan.trace_demand import (
 from paceline_cli.plan.walk import Pod, Walked, joined, walk
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.achievable import Obstacle
-from paceline_tuner.capacity import CapacityModel
+from paceline_tuner.capacity import CapacityModel, capacity_for
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
+from paceline_tuner.propose import choose_limits
 from paceline_tuner.service import recommended_replicas
-from paceline_tuner.service_spec import SLA, Range, TuningSpec
-from paceline_tuner.step_target import StepTarget, step_target
+from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.step_target import StepTarget
 from paceline_tuner.telemetry import ModelFit
 
 CAPACITY_DRAWS: Final = 200
@@ -43,8 +44,6 @@ _ENOUGH_REQUESTS: Final = 1000
 """Walked over before a p99 is believed; pods beyond those are like them."""
 _LOW, _HIGH = 0.05, 0.95
 _Z: Final = 1.645  # from there to there
-_MIN_BATCH: Final = 4  # as the tuner: fewer sequences hardly shorten a step
-_TILE: Final = 16
 _SHARE: Final = 0.99
 _MOST_TIMES: Final = 16
 """Of the replicas that the rate asks for: past it, replicas are not what is missing."""
@@ -105,7 +104,7 @@ class _Planner:
         self._busiest = peak(requests)
         self._walked = around_peak(requests, WALKED_REQUESTS)
         self._demand = mix(requests)
-        self._limits = self._limits_of(self._room(inputs.model, self._demand))
+        self._limits = self._limits_of(inputs.model, self._demand)
 
     def outlook(self) -> Outlook:
         """Everything that can be said of a service that fits."""
@@ -148,7 +147,7 @@ class _Planner:
         """What no number of replicas removes: the tuner's floors, then requests that never meet."""
         sla, model = self._inputs.spec.sla, self._inputs.model
         room = self._room(model, self._demand)
-        if self._target(model, self._demand).is_below_floor:
+        if self._aim(model, self._demand)[0].is_below_floor:
             return "TPOTFloor", "one decode alone is slower than the target"
         if sla.ttft_p99_ms is not None and room.ttft_floor_ms() > sla.ttft_p99_ms:
             return "TTFTFloor", "a long prompt alone takes longer than the target"
@@ -211,10 +210,10 @@ class _Planner:
     def _draw(self, quantile: float, random: Random) -> tuple[float, float]:
         """λ* and the peak, had the steps another speed and the trace come in another order."""
         demand = mix(redrawn(self._whole, random).requests)
-        room = self._room(self._scaled(quantile), demand)
-        return room.sustainable_rps(self._limits_of(room).batch_size), redrawn_rate(
-            self._busiest, random
-        )
+        model = self._scaled(quantile)
+        target, room = self._aim(model, demand)
+        batch = choose_limits(self._inputs.spec, room, target).caps.batch_size
+        return room.sustainable_rps(batch), redrawn_rate(self._busiest, random)
 
     def _scaled(self, quantile: float) -> ModelFit:
         """The model at the `quantile` of its uncertainty: higher is slower."""
@@ -223,46 +222,36 @@ class _Planner:
         theta = tuple(value * factor for value in self._inputs.model.theta)
         return structs.replace(self._inputs.model, theta=theta)
 
-    def _target(self, model: ModelFit, demand: Demand) -> StepTarget:
-        floor_ms = Forecast(model).step_ms(decode=1, prefill=0, context=demand.context)
-        sla = self._inputs.spec.sla
-        return step_target(sla, model, trim=1.0, floor_ms=floor_ms, gives_up=True)
+    def _aim(self, model: ModelFit, demand: Demand) -> tuple[StepTarget, CapacityModel]:
+        """What the tuner aims at once it has settled, on an engine that can pace each request."""
+        inputs = self._inputs
+        return capacity_for(
+            inputs.spec,
+            model,
+            demand,
+            inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len),
+            min_prefill=inputs.memory.device.min_prefill,
+            trim=1.0,
+            quickest_ms=math.inf,
+            believes_floor=True,
+            has_slack=True,
+        )
 
     def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:
-        inputs = self._inputs
-        capacity = inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len)
-        target = self._target(model, demand)
-        return CapacityModel(
-            Forecast(model), demand, capacity, target.ms, inputs.memory.device.min_prefill
-        )
+        return self._aim(model, demand)[1]
 
-    def _limits_of(self, room: CapacityModel) -> PlannedLimits:
-        """Choose as the tuner does once it has settled (tuning/propose.py)."""
-        spec, capacity = self._inputs.spec, room.capacity
-        top = _top(spec.batch_size, capacity.max_batch_size)
-        batch, bound = room.largest_batch(top)
-        if bound == "SLA":
-            batch = max(batch, min(_MIN_BATCH, top))
-            bound = self._target(room.forecast.model, room.demand).binding
-        if batch < spec.batch_size.min:
-            batch, bound = spec.batch_size.min, "Bounds"
-        budget = room.useful_budget(capacity.max_token_budget)
-        budget = budget if budget < _TILE else budget // _TILE * _TILE
-        most = _top(spec.token_budget, capacity.max_token_budget)
-        budget = min(max(budget, batch + room.min_prefill, spec.token_budget.min), most)
-        free = replace(room, target_ms=None)
-        by_memory, _ = free.largest_batch(1 << 20)
+    def _limits_of(self, model: ModelFit, demand: Demand) -> PlannedLimits:
+        """The limits that the tuner chooses, and what the memory alone would allow."""
+        target, room = self._aim(model, demand)
+        chosen = choose_limits(self._inputs.spec, room, target)
+        by_memory, _ = replace(room, target_ms=None).largest_batch(1 << 20)
         return PlannedLimits(
-            batch_size=batch,
-            batch_bound=bound,
-            token_budget=max(budget, batch),
-            step_target_ms=room.target_ms,
-            kv_batch_size=by_memory if room.demand.held <= self._inputs.memory.tokens else 0,
+            batch_size=chosen.caps.batch_size,
+            batch_bound=chosen.binding,
+            token_budget=chosen.caps.token_budget,
+            step_target_ms=chosen.caps.step_target_ms,
+            kv_batch_size=by_memory if demand.held <= self._inputs.memory.tokens else 0,
         )
-
-
-def _top(bounds: Range, capacity: int) -> int:
-    return min(bounds.max or capacity, capacity)
 
 
 def _readings(sla: SLA) -> list[tuple[str, float | None, Callable[[Walked], float]]]:

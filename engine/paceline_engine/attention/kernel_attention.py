@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline_engine.attention.prefill.attention import (
-    Cache,
-    Chunk,
-    PrefillAttention,
-    Prompts,
-    Scores,
-)
 from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.prefill.prompts import (
+    LayerCache,
+    PrefillAttention,
+    PromptChunk,
+    Prompts,
+    ScoreRules,
+)
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
@@ -36,13 +36,13 @@ class KernelAttention:
         self.prefill = prefill or PrefillChoice()
 
     def plan(self, step: StepTensors, into: Tensor | None = None) -> "KernelStep":
-        """Part decodes from prompts; each layer's result is left in `into`, where that is given.
+        """Part decodes from prompts; `into` [T, num_q_heads * head_size] takes each layer's result.
 
-        It is [T, num_q_heads * head_size].
+        Without it each layer's result is a new tensor.
         """
         decodes, bounds = step.num_decodes, step.bounds[step.num_decodes :]
         prompts = Prompts(
-            tuple(Chunk(*chunk) for chunk in step.chunks),
+            tuple(PromptChunk(*chunk) for chunk in step.chunks),
             block_table=step.block_table[decodes:],
             cu_seqlens=bounds - decodes if len(bounds) > 1 else bounds,
             context_lens=step.context_lens[decodes:],
@@ -74,7 +74,6 @@ class KernelStep:
     context_lens: Tensor  # [S]
     prompts: Prompts
     prefill: PrefillAttention
-    """Where it serves the layer."""
     into: Tensor | None = None  # [T, num_q_heads * head_size]
 
     def attend(
@@ -116,10 +115,9 @@ class KernelStep:
                 )
             )
         if split < len(q):
-            cache, scores = Cache(keys, values, exponents), Scores(scale, window, softcap)
-            served = self.prefill.serves_layer(cache, scores)
-            prefill = self.prefill if served else self.backend.prefill.ours
-            parts.append(prefill(q[split:], cache, self.prompts, scores))
+            cache = LayerCache(keys, values, exponents)
+            rules = ScoreRules(scale, window, softcap)
+            parts.append(self.prefill(q[split:], cache, self.prompts, rules))
         if self.into is None:
             return torch.cat(parts).flatten(1)
         torch.cat(parts, out=self.into.view(q.shape))

@@ -18,11 +18,11 @@ class ScheduledChunk:
     start: int
     count: int
     samples: bool
-    """The slice ends at the request's last known token, so the step gives it a next token."""
+    """The chunk ends at the request's last known token, so the step gives it a next token."""
     is_decode: bool
     """One token, after the whole prompt was computed; behind it a draft, if there is one."""
     draft: tuple[int, ...] = ()
-    """Guessed tokens after the last known one: they are computed too, and count in `count`."""
+    """Draft tokens after the last known one: they are computed too, and count in `count`."""
     is_padding: bool = False
     """Computed to fill the batch up, from tokens that are known already; nothing comes of it."""
 
@@ -33,16 +33,16 @@ class Batch:
 
     chunks: tuple[ScheduledChunk, ...]
     num_decodes: int
-    """Slices of one token."""
+    """Chunks of one token that decode."""
     num_drafted: int = 0
-    """Slices with a draft."""
+    """Chunks with a draft."""
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
-        return sum(piece.count for piece in self.chunks)
+        return sum(chunk.count for chunk in self.chunks)
 
     @property
     def num_padding(self) -> int:
-        """Of them, tokens that only fill the batch up."""
-        return sum(piece.count for piece in self.chunks if piece.is_padding)
+        """Tokens that the step computes only to fill the batch up."""
+        return sum(chunk.count for chunk in self.chunks if chunk.is_padding)

@@ -13,7 +13,7 @@ _generations = count(1)
 
 
 class State(Enum):
-    """Where a request is. Only `RUNNING` holds a row and KV blocks."""
+    """Where a request is. Only a `RUNNING` one holds a row and KV blocks."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -44,7 +44,7 @@ class Request:
     num_in_flight: int = 0
     """Tokens that steps in flight will give it: not known yet, and not in `token_ids`."""
     num_cached: int = 0
-    """Of these, prompt tokens taken from the prefix cache."""
+    """Prompt tokens that were taken from the prefix cache."""
     row: int | None = None
     """The row held while running, in [0, capacity.max_batch_size)."""
     generation: int = field(default_factory=_generations.__next__)
@@ -52,7 +52,7 @@ class Request:
     block_ids: list[int] = field(default_factory=list)
     """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
     block_hashes: list[BlockHash] = field(default_factory=list)
-    """Names of the full blocks of `token_ids`, for prefix sharing; extended when needed."""
+    """Hashes of the full blocks of `token_ids`, for prefix sharing; extended when needed."""
     num_preemptions: int = 0
     """How often it lost its blocks to others."""
     swap_slots: list[int] = field(default_factory=list)
@@ -60,15 +60,15 @@ class Request:
     num_swapped: int = 0
     """Tokens whose keys and values lie there."""
     is_aged: bool = False
-    """The other lane had to wait until it was in: it does not give way any more."""
+    """The other lane had to wait until it was admitted: it does not give way any more."""
     num_newest: int = 1
-    """Tokens that the last step gave it: more than one where a draft held."""
+    """Tokens that the last step gave it: more than one where draft tokens were accepted."""
     scheduled_at: float | None = None
     first_token_at: float | None = None
     finish: FinishReason | None = None
 
     constraint: Constraint | None = None
-    """What the output must be, if that was asked for."""
+    """The form that the output must have, if one was asked for."""
     is_plain: bool = field(init=False)
     """Its tokens are chosen by temperature, top-k, top-p and min-p, and nothing is told of them."""
     likelihood: Likelihood | None = None
@@ -83,14 +83,14 @@ class Request:
     """What the sampler keeps of it between steps."""
 
     def __post_init__(self) -> None:
-        """Sort out once what every step would have to ask."""
+        """Derive once what every step would have to ask."""
         self.is_plain = self.constraint is None and _is_plain(self.sampling)
         if self.sampling.prompt_logprobs is not None or self.sampling.pooling == "mean":
             # A prefix that was found would not be computed, and so neither scored nor pooled.
             self.cache_salt = f"{self.id} {self.cache_salt}"
 
     def enter(self, row: int) -> None:
-        """Hold a row, until it is taken away."""
+        """Hold a row."""
         self.state = State.RUNNING
         self.row, self.generation = row, next(_generations)
 

@@ -1,1 +1,1 @@
-"""Speculative decoding: guessed tokens that one step verifies, only where that pays."""
+"""Speculative decoding: draft tokens that one step verifies, only where that pays."""

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the newest tokens when they last occurred (Saxena, 2023)."""
+"""Prompt lookup: draft what followed the newest n-gram when it last occurred (Saxena, 2023)."""
 
 from collections.abc import Sequence
 
@@ -11,21 +11,20 @@ _WINDOW = 4096
 """Newest tokens that are looked through: a prompt of 100k must not stall its first step."""
 
 
-class Lookup:
+class NgramIndex:
     """One request's tokens, by every three that follow one another."""
 
     __slots__ = ("_ends", "_seen")
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._ends: dict[tuple[int, ...], int] = {}
-        """Three tokens, to the index of what followed them last."""
+        """The index of the token that last followed each three tokens."""
         self._seen = 0
 
     def propose(self, token_ids: list[int], count: int) -> tuple[int, ...]:
-        """Guess up to `count` tokens that follow; none where the newest three are new.
+        """Draft up to `count` tokens that follow; none where the newest three are new.
 
-        A guess that reaches the end of the sequence goes on with itself, so a pattern that
+        A draft that reaches the end of the sequence goes on with itself, so a pattern that
         repeats is followed for as long as wanted.
         """
         self._index(token_ids)
@@ -46,39 +45,38 @@ class Lookup:
 
 
 class NgramProposer:
-    """Implements the `Proposer` port: each request guesses from its own tokens, in no time."""
+    """Implements the `Proposer` port: drafts from each request's own tokens, in no time."""
 
     first_chance = 0.5
 
     def __init__(self) -> None:
-        """Know no request yet."""
-        self._lookups: dict[str, Lookup] = {}
+        self._indexes: dict[str, NgramIndex] = {}
 
     def reach(self, request: Request, most: int) -> int:
         """See `Proposer`."""
-        lookup = self._lookups.setdefault(request.id, Lookup())
-        return len(lookup.propose(request.token_ids, most))
+        index = self._indexes.setdefault(request.id, NgramIndex())
+        return len(index.propose(request.token_ids, most))
 
     def pending(self, request: Request) -> int:  # noqa: ARG002 - the port's shape
-        """Nothing: what is known is indexed as it is asked for."""
+        """Return 0: tokens are indexed when a draft is asked for."""
         return 0
 
     def ms(self, asks: Sequence[Ask]) -> float:  # noqa: ARG002 - the port's shape
-        """No time to speak of."""
+        """Return 0: it takes no time to speak of."""
         return 0.0
 
     def ms_of_one(self, rows: int, context: int) -> float:  # noqa: ARG002 - the port's shape
-        """No time to speak of."""
+        """Return 0: it takes no time to speak of."""
         return 0.0
 
     def propose(self, asks: Sequence[Ask]) -> Proposal:
         """See `Proposer`."""
         found = {
-            ask.request.id: self._lookups[ask.request.id].propose(ask.request.token_ids, ask.count)
+            ask.request.id: self._indexes[ask.request.id].propose(ask.request.token_ids, ask.count)
             for ask in asks
         }
         return Proposal({id_: draft for id_, draft in found.items() if draft})
 
     def forget(self, request: Request) -> None:
         """See `Proposer`."""
-        self._lookups.pop(request.id, None)
+        self._indexes.pop(request.id, None)

@@ -1,13 +1,19 @@
-"""What guesses cost beside a step's decodes, and what they are worth.
+"""What draft tokens cost beside a step's decodes, what they are worth, and what they may lose.
 
-With `d` decodes a step makes `d` tokens in `t(d)`. A guess that is right with chance `a` adds its
-tokens' chances, and costs what the step model says of its verification, and the proposer of itself:
+With `d` decodes a step makes `d` tokens in `t(d)`. A draft of request `i`, whose tokens are each
+accepted with chance `a_i`, adds the tokens that are expected to be accepted; it costs the time to
+verify them, by the step model, and the time to propose them, by the proposer:
 
-    tokens = d + sum of a_i^j     over the guesses j = 1.. of each draft
-    time   = t(d, guesses as prefill beside it) + proposer(guesses)
+    tokens = d + sum of a_i^j     over the tokens j = 1.. of each draft
+    time   = t(d, draft tokens as prefill beside it) + proposer(draft tokens)
+
+Such beliefs may be wrong: about a text that has changed, a draft model whose speed is not known
+yet, a request that ends before it has paid for what was computed for it. So the time that drafts
+take and save is counted, and past a bound no draft is tried, whatever is believed.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from paceline_engine.drafting.proposer import Ask, Proposer
 from paceline_engine.pacing.pacer import Pacer
@@ -16,8 +22,37 @@ MARGIN = 1.05
 """A draft that is predicted to win less than this may as well lose."""
 
 
+_BUDGET_SHARE = 0.01
+"""The part of the time of steps without drafts that trying again may cost."""
+_MAX_BUDGET_MS = 2000.0
+"""The budget at the start, and at most: a success does not pay for an endless failure."""
+
+
+@dataclass(slots=True)
+class SpeculationBudget:
+    """The milliseconds that drafts may lose now."""
+
+    left_ms: float = _MAX_BUDGET_MS
+
+    def covers(self, ms: float) -> bool:
+        """Tell whether a draft may be tried that brings nothing in the worst case."""
+        return ms <= self.left_ms
+
+    def spend(self, ms: float) -> None:
+        """Count the time that a step took longer with drafts than without."""
+        self.left_ms = min(_MAX_BUDGET_MS, self.left_ms - ms)
+
+    def earn(self, ms: float) -> None:
+        """Count the time that accepted tokens saved."""
+        self.left_ms = min(_MAX_BUDGET_MS, self.left_ms + ms)
+
+    def save_up(self, ms: float) -> None:
+        """Add the part of a step without drafts, which took `ms`, that may be lost later."""
+        self.earn(_BUDGET_SHARE * ms)
+
+
 class Price:
-    """Compares one step with and without guesses; without a price every guess is free."""
+    """Compares one step with and without drafts; without a step model every draft is free."""
 
     def __init__(self, pacer: Pacer, proposer: Proposer, decodes: int, context: int) -> None:
         self._pacer = pacer
@@ -25,20 +60,20 @@ class Price:
         self._decodes = decodes
         self._context = context
         self.plain_ms = self._ms(0, 0)
-        """The step without guesses; 0 where nothing is known of it."""
+        """The step without drafts; 0 where nothing is known of it."""
 
     @property
     def is_known(self) -> bool:
-        """The step model has a price."""
+        """Whether the step model has a price."""
         return self.plain_ms > 0
 
     @property
     def token_ms(self) -> float:
-        """Time that one more token of a step is worth."""
+        """The time that one more token of a step is worth."""
         return self.plain_ms / self._decodes
 
     def is_open(self) -> bool:
-        """Tell whether a certain guess for each decode would pay: if not, none is looked for."""
+        """Tell whether a certain draft token for each decode would pay; if not, none is sought."""
         if not self.is_known:
             return True
         extra_ms = self._ms(self._decodes, self._context) - self.plain_ms
@@ -46,7 +81,7 @@ class Price:
         return MARGIN * extra_ms < self.plain_ms
 
     def least_chance(self, asks: Sequence[Ask]) -> float:
-        """The chance that a guess needs: its time, in tokens of a step without any."""
+        """Return the chance that a draft token needs: its time, in tokens of a step without any."""
         if not self.is_known:
             return 0.0
         extra_ms = self.step_ms(asks) - self.plain_ms
@@ -54,23 +89,23 @@ class Price:
         return max(0.0, MARGIN * each_ms * self._decodes / self.plain_ms)
 
     def pays(self, asks: Sequence[Ask]) -> bool:
-        """Tell whether the step makes more tokens in its time with these guesses."""
+        """Tell whether the step makes more tokens in its time with these drafts."""
         if not self.is_known:
             return True
         tokens = self._decodes + sum(ask.expected for ask in asks)
         return tokens * self.plain_ms > MARGIN * self._decodes * self.step_ms(asks)
 
     def saved_ms(self, asks: Sequence[Ask]) -> float:
-        """Time that each token takes less with these guesses."""
+        """Return the time that each token takes less with these drafts."""
         tokens = self._decodes + sum(ask.expected for ask in asks)
         return self.token_ms - self.step_ms(asks) / tokens
 
     def step_ms(self, asks: Sequence[Ask]) -> float:
-        """The step's time, its guesses' own included."""
+        """Return the step's time, including the time to propose the drafts."""
         return self.plain_ms + self.verify_ms(asks) + self._proposer.ms(asks)
 
     def verify_ms(self, asks: Sequence[Ask]) -> float:
-        """What the step takes longer by guesses that are there."""
+        """Return the time that verifying the drafts adds to the step."""
         tokens = sum(ask.count for ask in asks)
         attention = sum(ask.count * ask.request.num_computed for ask in asks)
         return self._ms(tokens, attention) - self.plain_ms

@@ -1,11 +1,11 @@
 """Speculation: which running requests get a draft, and how long, so that the step pays for it.
 
-A guess is worth it where its chance is above its share of the step's time; the whole draft, where
-the step makes more tokens in its time than without (`price.py`). A proposer that has yet to take
-in much of a request does so over several steps, a part in each, once that is worth it: where the
-tokens to come save more than it costs. How many will come nobody knows; about as many as there
-were already is the guess that is never far from the best. What all of this may lose in the worst
-case is bounded (`purse.py`). Where the step model has no price yet, every guess is tried.
+A draft token is worth its time where its chance is above its share of the step's time; the whole
+draft, where the step makes more tokens in its time than without (`price.py`). A proposer that has
+yet to take in much of a request does so over several steps, a part in each, once the tokens to come
+save more than it costs. How many tokens will come is unknown: assuming as many as there were
+already is never far from the best. What all of this may lose in the worst case is bounded by a
+budget. Where the step model has no price yet, every draft is tried.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,14 @@ from math import inf
 
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.acceptance import Acceptance
-from paceline_engine.drafting.price import MARGIN, Price
+from paceline_engine.drafting.price import MARGIN, Price, SpeculationBudget
 from paceline_engine.drafting.proposer import Ask, Proposal, Proposer
-from paceline_engine.drafting.purse import SpeculationBudget
 from paceline_engine.pacing.pacer import Pacer
 
 _SOON = 16
 """Known tokens that are taken in beside a draft; more are caught up with before it."""
 _AFTER_A_DRAFT = 2
-"""Tokens that are not taken in after a draft that held: its last guess, and the one behind it."""
+"""Tokens that are not taken in after an accepted draft: its last one, and the one behind it."""
 _CATCH_UP = 256
 """Tokens of all requests that one step catches up with at most: it delays every decode."""
 _HALVINGS = 5
@@ -34,20 +33,16 @@ class Speculation:
     """Asks for drafts where they pay, and learns from what became of them."""
 
     max_tokens: int
-    """Of one draft."""
+    """Of one draft, at most."""
     max_model_len: int
     proposer: Proposer
     acceptance: Acceptance = field(init=False)
-    purse: SpeculationBudget = field(default_factory=SpeculationBudget)
-    num_drafted: int = 0
-    """Guessed tokens that were computed, since start."""
-    num_accepted: int = 0
-    """Of these, those that were right."""
+    budget: SpeculationBudget = field(default_factory=SpeculationBudget)
     _price: Price | None = None
-    """Of the step that is planned or runs."""
+    """The price of the step that is planned or runs."""
 
     def __post_init__(self) -> None:
-        """Begin with what the proposer is believed to be worth."""
+        """Start from the chance that the proposer assumes."""
         self.acceptance = Acceptance(self.proposer.first_chance)
 
     def plan(
@@ -59,7 +54,7 @@ class Speculation:
         room: int,
         allowed_ms: float = inf,
     ) -> list[Ask]:
-        """Choose what to ask for a step of nothing but `decoding`; nothing where it does not pay.
+        """Choose what to ask for in a step of these decodes alone; nothing where it does not pay.
 
         `context` is the sum of their contexts, `room` the tokens that the step may hold beside
         one for each, `allowed_ms` what it may take with a draft model's time.
@@ -67,7 +62,7 @@ class Speculation:
         price = self._price = Price(pacer, self.proposer, len(decoding), context)
         asks = self._asks(decoding, price, room, allowed_ms)
         if not asks:
-            self.purse.save_up(price.plain_ms)
+            self.budget.save_up(price.plain_ms)
         return asks
 
     def propose(self, asks: Sequence[Ask]) -> Proposal:
@@ -80,19 +75,17 @@ class Speculation:
                 for ask in asks
                 if ask.request.id in drafts
             ]
-            self.purse.spend(self._price.verify_ms(made) + proposal.ms)
+            self.budget.spend(self._price.verify_ms(made) + proposal.ms)
         return proposal
 
     def verified(self, request: Request, *, drafted: int, accepted: int) -> None:
-        """Learn what became of a draft."""
-        self.num_drafted += drafted
-        self.num_accepted += accepted
-        self.acceptance.learn(request.id, request.lane, held=accepted, drafted=drafted)
+        """Learn how many tokens of a draft were accepted."""
+        self.acceptance.learn(request.id, request.lane, accepted=accepted, drafted=drafted)
         if self._price is not None:
-            self.purse.earn(accepted * self._price.token_ms)
+            self.budget.earn(accepted * self._price.token_ms)
 
     def forget(self, request: Request) -> None:
-        """The request is gone."""
+        """Drop what is kept of a request that is gone."""
         self.proposer.forget(request)
         self.acceptance.forget(request.id)
 
@@ -126,18 +119,18 @@ class Speculation:
         )
 
     def _ask(self, request: Request, room: int) -> Ask | None:
-        # What adjusts scores by the tokens before, or tells of them, is computed one by one.
+        # Penalties, grammars and logprobs need the tokens before: those are computed one by one.
         most = min(self.max_tokens, self._left(request) - 1, room)
         if most < 1 or not request.is_plain:
             return None
         count = self.proposer.reach(request, most)
         if not count:
             return None
-        chance = self.acceptance.of(request.id, request.lane)
+        chance = self.acceptance.chance(request.id, request.lane)
         return Ask(request, self.proposer.pending(request), count, chance)
 
     def _left(self, request: Request) -> int:
-        """Tokens that may still come."""
+        """Return the tokens that may still come."""
         return min(
             request.sampling.max_tokens - request.num_output_tokens,
             self.max_model_len - len(request.token_ids),
@@ -155,13 +148,13 @@ class Speculation:
         ]
 
     def _may(self, asks: Sequence[Ask], price: Price, allowed_ms: float) -> bool:
-        """Tell whether the step may take so long, and lose so much if every guess is wrong."""
+        """Tell whether the step may take so long, and lose so much if every draft is wrong."""
         if not price.is_known:
             return True
         own_ms, verify_ms = self.proposer.ms(asks), price.verify_ms(asks)
         # What takes no time of its own is within the step's tokens, and so within its target.
         is_soon = own_ms <= 0 or price.plain_ms + verify_ms + own_ms <= allowed_ms
-        return is_soon and self.purse.covers(verify_ms + own_ms)
+        return is_soon and self.budget.covers(verify_ms + own_ms)
 
 
 def _caught_up(asks: Sequence[Ask]) -> list[Ask]:
@@ -189,7 +182,7 @@ def _fitting(asks: Sequence[Ask], room: int) -> list[Ask]:
 
 
 def _less_and_less(ready: Sequence[Ask], late: Sequence[Ask]) -> Iterator[list[Ask]]:
-    """Everything, then half of each draft and of what is caught up with, and so on."""
+    """Yield everything, then half of each draft and of what is caught up with, and so on."""
     for halvings in range(_HALVINGS if ready or late else 0):
         drafts = [
             replace(ask, count=max(1, ask.count >> halvings)) if halvings else ask for ask in ready
@@ -200,7 +193,7 @@ def _less_and_less(ready: Sequence[Ask], late: Sequence[Ask]) -> Iterator[list[A
 
 
 def _part(late: Sequence[Ask], tokens: int) -> list[Ask]:
-    """As many tokens of those that came first as one step takes."""
+    """Cut to the tokens that one step may catch up with, those that came first."""
     taken = []
     for ask in late:
         pending = min(ask.pending, tokens)

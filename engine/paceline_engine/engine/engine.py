@@ -8,7 +8,9 @@ import msgspec
 from paceline_engine.core.constraint import Constraint
 from paceline_engine.core.flight import Launcher, Runner
 from paceline_engine.core.request import Request
+from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
+from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.engine.control import LimitsControl
 from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.outputs import refused
@@ -18,7 +20,7 @@ from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
-from paceline_engine.scheduling.schedulings import SCHEDULERS, Scheduling
+from paceline_engine.scheduling import Scheduling, make_scheduler
 from paceline_wire import (
     AdaptersState,
     EngineLoad,
@@ -54,21 +56,25 @@ class Engine:
         launcher: Launcher | None = None,
         graph_use: GraphUse | None = None,
     ) -> None:
-        """Guess up to `draft_tokens` tokens per step and sequence, where that pays.
+        """Draft up to `draft_tokens` tokens per step and sequence, where that pays.
 
         With a launcher a step is chosen while the one before runs.
         """
         self.control = LimitsControl(limits, capacity)
-        self.scheduler = SCHEDULERS[scheduling](
+        self.scheduler = make_scheduler(
+            scheduling,
             capacity,
             pacer,
             eos_token_ids=info.eos_token_ids,
-            # Padding is computed into a request's own blocks: they must be nobody else's.
-            prefix_caching=prefix_caching and scheduling == "continuous",
+            prefix_caching=prefix_caching,
             swapper=swapper,
-            draft_tokens=draft_tokens,
-            proposer=proposer,
+            speculation=Speculation(
+                draft_tokens, capacity.max_model_len, proposer or NgramProposer()
+            )
+            if draft_tokens
+            else None,
         )
+        self.requests = self.scheduler.requests
         self.pacer = pacer
         self._steps = Steps(
             self.scheduler, pacer, runner, launcher=launcher, swapper=swapper, clock=clock
@@ -86,15 +92,12 @@ class Engine:
     @property
     def is_idle(self) -> bool:
         """Nothing runs, nothing waits, nothing is left to be told."""
-        scheduler = self.scheduler
-        is_empty = not (scheduler.num_running or scheduler.num_waiting)
-        return is_empty and not self._unsent and not self._steps.is_in_flight
+        return not len(self.requests) and not self._unsent and not self._steps.is_in_flight
 
     @property
     def is_gathering(self) -> bool:
-        """Requests wait for others to make a batch of, and nothing runs."""
-        scheduler = self.scheduler
-        return scheduler.may_wait and not scheduler.num_running and scheduler.num_waiting > 0
+        """Nothing runs because the requests that wait are still too few for a batch."""
+        return self._steps.is_gathering
 
     def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
         """Queue a request, whose output may have to fit a compiled grammar.
@@ -102,7 +105,7 @@ class Engine:
         A refused one is answered by the next step's outputs.
         """
         reason = refusal(submit, capacity=self._capacity, vocab_size=self._info.vocab_size)
-        if reason is None and self.scheduler.get(submit.id) is not None:
+        if reason is None and self.requests.get(submit.id) is not None:
             reason = f"id must be new, got {submit.id!r}, which is in the engine"
         adapter = self._adapters.find(submit.adapter) if self._adapters else None
         if reason is None and submit.adapter and adapter is None:
@@ -111,7 +114,7 @@ class Engine:
             self.refuse(submit.id, reason)
             return
         self._num_arrived += 1
-        self.scheduler.add(_request(submit, self._num_arrived, constraint, adapter))
+        self.requests.add(_request(submit, self._num_arrived, constraint, adapter))
 
     def refuse(self, request_id: str, reason: str) -> None:
         """Answer a request that can never run."""
@@ -129,7 +132,7 @@ class Engine:
             return self.adapters_state(change.call, error)
         try:
             if isinstance(change, LoadAdapter):
-                slots = (request.adapter_slot for request in self.scheduler.requests())
+                slots = (request.adapter_slot for request in self.requests)
                 in_use = {slot for slot in slots if slot is not None}
                 folder = folder or Path(change.path)
                 self._adapters.load(
@@ -154,14 +157,14 @@ class Engine:
     def abort(self, ids: Iterable[str]) -> None:
         """Forget requests and free their blocks now. Unknown ids are ignored."""
         for id_ in ids:
-            request = self.scheduler.get(id_)
+            request = self.requests.get(id_)
             if request is not None:
                 self.scheduler.finish(request, "abort")
                 self._unsent.append(Output(id_, [], finish="abort"))
 
     def abort_all(self) -> None:
         """Forget every request: whoever submitted them is gone."""
-        self.abort([request.id for request in self.scheduler.requests()])
+        self.abort([request.id for request in self.requests])
         self._unsent.clear()
 
     def set_limits(self, wanted: SetLimits) -> LimitsState:
@@ -171,7 +174,7 @@ class Engine:
             wanted,
             now=self._clock(),
             next_step=self._steps.next_seq,
-            decodes=len(self.scheduler.decoding),
+            decodes=len(self.requests.decoding),
         )
         seed = wanted.coefficients
         if seed is None or state.error is not None or not is_new or self.pacer.seed(seed):
@@ -183,12 +186,12 @@ class Engine:
         return self.control.expire(
             now=self._clock(),
             next_step=self._steps.next_seq,
-            decodes=len(self.scheduler.decoding),
+            decodes=len(self.requests.decoding),
         )
 
     def limits_state(self) -> LimitsState:
         """Tell which limits hold."""
-        return self.control.state(call=0, decodes=len(self.scheduler.decoding))
+        return self.control.state(call=0, decodes=len(self.requests.decoding))
 
     def step(self) -> list[Output]:
         """Run one step, if there is anything to run; what the step that ended gave each request."""
@@ -204,7 +207,7 @@ class Engine:
     def load(self, *, gc_pause_ms: float = 0.0) -> EngineLoad:
         """Describe the engine now."""
         return load_of(
-            self.scheduler,
+            self.requests,
             self.totals,
             graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
@@ -213,7 +216,7 @@ class Engine:
         )
 
     def _refuse_late(self, now: float) -> None:
-        for request in self.scheduler.deadlines.pop_passed(now):
+        for request in self.requests.pop_late(now):
             self.scheduler.finish(request, "error")
             self._unsent.append(Output(request.id, [], finish="error", error="deadline"))
 

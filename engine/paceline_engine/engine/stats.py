@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.request import Request
 from paceline_engine.runner.graph_use import GraphUse
-from paceline_engine.scheduling.scheduler import Scheduler
-from paceline_engine.scheduling.waiting import LANES
-from paceline_engine.scheduling.watchdog import Queue
+from paceline_engine.scheduling.request_table import LANES, RequestTable
 from paceline_wire import EngineLoad, StepRecord
 
 _MAX_LENGTHS = 256
@@ -93,21 +91,8 @@ def work_of(batch: Batch, context: int) -> Work:
     )
 
 
-def queue_of(scheduler: Scheduler, batch: Batch, max_batch_size: int) -> Queue:
-    """Describe what a step has left waiting."""
-    heads = [head for lane in scheduler.waiting.values() if (head := lane.head) is not None]
-    return Queue(
-        waiting=scheduler.num_waiting,
-        running=scheduler.num_running,
-        max_batch_size=max_batch_size,
-        free_blocks=scheduler.blocks.pool.num_free,
-        needed_blocks=max(map(scheduler.blocks.most_needed, heads), default=0),
-        has_prompts=len(batch.chunks) > batch.num_decodes + batch.num_drafted,
-    )
-
-
 def load_of(
-    scheduler: Scheduler,
+    requests: RequestTable,
     totals: Totals,
     *,
     graph_use: GraphUse,
@@ -116,29 +101,29 @@ def load_of(
     gc_pause_ms: float,
 ) -> EngineLoad:
     """Describe the engine now."""
-    pool = scheduler.blocks.pool
-    heads = [lane.head for lane in scheduler.waiting.values()]
+    pool = requests.blocks.pool
+    heads = [lane.head for lane in requests.waiting.values()]
     oldest = min((head.arrived_at for head in heads if head is not None), default=now)
     return EngineLoad(
-        running=scheduler.num_running,
-        waiting=scheduler.num_waiting,
-        waiting_tokens=scheduler.num_waiting_tokens,
+        running=requests.num_running,
+        waiting=requests.num_waiting,
+        waiting_tokens=requests.num_waiting_tokens,
         oldest_waiting_s=max(now - oldest, 0.0),
         kv_used_blocks=pool.num_used,
         kv_cached_blocks=pool.num_cached,
-        prefix_queries=scheduler.blocks.prefix.queries,
-        prefix_hits=scheduler.blocks.prefix.hits,
-        preemptions=scheduler.num_preemptions,
+        prefix_queries=requests.blocks.prefix.queries,
+        prefix_hits=requests.blocks.prefix.hits,
+        preemptions=requests.num_preemptions,
         prompt_tokens=totals.prompt_tokens,
         output_tokens=totals.output_tokens,
         gc_pause_ms=gc_pause_ms,
-        waiting_by_lane={lane: len(scheduler.waiting[lane]) for lane in LANES},
-        running_by_lane={lane: scheduler.rows.by_lane[lane] for lane in LANES},
-        running_output_tokens=_lengths([r.num_output_tokens for r in scheduler.running()]),
-        draft_tokens=scheduler.speculation.num_drafted,
-        accepted_tokens=scheduler.speculation.num_accepted,
-        displaced=scheduler.num_displaced,
-        swapped=scheduler.num_swapped,
+        waiting_by_lane={lane: len(requests.waiting[lane]) for lane in LANES},
+        running_by_lane={lane: requests.num_running_of[lane] for lane in LANES},
+        running_output_tokens=_lengths([r.num_output_tokens for r in requests.running()]),
+        draft_tokens=requests.num_drafted,
+        accepted_tokens=requests.num_accepted,
+        displaced=requests.num_displaced,
+        swapped=requests.num_swapped,
         padding_tokens=totals.padding_tokens,
         prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
         output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),

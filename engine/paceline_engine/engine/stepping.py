@@ -22,13 +22,11 @@ from paceline_engine.core.batch import Batch
 from paceline_engine.core.flight import Flight, Launcher, OnDemand, Runner
 from paceline_engine.core.request import Request, State
 from paceline_engine.engine import outputs
-from paceline_engine.engine.stats import StepLog, Totals, Work, queue_of, work_of
+from paceline_engine.engine.stats import StepLog, Totals, Work, work_of
 from paceline_engine.errors import RequestError
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.scheduling import in_flight
-from paceline_engine.scheduling.plan import Plan
-from paceline_engine.scheduling.scheduler import Scheduler
+from paceline_engine.scheduling import Plan, Scheduler
 from paceline_engine.scheduling.watchdog import AdmissionWatchdog
 from paceline_wire import Output, StepRecord
 from paceline_wire.limits import Limits
@@ -72,11 +70,14 @@ class Steps:
         self.totals = Totals()
         self.watchdog = AdmissionWatchdog()
         self._scheduler = scheduler
+        self._requests = scheduler.requests
         self._pacer = pacer
         self._launcher = launcher or OnDemand(runner)
         self._overlap = launcher is not None
         self._swapper = swapper
         self._clock = clock
+        self.is_gathering = False
+        """Nothing runs because the requests that wait are still too few for a batch."""
         self._in_flight: _InFlight | None = None
         self._ended = 0.0
         """When the last step was settled."""
@@ -102,12 +103,13 @@ class Steps:
             given += self.settle()
             now = self._clock()
         plan = self._scheduler.schedule(limits, now)
+        self.is_gathering = plan.is_gathering
         before, self._in_flight = self._in_flight, None
         assert before is None or not plan.copies  # noqa: S101 - `must_settle` saw to it
         if plan.batch.chunks:
             given += self._launch(plan, limits, now, epoch)
-        elif before is None and self._scheduler.num_waiting and not self._scheduler.may_wait:
-            waiting = self._scheduler.num_waiting
+        elif before is None and self._requests.num_waiting and not plan.is_gathering:
+            waiting = self._requests.num_waiting
             raise RuntimeError(f"{waiting} requests wait, none runs and none was admitted")
         if before is not None:
             given += self._settle(before)
@@ -135,7 +137,7 @@ class Steps:
             flight = self._launcher.launch(plan.batch)
         except RequestError as error:
             return self._fail(error, plan.batch)
-        in_flight.advance(plan.batch, self._scheduler.rows)
+        self._requests.launched(plan.batch)
         self._in_flight = _InFlight(
             plan, flight, limits, epoch, work, predicted_ms, started, launched
         )
@@ -156,7 +158,7 @@ class Steps:
         return given
 
     def _record(self, step: _InFlight, sampled: list[Request], run_s: float) -> None:
-        plan, limits, work, scheduler = step.plan, step.limits, step.work, self._scheduler
+        plan, limits, work, requests = step.plan, step.limits, step.work, self._requests
         ended = self._clock()
         # Behind another step its time begins when that one was settled.
         # Guesses have a price of their own: the step model is of the step that verifies them.
@@ -170,10 +172,10 @@ class Steps:
             prefill=work.prefill,
             context=work.context,
             attention=work.attention,
-            running=scheduler.num_running,
-            waiting=scheduler.num_waiting,
-            waiting_tokens=scheduler.num_waiting_tokens,
-            kv_used=scheduler.blocks.pool.num_used,
+            running=requests.num_running,
+            waiting=requests.num_waiting,
+            waiting_tokens=requests.num_waiting_tokens,
+            kv_used=requests.blocks.pool.num_used,
             preemptions=plan.preemptions,
             epoch=step.epoch,
             token_budget=limits.token_budget,
@@ -189,10 +191,7 @@ class Steps:
         self._watch_admission(plan, limits, ended)
 
     def _watch_admission(self, plan: Plan, limits: Limits, now: float) -> None:
-        if not (self._scheduler.num_waiting and self._scheduler.admits_any_time):
-            self.watchdog.rest()
-            return
-        queue = queue_of(self._scheduler, plan.batch, limits.max_batch_size)
+        queue = self._scheduler.queue_after(plan.batch, limits)
         if self.watchdog.see(queue, now):
             _log.warning("admission is stuck: %s, %s", queue, limits)
 
@@ -201,7 +200,7 @@ class Steps:
         behind, self._in_flight = self._in_flight, None
         for broken in (behind, step):
             if broken is not None:
-                in_flight.take_back(broken.plan.batch, self._scheduler.rows)
+                self._requests.withdraw(broken.plan.batch)
 
     def _fail(self, error: RequestError, batch: Batch) -> list[Output]:
         """End the request that broke a step. Nothing was settled, so the others just run again."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from paceline_engine import __version__
-from paceline_engine.attention.attention import AttentionBackend
-from paceline_engine.attention.cpu_backend import cpu_attention
+from paceline_engine.attention.backend import AttentionBackend, cpu_attention
 from paceline_engine.attention.kernel_attention import KernelAttention
-from paceline_engine.attention.prefill.attention import Cache
 from paceline_engine.attention.prefill.choice import PrefillChoice, choose
+from paceline_engine.attention.prefill.prompts import LayerCache
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.model_config import ModelConfig
@@ -137,7 +136,7 @@ class Assembly:
         )
 
     def _prefill(self, config: ModelConfig, kv: KvTensors, capacity: Capacity) -> PrefillChoice:
-        cache = Cache(kv.keys[0], kv.values[0], kv.exponents(0))
+        cache = LayerCache(kv.keys[0], kv.values[0], kv.exponents(0))
         longest = min(capacity.max_token_budget, capacity.max_model_len)
         with torch.inference_mode():
             return choose(self.settings.prefill_attention, config, cache, longest)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from paceline_engine.attention.prefill.offers import set_aside_bytes
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
@@ -209,8 +208,6 @@ def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group:
     )
     if is_recorded(settings, device):
         step_bytes += recorded_bytes(settings, decoder.config, dtype, beside=beside)
-    if device.type == "cuda":
-        step_bytes += (1 + len(beside)) * set_aside_bytes(settings.prefill_attention)
     kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
     return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
 

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from paceline_engine.attention.attention import AttentionBackend
+from paceline_engine.attention.backend import AttentionBackend
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.flight import Next
@@ -15,7 +15,7 @@ from paceline_engine.core.request import Request
 from paceline_engine.core.step_inputs import StepInputs
 from paceline_engine.core.step_tensors import RowTables
 from paceline_engine.core.to_device import to_device
-from paceline_engine.drafting.verify import verify
+from paceline_engine.drafting.acceptance import verify
 from paceline_engine.errors import RequestError
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder

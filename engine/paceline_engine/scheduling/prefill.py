@@ -1,48 +1,52 @@
 """Which prompts the next step computes: those begun, then those admitted, lane by lane in turn.
 
-A lane's turn comes by its share of the prefill tokens (`turns`). Where an interactive
+A lane's turn comes by its share of the prefill tokens (`fair_share`). Where an interactive
 request finds no row or no blocks, batch requests that hold more than their lane's share give
 theirs up, the last that arrived first; each of them does so a few times at most.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 
 from paceline_engine.core.batch import ScheduledChunk
 from paceline_engine.core.request import Request, State
-from paceline_engine.kv_cache.ledger import BlockLedger
-from paceline_engine.scheduling import budget, policy
-from paceline_engine.scheduling.rows import Rows
-from paceline_engine.scheduling.turns import FairShare, Interactive
-from paceline_engine.scheduling.waiting import LANES, WaitingLane
-from paceline_wire.limits import Capacity, Lane, Limits
+from paceline_engine.scheduling.fair_share import FairShare, Interactive
+from paceline_engine.scheduling.request_table import LANES, RequestTable
+from paceline_wire.limits import Lane, Limits
+
+MIN_CHUNK = 16
+"""Smaller chunks of a long prompt cost more in overhead than they bring in fairness."""
+
+MAX_UNFINISHED = 2
+"""Prompts that a step may leave unfinished and still begin another that it cannot finish.
+
+Prompts in progress share the tokens, so each one more delays the first token of all of them, and
+a request that waits in the queue can still be refused in time.
+"""
+
+MANY_PROMPTS = 4
+"""With more of them begun or waiting, prompts fill every step."""
 
 
 class Prefills:
-    """Shares a step's prefill tokens, and admits whom they can be given to."""
+    """Shares a step's prefill tokens, and admits the requests that get some."""
 
-    def __init__(
-        self,
-        capacity: Capacity,
-        rows: Rows,
-        waiting: Mapping[Lane, WaitingLane],
-        blocks: BlockLedger,
-        *,
-        displace: Callable[[Request], None],
-    ) -> None:
-        self._capacity = capacity
-        self._rows = rows
-        self._waiting = waiting
-        self._blocks = blocks
-        self._displace = displace
-        self._turns = FairShare()
+    def __init__(self, requests: RequestTable) -> None:
+        self._requests = requests
+        self._blocks = requests.blocks
+        self._fair_share = FairShare()
         self._has_displaced = False
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many prompts are begun or waiting that they fill every step."""
+        return len(self._requests.prefilling) + self._requests.num_waiting > MANY_PROMPTS
 
     def wanted(self, limits: Limits) -> int:
         """Tokens that could be prefilled now; counted no further than a step can use."""
-        wanted = sum(request.num_remaining for request in self._rows.prefilling.values())
-        rows = limits.max_batch_size - len(self._rows)
+        wanted = sum(request.num_remaining for request in self._requests.prefilling.values())
+        rows = limits.max_batch_size - self._requests.num_running
         for lane in LANES:
-            waiting = self._waiting[lane]
+            waiting = self._requests.waiting[lane]
             spare = self._rows_to_take(limits) if lane == "interactive" and waiting else 0
             for request in waiting:
                 if rows + spare <= 0 or wanted >= limits.token_budget:
@@ -56,37 +60,47 @@ class Prefills:
     ) -> list[ScheduledChunk]:
         """Share `tokens` among the prompts. Whoever is displaced meanwhile has lost its row."""
         begun: dict[Lane, Iterator[Request]] = {
-            lane: filter(_is_running, [r for r in self._rows.prefilling.values() if r.lane == lane])
+            lane: filter(
+                _is_running, [r for r in self._requests.prefilling.values() if r.lane == lane]
+            )
             for lane in LANES
         }
-        open_lanes: set[Lane] = {request.lane for request in self._rows.prefilling.values()}
-        open_lanes.update(lane for lane in LANES if self._waiting[lane])
-        spend = self._turns.begin(open_lanes, tokens, limits, self._people())
+        open_lanes: set[Lane] = {request.lane for request in self._requests.prefilling.values()}
+        open_lanes.update(lane for lane in LANES if self._requests.waiting[lane])
+        step_share = self._fair_share.begin(open_lanes, tokens, limits, self._interactive())
         blocked: set[Lane] = set()
         grants: dict[Request, int] = {}
         self._has_displaced = False
-        while lane := spend.next_lane():
+        while lane := step_share.next_lane():
             request = next(begun[lane], None)
             if request is None and may_admit:
-                is_crowded = spend.num_unfinished(lane) >= budget.MAX_UNFINISHED
-                most = spend.left(lane) if is_crowded else self._capacity.max_model_len
+                is_crowded = step_share.num_unfinished(lane) >= MAX_UNFINISHED
+                most = (
+                    step_share.left(lane) if is_crowded else self._requests.capacity.max_model_len
+                )
                 request = self._admit_next(lane, limits, now, blocked, most=most, served=grants)
             if request is None:
-                spend.close(lane)
+                step_share.close(lane)
                 continue
-            grants[request] = budget.chunk(request.num_remaining, spend.left(lane))
-            spend.charge(lane, grants[request], finishes=grants[request] == request.num_remaining)
+            grants[request] = _chunk_tokens(request.num_remaining, step_share.left(lane))
+            step_share.charge(
+                lane, grants[request], finishes=grants[request] == request.num_remaining
+            )
         for request, granted in grants.items():
-            more = min(request.num_remaining - granted, spend.left(request.lane))
+            more = min(request.num_remaining - granted, step_share.left(request.lane))
             grants[request] += more
-            spend.charge(request.lane, more)
+            step_share.charge(request.lane, more)
         return [_chunk(request, count) for request, count in grants.items()]
 
-    def _people(self) -> Interactive:
-        """What the interactive lane is about to do."""
-        begun = sum(r.num_remaining for r in self._rows.prefilling.values() if r.lane != "batch")
-        waiting = self._waiting["interactive"].num_tokens
-        return Interactive(begun + waiting, is_running=self._rows.by_lane["interactive"] > 0)
+    def _interactive(self) -> Interactive:
+        """Sum up what the interactive lane is about to do."""
+        begun = sum(
+            r.num_remaining for r in self._requests.prefilling.values() if r.lane != "batch"
+        )
+        waiting = self._requests.waiting["interactive"].num_tokens
+        return Interactive(
+            begun + waiting, is_running=self._requests.num_running_of["interactive"] > 0
+        )
 
     def _admit_next(
         self,
@@ -102,53 +116,50 @@ class Prefills:
 
         One with over `most` known tokens stays where it is.
         """
-        request = self._waiting[lane].head
+        request = self._requests.waiting[lane].head
         if request is None or len(request.token_ids) > most:
             return None
-        if not self._turns.may_admit(lane, self._waiting):
+        if not self._fair_share.may_admit(lane, self._requests.waiting):
             return None
         if lane == "batch" and not self._may_take_row(limits):
             return None
-        has_row = len(self._rows) < limits.max_batch_size and bool(self._rows.free)
-        if not self._take(request, limits, served, has_row=has_row):
+        has_row = self._requests.num_running < limits.max_batch_size and self._requests.has_free_row
+        if not self._allocate(request, limits, served, has_row=has_row):
             # A lane that holds its share of the blocks and more is not passed over.
             if has_row and not self._holds_blocks_beyond_share(lane, limits):
                 blocked.add(lane)
             return None
-        self._waiting[lane].remove(request)
-        request.is_aged = request.is_aged or self._turns.admitted(lane, blocked)
-        if request.scheduled_at is None:
-            request.scheduled_at = now
-        self._rows.enter(request)
+        request.is_aged = request.is_aged or self._fair_share.admitted(lane, blocked)
+        self._requests.admit(request, now)
         return request
 
-    def _take(
+    def _allocate(
         self, request: Request, limits: Limits, served: Container[Request], *, has_row: bool
     ) -> bool:
-        """Take the blocks of all known tokens; row and blocks from the batch lane if need be."""
+        """Hold the blocks of all known tokens, displacing batch requests if need be."""
         # Each running request may soon need a block more: leave it, or it would preempt at once.
-        if has_row and self._blocks.allocate(request, spare=len(self._rows)):
+        if has_row and self._blocks.allocate(request, spare=self._requests.num_running):
             return True
-        if request.lane != "interactive" or not self._rows.by_lane["batch"]:
+        if request.lane != "interactive" or not self._requests.num_running_of["batch"]:
             return False
         leaving = self._who_leaves(request, limits, served, needs_row=not has_row)
         for other in leaving:
             self._has_displaced = True
-            self._displace(other)
-        return bool(leaving) and self._blocks.allocate(request, spare=len(self._rows))
+            self._requests.displace(other)
+        return bool(leaving) and self._blocks.allocate(request, spare=self._requests.num_running)
 
     def _who_leaves(
         self, request: Request, limits: Limits, served: Container[Request], *, needs_row: bool
     ) -> list[Request]:
-        """Choose the batch requests whose row and blocks are enough; nobody where none are."""
+        """Choose the batch requests whose row and blocks suffice; nobody if none do."""
         if needs_row and self._rows_to_take(limits) == 0:
             return []
         free = self._blocks.pool.num_free - self._blocks.most_needed(request)
         held = self._batch_blocks()
-        kept = limits.batch_share * self._capacity.num_blocks
+        kept = limits.batch_share * self._requests.capacity.num_blocks
         leaving: list[Request] = []
-        for other in policy.yielding(self._rows):
-            has_room = free >= len(self._rows) - len(leaving)
+        for other in self._requests.yielding():
+            has_room = free >= self._requests.num_running - len(leaving)
             if has_room and (leaving or not needs_row):
                 break
             is_over_share = held > kept if leaving or not needs_row else True
@@ -157,34 +168,53 @@ class Prefills:
             leaving.append(other)
             free += self._blocks.held_alone(other)
             held -= len(other.block_ids)
-        return leaving if free >= len(self._rows) - len(leaving) else []
+        return leaving if free >= self._requests.num_running - len(leaving) else []
 
     def _may_take_row(self, limits: Limits) -> bool:
         """Tell whether a batch request may have a row, seen from those that would take it back."""
         if self._has_displaced:
             return False
-        kept = max(1, policy.rows_kept(limits))
-        rows = limits.max_batch_size - len(self._rows)
-        return self._rows.by_lane["batch"] < kept or rows > len(self._waiting["interactive"])
+        kept = max(1, _rows_kept(limits))
+        rows = limits.max_batch_size - self._requests.num_running
+        return self._requests.num_running_of["batch"] < kept or rows > len(
+            self._requests.waiting["interactive"]
+        )
 
     def _rows_to_take(self, limits: Limits) -> int:
         """Rows that interactive requests may take from the batch lane, now that none is free."""
-        num_batch = self._rows.by_lane["batch"]
-        if not num_batch or len(self._rows) != limits.max_batch_size:
+        num_batch = self._requests.num_running_of["batch"]
+        if not num_batch or self._requests.num_running != limits.max_batch_size:
             return 0  # while a lowered batch size drains, nothing that runs is touched
-        over = num_batch - policy.rows_kept(limits)
-        return min(over, len(policy.yielding(self._rows))) if over > 0 else 0
+        over = num_batch - _rows_kept(limits)
+        return min(over, len(self._requests.yielding())) if over > 0 else 0
 
     def _holds_blocks_beyond_share(self, lane: Lane, limits: Limits) -> bool:
-        kept = limits.batch_share * self._capacity.num_blocks
+        kept = limits.batch_share * self._requests.capacity.num_blocks
         return lane == "batch" and self._batch_blocks() > kept
 
     def _batch_blocks(self) -> int:
-        return sum(len(request.block_ids) for request in self._rows.of_lane("batch"))
+        batch = (request for request in self._requests.running() if request.lane == "batch")
+        return sum(len(request.block_ids) for request in batch)
 
 
 def _is_running(request: Request) -> bool:
     return request.state is State.RUNNING
+
+
+def _rows_kept(limits: Limits) -> int:
+    """Count the rows that the batch lane does not have to give up: its share of the batch size."""
+    return int(limits.batch_share * limits.max_batch_size)
+
+
+def _chunk_tokens(remaining: int, left: int) -> int:
+    """Choose how many of a prompt's `remaining` tokens to compute when `left` may be spent.
+
+    A prompt that cannot be finished takes half, so however many long prompts stand in front of
+    a short one, it starts in the same step. What nobody needs is given to the first afterwards.
+    """
+    if remaining <= left:
+        return remaining
+    return max(left // 2, min(left, MIN_CHUNK))
 
 
 def _chunk(request: Request, count: int) -> ScheduledChunk:

@@ -1,6 +1,6 @@
-"""Stuck admission: requests wait though a row and their blocks are free, step after step.
+"""Detects stuck admission: requests wait though a row and their blocks are free, step after step.
 
-It cannot happen, as far as anybody knows; other engines have had it happen, unnoticed, for hours.
+No way to it is known here, but other engines have been stuck so, unnoticed, for hours.
 A step counts as stuck where requests wait, a row is below the limit, the largest of the heads would
 fit beside a spare block for each running request, and no prompt token was computed: a prompt in
 progress may rightly keep others waiting for many steps. A lane that rightly passes its turn does so
@@ -10,16 +10,16 @@ because a row or blocks are missing, so both heads must fit.
 from dataclasses import dataclass
 
 LONGEST_STEPS = 100
-"""Stuck for so many steps in a row is a spell: about a second of a GPU's steps."""
+"""So many stuck steps in a row are a spell: about a second of a GPU's steps."""
 LONGEST_S = 5.0
-"""So is so long, where steps are slow: a CPU's hundred may take a minute."""
+"""So are stuck steps for so long where steps are slow: a CPU's hundred may take a minute."""
 LEAST_STEPS = 5
-"""But fewer steps never are one: a single long step proves nothing."""
+"""Fewer steps are never a spell: a single long step proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What a step left behind."""
+    """The requests that a step left waiting, and what was free for them."""
 
     waiting: int
     running: int
@@ -27,9 +27,9 @@ class Queue:
     """The limit that held."""
     free_blocks: int
     needed_blocks: int
-    """Of all known tokens of the largest request that is next in its lane."""
+    """Blocks for all known tokens of the largest request that is next in its lane."""
     has_prompts: bool
-    """The step computed tokens of any prompt."""
+    """The step computed tokens of some prompt."""
 
     @property
     def is_stuck(self) -> bool:
@@ -52,14 +52,13 @@ class AdmissionWatchdog:
     _since: float = 0.0
     _is_told: bool = False
 
-    def rest(self) -> None:
-        """Nobody waits, or rightly so: whatever spell there was is over."""
-        self._num_steps, self._is_told = 0, False
+    def see(self, queue: Queue | None, now: float) -> bool:
+        """Look at whom a step left waiting; True once per spell, when it is long enough to be one.
 
-    def see(self, queue: Queue, now: float) -> bool:
-        """Look at what a step left; True once per spell, when it is long enough to be one."""
-        if not queue.is_stuck:
-            self.rest()
+        None says that nobody waits for admission.
+        """
+        if queue is None or not queue.is_stuck:
+            self._num_steps, self._is_told = 0, False
             return False
         if self._num_steps == 0:
             self._since = now

@@ -63,7 +63,7 @@ def volumes(service: InferenceService) -> dict[str, Volume]:
             {"emptyDir": {"medium": "Memory", "sizeLimit": size}},
             _mount("/dev/shm"),  # noqa: S108 - its purpose
         )
-    return found | _doors(service)
+    return found | _api_secrets(service)
 
 
 def _mount(path: str) -> Manifest:
@@ -74,7 +74,7 @@ def _read_only(path: str) -> Manifest:
     return {"mountPath": path, "readOnly": True}
 
 
-def _doors(service: InferenceService) -> dict[str, Volume]:
+def _api_secrets(service: InferenceService) -> dict[str, Volume]:
     found: dict[str, Volume] = {}
     api = service.spec.api
     if api.auth and (keys := api.auth.api_keys_secret_ref):

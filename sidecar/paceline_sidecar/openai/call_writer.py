@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from paceline_sidecar.openai.chat_request import ChatRequest
-from paceline_sidecar.text.tool_calls import Call, CallReader, ToolStyle, reader_of
+from paceline_sidecar.text.tool_calls import CallReader, ParsedCall, ToolStyle, reader_of
 
 # Templates of Mistral accept no other length.
 _ID_CHARACTERS = 9
@@ -71,7 +71,7 @@ class NamedWriter:
         del ended
         name, self._name = self._name, None
         if name is not None:
-            return Written(calls=(_begin(0, Call(name, text)),))
+            return Written(calls=(_begin(0, ParsedCall(name, text)),))
         if not text:
             return Written()
         return Written(calls=(CallDelta(0, FunctionDelta(text)),))
@@ -95,7 +95,7 @@ class ForcedWriter:
             if value is None:
                 break
             arguments = json.dumps(value["parameters"], ensure_ascii=False)
-            calls.append(_begin(self._num_calls, Call(value["name"], arguments)))
+            calls.append(_begin(self._num_calls, ParsedCall(value["name"], arguments)))
             self._num_calls += 1
             self._text = self._text[end:].lstrip(" \n\t,")
         return Written(calls=tuple(calls))
@@ -112,7 +112,7 @@ class ChosenWriter:
     def write(self, text: str, *, ended: bool) -> Written:
         """Pass on what is said, and calls when they are whole."""
         content = ""
-        calls: list[Call] = []
+        calls: list[ParsedCall] = []
         for read in (self._reader.push(text), *([self._reader.finish()] if ended else [])):
             content += read.said
             calls += read.calls
@@ -124,7 +124,7 @@ class ChosenWriter:
         return Written(content, tuple(written))
 
 
-def _begin(index: int, call: Call) -> CallDelta:
+def _begin(index: int, call: ParsedCall) -> CallDelta:
     id_ = "".join(_ids.choices(string.ascii_letters + string.digits, k=_ID_CHARACTERS))
     return CallDelta(index, FunctionDelta(call.arguments, call.name), id_, "function")
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from paceline_sidecar.errors import InvalidRequest
-from paceline_sidecar.openai.requests import INT32_MAX, MAX_LOGPROBS, GenerationRequest
-from paceline_sidecar.openai.structured import Wanted
+from paceline_sidecar.openai.api_request import INT32_MAX, MAX_LOGPROBS, GenerationRequest
+from paceline_sidecar.openai.structured import RequestedGrammar
 from paceline_sidecar.openai.tools import (
     NamedChoice,
     ToolChoice,
@@ -152,19 +152,19 @@ class ChatRequest(GenerationRequest):
         return self.named is not None or self.tool_choice == "required"
 
     @property
-    def asked_structure(self) -> Wanted | None:
+    def grammar_from_fields(self) -> RequestedGrammar | None:
         """Calls that are insisted on, or what else the output must be."""
         calls = forced_call(
             self.tools or (), self.tool_choice, only_one=self.parallel_tool_calls is False
         )
-        wanted = super().asked_structure
+        wanted = super().grammar_from_fields
         if calls is not None and wanted is not None:
             message = f"{wanted.param}: a call is insisted on by tool_choice already"
             raise InvalidRequest(message, param=wanted.param)
         return calls or wanted
 
     @property
-    def wanted_tokens(self) -> int | None:
+    def requested_tokens(self) -> int | None:
         """The newer name counts when both are given."""
         newer = self.max_completion_tokens
         return self.max_tokens if newer is None else newer

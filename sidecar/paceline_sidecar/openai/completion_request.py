@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from paceline_sidecar.errors import InvalidRequest
-from paceline_sidecar.openai.requests import (
+from paceline_sidecar.openai.api_request import (
     INT32_MAX,
     MAX_CHOICES,
     MAX_LOGPROBS,
@@ -59,12 +59,12 @@ class CompletionRequest(GenerationRequest):
         return as_prompts(self.prompt)
 
     @property
-    def wanted_tokens(self) -> int | None:
+    def requested_tokens(self) -> int | None:
         """The API's default for plain completions is 16; the engine generates one at least."""
         return 16 if self.max_tokens is None else max(self.max_tokens, 1)
 
     @property
-    def wanted_prompt_logprobs(self) -> int | None:
+    def requested_prompt_logprobs(self) -> int | None:
         """An echoed prompt is told of as the output is."""
         if self.prompt_logprobs is None and self.echo:
             return self.logprobs

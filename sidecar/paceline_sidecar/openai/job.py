@@ -11,10 +11,10 @@ import msgspec
 from starlette.datastructures import Headers
 
 from paceline_sidecar.errors import InvalidRequest
-from paceline_sidecar.intake import Job
+from paceline_sidecar.openai.api_request import GenerationRequest
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
-from paceline_sidecar.openai.requests import GenerationRequest
+from paceline_sidecar.submit import Job
 from paceline_sidecar.text.codec import Codec
 from paceline_wire import Sampling
 from paceline_wire.limits import Lane
@@ -66,7 +66,7 @@ def completion_job(asked: CompletionRequest, caller: Caller) -> Job:
     """Every prompt of a completion request."""
     prompts = asked.prompts
     sampling = msgspec.structs.replace(
-        _sampling(asked), logprobs=asked.logprobs, prompt_logprobs=asked.wanted_prompt_logprobs
+        _sampling(asked), logprobs=asked.logprobs, prompt_logprobs=asked.requested_prompt_logprobs
     )
     job = _job(asked, caller, sampling, [estimate(prompt) for prompt in prompts], encoder(prompts))
     return replace(
@@ -98,7 +98,7 @@ def chat_job(asked: ChatRequest, caller: Caller) -> Job:
 
 
 def _sampling(asked: GenerationRequest) -> Sampling:
-    wanted = asked.wanted_tokens
+    wanted = asked.requested_tokens
     if wanted is not None and asked.min_tokens > wanted:
         message = f"min_tokens ({asked.min_tokens}) is above the maximum of {wanted} tokens"
         raise InvalidRequest(message, param="min_tokens")

@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 
 from paceline_sidecar.errors import EngineFault, InvalidRequest
-from paceline_sidecar.intake import Job
 from paceline_sidecar.openai.job import Caller, Encode, encoder, estimate
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest, ScoreRequest
-from paceline_sidecar.openai.responses import Choice, Usage, usage_of
+from paceline_sidecar.openai.responses import GatheredChoice, Usage, usage_of
+from paceline_sidecar.submit import Job
 from paceline_sidecar.text.codec import Codec
 from paceline_wire import Pooling, Sampling
 
@@ -49,7 +49,7 @@ class Numbers(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-class Embeddings:
+class EmbeddingsJob:
     """One request for embeddings."""
 
     def __init__(self, asked: EmbeddingsRequest, pooling: Pooling) -> None:
@@ -62,7 +62,7 @@ class Embeddings:
         sampling = Sampling(max_tokens=1, temperature=0.0, pooling=self._pooling)
         return _job(sampling, caller, [estimate(prompt) for prompt in prompts], encoder(prompts))
 
-    def answer(self, model: str, choices: list[Choice]) -> Numbers:
+    def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
         """Every embedding, in the order of the inputs."""
         data = [
             Embedding(index, self._written(choice.generation.embedding))
@@ -78,7 +78,7 @@ class Embeddings:
         return list(struct.unpack(f"<{len(embedding) // _FLOAT_BYTES}f", embedding))
 
 
-class Scores:
+class ScoresJob:
     """One request for scores."""
 
     def __init__(self, asked: ScoreRequest) -> None:
@@ -105,7 +105,7 @@ class Scores:
             prompts.append(prompt)
         return prompts
 
-    def answer(self, model: str, choices: list[Choice]) -> Numbers:
+    def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
         """Every score, in the order of the pairs."""
         data = []
         for index, (start, choice) in enumerate(zip(self._starts, choices, strict=True)):
@@ -131,7 +131,7 @@ def _job(sampling: Sampling, caller: Caller, estimates: list[int], encode: Encod
 
 
 def _answer(
-    kind: str, model: str, data: list[Embedding] | list[Score], choices: list[Choice]
+    kind: str, model: str, data: list[Embedding] | list[Score], choices: list[GatheredChoice]
 ) -> Numbers:
     usage = usage_of([choice.generation for choice in choices])
     return Numbers(f"{kind}-{uuid.uuid4().hex}", int(time.time()), model, data, usage)

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.api_request import ApiRequest
 from paceline_sidecar.openai.completion_request import MAX_PROMPTS, PromptList, TokenIds, as_prompts
-from paceline_sidecar.openai.requests import ApiRequest
 
 Texts = Annotated[list[str], PromptList]
 

@@ -33,7 +33,7 @@ def usage_of(generations: list[Generation]) -> Usage:
 
 
 @dataclass(slots=True)
-class Choice:
+class GatheredChoice:
     """One choice as it grows, for an answer in one piece."""
 
     generation: Generation
@@ -46,7 +46,7 @@ class Choice:
         self.scores += delta.scores
 
 
-class Voice(Protocol):
+class ResponseBuilder(Protocol):
     """How one endpoint words what was generated; one for each request."""
 
     @property
@@ -66,6 +66,6 @@ class Voice(Protocol):
         """The chunk that carries the usage."""
         ...
 
-    def whole(self, choices: list[Choice]) -> msgspec.Struct:
+    def whole(self, choices: list[GatheredChoice]) -> msgspec.Struct:
         """The answer in one piece."""
         ...

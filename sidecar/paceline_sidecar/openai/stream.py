@@ -8,8 +8,8 @@ from paceline_sidecar.connection import while_connected
 from paceline_sidecar.errors import ClientLeft, SidecarError
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.generation import Delta
-from paceline_sidecar.openai.errors import body_of
-from paceline_sidecar.openai.responses import Voice, usage_of
+from paceline_sidecar.openai.error_response import body_of
+from paceline_sidecar.openai.responses import ResponseBuilder, usage_of
 
 _encode = msgspec.json.Encoder().encode
 
@@ -20,13 +20,15 @@ class EventStream(Response):
     media_type = "text/event-stream"
     charset = "utf-8"
 
-    def __init__(self, exchange: Exchange, voice: Voice, first: tuple[int, Delta] | None) -> None:
+    def __init__(
+        self, exchange: Exchange, builder: ResponseBuilder, first: tuple[int, Delta] | None
+    ) -> None:
         self.status_code = 200
         self.background = None
         # A proxy that buffers would turn tokens into lumps.
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._exchange = exchange
-        self._voice = voice
+        self._builder = builder
         self._first = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,19 +47,19 @@ class EventStream(Response):
     async def _events(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        opening = self._voice.opening(len(self._exchange.generations))
+        opening = self._builder.opening(len(self._exchange.generations))
         if opening:
             await _send(send, b"".join(_event(chunk) for chunk in opening))
         following = self._first
         while following is not None:
             index, delta = following
-            piece = self._voice.piece(index, delta)
+            piece = self._builder.piece(index, delta)
             if piece is not None:
                 await _send(send, _event(piece))
             following = await self._exchange.next()
-        if self._voice.include_usage:
+        if self._builder.include_usage:
             usage = usage_of(self._exchange.generations)
-            await _send(send, _event(self._voice.closing(usage)))
+            await _send(send, _event(self._builder.closing(usage)))
         await _send(send, b"data: [DONE]\n\n")
 
 

@@ -72,14 +72,14 @@ class Structured(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedGrammar:
     """A grammar, and the field of the request that it came from."""
 
     grammar: Grammar
     param: str
 
 
-def wanted_structure(asked: Structured) -> Wanted | None:
+def requested_grammar(asked: Structured) -> RequestedGrammar | None:
     """The grammar that a request asks for; raises `InvalidRequest`."""
     wanted = [*_response_format(asked), *_structured(asked), *_guided(asked)]
     if not wanted:
@@ -91,7 +91,7 @@ def wanted_structure(asked: Structured) -> Wanted | None:
     return wanted[0]
 
 
-def check_size(wanted: Wanted) -> None:
+def check_size(wanted: RequestedGrammar) -> None:
     """Raise `InvalidRequest` for a grammar of too many characters, or of none."""
     grammar, param = wanted.grammar, wanted.param
     most = _MOST_CHARACTERS[grammar.kind]
@@ -116,32 +116,32 @@ def _lines(grammar: Grammar) -> list[str]:
     return []
 
 
-def _response_format(asked: Structured) -> list[Wanted]:
+def _response_format(asked: Structured) -> list[RequestedGrammar]:
     wanted = asked.response_format
     if wanted is None or wanted.type == "text":
         return []
     if wanted.type == "json_object":
-        return [Wanted(_ANY_OBJECT, "response_format")]
+        return [RequestedGrammar(_ANY_OBJECT, "response_format")]
     if wanted.json_schema is None:
         message = "response_format.json_schema is missing"
         raise InvalidRequest(message, param="response_format.json_schema")
     return [_schema(wanted.json_schema.schema_, "response_format.json_schema.schema")]
 
 
-def _structured(asked: Structured) -> list[Wanted]:
+def _structured(asked: Structured) -> list[RequestedGrammar]:
     wanted = asked.structured_outputs
     if wanted is None:
         return []
     found = _each(wanted.json_, wanted.regex, wanted.choice, wanted.grammar, "structured_outputs.")
     if wanted.json_object:
-        found.append(Wanted(_ANY_OBJECT, "structured_outputs.json_object"))
+        found.append(RequestedGrammar(_ANY_OBJECT, "structured_outputs.json_object"))
     if not found:
         message = "structured_outputs: one of json, json_object, regex, choice, grammar is needed"
         raise InvalidRequest(message, param="structured_outputs")
     return found
 
 
-def _guided(asked: Structured) -> list[Wanted]:
+def _guided(asked: Structured) -> list[RequestedGrammar]:
     return _each(
         asked.guided_json, asked.guided_regex, asked.guided_choice, asked.guided_grammar, "guided_"
     )
@@ -153,19 +153,19 @@ def _each(
     choice: list[str] | None,
     grammar: str | None,
     prefix: str,
-) -> list[Wanted]:
+) -> list[RequestedGrammar]:
     found = []
     if schema is not None:
         found.append(_schema(schema, f"{prefix}json"))
     if regex is not None:
-        found.append(Wanted(Grammar("regex", regex), f"{prefix}regex"))
+        found.append(RequestedGrammar(Grammar("regex", regex), f"{prefix}regex"))
     if choice is not None:
-        found.append(Wanted(Grammar("choice", json.dumps(choice)), f"{prefix}choice"))
+        found.append(RequestedGrammar(Grammar("choice", json.dumps(choice)), f"{prefix}choice"))
     if grammar is not None:
-        found.append(Wanted(Grammar("grammar", grammar), f"{prefix}grammar"))
+        found.append(RequestedGrammar(Grammar("grammar", grammar), f"{prefix}grammar"))
     return found
 
 
-def _schema(schema: Schema | str, param: str) -> Wanted:
+def _schema(schema: Schema | str, param: str) -> RequestedGrammar:
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    return Wanted(Grammar("json_schema", text), param)
+    return RequestedGrammar(Grammar("json_schema", text), param)

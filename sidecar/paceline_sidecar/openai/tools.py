@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from paceline_sidecar.errors import InvalidRequest
-from paceline_sidecar.openai.structured import Wanted
+from paceline_sidecar.openai.structured import RequestedGrammar
 from paceline_wire import Grammar
 
 _MAX_TOOLS = 128
@@ -79,7 +79,7 @@ def check_choice(tools: Sequence[Tool], choice: ToolChoice | None) -> None:
 
 def forced_call(
     tools: Sequence[Tool], choice: ToolChoice | None, *, only_one: bool
-) -> Wanted | None:
+) -> RequestedGrammar | None:
     """The grammar of the calls that are insisted on; None where the model may choose.
 
     A named function's arguments alone; else a list of `{"name": ..., "parameters": ...}`.
@@ -97,8 +97,8 @@ def forced_call(
     return _wanted({**schema, "$defs": definitions})
 
 
-def _wanted(schema: dict[str, Any]) -> Wanted:
-    return Wanted(Grammar("json_schema", json.dumps(schema)), "tools")
+def _wanted(schema: dict[str, Any]) -> RequestedGrammar:
+    return RequestedGrammar(Grammar("json_schema", json.dumps(schema)), "tools")
 
 
 def _call(function: Function, prefix: str, definitions: dict[str, Any]) -> dict[str, Any]:

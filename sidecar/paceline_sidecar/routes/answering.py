@@ -12,14 +12,14 @@ from paceline_sidecar.connection import read_body, while_connected
 from paceline_sidecar.errors import ModelUnknown
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.generation import Delta
-from paceline_sidecar.intake import Job, open_exchange
 from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.openai.api_request import ApiRequest, GenerationRequest, parse
 from paceline_sidecar.openai.job import Caller, read_lane, read_timeout_s
-from paceline_sidecar.openai.pooling_job import Embeddings, Scores
-from paceline_sidecar.openai.requests import ApiRequest, GenerationRequest, parse
-from paceline_sidecar.openai.responses import Choice, Voice
+from paceline_sidecar.openai.pooling_job import EmbeddingsJob, ScoresJob
+from paceline_sidecar.openai.responses import GatheredChoice, ResponseBuilder
 from paceline_sidecar.openai.stream import EventStream
 from paceline_sidecar.service import Service
+from paceline_sidecar.submit import Job, open_exchange
 
 # Validating this much takes a few milliseconds: above it the event loop must not wait.
 _LONG_BODY_BYTES = 64 * 1024
@@ -42,7 +42,7 @@ def authorise(request: Request, keys: BearerKeys | None) -> str:
 
 
 async def answer_numbers(
-    service: Service, request: Request, model: str, asked: Embeddings | Scores, *, salt: str
+    service: Service, request: Request, model: str, asked: EmbeddingsJob | ScoresJob, *, salt: str
 ) -> Response:
     """Run a request whose answer is no text."""
     job = asked.job(_caller(service, request, model, salt))
@@ -58,15 +58,15 @@ async def answer(
     *,
     salt: str,
     job_of: Callable[[Asked, Caller], Job],
-    voice_of: Callable[[Service, Asked], Voice],
+    builder_of: Callable[[Service, Asked], ResponseBuilder],
 ) -> Response:
     """Run the request; a failure before the first byte is raised, a later one is an event."""
     job = job_of(asked, _caller(service, request, asked.model, salt))
-    voice = voice_of(service, asked)
+    builder = builder_of(service, asked)
     if asked.stream:
         opened = await while_connected(request.receive, _open_and_wait(service, job))
-        return EventStream(opened[0], voice, opened[1])
-    whole = voice.whole(await while_connected(request.receive, _choices(service, job)))
+        return EventStream(opened[0], builder, opened[1])
+    whole = builder.whole(await while_connected(request.receive, _choices(service, job)))
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
@@ -99,9 +99,9 @@ async def _open_and_wait(service: Service, job: Job) -> tuple[Exchange, tuple[in
         raise
 
 
-async def _choices(service: Service, job: Job) -> list[Choice]:
+async def _choices(service: Service, job: Job) -> list[GatheredChoice]:
     with await open_exchange(service, job) as exchange:
-        choices = [Choice(generation) for generation in exchange.generations]
+        choices = [GatheredChoice(generation) for generation in exchange.generations]
         while (piece := await exchange.next()) is not None:
             index, delta = piece
             choices[index].add(delta)

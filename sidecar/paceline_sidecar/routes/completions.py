@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.openai.completion_request import CompletionRequest
-from paceline_sidecar.openai.completion_voice import CompletionVoice
+from paceline_sidecar.openai.completion_response import CompletionResponseBuilder
 from paceline_sidecar.openai.job import completion_job
 from paceline_sidecar.routes.answering import answer, authorise, understand
 from paceline_sidecar.service import Service
@@ -23,7 +23,12 @@ def completions_router(
         salt = authorise(request, keys)
         asked = await understand(request, CompletionRequest, max_body_bytes=max_body_bytes)
         return await answer(
-            service, request, asked, salt=salt, job_of=completion_job, voice_of=CompletionVoice
+            service,
+            request,
+            asked,
+            salt=salt,
+            job_of=completion_job,
+            builder_of=CompletionResponseBuilder,
         )
 
     return router

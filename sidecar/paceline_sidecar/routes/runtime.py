@@ -6,18 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paceline_sidecar.connection import read_body
-from paceline_sidecar.control import ChangeRefused, Control, EpochTooOld
 from paceline_sidecar.errors import InvalidRequest, Unauthorized
 from paceline_sidecar.keys import BearerKeys
-from paceline_sidecar.openai.errors import body_of
-from paceline_sidecar.runtime_answers import (
-    ProfileAnswer,
-    TelemetryAnswer,
+from paceline_sidecar.openai.error_response import body_of
+from paceline_sidecar.runtime_bodies import (
+    ProfileBody,
+    TelemetryBody,
     info_of,
     request_of,
     sketch_of,
     step_of,
 )
+from paceline_sidecar.runtime_control import ChangeRefused, EpochTooOld, RuntimeControl
 from paceline_sidecar.runtime_patch import LimitsPatch
 from paceline_sidecar.service import Service
 
@@ -26,7 +26,9 @@ _UNPROCESSABLE = 422
 _CONFLICT = 409
 
 
-def runtime_router(service: Service, control: Control, token: BearerKeys | None) -> APIRouter:
+def runtime_router(
+    service: Service, control: RuntimeControl, token: BearerKeys | None
+) -> APIRouter:
     """Hot configuration and telemetry, for the operator."""
     router = APIRouter(prefix="/runtime")
 
@@ -55,25 +57,25 @@ def runtime_router(service: Service, control: Control, token: BearerKeys | None)
         if not (since.isascii() and since.isdecimal() and len(since) < 19):  # noqa: PLR2004 - int64
             refusal = InvalidRequest("since is a number that was `next` before", param="since")
             return _json(body_of(refusal), _UNPROCESSABLE)
-        return _json(telemetry_answer(service, control, int(since)))
+        return _json(telemetry_body(service, control, int(since)))
 
     @router.get("/profile")
     async def profile(request: Request) -> Response:
         _authorise(request, token)
         view = service.backend.view
-        return _json(ProfileAnswer(view.instance, view.profile))
+        return _json(ProfileBody(view.instance, view.profile))
 
     return router
 
 
-def telemetry_answer(service: Service, control: Control, since: int) -> TelemetryAnswer:
+def telemetry_body(service: Service, control: RuntimeControl, since: int) -> TelemetryBody:
     """All that happened after `since`."""
     ledger, view = service.ledger, service.backend.view
     # A number that was never given comes from before a restart of this process.
     since = since if since <= ledger.sequence.last else 0
     steps, requests = ledger.steps.since(since), ledger.requests.since(since)
     heard = ledger.telemetry
-    return TelemetryAnswer(
+    return TelemetryBody(
         instance=view.instance,
         now=service.clock(),
         next=ledger.sequence.last,

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Literal, get_args
 
 from paceline_sidecar.hot_config import HotConfig
+from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome, miss_reason
 from paceline_sidecar.telemetry.histogram import Histogram
-from paceline_sidecar.telemetry.record import Outcome, RequestRecord, miss_reason
 from paceline_sidecar.telemetry.ring import Ring, Sequence
 from paceline_sidecar.telemetry.sketch import GapSketch
 from paceline_sidecar.telemetry.vllm_counts import VllmCounts
@@ -58,7 +58,7 @@ class Ledger:
     def __init__(self) -> None:
         self.sequence = Sequence()
         self.steps: Ring[StepRecord] = Ring(_STEPS_KEPT, self.sequence)
-        self.requests: Ring[RequestRecord] = Ring(_REQUESTS_KEPT, self.sequence)
+        self.requests: Ring[FinishedRequest] = Ring(_REQUESTS_KEPT, self.sequence)
         self.lanes: dict[Lane, LaneCounts] = {lane: LaneCounts(lane) for lane in LANES}
         self.vllm = VllmCounts()
         self.step_s = {size: Histogram(STEP_EDGES_S) for size in (*STEP_SIZES, None)}
@@ -89,7 +89,7 @@ class Ledger:
 
     # --- per request ----------------------------------------------------------------------------
 
-    def ended(self, record: RequestRecord) -> None:
+    def ended(self, record: FinishedRequest) -> None:
         """A request ended, in whatever way."""
         self.requests.add(record)
         counts = self.lanes[record.lane]

@@ -10,7 +10,7 @@ from paceline_sidecar import __version__
 from paceline_sidecar.adapter_plan import STATES
 from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.telemetry import names
-from paceline_sidecar.telemetry.families import histograms, values
+from paceline_sidecar.telemetry.exposition import histograms, values
 from paceline_sidecar.telemetry.ledger import KNOBS, LANES
 from paceline_sidecar.telemetry.snapshot import Snapshot
 from paceline_wire import StepProfile, WhyEager

@@ -13,7 +13,7 @@ _SLICES_KEPT = 24
 
 
 @dataclass(slots=True)
-class Slice:
+class GapSlice:
     """Bin `i` counts the milliseconds in (g^(i-1), g^i], g = (1 + alpha) / (1 - alpha)."""
 
     lane: Lane
@@ -34,15 +34,15 @@ class GapSketch:
 
     def __init__(self, lane: Lane) -> None:
         self._lane: Lane = lane
-        self._slices: deque[Slice] = deque(maxlen=_SLICES_KEPT)
+        self._slices: deque[GapSlice] = deque(maxlen=_SLICES_KEPT)
 
     def add(self, gap_ms: float, now: float) -> None:
         """Count one gap in the slice that holds `now`."""
         start_at = now - now % _SLICE_S
         if not self._slices or self._slices[-1].start_at < start_at:
-            self._slices.append(Slice(self._lane, start_at))
+            self._slices.append(GapSlice(self._lane, start_at))
         self._slices[-1].add(gap_ms)
 
-    def slices(self) -> list[Slice]:
+    def slices(self) -> list[GapSlice]:
         """Oldest first."""
         return list(self._slices)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from paceline_sidecar.adapter_plan import AdapterState
-from paceline_sidecar.admission.gate import Queue
+from paceline_sidecar.admission.control import Backlog
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.service import Service
@@ -23,7 +23,7 @@ class Snapshot:
     model: StepModelInfo | None
     sla: Sla
     batch_sla: Sla | None
-    queue: Queue
+    queue: Backlog
     in_flight: int
     adapters: list[AdapterState]
     ready: bool
@@ -43,7 +43,7 @@ def snapshot(service: Service) -> Snapshot:
         model=None if heard is None else heard.model,
         sla=service.config.sla,
         batch_sla=service.config.batch_sla,
-        queue=service.gate.queue,
+        queue=service.admission.queue,
         in_flight=len(service.exchanges),
         adapters=service.adapters.states(),
         ready=not service.missing(),

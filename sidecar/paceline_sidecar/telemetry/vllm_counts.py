@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from paceline_sidecar.telemetry.finished_request import FinishedRequest
 from paceline_sidecar.telemetry.histogram import Histogram
-from paceline_sidecar.telemetry.record import RequestRecord
 
 _TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -59,7 +59,7 @@ class VllmCounts:
         self.max_tokens_param = Histogram(edges)
         self.computed_tokens = Histogram(edges)
 
-    def ended(self, record: RequestRecord) -> None:
+    def ended(self, record: FinishedRequest) -> None:
         """Record one request that the engine had taken."""
         reasons = {"cancelled": "abort", "shed": "abort", "timeout": "abort", "failed": "error"}
         if record.outcome == "ok":
@@ -69,7 +69,7 @@ class VllmCounts:
             self.finished[reasons[record.outcome]] += 1
         self.cached_tokens += record.cached_tokens
 
-    def _completed(self, record: RequestRecord) -> None:
+    def _completed(self, record: FinishedRequest) -> None:
         self.e2e_s.observe(record.finished_at - record.arrived_at)
         decode_s = 0.0
         if record.tpot_ms is not None:

@@ -25,7 +25,7 @@ _LLAMA_TAG = "<|python_tag|>"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ParsedCall:
     """One function and its arguments, as JSON."""
 
     name: str
@@ -37,7 +37,7 @@ class Read:
     """What one piece of text gave."""
 
     said: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
 
 
 class CallReader(Protocol):
@@ -161,9 +161,9 @@ class WholeReader:
         return Read(said)
 
 
-def _calls(text: str, names: Collection[str]) -> tuple[Call, ...] | None:
+def _calls(text: str, names: Collection[str]) -> tuple[ParsedCall, ...] | None:
     """Calls one after the other; None if there is anything else."""
-    found: list[Call] = []
+    found: list[ParsedCall] = []
     rest = text.strip().removeprefix(_LLAMA_TAG).strip()
     while rest:
         name, rest = _leading_name(rest)
@@ -188,7 +188,7 @@ def _leading_name(text: str) -> tuple[str, str]:
     return text[:start].strip(), text[start:].removeprefix(_MISTRAL_ARGUMENTS)
 
 
-def _call(value: Any, names: Collection[str]) -> Call | None:
+def _call(value: Any, names: Collection[str]) -> ParsedCall | None:
     if not isinstance(value, dict) or value.get("name") not in names:
         return None
     arguments = value.get("arguments", value.get("parameters", {}))
@@ -196,7 +196,7 @@ def _call(value: Any, names: Collection[str]) -> Call | None:
         arguments = _parsed(arguments)
     if not isinstance(arguments, dict):
         return None
-    return Call(str(value["name"]), json.dumps(arguments, ensure_ascii=False))
+    return ParsedCall(str(value["name"]), json.dumps(arguments, ensure_ascii=False))
 
 
 def _parsed(text: str) -> Any:

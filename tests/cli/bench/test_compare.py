@@ -13,7 +13,7 @@ from paceline_cli.bench.compare_report import Comparison, SchedulingResult, writ
 from paceline_cli.bench.sweep_points import measure
 from paceline_cli.place import SCHEDULINGS, Scheduling
 from paceline_cli.traffic.record import ClientRecord
-from paceline_engine.scheduling.schedulings import SCHEDULERS
+from paceline_engine.scheduling import Scheduling as EngineScheduling
 
 
 def a_record(at: float, *, is_ok: bool = True) -> ClientRecord:
@@ -79,7 +79,7 @@ def test_the_table_shows_throughput_padding_and_every_percentile() -> None:
 
 def test_the_schedulings_are_the_engines() -> None:
     """A name that the engine does not know would keep it from starting."""
-    assert set(SCHEDULINGS) == set(SCHEDULERS) == set(get_args(Scheduling))
+    assert set(SCHEDULINGS) == set(get_args(EngineScheduling)) == set(get_args(Scheduling))
 
 
 def test_a_bad_manifest_is_refused_before_anything_starts(tmp_path: Path) -> None:

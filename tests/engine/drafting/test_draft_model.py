@@ -109,15 +109,15 @@ def test_whatever_it_guesses_the_tokens_are_the_same(  # noqa: PLR0917 - hypothe
             break
         if step in limits:
             engine.control.limits = Limits(*limits[step])
-        running = list(scheduler.running())
+        running = list(scheduler.requests.running())
         if step in losses and len(running) > 1:
-            scheduler._preempt(running[losses[step] % len(running)])
+            scheduler.requests.preempt(running[losses[step] % len(running)])
         under_test.step()
 
     assert engine.is_idle
     for submit in submits:
         assert under_test.tokens(submit.id) == answer(submit, under_test.info, 128)
-    assert scheduler.blocks.pool.num_used == 0
+    assert scheduler.requests.blocks.pool.num_used == 0
 
 
 def test_what_agrees_with_the_model_is_never_refused() -> None:

@@ -10,12 +10,13 @@ import pytest
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.request import Request
+from paceline_engine.drafting.price import SpeculationBudget
 from paceline_engine.drafting.proposer import Ask, Proposal
-from paceline_engine.drafting.purse import SpeculationBudget
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.pacing import ModelPacer
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.pacing.prior import prior_for
+from paceline_engine.scheduling.scheduler import ContinuousScheduler
 from paceline_testing.engines import EngineUnderTest, a_135m_info, a_capacity, a_submit
 from paceline_testing.fake_runner import FakeRunner, right_at
 from paceline_wire import Sampling
@@ -151,8 +152,10 @@ def test_lanes_learn_apart() -> None:
         under_test.submit(a_submit(f"{number}", [number % 2] * 20, max_tokens=40, lane=lane))
         under_test.run_to_end()
 
-    speculation = under_test.engine.scheduler.speculation
-    chances = [speculation.acceptance.of("new", lane) for lane in LANES]
+    scheduler = under_test.engine.scheduler
+    assert isinstance(scheduler, ContinuousScheduler)
+    assert scheduler.speculation is not None
+    chances = [scheduler.speculation.acceptance.chance("new", lane) for lane in LANES]
     assert chances[0] > 0.9
     assert chances[1] < 0.4
 
@@ -224,10 +227,10 @@ def planned(
     request: Request,
     *,
     allowed_ms: float = 1e9,
-    purse: SpeculationBudget | None = None,
+    budget: SpeculationBudget | None = None,
 ) -> list[Ask]:
     speculation = Speculation(4, 2048, proposer)
-    speculation.purse = purse or speculation.purse
+    speculation.budget = budget or speculation.budget
     return speculation.plan(
         [request], TenMilliseconds(), context=500, room=100, allowed_ms=allowed_ms
     )
@@ -261,19 +264,19 @@ def test_nothing_is_tried_that_the_purse_does_not_cover() -> None:
     proposer = Passes(pending=1, token_ms=0.1, guess_ms=1.0)
     request = a_request(generated=50)
 
-    assert planned(proposer, request, purse=SpeculationBudget(left_ms=5.0))
-    assert not planned(proposer, request, purse=SpeculationBudget(left_ms=1.0))
+    assert planned(proposer, request, budget=SpeculationBudget(left_ms=5.0))
+    assert not planned(proposer, request, budget=SpeculationBudget(left_ms=1.0))
 
 
 def test_the_purse_fills_by_a_share_of_the_time_and_by_what_was_saved() -> None:
     """But not without end."""
-    purse = SpeculationBudget(left_ms=0.0)
+    budget = SpeculationBudget(left_ms=0.0)
 
-    purse.save_up(1000.0)
-    purse.earn(5.0)
-    purse.spend(3.0)
-    assert purse.left_ms == pytest.approx(10.0 + 5.0 - 3.0)
+    budget.save_up(1000.0)
+    budget.earn(5.0)
+    budget.spend(3.0)
+    assert budget.left_ms == pytest.approx(10.0 + 5.0 - 3.0)
 
-    purse.earn(1e9)
-    purse.spend(2500.0)
-    assert purse.left_ms == pytest.approx(-500.0)
+    budget.earn(1e9)
+    budget.spend(2500.0)
+    assert budget.left_ms == pytest.approx(-500.0)

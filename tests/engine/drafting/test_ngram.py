@@ -1,9 +1,9 @@
-"""Prompt lookup guesses what followed the newest tokens before."""
+"""Prompt lookup drafts what followed the newest tokens before."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.drafting.ngram import Lookup
+from paceline_engine.drafting.ngram import NgramIndex
 
 tokens = st.lists(st.integers(0, 3), max_size=60)
 
@@ -21,27 +21,27 @@ def naive(token_ids: list[int], count: int) -> tuple[int, ...]:
 
 def test_what_followed_last_time_is_guessed() -> None:
     """The newest occurrence counts."""
-    assert Lookup().propose([1, 2, 3, 7, 8, 1, 2, 3, 9, 9, 9, 1, 2, 3], 2) == (9, 9)
+    assert NgramIndex().propose([1, 2, 3, 7, 8, 1, 2, 3, 9, 9, 9, 1, 2, 3], 2) == (9, 9)
 
 
 def test_a_pattern_is_followed_past_the_end() -> None:
     """Tables and lists repeat with a short period."""
-    assert Lookup().propose([5, 1, 2, 1, 2, 1, 2], 5) == (1, 2, 1, 2, 1)
+    assert NgramIndex().propose([5, 1, 2, 1, 2, 1, 2], 5) == (1, 2, 1, 2, 1)
 
 
 def test_what_is_new_is_not_guessed() -> None:
     """No draft costs nothing."""
-    assert Lookup().propose([1, 2, 3, 4, 5, 6], 4) == ()
-    assert Lookup().propose([1, 1], 4) == ()
-    assert Lookup().propose([], 4) == ()
+    assert NgramIndex().propose([1, 2, 3, 4, 5, 6], 4) == ()
+    assert NgramIndex().propose([1, 1], 4) == ()
+    assert NgramIndex().propose([], 4) == ()
 
 
 @given(tokens, st.lists(st.integers(0, 3), max_size=40), st.integers(1, 8))
 def test_it_grows_with_the_request(start: list[int], more: list[int], count: int) -> None:
     """Asked at some steps only, it answers as if it looked through everything each time."""
-    lookup, known = Lookup(), list(start)
+    index, known = NgramIndex(), list(start)
 
-    for index, token in enumerate(more):
+    for place, token in enumerate(more):
         known.append(token)
-        if index % 3 != 1:
-            assert lookup.propose(known, count) == naive(known, count)
+        if place % 3 != 1:
+            assert index.propose(known, count) == naive(known, count)

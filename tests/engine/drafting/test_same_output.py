@@ -77,7 +77,7 @@ def test_whatever_is_guessed_the_tokens_are_the_same(
     for submit in submits:
         assert guessed.tokens(submit.id) == plain.tokens(submit.id)
         assert guessed.finish(submit.id) == plain.finish(submit.id)
-    assert guessed.engine.scheduler.blocks.pool.num_used == 0
+    assert guessed.engine.requests.blocks.pool.num_used == 0
     assert guessed.engine.totals.output_tokens == plain.engine.totals.output_tokens
 
 

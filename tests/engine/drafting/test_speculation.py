@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.core.request import Request
+from paceline_engine.drafting.acceptance import verify
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.speculation import Speculation
-from paceline_engine.drafting.verify import verify
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_wire import Sampling
 from paceline_wire.limits import Lane

@@ -1,27 +1,25 @@
-"""A step of decodes and chunks together, through the engine's attention, by FlashInfer's double."""
+"""A step of decodes and prompts together, through the engine's attention, with SDPA."""
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch import Tensor
 
 from paceline_engine.attention.kernel_attention import KernelAttention
-from paceline_engine.attention.prefill import flashinfer_paged
 from paceline_engine.attention.prefill.choice import PrefillChoice
-from paceline_engine.attention.prefill.flashinfer_paged import FlashInferPrefill
+from paceline_engine.attention.prefill.prompts import LayerCache, Prompts, ScoreRules
+from paceline_engine.attention.prefill.sdpa import sdpa_prefill
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import allocate
 from paceline_engine.model.layers.rotary import rotations
-from paceline_testing.flashinfer import BatchPrefillWithPagedKVCacheWrapper
 from paceline_testing.prefill import CONFIG
 
 CPU = torch.device("cpu")
 MODEL = replace(
     CONFIG, num_layers=4, head_size=64, hidden_size=256, max_len=64, windows=(None, 6) * 2
 )
-SEQUENCES = ((1, 9), (1, 30), (7, 7), (5, 21), (1, 4))
-"""Tokens and context: two decodes, a whole prompt, a later chunk, a prompt's last token."""
+SEQUENCES = ((1, 9), (1, 30), (7, 7), (21, 21), (1, 1))
+"""Tokens and context: two decodes, three whole prompts."""
 PADDING = 3
 
 
@@ -67,22 +65,20 @@ def attended(prefill: PrefillChoice, step: StepTensors) -> list[Tensor]:
         ]
 
 
-def test_chunks_beside_decodes_are_served_in_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_beside_decodes_are_served_in_every_layer() -> None:
     """As by ours, in layers with windows and without; what pads the step is zero."""
-    monkeypatch.setattr(flashinfer_paged, "WORKSPACE_BYTES", 1 << 10)
-    made: list[BatchPrefillWithPagedKVCacheWrapper] = []
+    calls: list[ScoreRules] = []
 
-    def make(workspace: Tensor, layout: str) -> BatchPrefillWithPagedKVCacheWrapper:
-        made.append(BatchPrefillWithPagedKVCacheWrapper(workspace, layout))
-        return made[-1]
+    def counted(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+        calls.append(rules)
+        return sdpa_prefill(q, cache, prompts, rules)
 
-    other = FlashInferPrefill(make)
     step = a_step()
 
-    seen = attended(PrefillChoice({0: other}, {0: other}), step)
+    seen = attended(PrefillChoice({0: True}, sdpa=counted), step)
 
     wanted = attended(PrefillChoice(), step)
     for theirs, ours in zip(seen, wanted, strict=True):
         assert not theirs[-PADDING:].any()
         torch.testing.assert_close(theirs, ours, atol=2e-2, rtol=2e-2)
-    assert [wrapper.num_plans for wrapper in made] == [1, 1]
+    assert [rules.window for rules in calls] == [None, None]

@@ -6,13 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from paceline_engine.attention.prefill.attention import Cache, Chunk, RefusedError, Scores
-from paceline_engine.attention.prefill.choice import PrefillChoice
-from paceline_engine.attention.prefill.sdpa import SdpaPrefill
+from paceline_engine.attention.prefill.prompts import LayerCache, PromptChunk, ScoreRules
+from paceline_engine.attention.prefill.sdpa import (
+    NoFastAttentionError,
+    sdpa_prefill,
+    serves,
+    serves_layer,
+)
 from paceline_kernels.fp8 import quantize_heads
 from paceline_testing.prefill import a_cache, attended, prompts_of, some_queries
-
-TORCHS = SdpaPrefill()
 
 
 @settings(max_examples=40, deadline=None)
@@ -31,18 +33,16 @@ def test_torchs_attention_is_the_reference(
     prompts = prompts_of([(length, length) for length in lengths], 60, padding)
     q = some_queries(sum(lengths) + padding, num_kv * group, size, torch.float64)
 
-    seen = TORCHS(q, cache, prompts, Scores(0.3))
+    seen = sdpa_prefill(q, cache, prompts, ScoreRules(0.3))
 
-    wanted = attended(q, cache, prompts, Scores(0.3))
+    wanted = attended(q, cache, prompts, ScoreRules(0.3))
     torch.testing.assert_close(seen, wanted, atol=1e-12, rtol=1e-10)
 
 
 def test_it_serves_whole_prompts_alone() -> None:
     """A chunk behind a shared prefix, or behind the prompt's first chunk, is ours."""
-    choice = PrefillChoice({0: TORCHS}, {0: TORCHS})
-
-    assert choice.of_step((Chunk(7, 7), Chunk(3, 3))) is TORCHS
-    assert choice.of_step((Chunk(7, 7), Chunk(3, 4))) is choice.ours
+    assert serves((PromptChunk(7, 7), PromptChunk(3, 3)))
+    assert not serves((PromptChunk(7, 7), PromptChunk(3, 4)))
 
 
 def test_it_serves_neither_windows_nor_caps_nor_fp8() -> None:
@@ -50,10 +50,10 @@ def test_it_serves_neither_windows_nor_caps_nor_fp8() -> None:
     cache = a_cache(4)
     codes, exponents = quantize_heads(cache.keys)
 
-    assert TORCHS.serves_layer(cache, Scores(1.0))
-    assert not TORCHS.serves_layer(cache, Scores(1.0, window=8))
-    assert not TORCHS.serves_layer(cache, Scores(1.0, softcap=50.0))
-    assert not TORCHS.serves_layer(Cache(codes, codes, (exponents, exponents)), Scores(1.0))
+    assert serves_layer(cache, ScoreRules(1.0))
+    assert not serves_layer(cache, ScoreRules(1.0, window=8))
+    assert not serves_layer(cache, ScoreRules(1.0, softcap=50.0))
+    assert not serves_layer(LayerCache(codes, codes, (exponents, exponents)), ScoreRules(1.0))
 
 
 @pytest.mark.parametrize(
@@ -71,5 +71,5 @@ def test_heads_that_no_fast_one_knows_are_a_refusal(
     monkeypatch.setattr(functional, "scaled_dot_product_attention", refuses)
     cache, prompts = a_cache(4), prompts_of([(3, 3)], 4)
 
-    with pytest.raises(RefusedError if is_refusal else RuntimeError):
-        TORCHS(some_queries(3, 2, 16, torch.float32), cache, prompts, Scores(1.0))
+    with pytest.raises(NoFastAttentionError if is_refusal else RuntimeError):
+        sdpa_prefill(some_queries(3, 2, 16, torch.float32), cache, prompts, ScoreRules(1.0))

@@ -1,1 +1,1 @@
-"""Who attends for the prompts of a step: our kernel, or another's where it is right and faster."""
+"""Prefill attention on a GPU: our kernel, or torch's SDPA where it is right and faster."""

@@ -1,85 +1,55 @@
-"""Is a back end right? Its output beside our kernel's, on prompts of every kind that it serves.
+"""Tries whether SDPA is right: its output is compared with our kernel's.
 
-Nobody need have run a back end before on such a GPU: one that differs, gives NaN or raises is not
-used.
+Which implementation torch takes depends on the GPU, the type and torch's version. One that differs,
+gives NaN or raises is not used.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from paceline_engine.attention.prefill.attention import (
-    Chunk,
-    PrefillAttention,
-    RefusedError,
-    Scores,
-)
-from paceline_engine.attention.prefill.scratch import Scratch, Step
+from paceline_engine.attention.prefill.prompts import PrefillAttention, ScoreRules
+from paceline_engine.attention.prefill.sdpa import NoFastAttentionError
+from paceline_engine.attention.prefill.trial_steps import TrialStep
 from paceline_engine.errors import BadSettings
 
 TOLERANCE = 4
 """Roundings of the type by which a row of the output may differ, as a share of its length.
 
-Both round the weights to the type, and the output: half of one each. Of 300 keys with equal
-weights a missing one changes a row by a seventeenth, which is 7 roundings of bfloat16.
+Both round the weights to the type, and the output: half a rounding each. Where 300 keys have equal
+weights, a missing one changes a row by a seventeenth, which is 7 roundings of bfloat16.
 """
 _COARSEST = 2.0**-10
 """A rounding of TF32, which tensor cores may take in the place of float32."""
-_PADDING = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a back end is left out."""
+    """Why SDPA is not used."""
 
     reason: str
     level: int = logging.WARNING
-    """INFO where it said so itself."""
-
-
-def trial_steps(
-    scratch: Scratch, other: PrefillAttention, windows: Iterable[int | None]
-) -> Iterator[Step]:
-    """Make the steps that a back end must get right, of the kinds that it serves.
-
-    Ragged, alone, many, with padding; chunks behind a context; and beyond each window, which does
-    nothing before.
-    """
-    edge = scratch.block_size
-    kinds = [
-        _chunks((1, 1), (15, 15), (edge, edge), (257, 257), (100, 100)),
-        _chunks((300, 300)),
-        _chunks((1, 40), (17, 17 + 3 * edge), (130, 300), (2, 2 * edge)),
-        _chunks((64, 700)),
-        _chunks(*((5, 5 + edge * place) for place in range(20))),
-    ]
-    for window in filter(None, windows):
-        kinds.append(_chunks((24, window + 90), (130, window + 130), (40, max(40, window // 2))))
-        kinds.append(_chunks((window + 90, window + 90), (30, 30)))
-    for kind in kinds:
-        chunks = tuple(_at_most(chunk, scratch.num_tokens) for chunk in kind)
-        if other.serves(chunks):
-            yield scratch.step(chunks, _PADDING)
+    """INFO where torch said itself that it has nothing."""
 
 
 def fault_of(
-    other: PrefillAttention, ours: PrefillAttention, steps: Iterable[Step], layer: Scores
+    sdpa: PrefillAttention, ours: PrefillAttention, steps: Iterable[TrialStep], rules: ScoreRules
 ) -> Fault | None:
-    """Compare them on each step; None where they agree.
+    """Compare the two on each step; return None where they agree.
 
-    Raises BadSettings where the back end has left a GPU behind that nobody can use any more.
+    Raises BadSettings where SDPA has left a GPU behind that nobody can use any more.
     """
     for step in steps:
         try:
-            differs_by = _difference(other, ours, step, layer)
-        except RefusedError as refusal:
+            differs_by = _difference(sdpa, ours, step, rules)
+        except NoFastAttentionError as refusal:
             return Fault(str(refusal), logging.INFO)
         except Exception as error:  # noqa: BLE001 - whatever it is, ours serves
-            _require_alive(step.q.device, other, error)
+            _require_alive(step.q.device, error)
             first_line = str(error).partition("\n")[0]
             return Fault(f"on {_words(step)} it raised {type(error).__name__}: {first_line}")
         limit = tolerance(step.q.dtype)
@@ -92,16 +62,16 @@ def fault_of(
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Share of a row's length by which two right back ends may differ."""
+    """Return the share of a row's length by which two right outputs may differ."""
     return TOLERANCE * max(torch.finfo(dtype).eps, _COARSEST)
 
 
 def _difference(
-    other: PrefillAttention, ours: PrefillAttention, step: Step, layer: Scores
+    sdpa: PrefillAttention, ours: PrefillAttention, step: TrialStep, rules: ScoreRules
 ) -> float:
-    """Of the row that differs most; NaN where anything is none, or padding is not zero."""
-    seen = other(step.q, step.cache, step.prompts, layer)
-    wanted = ours(step.q, step.cache, step.prompts, layer)
+    """Return the largest difference of a row; NaN where there is one, or padding is not zero."""
+    seen = sdpa(step.q, step.cache, step.prompts, rules)
+    wanted = ours(step.q, step.cache, step.prompts, rules)
     if seen.shape != wanted.shape or seen.dtype != wanted.dtype:
         raise ValueError(
             f"its output must be {tuple(wanted.shape)} in {wanted.dtype}, "
@@ -119,7 +89,7 @@ def _rows_difference(seen: Tensor, wanted: Tensor) -> Tensor:  # [T, heads, size
     return share
 
 
-def _require_alive(device: torch.device, other: PrefillAttention, error: Exception) -> None:
+def _require_alive(device: torch.device, error: Exception) -> None:
     """Refuse to go on where CUDA does not: after an illegal access nothing it says is true."""
     if device.type != "cuda":
         return
@@ -127,19 +97,10 @@ def _require_alive(device: torch.device, other: PrefillAttention, error: Excepti
         torch.cuda.synchronize(device)
     except RuntimeError as fatal:
         raise BadSettings(
-            f"The prefill back end {other.name} left the GPU unusable while it was tried "
-            f"({error}): PACELINE_ENGINE_PREFILL_ATTENTION=triton serves without it."
+            f"Torch's attention left the GPU unusable while it was tried ({error}): "
+            "PACELINE_ENGINE_PREFILL_ATTENTION=triton serves without it."
         ) from fatal
 
 
-def _chunks(*sizes: tuple[int, int]) -> tuple[Chunk, ...]:
-    return tuple(Chunk(*size) for size in sizes)
-
-
-def _at_most(chunk: Chunk, num_tokens: int) -> Chunk:
-    return Chunk(min(chunk.tokens, num_tokens), min(chunk.context, num_tokens))
-
-
-def _words(step: Step) -> str:
-    sizes = ", ".join(f"{tokens} of {context}" for tokens, context in step.prompts.chunks)
-    return f"prompts of {sizes} tokens"
+def _words(step: TrialStep) -> str:
+    return f"prompts of {', '.join(str(chunk.tokens) for chunk in step.prompts.chunks)} tokens"

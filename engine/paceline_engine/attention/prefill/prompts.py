@@ -1,0 +1,90 @@
+"""What prefill attention is called with: a step's prompts, one layer's cache, its scores."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from torch import Tensor
+
+from paceline_kernels import paged_prefill_attention
+from paceline_kernels.checks import Exponents
+
+
+class PromptChunk(NamedTuple):
+    """What a step computes of one prompt, as the host knows it."""
+
+    tokens: int
+    context: int
+    """The chunk's tokens and all before it."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing lies before the chunk."""
+        return self.tokens == self.context
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The chunks of a step, P of T tokens; every layer gets this one object."""
+
+    chunks: tuple[PromptChunk, ...]  # [P]
+    block_table: Tensor  # [P, blocks]
+    cu_seqlens: Tensor  # [P + 1], from 0
+    context_lens: Tensor  # [P]
+    slots: Tensor  # [T]: where each token's k and v lie
+    block_size: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Count T, without what pads the step."""
+        return sum(chunk.tokens for chunk in self.chunks)
+
+    @cached_property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """The block and the offset of each token of a chunk; padding has none."""
+        slots = self.slots[: self.num_tokens]
+        return slots // self.block_size, slots % self.block_size
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's keys and values, those of the step included."""
+
+    keys: Tensor  # [blocks, block_size, num_kv_heads, head_size]
+    values: Tensor  # as keys
+    exponents: Exponents
+    """Given where the cache is FP8."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRules:
+    """How one layer's scores become weights."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+
+PrefillAttention = Callable[[Tensor, LayerCache, Prompts, ScoreRules], Tensor]
+"""Attends from each token of the chunks to itself and to all before it.
+
+The first argument is q [T + padding, num_q_heads, head_size]. The result has the same shape, and
+zeros where the step is padded.
+"""
+
+
+def our_prefill(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+    """Attend with our kernel, which serves every chunk and every layer."""
+    return paged_prefill_attention(
+        q,
+        cache.keys,
+        cache.values,
+        prompts.block_table,
+        prompts.cu_seqlens,
+        prompts.context_lens,
+        rules.scale,
+        rules.window,
+        rules.softcap,
+        cache.exponents,
+    )

@@ -1,0 +1,372 @@
+"""Every request that has not finished: waiting in its lane, or running with a row and KV blocks.
+
+Every scheduler moves requests between these places through this table, and nothing else does. A
+request gets the blocks of all its known tokens when it is admitted. One that is preempted goes back
+to the front of its lane, and what it had computed is copied to host memory and back, or computed
+again, whichever is cheaper; its output is the same.
+
+The counters of a step move when it is launched, and move back if nothing comes of it. So the next
+step can be chosen before this one has given its tokens: a request's `num_in_flight` tokens are
+those still to come.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+
+from paceline_engine.core.batch import Batch, ScheduledChunk
+from paceline_engine.core.flight import Next
+from paceline_engine.core.request import Request, State
+from paceline_engine.kv_cache.ledger import BlockLedger
+from paceline_engine.kv_cache.swap import Swapper
+from paceline_engine.pacing.pacer import Pacer
+from paceline_engine.scheduling.lane_pace import LanePace
+from paceline_wire import FinishReason
+from paceline_wire.limits import Capacity, Lane
+
+LANES: tuple[Lane, ...] = ("interactive", "batch")
+
+MAX_PREEMPTIONS = 3
+"""A batch request preempted this often ranks as interactive, or it might never finish.
+
+So does one that was overtaken so often that the other lane had to wait for it.
+"""
+
+
+class WaitingLane:
+    """Requests of one lane, first come, first served; one in the middle leaves in O(1)."""
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[str, Request] = OrderedDict()
+        self.num_tokens = 0
+        """Tokens to compute before each has its next output token; prefix hits not deducted."""
+
+    def __len__(self) -> int:
+        """Count the requests."""
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Walk the requests, the next one first."""
+        return iter(self._requests.values())
+
+    @property
+    def head(self) -> Request | None:
+        """The request that is next."""
+        return next(iter(self._requests.values()), None)
+
+    def append(self, request: Request) -> None:
+        """Queue a new request."""
+        self._requests[request.id] = request
+        self.num_tokens += len(request.token_ids)
+
+    def put_back(self, request: Request) -> None:
+        """Queue a preempted request before all others."""
+        self.append(request)
+        self._requests.move_to_end(request.id, last=False)
+
+    def remove(self, request: Request) -> None:
+        """Take out a request that is admitted, aborted or too late."""
+        del self._requests[request.id]
+        self.num_tokens -= len(request.token_ids)
+
+
+class RequestTable:
+    """Owns the requests, their rows and their blocks. Knows neither the model nor the device."""
+
+    def __init__(
+        self,
+        capacity: Capacity,
+        pacer: Pacer,
+        *,
+        eos_token_ids: Collection[int] = (),
+        prefix_caching: bool = True,
+        swapper: Swapper | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.blocks = BlockLedger(
+            capacity.num_blocks,
+            capacity.block_size,
+            prefix_caching=prefix_caching,
+            num_slots=0 if swapper is None else swapper.num_slots,
+        )
+        self.pace = LanePace()
+        """How far ahead of their pace the decodes are."""
+        self.waiting: Mapping[Lane, WaitingLane] = {lane: WaitingLane() for lane in LANES}
+        self._prefilling: dict[str, Request] = {}
+        self._decoding: dict[str, Request] = {}
+        self._num_running: dict[Lane, int] = dict.fromkeys(LANES, 0)
+        self.prefilling: Mapping[str, Request] = MappingProxyType(self._prefilling)
+        """Requests whose prompt is being computed; they hold a row."""
+        self.decoding: Mapping[str, Request] = MappingProxyType(self._decoding)
+        """Requests that get a token in every step; they hold a row."""
+        self.num_running_of: Mapping[Lane, int] = MappingProxyType(self._num_running)
+        """The running requests of each lane."""
+        self._free_rows = list(range(capacity.max_batch_size))[::-1]
+        self.num_preemptions = 0
+        """How often a request lost its blocks, for whatever reason."""
+        self.num_displaced = 0
+        """Preemptions of batch requests in favour of an interactive arrival."""
+        self.num_swapped = 0
+        """Preemptions whose blocks went to host memory."""
+        self.num_drafted = 0
+        """Draft tokens that were verified."""
+        self.num_accepted = 0
+        """Draft tokens that the model chose too."""
+        self._requests: dict[str, Request] = {}
+        self._deadlines: list[tuple[float, int, Request]] = []
+        """A heap, the soonest first. Requests that have finished stay in it until their time."""
+        self._pacer = pacer
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._swapper = swapper
+
+    def __len__(self) -> int:
+        """Count the requests that have not finished."""
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        """Walk every request that has not finished."""
+        return iter(list(self._requests.values()))
+
+    def get(self, request_id: str) -> Request | None:
+        """Look up a request that has not finished."""
+        return self._requests.get(request_id)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a row and blocks."""
+        return len(self._prefilling) + len(self._decoding)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that hold no row."""
+        return sum(map(len, self.waiting.values()))
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Known tokens to be prefilled, of waiting and running requests."""
+        queued = sum(lane.num_tokens for lane in self.waiting.values())
+        return queued + sum(request.num_remaining for request in self._prefilling.values())
+
+    @property
+    def has_free_row(self) -> bool:
+        """Whether the capacity has a row that nobody holds."""
+        return bool(self._free_rows)
+
+    def running(self) -> Iterator[Request]:
+        """Walk the requests that hold a row, decodes first."""
+        return chain(self._decoding.values(), self._prefilling.values())
+
+    def add(self, request: Request) -> None:
+        """Queue a request that has passed the intake."""
+        self._requests[request.id] = request
+        self.waiting[request.lane].append(request)
+        if request.deadline_at is not None:
+            heapq.heappush(self._deadlines, (request.deadline_at, request.number, request))
+
+    def pop_late(self, now: float) -> list[Request]:
+        """Take the requests whose deadline has passed, waiting and running ones."""
+        late = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            request = heapq.heappop(self._deadlines)[2]
+            if request.state is not State.FINISHED:
+                late.append(request)
+        return late
+
+    def admit(self, request: Request, now: float) -> None:
+        """Give a row to a waiting request whose blocks are allocated."""
+        self.waiting[request.lane].remove(request)
+        if request.scheduled_at is None:
+            request.scheduled_at = now
+        request.enter(self._free_rows.pop())
+        self._num_running[request.lane] += 1
+        self._prefilling[request.id] = request
+
+    def decode_chunks(self) -> list[ScheduledChunk]:
+        """Schedule a token of each decode that goes on; preempt where one finds no block for it."""
+        going_on = [request for request in self._decoding.values() if self._goes_on(request)]
+        full = [request for request in going_on if self.blocks.is_full(request)]
+        for request in full:
+            while request.state is State.RUNNING and self.blocks.pool.num_free == 0:
+                self.preempt(max(self.running(), key=_expendability))
+            if request.state is State.RUNNING:
+                self.blocks.extend(request)
+        if full:
+            going_on = [request for request in going_on if request.state is State.RUNNING]
+        return [
+            ScheduledChunk(request, request.num_computed, 1, samples=True, is_decode=True)
+            for request in going_on
+        ]
+
+    def yielding(self) -> list[Request]:
+        """List who must give way to an interactive arrival, the last that arrived first.
+
+        These are the running requests of the batch lane that were not preempted too often.
+        """
+        lower = [request for request in self.running() if _expendability(request)[0]]
+        return sorted(lower, key=_expendability, reverse=True)
+
+    def displace(self, request: Request) -> None:
+        """Preempt a batch request in favour of an interactive arrival."""
+        self.num_displaced += 1
+        self.preempt(request)
+
+    def preempt(self, request: Request) -> None:
+        """Take row and blocks from a request, which waits at the front of its lane."""
+        assert not request.num_in_flight  # noqa: S101 - `must_settle` saw to it
+        self.num_swapped += self._has_saved(request)
+        self._leave_row(request)
+        request.state = State.WAITING
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting[request.lane].put_back(request)
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """End a request, wherever it is, and free what it holds."""
+        if request.state is State.WAITING:
+            self.waiting[request.lane].remove(request)
+            self.blocks.swap.release(request)
+        else:
+            self._leave_row(request)
+        request.state = State.FINISHED
+        request.finish = reason
+        del self._requests[request.id]
+
+    def launched(self, batch: Batch) -> None:
+        """Count a step's tokens as computed; a prompt that it completes decodes from now on."""
+        for chunk in batch.chunks:
+            if chunk.is_padding:
+                continue
+            request = chunk.request
+            request.num_computed += chunk.count
+            if chunk.samples:
+                request.num_in_flight += 1
+                if not chunk.is_decode:
+                    self._decoding[request.id] = self._prefilling.pop(request.id)
+
+    def withdraw(self, batch: Batch) -> None:
+        """Undo `launched`, the newest step first: its requests run again as if it had not been."""
+        for chunk in batch.chunks:
+            request = chunk.request
+            if chunk.is_padding or request.state is not State.RUNNING:
+                continue
+            request.num_computed = chunk.start
+            if chunk.samples:
+                request.num_in_flight -= 1
+                if not chunk.is_decode:
+                    self._prefilling[request.id] = self._decoding.pop(request.id)
+
+    def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
+        """Append what a step sampled; return who got a token, some of them finished by it."""
+        self.pace.advance()
+        sampled = []
+        for chunk, token in zip(batch.chunks, tokens, strict=True):
+            request = chunk.request
+            # Who ended while the step was on its way gets nothing of it.
+            if chunk.is_padding or request.state is not State.RUNNING:
+                continue
+            if token is None:
+                self.blocks.cache_blocks(request, chunk.start, chunk.start + chunk.count)
+                continue
+            request.num_in_flight -= 1
+            sampled.append(request)
+            if isinstance(token, tuple):
+                reason = self._append_draft(chunk, token)
+            else:
+                reason = self._append(chunk, token, now)
+            if reason is not None:
+                self.finish(request, reason)
+        return sampled
+
+    def _append(self, chunk: ScheduledChunk, token: int, now: float) -> FinishReason | None:
+        request = chunk.request
+        # No further: the tokens that later steps in flight compute are not known.
+        self.blocks.cache_blocks(request, chunk.start, chunk.start + chunk.count)
+        request.token_ids.append(token)
+        request.num_newest = 1
+        if not chunk.is_decode:
+            # Whoever was preempted keeps the clock of its first token, as its client does.
+            if request.first_token_at is None:
+                request.first_token_at = now
+            self.pace.follow(request, request.first_token_at)
+        return self._finish_reason(request, token)
+
+    def _append_draft(self, chunk: ScheduledChunk, tokens: Sequence[int]) -> FinishReason | None:
+        """Append the draft tokens that were accepted and one more, up to the request's end."""
+        request = chunk.request
+        self.num_drafted += len(chunk.draft)
+        self.num_accepted += len(tokens) - 1
+        reason = None
+        for count, token in enumerate(tokens, 1):
+            request.token_ids.append(token)
+            request.num_newest = count
+            reason = self._finish_reason(request, token)
+            if reason is not None:
+                break
+        # The last token's keys and values are not computed: another token stood in its place.
+        request.num_computed = len(request.token_ids) - 1
+        self.blocks.cache_blocks(request, chunk.start, request.num_computed)
+        self.pace.leave(request)
+        self.pace.follow(request, request.first_token_at or 0.0)
+        return reason
+
+    def _goes_on(self, request: Request) -> bool:
+        """Tell whether a decode may go on after its token in flight, which is not known yet."""
+        coming = request.num_in_flight
+        return not coming or (
+            request.num_output_tokens + coming < request.sampling.max_tokens
+            and len(request.token_ids) + coming < self.capacity.max_model_len
+        )
+
+    def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
+        """Decide whether the token just appended was the request's last."""
+        sampling = request.sampling
+        num_output = request.num_output_tokens
+        if num_output >= sampling.min_tokens and (
+            (token in self._eos_token_ids and not sampling.ignore_eos)
+            or token in sampling.stop_token_ids
+        ):
+            return "stop"
+        if (
+            num_output >= sampling.max_tokens
+            or len(request.token_ids) >= self.capacity.max_model_len
+        ):
+            return "length"
+        return None
+
+    def _leave_row(self, request: Request) -> None:
+        assert request.row is not None  # noqa: S101 - every running request holds one
+        self.blocks.free(request)
+        self._free_rows.append(request.row)
+        request.row = None
+        self._num_running[request.lane] -= 1
+        (self._decoding if request.id in self._decoding else self._prefilling).pop(request.id)
+        self.pace.leave(request)
+
+    def _has_saved(self, request: Request) -> bool:
+        """Copy what it has computed, if that and the copy back are cheaper than computing again."""
+        if self._swapper is None:
+            return False
+        copies_ms = 2 * self._swapper.ms(self.blocks.num_computed_blocks(request))
+        recompute_ms = _recompute_ms(self._pacer, request.num_computed)
+        is_cheaper = recompute_ms is not None and copies_ms < recompute_ms
+        return is_cheaper and self.blocks.save(request)
+
+
+def _expendability(request: Request) -> tuple[bool, int]:
+    """Rank who gives way: the batch lane first, in a lane the last that arrived.
+
+    The oldest of the upper rank gives way only where it runs alone, so it always gets done.
+    """
+    has_waited = request.is_aged or request.num_preemptions >= MAX_PREEMPTIONS
+    return request.lane == "batch" and not has_waited, request.number
+
+
+def _recompute_ms(pacer: Pacer, num_tokens: int) -> float | None:
+    """Predict what so many tokens add to steps that run anyway; None without a step model."""
+    whole = pacer.predict_ms(
+        decode=0, prefill=num_tokens, context=0, attention=num_tokens * num_tokens // 2
+    )
+    empty = pacer.predict_ms(decode=0, prefill=0, context=0, attention=0)
+    return whole - empty if whole > 0 else None

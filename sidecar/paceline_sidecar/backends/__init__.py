@@ -1,1 +1,0 @@
-"""What the sidecar speaks with: an engine behind the Backend protocol."""

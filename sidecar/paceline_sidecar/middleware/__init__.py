@@ -1,1 +1,0 @@
-"""Pure ASGI wrappers around the routes."""

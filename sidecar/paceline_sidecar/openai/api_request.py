@@ -1,0 +1,165 @@
+"""What requests for text have in common: unknown fields are ignored, unsupported ones refused."""
+
+from typing import Annotated, ClassVar, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.structured import (
+    RequestedGrammar,
+    Structured,
+    check_size,
+    requested_grammar,
+)
+
+_INT64_MAX = 2**63 - 1
+INT32_MAX = 2**31 - 1
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+_MAX_BIASES = 1024
+
+StopString = Annotated[str, Field(min_length=1, max_length=256)]
+StopStrings = Annotated[list[StopString], Field(max_length=4, fail_fast=True)]
+# JSON's keys are strings.
+TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    include_usage: bool = False
+
+
+class ApiRequest(BaseModel):
+    """What every request has; fields that are not served are refused."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=False)
+
+    unsupported: ClassVar[dict[str, tuple[object, ...]]] = {}
+    """Fields that would change the answer, and the values that ask for nothing."""
+
+    model: str
+
+    @model_validator(mode="after")
+    def _supported(self) -> Self:
+        for name, harmless in self.unsupported.items():
+            value = (self.model_extra or {}).get(name)
+            if value is not None and value not in harmless:
+                allowed = f" other than {harmless[0]!r}" if harmless else ""
+                message = f"`{name}`{allowed} is not supported."
+                raise InvalidRequest(message, param=name, code="unsupported")
+        return self
+
+
+class GenerationRequest(Structured, ApiRequest):
+    """What completions and chat have in common."""
+
+    unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
+        "use_beam_search": (False,),
+        "guided_decoding_backend": ("auto",),
+    }
+
+    max_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
+    """-1 and 0 keep the whole vocabulary."""
+    seed: int | None = Field(default=None, ge=-_INT64_MAX - 1, le=_INT64_MAX)
+    stop: StopString | Annotated[list[StopString], Field(max_length=4, fail_fast=True)] | None = (
+        None
+    )
+    stop_token_ids: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
+    ignore_eos: bool = False
+    min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=_MAX_BIASES)] | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_streamed(self) -> Self:
+        if self.stream and self.prompt_logprobs is not None:
+            message = "`prompt_logprobs` cannot be streamed."
+            raise InvalidRequest(message, param="prompt_logprobs")
+        return self
+
+    @property
+    def grammar_from_fields(self) -> RequestedGrammar | None:
+        """What the fields say that the output must be."""
+        return requested_grammar(self)
+
+    @property
+    def structure(self) -> RequestedGrammar | None:
+        """What the output must be; raises `InvalidRequest`."""
+        wanted = self.grammar_from_fields
+        if wanted is not None:
+            check_size(wanted)
+            for name in ("ignore_eos", "min_tokens"):
+                if getattr(self, name):
+                    message = f"{name}: a structured output ends where its grammar does"
+                    raise InvalidRequest(message, param=name)
+        return wanted
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """`stop`, always as a tuple."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def requested_tokens(self) -> int | None:
+        """Output tokens asked for; None leaves it to the context."""
+        return self.max_tokens
+
+
+Kind = TypeVar("Kind", bound=ApiRequest)
+
+
+def parse(kind: type[Kind], body: bytes) -> Kind:
+    """Validate a body; raises `InvalidRequest` that names a bad field."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        worst = max(found, key=lambda detail: _reached(detail["loc"]))
+        param = _path(worst["loc"]) or None
+        where = f"{param}: " if param else ""
+        raise InvalidRequest(f"{where}{worst['msg']}", param=param) from error
+
+
+def _reached(loc: tuple[int | str, ...]) -> tuple[int, int]:
+    """How far into the value: of a union's arms the one that got furthest is what was meant."""
+    return len(loc), max((part for part in loc if isinstance(part, int)), default=-1)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """`messages[0].content` of ('messages', 0, 'content', 'str'): names of union arms left out."""
+    path = ""
+    for part in loc:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part not in {"str", "int"}:
+            path += f".{part}" if path else part
+    return path

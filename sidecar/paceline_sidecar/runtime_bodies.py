@@ -1,0 +1,186 @@
+"""The page docs/runtime-api.md as types: what the admin port answers."""
+
+from typing import Literal
+
+import msgspec
+
+from paceline_sidecar.adapter_plan import AdapterState
+from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
+from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome
+from paceline_sidecar.telemetry.sketch import ALPHA, GapSlice
+from paceline_wire import (
+    Capacity,
+    EngineLoad,
+    Limits,
+    LimitsState,
+    ModelInfo,
+    StepModelInfo,
+    StepProfile,
+    StepRecord,
+)
+from paceline_wire.limits import Lane
+
+# --- GET /runtime/limits -------------------------------------------------------------------------
+
+
+class LimitsBody(msgspec.Struct, frozen=True):
+    """The state of the limits, and of what the sidecar itself obeys."""
+
+    requested: Limits
+    effective: Limits
+    certified: Limits
+    capacity: Capacity
+    epoch: int
+    since_step: int
+    lease_expires_s: float | None
+    lease_lost: bool
+    clamped: list[str]
+    ignored: list[str]
+    sla: Sla
+    admission: AdmissionPolicy
+    config_hash: str
+    instance: str
+    batch_sla: Sla | None = None
+    """The batch lane's own targets; null where it is judged by `sla`."""
+
+
+def limits_body(state: LimitsState, config: HotConfig, *, instance: str, now: float) -> LimitsBody:
+    """What holds now."""
+    expires_at = state.lease_expires_at
+    return LimitsBody(
+        requested=state.requested,
+        effective=state.effective,
+        certified=state.certified,
+        capacity=state.capacity,
+        epoch=state.epoch,
+        since_step=state.since_step,
+        lease_expires_s=None if expires_at is None else max(0.0, expires_at - now),
+        lease_lost=state.lease_lost,
+        clamped=state.clamped,
+        ignored=state.ignored,
+        sla=config.sla,
+        admission=config.admission,
+        config_hash=config.config_hash,
+        instance=instance,
+        batch_sla=config.batch_sla,
+    )
+
+
+# --- GET /runtime/telemetry ----------------------------------------------------------------------
+
+
+class ModelBody(msgspec.Struct, frozen=True):
+    """The model, as far as its cost goes."""
+
+    name: str
+    num_parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    device: str
+    dtype: str
+    revision: str
+    engine_version: str
+    features: list[str]
+
+
+class StepBody(msgspec.Struct, frozen=True):
+    """One step; `seq` is the sidecar's number."""
+
+    seq: int
+    at: float
+    wall_ms: float
+    host_ms: float
+    decode: int
+    prefill: int
+    context: int
+    attention: int
+    running: int
+    waiting: int
+    waiting_tokens: int
+    kv_used: int
+    preemptions: int
+    epoch: int
+    token_budget: int
+    paced_tokens: int
+    predicted_ms: float
+    clean: bool
+    draft_ms: float
+
+
+class RequestBody(msgspec.Struct, frozen=True):
+    """One request that ended."""
+
+    seq: int
+    lane: Lane
+    arrived_at: float
+    finished_at: float
+    queue_ms: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
+    itl_max_ms: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    outcome: Outcome
+    epoch: int
+
+
+class SketchBody(msgspec.Struct, frozen=True):
+    """Five seconds of one lane's inter-token gaps."""
+
+    metric: Literal["itl_ms"]
+    lane: Lane
+    start_at: float
+    alpha: float
+    zero: int
+    bins: dict[str, int]
+
+
+class TelemetryBody(msgspec.Struct, frozen=True):
+    """Everything that the tuner reads of one pod."""
+
+    instance: str
+    now: float
+    next: int
+    lost: int
+    ready: bool
+    limits: LimitsBody | None
+    load: EngineLoad | None
+    model: StepModelInfo | None
+    info: ModelBody | None
+    steps: list[StepBody]
+    requests: list[RequestBody]
+    sketches: list[SketchBody]
+    adapters: list[AdapterState]
+
+
+# --- GET /runtime/profile ------------------------------------------------------------------------
+
+
+class ProfileBody(msgspec.Struct, frozen=True):
+    """What the engine measured of its steps before it served."""
+
+    instance: str
+    profile: StepProfile | None
+    """None where no engine is ready, or nothing was measured."""
+
+
+def step_of(seq: int, record: StepRecord) -> StepBody:
+    """The engine numbers its steps by itself; a reader of the page wants the sidecar's number."""
+    return StepBody(seq, *(getattr(record, name) for name in StepBody.__struct_fields__[1:]))
+
+
+def request_of(seq: int, record: FinishedRequest) -> RequestBody:
+    """One record of the ring."""
+    return RequestBody(seq, *(getattr(record, name) for name in RequestBody.__struct_fields__[1:]))
+
+
+def sketch_of(part: GapSlice) -> SketchBody:
+    """One slice; JSON's keys are strings."""
+    bins = {str(index): count for index, count in sorted(part.bins.items())}
+    return SketchBody("itl_ms", part.lane, part.start_at, ALPHA, part.zero, bins)
+
+
+def info_of(model: ModelInfo) -> ModelBody:
+    """The part of the model's description that the page shows."""
+    return ModelBody(*(getattr(model, name) for name in ModelBody.__struct_fields__))

@@ -1,0 +1,208 @@
+"""Intake: the way of one request into the engine. Admit, tokenize, submit."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from paceline_sidecar import deadlines
+from paceline_sidecar.admission.control import Ticket
+from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
+from paceline_sidecar.exchange import Exchange, outcome_of
+from paceline_sidecar.generation import Generation, Shape
+from paceline_sidecar.service import Service, Serving
+from paceline_sidecar.telemetry.finished_request import FinishedRequest
+from paceline_sidecar.text.codec import Codec
+from paceline_wire import Grammar, Sampling, Submit
+from paceline_wire.limits import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One HTTP request, understood: what is to be generated, for whom, until when."""
+
+    sampling: Sampling
+    """`max_tokens` 0 asks for all that the context leaves."""
+    stops: tuple[str, ...]
+    estimates: list[int]
+    """Prompt tokens of each choice, guessed before tokenizing."""
+    encode: Callable[[Codec], Awaitable[list[list[int]]]]
+    """Tokenizes every prompt."""
+    lane: Lane
+    arrived_at: float
+    timeout_s: float | None
+    cache_salt: str = ""
+    adapter: str = ""
+    """LoRA adapter that answers; the model as it is where empty."""
+    num_choices: int = 1
+    """Of each prompt."""
+    grammar: Grammar | None = None
+    """What every output must be."""
+    grammar_param: str = ""
+    """The field of the request that says so."""
+    echo: tuple[str | list[int], ...] = ()
+    """The prompts, where the answer repeats them."""
+    shows_special_tokens: bool = False
+    """In the output's text."""
+    shows_output: bool = True
+    """False: the output is computed and not shown, for the sake of what is told of the prompt."""
+
+
+async def open_exchange(service: Service, job: Job) -> Exchange:
+    """Admit, tokenize, submit; what it raises is already on record."""
+    try:
+        serving = service.serving()
+        tickets = service.admission.admit(
+            job.estimates,
+            lane=job.lane,
+            config=service.config,
+            arrived_at=job.arrived_at,
+            timeout_s=deadlines.timeout_s(job.timeout_s, service.config),
+        )
+    except (Refused, Unavailable) as refusal:
+        _record_refusal(service, job, refusal)
+        raise
+    try:
+        prompts = await job.encode(serving.codec)
+        generations = [
+            _generation(service, job, serving, prompt_ids, _shape(job, serving, place, index))
+            for place, prompt_ids in enumerate(prompts)
+            for index in range(job.num_choices)
+        ]
+    except BaseException as error:
+        for ticket in tickets:
+            ticket.leave()
+        if not isinstance(error, InvalidRequest):  # a bad request was never offered
+            _record_refusal(service, job, error)
+        raise
+    return _start(service, job, generations, tickets)
+
+
+def _shape(job: Job, serving: Serving, place: int, index: int) -> Shape:
+    echo = None
+    if job.echo:
+        prompt = job.echo[place]
+        echo = prompt if isinstance(prompt, str) else serving.codec.decode(prompt)
+    return Shape(
+        echo, job.shows_output, index, job.num_choices, job.grammar_param, job.shows_special_tokens
+    )
+
+
+def _generation(
+    service: Service, job: Job, serving: Serving, prompt_ids: list[int], shape: Shape
+) -> Generation:
+    room = serving.context_tokens - len(prompt_ids)
+    _check_prompt(prompt_ids, room=room, serving=serving)
+    _check_ids(job.sampling, serving)
+    max_tokens = min(job.sampling.max_tokens or room, room)
+    sampling = msgspec.structs.replace(
+        job.sampling,
+        max_tokens=max_tokens,
+        min_tokens=min(job.sampling.min_tokens, max_tokens),
+        seed=_seed(job.sampling.seed, shape.index),
+    )
+    submit = Submit(
+        id=uuid.uuid4().hex,
+        prompt_ids=prompt_ids,
+        sampling=sampling,
+        lane=job.lane,
+        arrived_at=job.arrived_at,
+        deadline_at=job.arrived_at + deadlines.timeout_s(job.timeout_s, service.config),
+        cache_salt=job.cache_salt,
+        adapter=job.adapter,
+        grammar=job.grammar,
+    )
+    return Generation(
+        submit,
+        codec=serving.codec,
+        stops=job.stops,
+        eos_token_ids=frozenset(serving.model.eos_token_ids),
+        ledger=service.ledger,
+        shape=shape,
+    )
+
+
+def _seed(seed: int | None, index: int) -> int | None:
+    """Choices of one seed differ, and are the same again when asked again; 64 bits, signed."""
+    return None if seed is None else (seed + index + 2**63) % 2**64 - 2**63
+
+
+def _start(
+    service: Service, job: Job, generations: list[Generation], tickets: list[Ticket]
+) -> Exchange:
+    for ticket, generation in zip(tickets, generations, strict=True):
+        ticket.count(max(generation.counted_prompt_tokens, 1))
+    exchange = Exchange(
+        generations,
+        tickets,
+        backend=service.backend,
+        ledger=service.ledger,
+        clock=service.clock,
+        on_close=service.ended,
+    )
+    try:
+        exchange.start()
+    except BaseException as error:
+        exchange.close(error)
+        raise
+    service.began(exchange)
+    for ticket in tickets:
+        ticket.give_way = partial(_give_way, service, exchange)
+    deadlines.watch(service, exchange, lane=job.lane, arrived_at=job.arrived_at)
+    return exchange
+
+
+def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
+    """Refuse a request that waits, unless a token of it has come."""
+    if exchange.heard:
+        return False
+    service.ledger.refusals[refusal.reason] += len(exchange.generations)
+    exchange.fail(refusal)
+    return True
+
+
+def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving) -> None:
+    """Raise `InvalidRequest` for a prompt that the model cannot take."""
+    if not prompt_ids:
+        raise InvalidRequest("The prompt has no tokens.", param="prompt")
+    if room < 1:
+        message = (
+            f"The model's context is {serving.context_tokens} tokens; the prompt has "
+            f"{len(prompt_ids)} and leaves no room for an answer."
+        )
+        raise InvalidRequest(message, param="prompt", code="context_length_exceeded")
+    if max(prompt_ids) >= serving.model.vocab_size:
+        message = (
+            f"prompt: token id {max(prompt_ids)} is outside the vocabulary "
+            f"of {serving.model.vocab_size} tokens"
+        )
+        raise InvalidRequest(message, param="prompt")
+
+
+def _check_ids(sampling: Sampling, serving: Serving) -> None:
+    """Raise `InvalidRequest` for a token that the model does not have."""
+    vocab_size = serving.model.vocab_size
+    fields = {"logit_bias": tuple(sampling.logit_bias), "stop_token_ids": sampling.stop_token_ids}
+    for name, token_ids in fields.items():
+        wrong = next((each for each in token_ids if not 0 <= each < vocab_size), None)
+        if wrong is not None:
+            message = f"{name}: token id {wrong} is outside the vocabulary of {vocab_size} tokens"
+            raise InvalidRequest(message, param=name)
+
+
+def _record_refusal(service: Service, job: Job, error: BaseException) -> None:
+    if isinstance(error, Refused | Unavailable):
+        service.ledger.refusals[error.reason] += len(job.estimates)
+    now, epoch = service.clock(), service.epoch
+    for tokens in job.estimates:
+        record = FinishedRequest(
+            lane=job.lane,
+            arrived_at=job.arrived_at,
+            finished_at=now,
+            outcome=outcome_of(error),
+            prompt_tokens=tokens,
+            epoch=epoch,
+        )
+        service.ledger.ended(record)

@@ -1,0 +1,278 @@
+"""The engine process over ZeroMQ: one DEALER per connection, watched by a socket monitor.
+
+A connection is a socket. When the peer is gone the socket is closed with all that it still held
+and a new one says `Hello`, so nothing of a dead engine can reach the requests of its successor.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+import paceline_wire as wire
+from paceline_sidecar.backend import Arrival, Deliver, EngineView, Listener
+from paceline_sidecar.errors import Unavailable, UnavailableReason
+
+_HELLO_INTERVAL_S = 0.05
+_CALL_TIMEOUT_S = 10.0
+_RECONNECT_MS = 50
+_RECONNECT_MAX_MS = 500
+
+EngineCall = wire.SetLimits | wire.LoadAdapter | wire.UnloadAdapter
+EngineReply = wire.LimitsState | wire.AdaptersState
+
+
+class ZmqEngine:
+    """A `Backend` over `ipc://`; `run()` keeps the connection until it is cancelled."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        *,
+        heartbeat_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address = f"ipc://{socket_path}"
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._view = EngineView()
+        self._listeners: list[Listener] = []
+        self._deliveries: dict[str, Deliver] = {}
+        self._calls: dict[int, asyncio.Future[EngineReply]] = {}
+        self._last_call = 0
+        self._socket: zmq.asyncio.Socket | None = None
+
+    @property
+    def view(self) -> EngineView:
+        """The engine as last heard of."""
+        return self._view
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of every change and every heartbeat."""
+        self._listeners.append(listener)
+
+    # --- what the rest of the sidecar asks --------------------------------------------------------
+
+    def submit(self, message: wire.Submit, deliver: Deliver) -> None:
+        """Send one request; its outputs go to `deliver`."""
+        if self._view.phase != "ready":
+            raise self._unavailable()
+        self._deliveries[message.id] = deliver
+        try:
+            self._send(message)
+        except zmq.ZMQError as error:
+            del self._deliveries[message.id]
+            raise Unavailable("engine_lost", "The engine takes no messages.") from error
+
+    def abort(self, ids: list[str]) -> None:
+        """Forget these requests, here at once and in the engine within two steps."""
+        for request_id in ids:
+            self._deliveries.pop(request_id, None)
+        # An engine that is gone, or whose pipe is full, forgets them by being restarted.
+        with contextlib.suppress(zmq.ZMQError):
+            self._send(wire.Abort(ids=ids))
+
+    async def set_limits(self, change: wire.SetLimits) -> wire.LimitsState:
+        """Send one change and wait for the state that answers it."""
+        return cast("wire.LimitsState", await self._ask(change))
+
+    async def change_adapters(
+        self, change: wire.LoadAdapter | wire.UnloadAdapter
+    ) -> wire.AdaptersState:
+        """Send one change and wait for the state that answers it."""
+        return cast("wire.AdaptersState", await self._ask(change))
+
+    async def _ask(self, change: EngineCall) -> EngineReply:
+        if self._view.phase != "ready":
+            raise self._unavailable()
+        self._last_call += 1
+        call = self._last_call
+        answer = self._calls[call] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(msgspec.structs.replace(change, call=call))
+            return await asyncio.wait_for(answer, _CALL_TIMEOUT_S)
+        except (TimeoutError, zmq.ZMQError) as error:
+            message = f"The engine did not answer within {_CALL_TIMEOUT_S:g} s."
+            raise Unavailable("engine_stalled", message) from error
+        finally:
+            self._calls.pop(call, None)
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect, speak until the engine is gone, fail what was in flight, connect again."""
+        context = zmq.asyncio.Context()
+        try:
+            while True:
+                await self._one_connection(context)
+        finally:
+            self._socket = None
+            self._lose("the sidecar is leaving")
+            context.destroy(linger=0)
+
+    async def _one_connection(self, context: zmq.asyncio.Context) -> None:
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for an engine that is not there
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        socket.connect(self._address)
+        self._socket = socket
+        tasks = [
+            asyncio.create_task(self._receive(socket)),
+            asyncio.create_task(self._greet()),
+            asyncio.create_task(self._watch_heartbeat()),
+            asyncio.create_task(_disconnected(monitor)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._socket = None
+            socket.disable_monitor()
+            monitor.close(linger=0)
+            socket.close(linger=0)
+            self._lose("the engine went away")
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            frame = await socket.recv(copy=True)
+            self._take(wire.decode_from_engine(frame))
+
+    async def _greet(self) -> None:
+        while True:
+            if self._view.phase not in {"ready", "stalled"}:
+                with contextlib.suppress(zmq.ZMQError):  # nobody there yet
+                    self._send(wire.Hello())
+            await asyncio.sleep(_HELLO_INTERVAL_S)
+
+    async def _watch_heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s / 20)
+            silent_s = self._clock() - self._view.heard_at
+            if self._view.phase == "ready" and silent_s > self._heartbeat_s:
+                detail = f"the engine lives but has been silent for {silent_s:.1f} s"
+                self._show(replace(self._view, phase="stalled", detail=detail))
+
+    def _send(self, message: wire.ToEngine) -> None:
+        if self._socket is None:
+            raise zmq.ZMQError(zmq.ENOTCONN)
+        # Without waiting the future is already done; only this socket's own `send` wakes its
+        # receiver again, because ZeroMQ's file descriptor is edge-triggered.
+        sent = self._socket.send(wire.encode(message), zmq.NOBLOCK)
+        cast("asyncio.Future[object]", sent).result()
+
+    # --- what the engine says ---------------------------------------------------------------------
+
+    def _take(self, message: wire.FromEngine) -> None:
+        now = self._clock()
+        match message:
+            case wire.Outputs(outputs=outputs):
+                for output in outputs:
+                    self._deliver(Arrival(at=now, output=output))
+            case wire.Telemetry():
+                self._hear(now)
+                for listener in self._listeners:
+                    listener.telemetry_arrived(message)
+            case wire.LimitsState():
+                self._show(replace(self._view, limits=message, heard_at=now))
+                self._answer(message)
+            case wire.AdaptersState():
+                names, paths = tuple(message.adapters), tuple(message.paths)
+                self._show(replace(self._view, adapters=names, adapter_paths=paths, heard_at=now))
+                self._answer(message)
+            case wire.Ready():
+                self._ready(message, now)
+            case wire.Loading():
+                detail = loading_words(message)
+                self._show(EngineView(phase="loading", detail=detail, heard_at=now))
+            case wire.Failed():
+                detail = f"{message.reason}: {message.message}"
+                self._show(EngineView(phase="failed", detail=detail, heard_at=now))
+
+    def _answer(self, message: EngineReply) -> None:
+        waiting = self._calls.pop(message.call, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def _ready(self, message: wire.Ready, now: float) -> None:
+        if self._view.instance and self._view.instance != message.instance:
+            self._lose("the engine was restarted")
+        self._show(
+            EngineView(
+                phase="ready",
+                detail="",
+                instance=message.instance,
+                model=message.model,
+                limits=message.limits,
+                adapters=tuple(message.adapters),
+                adapter_paths=tuple(message.adapter_paths),
+                profile=message.profile,
+                heard_at=now,
+            )
+        )
+
+    def _hear(self, now: float) -> None:
+        if self._view.phase == "stalled":
+            self._show(replace(self._view, phase="ready", detail="", heard_at=now))
+        else:
+            # A heartbeat changes nothing that a listener is told of.
+            self._view = replace(self._view, heard_at=now)
+
+    def _deliver(self, arrival: Arrival) -> None:
+        request_id = arrival.output.id
+        finished = arrival.output.finish is not None
+        take = self._deliveries.pop if finished else self._deliveries.get
+        deliver = take(request_id, None)
+        if deliver is not None:
+            deliver(arrival)
+
+    def _lose(self, detail: str) -> None:
+        """Fail everything in flight at once: nobody will answer it."""
+        in_flight, self._deliveries = self._deliveries, {}
+        calls, self._calls = self._calls, {}
+        if self._view.phase != "absent":
+            # The reason of a failed engine stays readable after its end.
+            kept = self._view.detail if self._view.phase == "failed" else detail
+            self._show(EngineView(phase="absent", detail=kept))
+        lost = Unavailable("engine_lost", f"The request was lost: {detail}.")
+        for deliver in in_flight.values():
+            deliver(lost)
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(lost)
+
+    def _show(self, view: EngineView) -> None:
+        before, self._view = self._view, view
+        for listener in self._listeners:
+            listener.engine_changed(before, view)
+
+    def _unavailable(self) -> Unavailable:
+        reasons: dict[str, UnavailableReason] = {"stalled": "engine_stalled"}
+        reason = reasons.get(self._view.phase, "engine_starting")
+        return Unavailable(reason, f"Not ready: {self._view.detail}.")
+
+
+async def _disconnected(monitor: zmq.asyncio.Socket) -> None:
+    """Return when the peer of the monitored socket is gone."""
+    await recv_monitor_message(monitor)
+
+
+def loading_words(message: wire.Loading) -> str:
+    """What `/health/ready` says is missing; `paceline up` draws its bar from it."""
+    return f"the engine is loading: {message.stage} {message.fraction:.0%}"
