@@ -27,7 +27,7 @@ from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.drafting.proposer import Proposer
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.settings import Quantization, Settings
@@ -39,7 +39,7 @@ RESULTS = Path(__file__).parent / "results" / "cpu"
 REPETITIVE = (
     "Copy the table.\n"
     + "".join(f"| row {i} | name: item {i} | price: 10 | in stock: yes |\n" for i in range(1, 9))
-    + "Again:\n| row 1 |"
+    + "RecomputeCapture:\n| row 1 |"
 )
 PROSE = (
     "The old harbour town had changed little in a hundred years. Fishermen still mended their"
@@ -80,7 +80,7 @@ def model_for(method: str, quantization: Quantization, draft_layers: int | None)
 
 
 def proposer_of(model: LoadedModel) -> Proposer | None:
-    """What guesses, as the engine's process makes it."""
+    """Make the draft model's proposer as the engine's process does; None without a draft model."""
     if model.draft is None:
         return None
     pacer = make_pacer(model.draft.info, model.capacity)
@@ -99,9 +99,11 @@ def engine_of(model: LoadedModel, draft_tokens: int) -> Engine:
         make_pacer(model.info, model.capacity),
         limits=limits,
         clock=time.perf_counter,
-        prefix_caching=False,
-        draft_tokens=draft_tokens,
-        proposer=proposer_of(model) if draft_tokens else None,
+        options=EngineOptions(
+            prefix_caching=False,
+            draft_tokens=draft_tokens,
+            proposer=proposer_of(model) if draft_tokens else None,
+        ),
     )
 
 
@@ -177,12 +179,12 @@ def main() -> None:
     arguments.results.mkdir(parents=True, exist_ok=True)
     is_lookup = arguments.method == "ngram"
     name = "speculation" if is_lookup else "speculation-draft"
-    guesser = "by prompt lookup" if is_lookup else _draft_words(arguments)
+    drafted_by = "by prompt lookup" if is_lookup else _draft_words(arguments)
     (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
         f"SmolLM2-135M-Instruct, float32, greedy, {arguments.output_tokens} output tokens,"
-        f" drafts of {arguments.draft_tokens} tokens at most {guesser}; medians of"
+        f" drafts of {arguments.draft_tokens} tokens at most {drafted_by}; medians of"
         f" {arguments.repeats} interleaved pairs.\n\n{table}\n\n"
         "Made by `python benchmarks/speculation.py"
         f"{'' if is_lookup else ' --method draft'}`.\n"

@@ -1,4 +1,4 @@
-"""The plant's queue beside Vidur's: the same requests and the same step times in both simulators.
+"""Our simulator's queue beside Vidur's: the same requests and the same step times in both.
 
 Vidur (MLSys 2024, PyPI `vidur`) is a simulator of others, with a scheduler of its own. It carries
 no profiles; here it is given this repository's step times, without noise, as its predictor of
@@ -45,9 +45,9 @@ from vidur.simulator import Simulator
 from vidur.types import ExecutionTimePredictorType
 
 from paceline_sim.hardware import BLOCK_SIZE, H100_8B, Hardware, Noise
-from paceline_sim.plant import Plant
 from paceline_sim.published import A100_8B_PROFILED
 from paceline_sim.requests import Requests
+from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_sim.steps import step_ms
 from paceline_wire.limits import Limits
 from tune_report.arrivals import arrivals, constant
@@ -81,11 +81,11 @@ HEAD = (
     "last end",
 )
 _TEXT = """\
-# The plant's queue beside Vidur's
+# The simulated engine's queue beside Vidur's
 
 The same requests ({seconds:g} s of Poisson arrivals), step times without noise and limits in
-`benchmarks/plants/` and in Vidur 0.0.26 with its chunked-prefill scheduler (Sarathi). Vidur's
-figure over ours, minus one: what differs is the scheduling alone.
+`sim/paceline_sim/` and in Vidur 0.0.26 with its chunked-prefill scheduler (Sarathi). Percentages
+are Vidur's figure over ours, minus one: only the scheduling differs.
 
 {table}
 Made by `PYTHONPATH=benchmarks python benchmarks/vidur_peer.py`.
@@ -94,7 +94,7 @@ Made by `PYTHONPATH=benchmarks python benchmarks/vidur_peer.py`.
 
 def main() -> None:
     """Write the table, as Markdown and as JSON."""
-    parser = argparse.ArgumentParser(description="The plant's queue beside Vidur's.")
+    parser = argparse.ArgumentParser(description="The simulated engine's queue beside Vidur's.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     rows = [_row(*case) for case in CASES]
@@ -134,7 +134,7 @@ def _requests(mix: Mix, rps: float) -> Requests:
 
 
 def _ours(hardware: Hardware, requests: Requests, batch: int, budget: int) -> dict[str, Floats]:
-    plant = Plant(
+    engine = SimulatedEngine(
         hardware,
         requests,
         capacity=hardware.capacity(max_batch_size=1024, max_token_budget=8192),
@@ -142,12 +142,12 @@ def _ours(hardware: Hardware, requests: Requests, batch: int, budget: int) -> di
         pacer=None,
         seed=0,
     )
-    while len(plant.ended) < len(requests):
-        plant.run_until(plant.now + 60.0)
+    while len(engine.ended) < len(requests):
+        engine.run_until(engine.now + 60.0)
     return {
-        "ttft_ms": plant.ttft_ms,
-        "tpot_ms": plant.tpot_ms[~np.isnan(plant.tpot_ms)],
-        "end_s": plant.finished_s,
+        "ttft_ms": engine.ttft_ms,
+        "tpot_ms": engine.tpot_ms[~np.isnan(engine.tpot_ms)],
+        "end_s": engine.finished_s,
     }
 
 
@@ -215,7 +215,7 @@ def _config(hardware: Hardware, batch: int, budget: int, folder: str) -> Simulat
 
 
 def _predictor(hardware: Hardware) -> type[BaseExecutionTimePredictor]:
-    """A predictor of Vidur's that tells the plant's step times."""
+    """A predictor of Vidur's that tells the simulated engine's step times."""
     costs = np.array(astuple(hardware.costs), np.float64)
 
     class Table(BaseExecutionTimePredictor):  # type: ignore[misc] # as above

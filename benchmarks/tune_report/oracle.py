@@ -49,8 +49,8 @@ class Capacity:
     trace: Path | None
 
     def code(self, code: Code) -> str:
-        """Fixed limits on the plant."""
-        return code.plant
+        """Fixed limits on the simulated engine."""
+        return code.engine
 
     def run(self) -> float:
         """Double until it fails, then halve the interval."""
@@ -88,8 +88,8 @@ class Search:
     trace: Path | None
 
     def code(self, code: Code) -> str:
-        """Fixed limits on the plant."""
-        return code.plant
+        """Fixed limits on the simulated engine."""
+        return code.engine
 
     def run(self) -> Pair:
         """Search."""

@@ -39,7 +39,7 @@ class Counts:
         return min(shares, default=None)
 
     def __add__(self, other: "Counts") -> "Counts":
-        """Counts of both."""
+        """Add two pods or two periods up."""
         return Counts(
             self.requests + other.requests,
             self.missed_requests + other.missed_requests,
@@ -87,6 +87,28 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
         attainment=counts.attainment,
     )
     return observed, counts
+
+
+def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
+    """Count only what steps cause: slow gaps, and requests with a slow mean, since a change."""
+    finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
+    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
+    offered = len(finished) if sla.tpot_p99_ms is not None else 0
+    if sla.itl_p99_ms is None:
+        return Counts(offered, slow)
+    gaps = evidence.gaps(since)
+    return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))
+
+
+def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLatency:
+    """Measure several pods together: counts are exact, a p99 is that of the worst pod."""
+    return MeasuredLatency(
+        ttft_p99_ms=_worst([latency.ttft_p99_ms for latency in measured]),
+        tpot_p99_ms=_worst([latency.tpot_p99_ms for latency in measured]),
+        itl_p99_ms=_worst([latency.itl_p99_ms for latency in measured]),
+        samples=counts.requests,
+        attainment=counts.attainment,
+    )
 
 
 def verdict(counts: Counts, objective: float) -> Verdict:
@@ -155,20 +177,13 @@ def quick_step_ms(steps: Sequence[Step]) -> float:
     return walls[len(walls) // 10] if walls else math.inf
 
 
+def _worst(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
 def _limit(target_ms: float | None) -> float:
     return math.inf if target_ms is None else target_ms
 
 
 def _is_over(value: float | None, target: float | None) -> bool:
     return value is not None and target is not None and value > target
-
-
-def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
-    """Count only what steps cause: slow gaps, and requests with a slow mean, since a change."""
-    finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
-    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
-    offered = len(finished) if sla.tpot_p99_ms is not None else 0
-    if sla.itl_p99_ms is None:
-        return Counts(offered, slow)
-    gaps = evidence.gaps(since)
-    return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))

@@ -16,7 +16,7 @@ _GIVEN_UP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the step model says of the chosen caps."""
+    """What the step model says of the chosen limits."""
 
     step_ms: float | None = None
     """A full batch with its share of prefill; q_r left out."""
@@ -38,14 +38,14 @@ class PendingOutcome:
     """The pod's clock."""
     epoch: int
     """Of the limits that held before."""
-    caps: TunedLimits
+    limits: TunedLimits
     model: ModelFit
     """As it was when it predicted."""
     prediction: Prediction
 
     def is_over(self, evidence: Evidence, current: TunedLimits) -> bool:
         """Other limits hold, or too little ran for a minute."""
-        is_another = current != self.caps and evidence.limits.epoch > self.epoch
+        is_another = current != self.limits and evidence.limits.epoch > self.epoch
         return is_another or evidence.now - self.since > _GIVEN_UP_S
 
     def judge(
@@ -55,7 +55,7 @@ class PendingOutcome:
 
         Steps are compared by the shapes that ran: how full they were is not what was predicted.
         """
-        is_clean = current == self.caps and evidence.load.running <= current.batch_size
+        is_clean = current == self.limits and evidence.load.running <= current.batch_size
         if not is_clean or evidence.now - self.since < interval_s / 2:
             return None
         # Only steps of the new limits, and of no more sequences than they admit.

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from paceline_tuner.achievable import REPLICAS_HELP, Obstacle
 from paceline_tuner.attainment import MIN_SAMPLES, Counts, verdict
-from paceline_tuner.condition import Condition, Truth
+from paceline_tuner.condition import Condition, Obstacle, Truth
 from paceline_tuner.decision import Decision
 from paceline_tuner.service_spec import TuningSpec
 
@@ -95,11 +94,6 @@ def tuning_active(spec: TuningSpec, decisions: Sequence[Decision], *, is_seen: b
         message = "limits follow trial and error, as the step model does not hold"
         return _condition("TuningActive", "False", "ModelUntrusted", message)
     return _condition("TuningActive", "True", "Tuning", "limits follow the measured load")
-
-
-def do_replicas_help(achievable: Condition) -> bool:
-    """More pods would make the SLA achievable."""
-    return achievable.status == "False" and achievable.reason in REPLICAS_HELP
 
 
 def _condition(kind: Kind, status: Truth, reason: str, message: str) -> Condition:

@@ -35,7 +35,7 @@ class EngineKey:
 
     @classmethod
     def of(cls, info: EngineInfo) -> "EngineKey | None":
-        """Read from telemetry; None of a pod that does not say what it is."""
+        """Read from telemetry; None where a pod does not say what it is."""
         if not (info.name and info.device and info.engine_version):
             return None
         return cls(
@@ -64,15 +64,15 @@ class WarmStartEntry:
     step_target_ms: float | None
     at: float
     is_certified: bool = False
-    """By counts at 95 % confidence; otherwise they kept the SLA for a whole window."""
+    """Certified by counts at 95 % confidence; otherwise the limits kept the SLA for a window."""
     avoid_until: float = 0.0
     """A pod that started from these limits missed its SLA: not to be used before."""
     bin_tokens: int = 128
-    """Of `correction`, as in docs/runtime-api.md."""
+    """How wide a bin of `correction` is, as in docs/runtime-api.md."""
 
     @property
     def is_sound(self) -> bool:
-        """Numbers that can be; of a stored entry nobody knows who wrote it."""
+        """The numbers are possible ones: nobody knows who wrote a stored entry."""
         figures = (*self.theta, *self.correction, self.at, self.avoid_until)
         target = self.step_target_ms
         return (
@@ -99,7 +99,7 @@ class WarmStartEntry:
         )
 
     def is_like(self, other: "WarmStartEntry") -> bool:
-        """Say the same of the same engine, as far as a new pod would notice."""
+        """Both say the same about the same engine, as far as a new pod would notice."""
         mine, others = (
             (one.batch_size, one.token_budget, one.step_target_ms or 0.0) for one in (self, other)
         )

@@ -35,7 +35,7 @@ class Refusal:
 
 
 class AdapterState(msgspec.Struct, frozen=True):
-    """How one wanted adapter stands."""
+    """The state of one wanted adapter."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class AdapterState(msgspec.Struct, frozen=True):
 def next_change(
     wanted: Paths, present: Paths, refusals: Mapping[str, Refusal], now: float
 ) -> LoadAdapter | UnloadAdapter | None:
-    """Choose one change: what nobody wants goes first, as it makes room for what is wanted."""
+    """Choose one change; unwanted adapters go first, as that makes room for the others."""
     for name in present:
         if name not in wanted:
             return UnloadAdapter(call=0, name=name)
@@ -58,7 +58,7 @@ def next_change(
 
 
 def due_at(wanted: Paths, present: Paths, refusals: Mapping[str, Refusal]) -> float | None:
-    """Tell when a refused adapter is tried again; None where none is."""
+    """Return when a refused adapter is tried again; None where none is."""
     times = [
         refusal.again_at
         for name, refusal in refusals.items()
@@ -68,7 +68,7 @@ def due_at(wanted: Paths, present: Paths, refusals: Mapping[str, Refusal]) -> fl
 
 
 def states(wanted: Paths, present: Paths, refusals: Mapping[str, Refusal]) -> list[AdapterState]:
-    """Tell how each wanted adapter stands."""
+    """Return the state of each wanted adapter."""
     found = []
     for name, path in wanted.items():
         refusal = refusals.get(name)

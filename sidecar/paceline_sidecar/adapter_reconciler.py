@@ -1,4 +1,4 @@
-"""Keeps the engine's LoRA adapters at what is wanted, over restarts of the engine too."""
+"""Keeps the engine's LoRA adapters as the operator wants them, over restarts of the engine too."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,19 +26,19 @@ class AdapterReconciler:
         self._clock = clock
         self._again_after_s = again_after_s
         self._wanted: Paths | None = None
-        """None: nobody has said, so what was loaded by hand is left alone."""
+        """None until somebody has said what is wanted: adapters loaded by hand are left alone."""
         self._refusals: dict[str, Refusal] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
 
     def want(self, wanted: Paths) -> None:
         """Say which adapters the engine is to have from now on."""
         self._wanted = dict(wanted)
         self._refusals = {name: kept for name, kept in self._refusals.items() if name in wanted}
-        self._news.set()
+        self._changed.set()
 
     def states(self) -> list[AdapterState]:
-        """Tell how each wanted adapter stands."""
+        """Return the state of each wanted adapter."""
         return states(self._wanted or {}, self._present(), self._refusals)
 
     async def fill(self) -> None:
@@ -47,24 +47,24 @@ class AdapterReconciler:
         while not await self._settle():
             if self._backend.view.phase != "ready":
                 raise Unavailable("engine_lost", "The engine went away while it loaded adapters.")
-            # Where the engine has just died the loop must get round to hearing of it.
+            # Where the engine has just died, the event loop needs a turn to notice.
             await asyncio.sleep(self._again_after_s)
 
     async def run(self) -> None:
         """Follow every change of what is wanted, and try again what was refused, for ever."""
         while True:
-            self._news.clear()
+            self._changed.clear()
             is_settled = self._backend.view.phase != "ready" or await self._settle()
             timeout_s = self._until_due_s() if is_settled else self._again_after_s
             try:
-                await asyncio.wait_for(self._news.wait(), timeout_s)
+                await asyncio.wait_for(self._changed.wait(), timeout_s)
             except TimeoutError:
                 continue
 
     def engine_changed(self, before: EngineView, after: EngineView) -> None:
         """See `Listener`."""
         if before.phase != after.phase:
-            self._news.set()
+            self._changed.set()
 
     def telemetry_arrived(self, message: Telemetry) -> None:
         """See `Listener`."""
@@ -82,10 +82,10 @@ class AdapterReconciler:
                 try:
                     answer = await self._backend.change_adapters(change)
                 except Unavailable:
-                    return False  # it went away, or it still downloads: asked again
+                    return False  # the engine went away or still downloads: asked again later
                 if answer.error is not None:
                     if not isinstance(change, LoadAdapter):
-                        break  # somebody else has unloaded it: the view says so by now
+                        break  # somebody else has unloaded it, and the view shows that by now
                     self._refuse(change, answer.error)
         return True
 

@@ -1,7 +1,6 @@
-"""The two applications: wiring, no behaviour."""
+"""Wire the two applications, the public one and the admin port's; no behaviour of their own."""
 
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,12 +15,11 @@ from paceline_sidecar.openai.error_response import (
 )
 from paceline_sidecar.request_id import RequestId
 from paceline_sidecar.routes.adapters import adapters_router
-from paceline_sidecar.routes.chat import chat_router
-from paceline_sidecar.routes.completions import completions_router
-from paceline_sidecar.routes.health import health_router
-from paceline_sidecar.routes.metrics import metrics_router
+from paceline_sidecar.routes.endpoint import Endpoint
+from paceline_sidecar.routes.generation import generation_router
 from paceline_sidecar.routes.models import models_router
-from paceline_sidecar.routes.numbers import numbers_router
+from paceline_sidecar.routes.pooling import pooling_router
+from paceline_sidecar.routes.probes import probes_router
 from paceline_sidecar.routes.runtime import runtime_router
 from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
@@ -30,39 +28,36 @@ from paceline_sidecar.telemetry.collector import registry_of
 
 
 def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
-    """The OpenAI API, health and metrics."""
+    """Wire the OpenAI API, health and metrics."""
     keys = None if settings.api_keys_file is None else BearerKeys(settings.api_keys_file)
-    limit = settings.max_body_bytes
-    app = _app(service, registry_of(service, vllm=settings.vllm_metrics))
-    app.include_router(completions_router(service, keys=keys, max_body_bytes=limit))
-    app.include_router(chat_router(service, keys=keys, max_body_bytes=limit))
-    app.include_router(
-        numbers_router(service, keys=keys, max_body_bytes=limit, pooling=settings.pooling)
-    )
-    app.include_router(models_router(service, keys=keys))
+    endpoint = Endpoint(service, keys, settings.max_body_bytes)
+    app = _app(service, settings)
+    app.include_router(generation_router(endpoint))
+    app.include_router(pooling_router(endpoint, pooling=settings.pooling))
+    app.include_router(models_router(endpoint))
     return app
 
 
 def create_admin_app(
     service: Service, control: RuntimeControl, settings: SidecarSettings
 ) -> FastAPI:
-    """The runtime API, health and metrics."""
+    """Wire the runtime API, health and metrics."""
     path = settings.runtime_token_file
-    app = _app(service, registry_of(service, vllm=settings.vllm_metrics))
     token = None if path is None else BearerKeys(path)
+    app = _app(service, settings)
     app.include_router(runtime_router(service, control, token))
     app.include_router(adapters_router(service, token))
     return app
 
 
-def _app(service: Service, registry: CollectorRegistry) -> FastAPI:
+def _app(service: Service, settings: SidecarSettings) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.add_middleware(RequestId, clock=service.clock)
     app.add_exception_handler(SidecarError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault)
-    app.include_router(health_router(service))
-    app.include_router(metrics_router(registry))
+    registry = registry_of(service, vllm=settings.vllm_metrics)
+    app.include_router(probes_router(service, registry))
     return app
 
 
@@ -73,7 +68,7 @@ async def _answer_error(_: Request, error: Exception) -> Response:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
-    """An unknown path, a wrong method."""
+    """Answer an unknown path or a wrong method."""
     if not isinstance(error, HTTPException):
         raise error
     message = f"{request.method} {request.url.path}: {error.detail}"
@@ -83,6 +78,6 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_fault(_: Request, __: Exception) -> Response:
-    """Our own mistake: the log has it, the client learns no detail."""
+    """Answer our own mistake: the log has it, the client learns no detail."""
     body = ErrorBody(ErrorObject("The server made a mistake.", "server_error", None, None))
     return plain_response(500, body)

@@ -1,4 +1,4 @@
-"""Backend (Protocol): all that the sidecar asks of an engine."""
+"""The port to the engine: all that the sidecar asks of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,14 +54,14 @@ Deliver = Callable[[Arrival | SidecarError], None]
 
 
 class Listener(Protocol):
-    """Told, from the event loop, what the engine says of itself."""
+    """Hears, on the event loop, what the engine reports of itself."""
 
     def engine_changed(self, before: EngineView, after: EngineView) -> None:
-        """The phase, the instance or the limits are others now."""
+        """Handle a new phase, instance or limits."""
         ...
 
     def telemetry_arrived(self, message: Telemetry) -> None:
-        """A heartbeat, with the steps since the last one."""
+        """Handle a heartbeat, with the steps since the last one."""
         ...
 
 

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
-    """The whole body; raises `BodyTooLarge` before more than `max_bytes` are held."""
+    """Return the whole body; raises `BodyTooLarge` before more than `max_bytes` are held."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise BodyTooLarge(max_bytes)
@@ -31,7 +31,7 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Do `work`, but not for a client that has left: then cancel it and raise `ClientLeft`."""
+    """Do `work`; cancel it and raise `ClientLeft` once the client has left."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:

@@ -1,4 +1,4 @@
-"""The two clocks of one request: its own deadline, and that of its first token."""
+"""The two deadlines of one request: its own, and that of its first token."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from paceline_wire.limits import Lane
 
 
 def timeout_s(asked_s: float | None, config: HotConfig) -> float:
-    """How long a request may take: what its client asks for, within the service's own."""
+    """Return how long a request may take: what its client asks for, within the service's bound."""
     most_s = config.admission.request_timeout_s
     return most_s if asked_s is None else min(asked_s, most_s)
 
@@ -47,6 +47,6 @@ def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived
 
 
 def _others_wait(service: Service) -> bool:
-    """With nobody waiting in the engine, giving up late work would help no one."""
+    """Return whether others wait in the engine: else giving up late work would help no one."""
     telemetry = service.ledger.telemetry
     return telemetry is not None and telemetry.load.waiting > 0

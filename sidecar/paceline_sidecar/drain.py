@@ -1,4 +1,4 @@
-"""Leaving without breaking a promise: refuse new, finish running, then go."""
+"""Leave in order: refuse new requests, finish those that run, then go."""
 
 import asyncio
 import logging

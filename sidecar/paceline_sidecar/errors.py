@@ -5,7 +5,7 @@ SidecarError
 │   ├── ModelUnknown
 │   └── BodyTooLarge
 ├── Unauthorized           no key, or a wrong one
-├── Refused                turned away at the door or while waiting, with a time to come back
+├── Refused                refused on arrival or while waiting, with a time to come back
 ├── Unavailable            no engine now: starting, dead, stalled or draining
 ├── TimedOut               the request's own deadline passed
 ├── EngineFault            the engine gave this request up
@@ -56,7 +56,7 @@ class Unauthorized(SidecarError):  # noqa: N818 - as InvalidRequest
 
 
 class Refused(SidecarError):  # noqa: N818 - as InvalidRequest
-    """Turned away now; may be welcome after `retry_after_s`."""
+    """Refused now; may succeed after `retry_after_s`."""
 
     def __init__(self, reason: RefusalReason, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class Refused(SidecarError):  # noqa: N818 - as InvalidRequest
 
     @property
     def shed(self) -> bool:
-        """The deadline was already lost, whatever the length of the queue."""
+        """Return whether it is refused for its deadline, whatever the length of the queue."""
         return self.reason in {"hopeless", "ttft_lost"}
 
 

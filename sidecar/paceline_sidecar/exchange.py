@@ -1,4 +1,4 @@
-"""Exchange: one HTTP request while it runs; its choices share one queue of outputs.
+"""One HTTP request while it runs; its choices share one queue of outputs.
 
 Of several choices of one prompt the first goes ahead: when its first token has come the prompt's
 keys and values lie in the prefix cache, and the others find them there.
@@ -108,7 +108,7 @@ class Exchange:
         self._on_close(self)
 
     def __enter__(self) -> Self:
-        """Nothing is held that `start` did not take."""
+        """Enter; nothing is held that `start` did not take."""
         return self
 
     def __exit__(
@@ -165,7 +165,7 @@ class Exchange:
 
 
 def outcome_of(error: BaseException | None) -> Outcome:
-    """How a request that ended with `error` is remembered."""
+    """Return how a request that ended with `error` is counted."""
     match error:
         case None:
             return "ok"

@@ -1,4 +1,4 @@
-"""Generation: one choice on its way to text, and the clock that runs with it."""
+"""One choice of a request while it is generated: tokens in, text out, and the times measured."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,8 +6,7 @@ from typing import Literal
 from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
 from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome
 from paceline_sidecar.telemetry.ledger import Ledger
-from paceline_sidecar.text.codec import Codec
-from paceline_sidecar.text.detokenizer import Detokenizer
+from paceline_sidecar.text.codec import Codec, Detokenizer
 from paceline_sidecar.text.stop import StopMatcher
 from paceline_sidecar.text.token_text import TokenText
 from paceline_wire import Likelihood, Output, Submit
@@ -18,7 +17,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """One token of the answer and how likely the model found it."""
+    """The logprobs of one token, as text."""
 
     token: TokenText
     logprob: float | None = None
@@ -38,19 +37,19 @@ class Delta:
     cut: bool = False
     """A stop string ended it: the engine does not know yet."""
     scores: tuple[TokenScore, ...] = ()
-    """Of its tokens, where asked for; a stop string's too, though its text is not shown."""
+    """Logprobs of its tokens, where asked for; of a stop string's too, whose text is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What of a choice is shown, beside its text."""
+class ChoiceShape:
+    """How a choice is shown."""
 
     echo: str | None = None
     """The prompt's text, shown before the output."""
     shows_output: bool = True
     """False: the prompt is all that is shown."""
     index: int = 0
-    """Of the choices of one prompt, 0 is the first; it alone counts the prompt."""
+    """The place among the choices of one prompt; the first, 0, alone counts the prompt."""
     num_choices: int = 1
     grammar_param: str = ""
     """The field of the request that the grammar came from."""
@@ -58,7 +57,7 @@ class Shape:
 
 
 class Generation:
-    """Fed with outputs; gives deltas, counts tokens and measures their times."""
+    """Turns the engine's outputs into deltas; counts the tokens and measures their times."""
 
     def __init__(
         self,
@@ -68,14 +67,14 @@ class Generation:
         stops: tuple[str, ...],
         eos_token_ids: frozenset[int],
         ledger: Ledger,
-        shape: Shape = Shape(),
+        shape: ChoiceShape = ChoiceShape(),
     ) -> None:
         self.submit = submit
         self.shape = shape
         self.prompt_scores: tuple[TokenScore, ...] = ()
-        """Of the prompt's tokens, once the first output has come, where asked for."""
+        """Logprobs of the prompt's tokens, where asked for, once the first output has come."""
         self.embedding = b""
-        """Of the prompt, likewise."""
+        """The prompt's embedding, where asked for, once the first output has come."""
         self._texts = codec.token_texts
         self._detokenizer = Detokenizer(
             codec.tokenizer,
@@ -97,26 +96,26 @@ class Generation:
 
     @property
     def lane(self) -> Lane:
-        """The lane it runs in."""
+        """Return the lane it runs in."""
         return self.submit.lane
 
     @property
     def counted_prompt_tokens(self) -> int:
-        """Choices of one prompt share it: it counts once."""
+        """Return the prompt's tokens, or 0 after its first choice: a prompt counts once."""
         return len(self.submit.prompt_ids) if self.shape.index == 0 else 0
 
     @property
     def shown_tokens(self) -> int:
-        """Output tokens that the answer holds."""
+        """Return the output tokens that the answer holds."""
         return self.output_tokens if self.shape.shows_output else 0
 
     @property
     def started(self) -> bool:
-        """Whether its first token has come."""
+        """Return whether its first token has come."""
         return self._first_at is not None
 
     def feed(self, output: Output, at: float) -> Delta:
-        """Take one output; raises what the engine's refusal means to the client."""
+        """Take one output; raise the client's error where the engine gave the request up."""
         if output.finish in {"error", "abort"}:
             raise self._fault(output)
         opens = not self.started
@@ -140,7 +139,7 @@ class Generation:
         return Delta(text, self.finish, cut, scores)
 
     def record(self, outcome: Outcome, *, now: float, epoch: int) -> FinishedRequest:
-        """What is remembered of it when it ends now."""
+        """Return its record as of an end at `now`."""
         arrived_at = self.submit.arrived_at
         tpot_ms = None
         if self._first_at is not None and self._last_at is not None and self.output_tokens > 1:
@@ -223,7 +222,7 @@ class Generation:
 
 
 def _finite(logprob: float) -> float:
-    """JSON has no infinity: a token that cannot be has this log-probability, as elsewhere."""
+    """Replace minus infinity, which JSON lacks, by the value that other servers write."""
     return max(logprob, -9999.0)
 
 

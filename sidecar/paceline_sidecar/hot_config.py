@@ -18,7 +18,7 @@ class Sla:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """Who is turned away at the door."""
+    """The bounds of the queue, and what is refused."""
 
     max_queued_requests: int = 1024
     max_queued_tokens: int | None = None
@@ -27,7 +27,7 @@ class AdmissionPolicy:
     request_timeout_s: float = 60.0
     """A request, its waiting included, may take this long."""
     shed_hopeless: bool = True
-    """Refuse who cannot meet the TTFT target any more."""
+    """Refuse requests that can no longer meet the TTFT target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class HotConfig:
     admission: AdmissionPolicy = AdmissionPolicy()
     config_hash: str = ""
     batch_sla: Sla | None = None
-    """Of the batch lane; None judges it by `sla` too."""
+    """The batch lane's targets; None judges it by `sla` too."""
 
     def sla_of(self, lane: Lane) -> Sla:
-        """The targets of one lane's requests."""
+        """Return the targets of one lane's requests."""
         if lane == "batch" and self.batch_sla is not None:
             return self.batch_sla
         return self.sla

@@ -11,7 +11,7 @@ _SCHEME = "bearer "
 
 
 class BearerKeys:
-    """The keys of a watched file; no readable key lets nobody in."""
+    """The keys of a watched file; without a readable key nobody is let in."""
 
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path)
@@ -19,11 +19,11 @@ class BearerKeys:
         self._digests: list[bytes] = []
 
     def check(self, authorization: str | None) -> str:
-        """A name for the caller that does not give the key away; raises `Unauthorized`."""
+        """Return a name for the caller that does not reveal the key; raises `Unauthorized`."""
         if authorization is None or not authorization.lower().startswith(_SCHEME):
             raise Unauthorized("A key is needed: `Authorization: Bearer KEY`.")
         offered = _digest(authorization[len(_SCHEME) :].strip())
-        # Every key is compared, each in constant time: the answer's time tells nothing.
+        # Every key is compared in constant time, so the time of the answer reveals nothing.
         matches = [hmac.compare_digest(offered, digest) for digest in self._known()]
         if not any(matches):
             raise Unauthorized("The key is not known.")

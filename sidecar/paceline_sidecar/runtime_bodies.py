@@ -1,4 +1,4 @@
-"""The page docs/runtime-api.md as types: what the admin port answers."""
+"""The bodies that the runtime API answers with (docs/runtime-api.md)."""
 
 from typing import Literal
 
@@ -24,7 +24,7 @@ from paceline_wire.limits import Lane
 
 
 class LimitsBody(msgspec.Struct, frozen=True):
-    """The state of the limits, and of what the sidecar itself obeys."""
+    """The limits, and the hot configuration of the sidecar itself."""
 
     requested: Limits
     effective: Limits
@@ -45,7 +45,7 @@ class LimitsBody(msgspec.Struct, frozen=True):
 
 
 def limits_body(state: LimitsState, config: HotConfig, *, instance: str, now: float) -> LimitsBody:
-    """What holds now."""
+    """Describe what holds now."""
     expires_at = state.lease_expires_at
     return LimitsBody(
         requested=state.requested,
@@ -70,7 +70,7 @@ def limits_body(state: LimitsState, config: HotConfig, *, instance: str, now: fl
 
 
 class ModelBody(msgspec.Struct, frozen=True):
-    """The model, as far as its cost goes."""
+    """The model, as far as the cost of its steps goes."""
 
     name: str
     num_parameters: int
@@ -158,7 +158,7 @@ class TelemetryBody(msgspec.Struct, frozen=True):
 
 
 class ProfileBody(msgspec.Struct, frozen=True):
-    """What the engine measured of its steps before it served."""
+    """How long the engine's steps took before it served."""
 
     instance: str
     profile: StepProfile | None

@@ -1,4 +1,4 @@
-"""RuntimeControl: applies changes of the hot configuration, one after the other."""
+"""Applies changes of the hot configuration, one after the other."""
 
 import asyncio
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class _Held:
 
 
 class RuntimeControl:
-    """The only writer of the limits and of what the sidecar obeys."""
+    """The only writer of the limits and of the sidecar's hot configuration."""
 
     def __init__(self, service: Service, config_file: Path | None) -> None:
         self._service = service
@@ -41,7 +41,7 @@ class RuntimeControl:
         self._patched = False
 
     def state(self) -> LimitsBody:
-        """What holds now; raises `Unavailable`."""
+        """Return what holds now; raises `Unavailable`."""
         held = self._held()
         return limits_body(
             held.state, self._service.config, instance=held.instance, now=self._service.clock()

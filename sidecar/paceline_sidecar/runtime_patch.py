@@ -1,4 +1,4 @@
-"""The page docs/runtime-api.md as types: the body of `PATCH /runtime/limits`."""
+"""The body of `PATCH /runtime/limits` (docs/runtime-api.md)."""
 
 from dataclasses import replace
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Service: what all requests share: engine, queue, counts, hot configuration."""
+"""What all requests share: the engine, admission, the counts, the hot configuration."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
-from paceline_sidecar.text.tool_calls import ToolStyle
+from paceline_sidecar.text.tool_call_parser import ToolStyle
 from paceline_wire import ModelInfo, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Serving:
 
 
 class Service:
-    """Listens to the engine, keeps what requests need, opens exchanges."""
+    """Listens to the engine and keeps what requests need of it."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class Service:
             self._preparing = asyncio.create_task(self._prepare(after))
 
     def telemetry_arrived(self, message: Telemetry) -> None:
-        """Remember the steps, learn how fast prompts are worked off."""
+        """Record the steps, and learn from them how fast prompts are prefilled."""
         self.ledger.heartbeat(message)
         self.admission.rate.learn(message.steps)
-        # What the engine still has to compute is less than what waits by what it has begun.
+        # Tokens count as waiting until the first token comes; the engine has computed some of them.
         computed = self.admission.queue.tokens - message.load.waiting_tokens
         self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
@@ -116,12 +116,12 @@ class Service:
 
     @property
     def epoch(self) -> int:
-        """Of the limits that hold; 0 without an engine."""
+        """Return the epoch of the limits that hold; 0 without an engine."""
         limits = self.backend.view.limits
         return 0 if limits is None else limits.epoch
 
     def missing(self) -> list[str]:
-        """Why no request can be taken now; empty when ready."""
+        """Return why no request can be taken now; empty when ready."""
         view = self.backend.view
         missing = []
         if self.draining:
@@ -133,7 +133,7 @@ class Service:
         return missing
 
     def serving(self) -> Serving:
-        """The engine to use; raises `Unavailable`."""
+        """Return the engine to use; raises `Unavailable`."""
         if self.draining:
             raise Unavailable("draining", "This server is going away.")
         if self._serving is None or self.backend.view.phase != "ready":
@@ -144,16 +144,16 @@ class Service:
 
     @property
     def tool_style(self) -> ToolStyle | None:
-        """How the served model writes calls of tools."""
+        """Return how the served model writes tool calls."""
         return None if self._serving is None else self._serving.codec.tool_style
 
     def began(self, exchange: Exchange) -> None:
-        """An exchange runs."""
+        """Note that an exchange runs."""
         self.exchanges.add(exchange)
         self.idle.clear()
 
     def ended(self, exchange: Exchange) -> None:
-        """An exchange is over."""
+        """Note that an exchange is over."""
         self.exchanges.discard(exchange)
         if not self.exchanges:
             self.idle.set()

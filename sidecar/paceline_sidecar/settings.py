@@ -41,7 +41,7 @@ class SidecarSettings(BaseSettings):
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
     """A larger request body is refused with 413."""
     pooling: Pooling = "last"
-    """Of the states of a prompt's tokens, for embeddings."""
+    """Which of a prompt's hidden states becomes its embedding."""
     heartbeat_s: float = Field(default=10.0, gt=0, le=3600)
     """An engine that is silent for this long counts as stalled."""
 

@@ -1,4 +1,4 @@
-"""Intake: the way of one request into the engine. Admit, tokenize, submit."""
+"""The way of one request into the engine: admit, tokenize, submit."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from paceline_sidecar import deadlines
 from paceline_sidecar.admission.control import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
-from paceline_sidecar.generation import Generation, Shape
+from paceline_sidecar.generation import ChoiceShape, Generation
 from paceline_sidecar.service import Service, Serving
 from paceline_sidecar.telemetry.finished_request import FinishedRequest
 from paceline_sidecar.text.codec import Codec
@@ -21,7 +21,7 @@ from paceline_wire.limits import Lane
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One HTTP request, understood: what is to be generated, for whom, until when."""
+    """What one HTTP request wants generated, for whom and until when."""
 
     sampling: Sampling
     """`max_tokens` 0 asks for all that the context leaves."""
@@ -35,23 +35,23 @@ class Job:
     timeout_s: float | None
     cache_salt: str = ""
     adapter: str = ""
-    """LoRA adapter that answers; the model as it is where empty."""
+    """The LoRA adapter that answers; empty for the model itself."""
     num_choices: int = 1
-    """Of each prompt."""
+    """Choices of each prompt."""
     grammar: Grammar | None = None
-    """What every output must be."""
+    """The grammar that every output must match."""
     grammar_param: str = ""
-    """The field of the request that says so."""
+    """The field of the request that the grammar came from."""
     echo: tuple[str | list[int], ...] = ()
     """The prompts, where the answer repeats them."""
     shows_special_tokens: bool = False
-    """In the output's text."""
+    """Whether special tokens appear in the output's text."""
     shows_output: bool = True
-    """False: the output is computed and not shown, for the sake of what is told of the prompt."""
+    """False where only the prompt's logprobs or embedding are wanted of what is computed."""
 
 
 async def open_exchange(service: Service, job: Job) -> Exchange:
-    """Admit, tokenize, submit; what it raises is already on record."""
+    """Admit, tokenize, submit; where it raises, the refusal is on record already."""
     try:
         serving = service.serving()
         tickets = service.admission.admit(
@@ -80,18 +80,18 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     return _start(service, job, generations, tickets)
 
 
-def _shape(job: Job, serving: Serving, place: int, index: int) -> Shape:
+def _shape(job: Job, serving: Serving, place: int, index: int) -> ChoiceShape:
     echo = None
     if job.echo:
         prompt = job.echo[place]
         echo = prompt if isinstance(prompt, str) else serving.codec.decode(prompt)
-    return Shape(
+    return ChoiceShape(
         echo, job.shows_output, index, job.num_choices, job.grammar_param, job.shows_special_tokens
     )
 
 
 def _generation(
-    service: Service, job: Job, serving: Serving, prompt_ids: list[int], shape: Shape
+    service: Service, job: Job, serving: Serving, prompt_ids: list[int], shape: ChoiceShape
 ) -> Generation:
     room = serving.context_tokens - len(prompt_ids)
     _check_prompt(prompt_ids, room=room, serving=serving)
@@ -125,7 +125,7 @@ def _generation(
 
 
 def _seed(seed: int | None, index: int) -> int | None:
-    """Choices of one seed differ, and are the same again when asked again; 64 bits, signed."""
+    """Give each choice its own seed, the same for the same request; 64 bits, signed."""
     return None if seed is None else (seed + index + 2**63) % 2**64 - 2**63
 
 
@@ -155,7 +155,7 @@ def _start(
 
 
 def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
-    """Refuse a request that waits, unless a token of it has come."""
+    """Refuse a waiting request, unless one of its tokens has come."""
     if exchange.heard:
         return False
     service.ledger.refusals[refusal.reason] += len(exchange.generations)

@@ -115,7 +115,7 @@ class ZmqEngine:
                 await self._one_connection(context)
         finally:
             self._socket = None
-            self._lose("the sidecar is leaving")
+            self._fail_in_flight("the sidecar is leaving")
             context.destroy(linger=0)
 
     async def _one_connection(self, context: zmq.asyncio.Context) -> None:
@@ -147,12 +147,12 @@ class ZmqEngine:
             socket.disable_monitor()
             monitor.close(linger=0)
             socket.close(linger=0)
-            self._lose("the engine went away")
+            self._fail_in_flight("the engine went away")
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             frame = await socket.recv(copy=True)
-            self._take(wire.decode_from_engine(frame))
+            self._handle(wire.decode_from_engine(frame))
 
     async def _greet(self) -> None:
         while True:
@@ -167,7 +167,7 @@ class ZmqEngine:
             silent_s = self._clock() - self._view.heard_at
             if self._view.phase == "ready" and silent_s > self._heartbeat_s:
                 detail = f"the engine lives but has been silent for {silent_s:.1f} s"
-                self._show(replace(self._view, phase="stalled", detail=detail))
+                self._publish(replace(self._view, phase="stalled", detail=detail))
 
     def _send(self, message: wire.ToEngine) -> None:
         if self._socket is None:
@@ -179,31 +179,33 @@ class ZmqEngine:
 
     # --- what the engine says ---------------------------------------------------------------------
 
-    def _take(self, message: wire.FromEngine) -> None:
+    def _handle(self, message: wire.FromEngine) -> None:
         now = self._clock()
         match message:
             case wire.Outputs(outputs=outputs):
                 for output in outputs:
                     self._deliver(Arrival(at=now, output=output))
             case wire.Telemetry():
-                self._hear(now)
+                self._note_heartbeat(now)
                 for listener in self._listeners:
                     listener.telemetry_arrived(message)
             case wire.LimitsState():
-                self._show(replace(self._view, limits=message, heard_at=now))
+                self._publish(replace(self._view, limits=message, heard_at=now))
                 self._answer(message)
             case wire.AdaptersState():
                 names, paths = tuple(message.adapters), tuple(message.paths)
-                self._show(replace(self._view, adapters=names, adapter_paths=paths, heard_at=now))
+                self._publish(
+                    replace(self._view, adapters=names, adapter_paths=paths, heard_at=now)
+                )
                 self._answer(message)
             case wire.Ready():
                 self._ready(message, now)
             case wire.Loading():
                 detail = loading_words(message)
-                self._show(EngineView(phase="loading", detail=detail, heard_at=now))
+                self._publish(EngineView(phase="loading", detail=detail, heard_at=now))
             case wire.Failed():
                 detail = f"{message.reason}: {message.message}"
-                self._show(EngineView(phase="failed", detail=detail, heard_at=now))
+                self._publish(EngineView(phase="failed", detail=detail, heard_at=now))
 
     def _answer(self, message: EngineReply) -> None:
         waiting = self._calls.pop(message.call, None)
@@ -212,8 +214,8 @@ class ZmqEngine:
 
     def _ready(self, message: wire.Ready, now: float) -> None:
         if self._view.instance and self._view.instance != message.instance:
-            self._lose("the engine was restarted")
-        self._show(
+            self._fail_in_flight("the engine was restarted")
+        self._publish(
             EngineView(
                 phase="ready",
                 detail="",
@@ -227,11 +229,11 @@ class ZmqEngine:
             )
         )
 
-    def _hear(self, now: float) -> None:
+    def _note_heartbeat(self, now: float) -> None:
         if self._view.phase == "stalled":
-            self._show(replace(self._view, phase="ready", detail="", heard_at=now))
+            self._publish(replace(self._view, phase="ready", detail="", heard_at=now))
         else:
-            # A heartbeat changes nothing that a listener is told of.
+            # A heartbeat changes nothing that listeners hear of.
             self._view = replace(self._view, heard_at=now)
 
     def _deliver(self, arrival: Arrival) -> None:
@@ -242,14 +244,14 @@ class ZmqEngine:
         if deliver is not None:
             deliver(arrival)
 
-    def _lose(self, detail: str) -> None:
+    def _fail_in_flight(self, detail: str) -> None:
         """Fail everything in flight at once: nobody will answer it."""
         in_flight, self._deliveries = self._deliveries, {}
         calls, self._calls = self._calls, {}
         if self._view.phase != "absent":
             # The reason of a failed engine stays readable after its end.
             kept = self._view.detail if self._view.phase == "failed" else detail
-            self._show(EngineView(phase="absent", detail=kept))
+            self._publish(EngineView(phase="absent", detail=kept))
         lost = Unavailable("engine_lost", f"The request was lost: {detail}.")
         for deliver in in_flight.values():
             deliver(lost)
@@ -257,7 +259,7 @@ class ZmqEngine:
             if not call.done():
                 call.set_exception(lost)
 
-    def _show(self, view: EngineView) -> None:
+    def _publish(self, view: EngineView) -> None:
         before, self._view = self._view, view
         for listener in self._listeners:
             listener.engine_changed(before, view)
@@ -274,5 +276,5 @@ async def _disconnected(monitor: zmq.asyncio.Socket) -> None:
 
 
 def loading_words(message: wire.Loading) -> str:
-    """What `/health/ready` says is missing; `paceline up` draws its bar from it."""
+    """Return what `/health/ready` reports as missing; `paceline up` draws its bar from it."""
     return f"the engine is loading: {message.stage} {message.fraction:.0%}"

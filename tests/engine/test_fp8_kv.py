@@ -7,9 +7,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_engine.attention.cpu_attention import CpuAttention
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.native_attention import NativeAttention
+from paceline_engine.attention.reference_attention import ReferenceAttention
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.engine.engine import Engine
@@ -107,7 +107,7 @@ def test_a_models_logits_stay_near_those_in_float32(tmp_path: Path, family: Fami
 
 
 def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
-    """The compiled ops, torch's, and the kernels' references."""
+    """The compiled ops, and the kernels' references with prompts whole and cut."""
     make_tiny_model(tmp_path, "qwen3", head_dim=16)
     token_ids = torch.randint(300, (50,), generator=torch.Generator().manual_seed(3)).tolist()
     loaded = _load(tmp_path, "fp8")
@@ -118,7 +118,7 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
     config, kv, tables = native.config, native.kv, native.tables
     decoder, sampler = loaded.runner._decoder, loaded.runner._sampler
     for attention in (
-        CpuAttention(config, native.native, kv, tables),
+        ReferenceAttention(config, kv, tables),
         KernelAttention(config, kv, tables),
     ):
         for tensor in kv.all:

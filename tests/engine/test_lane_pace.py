@@ -26,7 +26,7 @@ def test_a_step_keeps_the_least_of_what_the_lanes_in_it_want() -> None:
 
 
 def test_batch_requests_alone_keep_their_own_target() -> None:
-    """Nobody is there to be slowed down: steps may be long, and no pace of people counts."""
+    """Nobody is there to be slowed down: steps may be long, and no interactive pace counts."""
     limits = Limits(8, 64, 40.0, pace_tpot_ms=50.0, batch_step_target_ms=200.0)
 
     alone = limits_for_lanes(limits, has_interactive=False, has_batch=True)
@@ -53,22 +53,22 @@ class _Listener(NoPacer):
 
 
 def test_the_pacer_is_told_the_target_of_those_who_decode() -> None:
-    """Batch alone, then beside a person, then alone again."""
+    """Batch alone, then beside an interactive request, then alone again."""
     pacer = _Listener()
     limits = Limits(8, 64, 40.0, batch_step_target_ms=200.0)
     under_test = EngineUnderTest(pacer=pacer, limits=limits)
     under_test.submit(a_submit("batch", max_tokens=20, lane="batch"))
     under_test.step()
     under_test.step()
-    under_test.submit(a_submit("person", [7, 8, 9], max_tokens=3))
+    under_test.submit(a_submit("interactive", [7, 8, 9], max_tokens=3))
     for _ in range(4):
         under_test.step()
 
     assert [target for target, _ in pacer.asked[1:]] == [200.0, 200.0, 40.0, 40.0, 200.0]
 
 
-def test_the_slack_is_that_of_people_where_the_batch_lane_has_its_own_target() -> None:
-    """A batch request that ran slowly on its own must not hurry the steps of people."""
+def test_the_slack_is_the_interactive_lane_s_where_the_batch_lane_has_its_own_target() -> None:
+    """A batch request that ran slowly on its own must not hurry the interactive lane's steps."""
     pacer = _Listener()
     limits = Limits(8, 64, 40.0, pace_tpot_ms=10.0, batch_step_target_ms=200.0)
     under_test = EngineUnderTest(pacer=pacer, limits=limits)
@@ -76,7 +76,7 @@ def test_the_slack_is_that_of_people_where_the_batch_lane_has_its_own_target() -
     for _ in range(3):
         under_test.step()
         under_test.clock.advance(0.15)
-    under_test.submit(a_submit("person", [7, 8, 9], max_tokens=3))
+    under_test.submit(a_submit("interactive", [7, 8, 9], max_tokens=3))
     under_test.step()
     under_test.step()
 

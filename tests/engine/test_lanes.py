@@ -25,11 +25,11 @@ def test_an_interactive_arrival_takes_a_row_in_its_first_step() -> None:
     under_test.submit(*[a_batch(number) for number in range(4)])
     under_test.step()
 
-    under_test.submit(a_submit("person", a_prompt(5, 500), max_tokens=2))
+    under_test.submit(a_submit("interactive", a_prompt(5, 500), max_tokens=2))
     given = under_test.step()
 
-    assert running(under_test) == {"batch 0", "batch 1", "batch 2", "person"}
-    assert "person" in {output.id for output in given}
+    assert running(under_test) == {"batch 0", "batch 1", "batch 2", "interactive"}
+    assert "interactive" in {output.id for output in given}
     assert under_test.engine.load().displaced == 1
 
 
@@ -40,7 +40,7 @@ def test_who_gave_way_comes_back_and_answers_as_if_nothing_had_been() -> None:
     under_test.submit(*submits)
     for number in range(3):
         under_test.run_until(lambda: len(under_test.engine.requests.decoding) == 2)
-        submits.append(a_submit(f"person {number}", a_prompt(4, 300 + number), max_tokens=2))
+        submits.append(a_submit(f"interactive {number}", a_prompt(4, 300 + number), max_tokens=2))
         under_test.submit(submits[-1])
         under_test.step()
     under_test.run_to_end()
@@ -51,7 +51,7 @@ def test_who_gave_way_comes_back_and_answers_as_if_nothing_had_been() -> None:
 
 
 def test_the_batch_lane_keeps_its_share_of_the_rows() -> None:
-    """With a quarter of eight rows, two of its requests run on however many people come."""
+    """With a quarter of eight rows, two of its requests run on whoever else comes."""
     under_test = EngineUnderTest(limits=Limits(8, 64, None, 0.75, 0.25))
     under_test.submit(*[a_batch(number) for number in range(8)])
     under_test.step()
@@ -65,7 +65,7 @@ def test_the_batch_lane_keeps_its_share_of_the_rows() -> None:
 
 
 def test_a_batch_request_gives_way_a_few_times_and_no_more() -> None:
-    """Under an endless stream of people it must still get done."""
+    """Under an endless stream of interactive requests it must still get done."""
     under_test = EngineUnderTest(limits=Limits(1, 64, None, 1.0, 0.0))
     under_test.submit(a_batch(0, max_tokens=20))
     under_test.step()
@@ -81,7 +81,7 @@ def test_a_batch_request_gives_way_a_few_times_and_no_more() -> None:
 
 
 def test_batch_requests_never_displace() -> None:
-    """Nor does an interactive request take a row from another person's."""
+    """Nor does an interactive request take a row from another of its lane."""
     under_test = EngineUnderTest(limits=Limits(2, 64))
     under_test.submit(*[a_submit(f"{n}", a_prompt(3, 20 * n), max_tokens=9) for n in range(2)])
     under_test.step()
@@ -101,10 +101,10 @@ def test_an_interactive_arrival_takes_blocks_as_well_as_rows() -> None:
     under_test.step()
     assert len(running(under_test)) == 3
 
-    under_test.submit(a_submit("person", a_prompt(24, 500), max_tokens=2))
+    under_test.submit(a_submit("interactive", a_prompt(24, 500), max_tokens=2))
     under_test.step()
 
-    assert running(under_test) == {"batch 0", "batch 1", "person"}
+    assert running(under_test) == {"batch 0", "batch 1", "interactive"}
     under_test.run_to_end()
     assert under_test.finish("batch 2") == "length"
 
@@ -113,13 +113,13 @@ def test_nobody_is_displaced_in_vain() -> None:
     """The prompt would not fit even without the batch request: it waits, and that one runs on."""
     capacity = a_capacity(num_blocks=16, block_size=4, max_batch_size=8, max_model_len=60)
     under_test = EngineUnderTest(capacity, prefix_caching=False)
-    under_test.submit(a_submit("person", a_prompt(20), max_tokens=20), a_batch(0, length=8))
+    under_test.submit(a_submit("interactive", a_prompt(20), max_tokens=20), a_batch(0, length=8))
     under_test.step()
 
     under_test.submit(a_submit("large", a_prompt(50, 300), max_tokens=2))
     under_test.step()
 
-    assert running(under_test) == {"person", "batch 0"}
+    assert running(under_test) == {"interactive", "batch 0"}
     assert under_test.engine.load().displaced == 0
 
 
@@ -130,20 +130,20 @@ def test_a_lowered_batch_size_displaces_nobody() -> None:
     under_test.step()
 
     under_test.engine.set_limits(SetLimits(call=1, epoch=1, max_batch_size=2))
-    under_test.submit(a_submit("person", a_prompt(3, 500)))
+    under_test.submit(a_submit("interactive", a_prompt(3, 500)))
     under_test.step()
 
     assert running(under_test) == {f"batch {n}" for n in range(4)}
 
 
-def test_a_person_gets_in_where_a_step_has_one_token_left() -> None:
+def test_an_interactive_request_gets_in_where_a_step_has_one_token_left() -> None:
     """Four decodes and a budget of five: the prompt is computed in as many steps as it takes."""
     under_test = EngineUnderTest(limits=Limits(4, 5))
     under_test.submit(*[a_batch(number) for number in range(4)])
     under_test.run_until(lambda: len(under_test.engine.requests.decoding) == 4)
 
-    under_test.submit(a_submit("person", a_prompt(3, 500), max_tokens=2))
-    steps = under_test.run_until(lambda: "person" in under_test.outputs, max_steps=20)
+    under_test.submit(a_submit("interactive", a_prompt(3, 500), max_tokens=2))
+    steps = under_test.run_until(lambda: "interactive" in under_test.outputs, max_steps=20)
 
     assert steps <= 4
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
@@ -94,7 +94,7 @@ def _engine(
         NoPacer(),
         limits=limits,
         clock=ManualClock(),
-        launcher=loaded.launcher if overlap else None,
+        options=EngineOptions(overlap=overlap),
     )
 
 

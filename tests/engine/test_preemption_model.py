@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
@@ -63,8 +63,7 @@ def serve(
         AnyPrice() if swaps else NoPacer(),
         limits=Limits(4, 64),
         clock=ManualClock(),
-        prefix_caching=False,
-        swapper=loaded.swapper,
+        options=EngineOptions(prefix_caching=False, swapper=loaded.swapper),
     )
     for number, length in enumerate(LENGTHS):
         prompt = [(7 * number + 11 * position) % 290 + 3 for position in range(length)]

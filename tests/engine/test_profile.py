@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, Next, OnDemand
+from paceline_engine.core.flight import Flight, Runner, StepOutput
 from paceline_engine.engine.stats import work_of
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
@@ -32,7 +32,7 @@ def usual_ms(decode: int, prefill: int, context: int) -> float:
 
 @dataclass
 class Device:
-    """Computes nothing, and takes as long as it is told: a runner, and a launcher beside a host."""
+    """Computes nothing, and takes as long as it is told."""
 
     clock: ManualClock
     true_ms: Cost = usual_ms
@@ -40,9 +40,6 @@ class Device:
     """To launch a step, while the device is busy with the one before."""
     batches: list[Batch] = field(default_factory=list)
     free_at: float = 0.0
-
-    def run(self, batch: Batch) -> list[Next]:
-        return self.launch(batch).tokens()
 
     def launch(self, batch: Batch) -> "InFlight":
         self.batches.append(batch)
@@ -59,9 +56,9 @@ class InFlight:
     ends_at: float
     batch: Batch
 
-    def tokens(self) -> list[Next]:
+    def result(self) -> StepOutput:
         self.clock.now = max(self.clock.now, self.ends_at)
-        return [0] * len(self.batch.chunks)
+        return StepOutput([0] * len(self.batch.chunks))
 
 
 def _context(batch: Batch) -> int:
@@ -79,8 +76,7 @@ def a_profile(
     def expected_ms(point: CostPoint) -> float:
         return believed_times * usual_ms(point.decode, point.prefill, point.context)
 
-    launcher = device if overlap else OnDemand(device)
-    timer = StepTimer(launcher, capacity, device.clock, overlap=overlap)
+    timer = StepTimer(device, capacity, device.clock, overlap=overlap)
     return profile(timer, capacity, expected_ms, budget_s=budget_s, clock=device.clock)
 
 
@@ -224,9 +220,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
 
 @dataclass
 class Ticking:
-    """A real launcher, on a clock that moves by the sizes of its steps."""
+    """A real runner, on a clock that moves by the sizes of its steps."""
 
-    inner: OnDemand
+    inner: Runner
     clock: ManualClock
     num_steps: int = 0
 
@@ -242,18 +238,18 @@ def test_a_profiled_engine_answers_as_one_that_was_not(tiny: TinyEngine) -> None
     sampling = Sampling(max_tokens=12, temperature=0.0, ignore_eos=True)
     before = tiny.run(prompts, sampling)
     loaded, clock = tiny.loaded, ManualClock()
-    launcher = Ticking(OnDemand(loaded.runner), clock)
+    runner = Ticking(loaded.runner, clock)
     pacer = make_pacer(a_135m_info(), loaded.capacity)
 
     told = begin_with_profile(
-        pacer, launcher, loaded.capacity, overlap=False, budget_s=2.0, clock=clock
+        pacer, runner, loaded.capacity, overlap=False, budget_s=2.0, clock=clock
     )
     engine = tiny.engine()
 
     assert told is not None
     assert told.is_used
     assert len(told.steps) > 6
-    assert launcher.num_steps > 3 * len(told.steps)
+    assert runner.num_steps > 3 * len(told.steps)
     assert pacer.info().origin == "profile"
     assert (pacer.info().samples, pacer.info().valid) == (0, False)
     load = engine.load()
@@ -268,7 +264,7 @@ def test_a_time_of_nothing_measures_nothing() -> None:
 
     for pacer, budget_s in ((make_pacer(a_135m_info(), CAPACITY), 0.0), (NoPacer(), 3.0)):
         told = begin_with_profile(
-            pacer, OnDemand(device), CAPACITY, overlap=False, budget_s=budget_s, clock=device.clock
+            pacer, device, CAPACITY, overlap=False, budget_s=budget_s, clock=device.clock
         )
         assert told is None
     assert device.batches == []
@@ -280,7 +276,7 @@ def test_a_profile_that_is_too_short_changes_nothing(caplog: pytest.LogCaptureFi
     before = pacer.info()
 
     told = begin_with_profile(
-        pacer, OnDemand(device), CAPACITY, overlap=False, budget_s=0.2, clock=device.clock
+        pacer, device, CAPACITY, overlap=False, budget_s=0.2, clock=device.clock
     )
 
     assert told is not None

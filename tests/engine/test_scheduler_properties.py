@@ -26,13 +26,13 @@ from paceline_engine.scheduling import Scheduling
 from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, FakeSwapper, right_at
-from paceline_testing.row_checker import RowChecker
+from paceline_testing.input_checker import InputChecker
 from paceline_wire import SetLimits, Submit
 from paceline_wire.limits import Lane, Limits
 
 SCHEDULINGS: tuple[Scheduling, ...] = ("continuous", "continuous", "dynamic", "static")
-GUESSING = ((0, None), (3, None), (3, 6), (7, 8), (5, 0))
-"""Guessed tokens at most, and how often of eight a draft model is right, if there is one."""
+DRAFTING = ((0, None), (3, None), (3, 6), (7, 8), (5, 0))
+"""Draft tokens at most, and how often of eight a draft model is right, if there is one."""
 MAX_PROMPT = 40
 MAX_OUTPUT = 24
 MAX_MODEL_LEN = 48
@@ -102,7 +102,7 @@ class EngineMachine(RuleBasedStateMachine):
         prefix_caching=st.booleans(),
         num_slots=st.sampled_from([0, 2, 9, 40]),
         scheduling=st.sampled_from(SCHEDULINGS),
-        guessing=st.sampled_from(GUESSING),
+        drafting=st.sampled_from(DRAFTING),
         token_ms=st.sampled_from([1.0, 0.01]),
         overlap=st.booleans(),
     )
@@ -113,11 +113,11 @@ class EngineMachine(RuleBasedStateMachine):
         prefix_caching: bool,
         num_slots: int,
         scheduling: Scheduling,
-        guessing: tuple[int, int | None],
+        drafting: tuple[int, int | None],
         token_ms: float,
         overlap: bool,
     ) -> None:
-        draft_tokens, right_of_eight = guessing
+        draft_tokens, right_of_eight = drafting
         # The smallest pool holds one longest request and not a block more.
         num_blocks = -(-MAX_MODEL_LEN // block_size) + spare_blocks
         self.pacer = MoodyPacer()
@@ -138,24 +138,24 @@ class EngineMachine(RuleBasedStateMachine):
             scheduling=scheduling,
             draft_tokens=draft_tokens,
             # Like the model's own runner it reads back all that it has computed of a request.
-            guess=None if right_of_eight is None else right_at(right_of_eight, 7),
+            draft_choice=None if right_of_eight is None else right_at(right_of_eight, 7),
             overlap=overlap,
         )
         self.is_paced = scheduling == "continuous"
         self.num_slots = num_slots
         self.rows = self.check_rows_of(self.under_test.runner, tokens_stay=True)
         self.under_test.runner.before_run = self.check_batch
-        if (guesser := self.under_test.guesser) is not None:
-            guesser.before_run = self.check_rows_of(guesser, tokens_stay=False).check
+        if (draft_runner := self.under_test.draft_runner) is not None:
+            draft_runner.before_run = self.check_rows_of(draft_runner, tokens_stay=False).check
         self.engine = self.under_test.engine
         self.submitted: dict[str, Submit] = {}
         self.aborted: set[str] = set()
         self.epoch = 0
         self.running_before = 0
 
-    def check_rows_of(self, runner: FakeRunner, *, tokens_stay: bool) -> RowChecker:
+    def check_rows_of(self, runner: FakeRunner, *, tokens_stay: bool) -> InputChecker:
         capacity = self.under_test.capacity
-        return RowChecker(capacity, runner.vocab_size, runner.choose, tokens_stay=tokens_stay)
+        return InputChecker(capacity, runner.vocab_size, runner.choose, tokens_stay=tokens_stay)
 
     def check_batch(self, batch: Batch) -> None:
         """Called by the runner with each batch that the scheduler has made."""
@@ -169,7 +169,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert batch.num_tokens <= self.under_test.capacity.max_token_budget
         running = self.engine.requests.num_running
         assert running <= max(limits.max_batch_size, self.running_before)
-        assert [piece.is_decode for piece in batch.chunks] == [True] * decodes + [False] * (
+        assert [chunk.is_decode for chunk in batch.chunks] == [True] * decodes + [False] * (
             len(batch.chunks) - decodes
         )
 

@@ -18,7 +18,7 @@ class Batches:
         under_test.runner.before_run = self.note
 
     def note(self, batch: Batch) -> None:
-        self.counts.append({piece.request.id: piece.count for piece in batch.chunks})
+        self.counts.append({chunk.request.id: chunk.count for chunk in batch.chunks})
 
 
 def a_prompt(length: int, first: int = 0) -> list[int]:

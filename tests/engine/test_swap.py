@@ -30,15 +30,15 @@ def a_batch(prompt_tokens: int = 20) -> Submit:
 
 
 def displace(under_test: EngineUnderTest) -> list[int]:
-    """Let two people take the rows; how many tokens each later step prefills."""
+    """Let two interactive requests take the rows; how many tokens each later step prefills."""
     under_test.submit(a_batch())
     under_test.step()
     under_test.step()
-    people = [a_submit(f"{n}", [100 + n] * 3, max_tokens=3) for n in range(2)]
-    under_test.submit(*people)
+    interactive = [a_submit(f"{n}", [100 + n] * 3, max_tokens=3) for n in range(2)]
+    under_test.submit(*interactive)
     prefilled: list[int] = []
     under_test.runner.before_run = lambda batch: prefilled.append(
-        sum(piece.count for piece in batch.chunks[batch.num_decodes :])
+        sum(chunk.count for chunk in batch.chunks[batch.num_decodes :])
     )
     under_test.run_to_end()
     return prefilled

@@ -106,7 +106,7 @@ def compile_all(gpu: Gpu, names: Collection[str], **options: int) -> list[Compil
 
 def compile_rows() -> Iterator[Compiled]:
     """What the classes of calls that demand most make of each row of the table of blocks."""
-    table = tuned.shipped_table()
+    table = tuned.SHIPPED
     for row in table.rows:
         for gpu in gpus_of(row):
             driver: Any = Driver(gpu)
@@ -117,7 +117,7 @@ def compile_rows() -> Iterator[Compiled]:
                     with launching_nothing() as compiled:
                         launch_class(row.kernel, shape)
                     for kernel in compiled:
-                        yield inspect_cubin(gpu, tuned.line_of(row), kernel)
+                        yield inspect_cubin(gpu, repr(row), kernel)
 
 
 def gpus_of(row: tuned.Row) -> tuple[Gpu, ...]:

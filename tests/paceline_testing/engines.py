@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import NoPacer, Pacer
 from paceline_engine.scheduling import Scheduling
 from paceline_testing.clock import ManualClock
-from paceline_testing.fake_runner import FakeLauncher, FakeRunner, next_token
+from paceline_testing.fake_runner import FakeRunner, LateRunner, next_token
 from paceline_wire import ModelInfo, Output, Sampling, Submit
 from paceline_wire.limits import Capacity, Lane, Limits
 
@@ -110,37 +110,40 @@ class EngineUnderTest:
         swapper: Callable[[FakeRunner], Swapper] | None = None,
         scheduling: Scheduling = "continuous",
         draft_tokens: int = 0,
-        guess: Callable[[list[int]], int] | None = None,
-        guess_pacer: Pacer | None = None,
+        draft_choice: Callable[[list[int]], int] | None = None,
+        draft_pacer: Pacer | None = None,
         overlap: bool = False,
     ) -> None:
-        """With `guess` drafts come of a second model, which chooses tokens by it."""
+        """With `draft_choice` a second model drafts, and chooses tokens by it."""
         self.capacity = capacity or a_capacity()
         self.info = info or a_model_info()
         self.clock = ManualClock()
         self.runner = FakeRunner(self.capacity, self.info.vocab_size)
-        self.guesser: FakeRunner | None = None
+        self.draft_runner: FakeRunner | None = None
         self.proposer: DraftModel | None = None
-        if guess is not None:
-            self.guesser = FakeRunner(self.capacity, self.info.vocab_size)
-            self.guesser.choose = guess  # type: ignore[method-assign, assignment] # by the test
+        if draft_choice is not None:
+            self.draft_runner = FakeRunner(self.capacity, self.info.vocab_size)
+            self.draft_runner.choose = draft_choice  # type: ignore[method-assign, assignment] # by the test
             self.proposer = DraftModel(
-                self.guesser, guess_pacer or NoPacer(), self.capacity, self.clock
+                self.draft_runner, draft_pacer or NoPacer(), self.capacity, self.clock
             )
         self.swapper = None if swapper is None else swapper(self.runner)
+        late = LateRunner(self.runner, self.capacity.max_batch_size)
         self.engine = Engine(
-            self.runner,
+            late if overlap else self.runner,
             self.info,
             self.capacity,
             pacer or NoPacer(),
             limits=limits or Limits(self.capacity.max_batch_size, self.capacity.max_token_budget),
             clock=self.clock,
-            prefix_caching=prefix_caching,
-            scheduling=scheduling,
-            swapper=self.swapper,
-            draft_tokens=draft_tokens,
-            proposer=self.proposer,
-            launcher=FakeLauncher(self.runner, self.capacity.max_batch_size) if overlap else None,
+            options=EngineOptions(
+                prefix_caching=prefix_caching,
+                scheduling=scheduling,
+                swapper=self.swapper,
+                draft_tokens=draft_tokens,
+                proposer=self.proposer,
+                overlap=overlap,
+            ),
         )
         self.outputs: dict[str, list[Output]] = {}
         self.finished: list[str] = []

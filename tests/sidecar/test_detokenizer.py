@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_sidecar.text.detokenizer import Detokenizer
+from paceline_sidecar.text.codec import Detokenizer
 from paceline_testing.byte_tokenizer import EOS_ID, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

@@ -76,7 +76,7 @@ def test_a_chat_keeps_to_its_schema(service: Sidecar, stream: bool) -> None:
     ids=["guided", "guided, as text", "structured_outputs", "response_format"],
 )
 def test_every_name_of_a_schema_is_known(service: Sidecar, fields: dict[str, Any]) -> None:
-    """Of OpenAI, of vLLM, and of vLLM before."""
+    """OpenAI's fields, vLLM's, and those that vLLM had before."""
     jsonschema.validate(json.loads(complete(service, **fields).choices[0].text), SCHEMA)
 
 

@@ -11,8 +11,8 @@ from paceline_engine.core.request import Request
 from paceline_engine.pacing import NoPacer, StepShape
 from paceline_engine.scheduling.request_table import RequestTable
 from paceline_engine.scheduling.scheduler import ContinuousScheduler
-from paceline_sim.plant import Plant
 from paceline_sim.requests import Requests
+from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import PLAIN, a_list
 from paceline_wire import Sampling
 from paceline_wire.limits import Capacity, Limits
@@ -64,7 +64,7 @@ def scheduled(
     pacer: ScriptedPacer,
     ends: Sequence[float],
 ) -> list[dict[str, int]]:
-    """Let the real scheduler serve the list, its steps ending when the plant's did."""
+    """Let the real scheduler serve the list, its steps ending when the simulated engine's did."""
     table = RequestTable(capacity, pacer, prefix_caching=False)
     scheduler = ContinuousScheduler(table, pacer)
     now, arrived = 0.0, 0
@@ -127,11 +127,11 @@ def test_every_step_is_the_schedulers(
     capacity = Capacity(12, 256, blocks, 16, 256)
     requests = a_list(rows)
     pacer, theirs = ScriptedPacer(script), ScriptedPacer(script)
-    plant = Plant(PLAIN, requests, capacity=capacity, limits=limits, pacer=pacer, seed=0)
+    engine = SimulatedEngine(PLAIN, requests, capacity=capacity, limits=limits, pacer=pacer, seed=0)
 
-    plant.run_until(3600.0)
+    engine.run_until(3600.0)
 
-    steps = plant.steps
+    steps = engine.steps
     expected = scheduled(requests, capacity, limits, theirs, steps["at"].tolist())
     names = list(expected[0])
     assert [{n: int(step[n]) for n in names} for step in steps] == expected

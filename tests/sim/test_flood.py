@@ -1,4 +1,4 @@
-"""A flood of batch requests and the people beside it, on the real engine by a simulated clock."""
+"""A flood of batch requests beside interactive ones, on the real engine by a simulated clock."""
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from paceline_engine.core.batch import Batch
-from paceline_engine.engine.engine import Engine
+from paceline_engine.core.flight import StepOutput
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.pacing import make_pacer
 from paceline_sim.hardware import H100_8B
 from paceline_sim.steps import step_ms
 from paceline_testing.clock import ManualClock
+from paceline_testing.fake_runner import DoneFlight
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Lane, Limits
 
@@ -26,7 +28,7 @@ class SimulatedRunner:
 
     clock: ManualClock
 
-    def run(self, batch: Batch) -> list[int | None]:
+    def launch(self, batch: Batch) -> DoneFlight:
         decodes, chunks = batch.chunks[: batch.num_decodes], batch.chunks[batch.num_decodes :]
         wall_ms = step_ms(
             H100_8B.dense_ms,
@@ -38,7 +40,7 @@ class SimulatedRunner:
             len(batch.chunks),
         )
         self.clock.advance(wall_ms / 1e3)
-        return [1 if piece.samples else None for piece in batch.chunks]
+        return DoneFlight(StepOutput([1 if piece.samples else None for piece in batch.chunks]))
 
 
 def a_request(id: str, lane: Lane, prompt: int, output: int, at: float) -> Submit:
@@ -46,14 +48,14 @@ def a_request(id: str, lane: Lane, prompt: int, output: int, at: float) -> Submi
     return Submit(id, [1] * prompt, sampling, lane=lane, arrived_at=at)
 
 
-def people(rate: float, seed: int) -> list[Submit]:
+def interactive(rate: float, seed: int) -> list[Submit]:
     """Arrivals by chance from second 2 on, prompts of 50 to 2,000 tokens, outputs up to 250."""
     chance = np.random.default_rng(seed)
     count = int(rate * SECONDS)
     arrivals = np.sort(chance.uniform(2.0, 2.0 + SECONDS, count)).tolist()
     prompts, outputs = chance.integers(50, 2000, count), chance.integers(1, 250, count)
     return [
-        a_request(f"person {n}", "interactive", int(prompts[n]), int(outputs[n]), at)
+        a_request(f"interactive {n}", "interactive", int(prompts[n]), int(outputs[n]), at)
         for n, at in enumerate(arrivals)
     ]
 
@@ -72,12 +74,12 @@ class Served:
     """What came of one run."""
 
     ttft_ms: list[float]
-    """Of every person."""
+    """First-token times of the interactive requests."""
     batch_tokens: int
 
 
 def serve(limits: Limits, arrivals: list[Submit], waiting: Iterable[Submit]) -> Served:
-    """Serve until every person has a first token."""
+    """Serve until every interactive request has a first token."""
     clock = ManualClock(0.0)
     capacity = H100_8B.capacity(max_batch_size=64, max_token_budget=8192)
     info = H100_8B.model_info()
@@ -88,7 +90,7 @@ def serve(limits: Limits, arrivals: list[Submit], waiting: Iterable[Submit]) -> 
         make_pacer(info, capacity),
         limits=limits,
         clock=clock,
-        prefix_caching=False,
+        options=EngineOptions(prefix_caching=False),
     )
     for submit in waiting:
         engine.submit(submit)
@@ -117,18 +119,18 @@ def serve(limits: Limits, arrivals: list[Submit], waiting: Iterable[Submit]) -> 
         (8.0, Limits(64, 8192, 25.0)),
         (8.0, Limits(32, 8192, 50.0)),
     ],
-    ids=["few people", "some people", "many people", "short steps", "few rows"],
+    ids=["few", "some", "many", "short steps", "few rows"],
 )
-def test_a_flood_moves_first_tokens_of_people_by_a_fifth_at_most(
+def test_a_flood_moves_interactive_first_tokens_by_a_fifth_at_most(
     rate: float, limits: Limits
 ) -> None:
     """A thousand batch requests wait from the start, and are still served.
 
-    One minute has two or three people above its p99: what a seed says of it is chance.
+    One minute has two or three requests above its p99: what a seed says of it is chance.
     """
     calm, flooded = [], []
     for seed in SEEDS:
-        arrivals = people(rate, seed)
+        arrivals = interactive(rate, seed)
         calm += serve(limits, arrivals, ()).ttft_ms
         served = serve(limits, arrivals, flood(FLOOD, seed))
         flooded += served.ttft_ms

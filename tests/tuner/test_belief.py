@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_tuner.achievable import Obstacle
 from paceline_tuner.belief import believe
 from paceline_tuner.burn_window import BurnWindow
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.pod_state import PodState
 
 PERIOD_S = 5.0
@@ -61,7 +61,7 @@ def test_it_ends_a_minute_after_the_last_sight_while_the_sla_is_met() -> None:
 def test_it_ends_sooner_where_the_load_is_another_now() -> None:
     """What was seen of the load before says nothing of this one."""
     said = lived(PodState(), [OVERLOADED] * 3, start=100.0)
-    changed = replace(said, spell=BurnWindow(since=108.0, seen_at=115.0))
+    changed = replace(said, burn=BurnWindow(since=108.0, seen_at=115.0))
 
     ended = [lived(changed, [""] * n, start=115.0, is_met=True).unattainable for n in (6, 7)]
 

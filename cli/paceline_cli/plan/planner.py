@@ -27,13 +27,13 @@ from paceline_cli.plan.trace_demand import (
 )
 from paceline_cli.plan.walk import Pod, Walked, joined, walk
 from paceline_cli.traffic.traces import TracedRequest
-from paceline_tuner.achievable import Obstacle
 from paceline_tuner.capacity import CapacityModel, capacity_for
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.propose import choose_limits
-from paceline_tuner.service import recommended_replicas
 from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_summary import recommended_replicas
 from paceline_tuner.step_target import StepTarget
 from paceline_tuner.telemetry import ModelFit
 
@@ -212,7 +212,7 @@ class _Planner:
         demand = mix(redrawn(self._whole, random).requests)
         model = self._scaled(quantile)
         target, room = self._aim(model, demand)
-        batch = choose_limits(self._inputs.spec, room, target).caps.batch_size
+        batch = choose_limits(self._inputs.spec, room, target).limits.batch_size
         return room.sustainable_rps(batch), redrawn_rate(self._busiest, random)
 
     def _scaled(self, quantile: float) -> ModelFit:
@@ -246,10 +246,10 @@ class _Planner:
         chosen = choose_limits(self._inputs.spec, room, target)
         by_memory, _ = replace(room, target_ms=None).largest_batch(1 << 20)
         return PlannedLimits(
-            batch_size=chosen.caps.batch_size,
+            batch_size=chosen.limits.batch_size,
             batch_bound=chosen.binding,
-            token_budget=chosen.caps.token_budget,
-            step_target_ms=chosen.caps.step_target_ms,
+            token_budget=chosen.limits.token_budget,
+            step_target_ms=chosen.limits.step_target_ms,
             kv_batch_size=by_memory if demand.held <= self._inputs.memory.tokens else 0,
         )
 

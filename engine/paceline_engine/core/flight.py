@@ -1,66 +1,50 @@
-"""What the step loop asks of the model and the device: a `Runner`, or a `Launcher` to overlap."""
+"""How a step is run: a `Runner` launches it, and its `Flight` gives the `StepOutput`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from paceline_engine.core.batch import Batch
+from paceline_wire import Likelihood
 
 Next: TypeAlias = int | tuple[int, ...] | None
-"""What follows a slice: one token; with a draft the guesses that hold and one more; or nothing."""
+"""What follows a chunk: one token; with a draft its tokens that hold and one more; or nothing."""
 
 
-class Runner(Protocol):
-    """Computes one step and samples. Holds the weights and the KV memory."""
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step gives its requests, all on the host."""
 
-    def run(self, batch: Batch) -> Sequence[Next]:
-        """Compute every slice and write its KV; what follows each slice that samples.
-
-        Aligned with `batch.chunks`; None where the slice does not sample. Raises `RequestError`
-        where one request cannot go on: then nothing of the step counts.
-        """
-        ...
+    tokens: Sequence[Next]
+    """Aligned with `batch.chunks`; None where the chunk does not sample."""
+    logprobs: Mapping[str, Likelihood] = field(default_factory=dict)
+    """Of the sampled tokens, by request id, for those that ask."""
+    prompt_logprobs: Mapping[str, Sequence[Likelihood]] = field(default_factory=dict)
+    """Of the prompt tokens that the step computed, by request id, for those that ask."""
+    embeddings: Mapping[str, bytes] = field(default_factory=dict)
+    """Of the prompts that are complete, by request id, for those that ask."""
 
 
 class Flight(Protocol):
     """A step on its way."""
 
-    def tokens(self) -> Sequence[Next]:
-        """Wait for the step; see `Runner.run`. Called once, or never where nobody wants it."""
-        ...
+    def result(self) -> StepOutput:
+        """Wait for the step. Called once, or never where nobody wants it.
 
-
-class Launcher(Protocol):
-    """Computes steps one behind the other, without the host in between."""
-
-    def launch(self, batch: Batch) -> Flight:
-        """Queue a step behind the one before, which may be on its way still.
-
-        Where a decode's input token is what that one samples (`start` is the number of known
-        tokens), it is taken from the device. Rows of requests that have ended meanwhile are
-        computed, and nobody asks for what comes of them. Raises `RequestError` as `Runner.run`.
+        Raises `RequestError` where one request cannot go on: then nothing of the step counts.
         """
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OnDemand:
-    """A `Launcher` that runs a step when its tokens are asked for."""
+class Runner(Protocol):
+    """Computes steps, one behind the other. Holds the weights and the KV memory."""
 
-    runner: Runner
+    def launch(self, batch: Batch) -> Flight:
+        """Start to compute every chunk and to write its KV; on a CPU it is done on return.
 
-    def launch(self, batch: Batch) -> "OnDemandFlight":
-        """Keep the batch."""
-        return OnDemandFlight(self.runner, batch)
-
-
-@dataclass(frozen=True, slots=True)
-class OnDemandFlight:
-    """A step that has not begun."""
-
-    runner: Runner
-    batch: Batch
-
-    def tokens(self) -> Sequence[Next]:
-        """Run it."""
-        return self.runner.run(self.batch)
+        The step before may still be on its way. Where a decode's input token is what that one
+        samples (`start` is the number of known tokens), it is taken from where that one leaves it.
+        Rows of requests that have ended meanwhile are computed, and nobody asks for their result.
+        Nothing is written into the requests. Raises `RequestError` as `Flight.result`.
+        """
+        ...

@@ -170,9 +170,10 @@ class DraftModel:
         ]
         started = self._clock()
         try:
-            tokens = self._runner.run(
+            flight = self._runner.launch(
                 Batch(tuple(slices), num_decodes=sum(piece.is_decode for piece in slices))
             )
+            tokens = flight.result().tokens
         except RequestError as error:
             for turn in turns:
                 turn.follower.is_broken |= turn.ask.request.id == error.request_id

@@ -129,9 +129,9 @@ def load_of(
         output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
         stuck_admissions=stuck_admissions,
         overlap_fallbacks=totals.overlap_fallbacks,
-        graph_steps=graph_use.replayed,
+        graph_steps=graph_use.full,
         graph_fallbacks=dict(graph_use.eager),
-        graph_piece_steps=graph_use.in_pieces,
+        graph_piece_steps=graph_use.piecewise,
     )
 
 

@@ -1,17 +1,17 @@
-"""Steps, one after the other: chosen, launched, settled, recorded.
+"""The step loop: schedule a step, launch it, settle it, record it.
 
-Where steps overlap, a step is chosen and launched while the one before is on its way, and only then
-are that one's tokens waited for: the device never waits for the host. Steps are launched, run and
-settled in one order, that of the device's stream, so at most one is behind another. On this rest:
+Where steps overlap, a step is scheduled and launched while the one before is on its way, and only
+then are that one's tokens waited for: the device never waits for the host. Steps are launched, run
+and settled in one order, that of the device's stream, so at most one is behind another. Therefore:
 
 * A request that ends by a token nobody could foresee (a stop, an abort) has one row too many in the
   step behind; its result is thrown away, and its blocks are free at once. The row still writes into
   them, but whatever uses them next is launched later, and so runs later.
 * What would move blocks of a request in flight (preemption, host memory), or needs its token on the
-  host (grammars, drafts), waits: then the step in flight is settled first,
-  as if steps did not overlap (`Scheduler.must_settle`).
+  host (grammars, drafts), waits: then the step in flight is settled first, as if steps did not
+  overlap (`Scheduler.must_settle`).
 
-Without a launcher every step is settled before the next is chosen.
+Where steps do not overlap, every step is settled before the next is scheduled.
 """
 
 import logging
@@ -19,11 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, Launcher, OnDemand, Runner
+from paceline_engine.core.flight import Flight, Runner, StepOutput
 from paceline_engine.core.request import Request, State
-from paceline_engine.engine import outputs
 from paceline_engine.engine.stats import StepLog, Totals, Work, work_of
-from paceline_engine.errors import RequestError
+from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.scheduling import Plan, Scheduler
@@ -42,19 +41,19 @@ class _InFlight:
     plan: Plan
     flight: Flight
     limits: Limits
-    """Those it was chosen by."""
+    """Those it was scheduled by."""
     epoch: int
     """That of `limits`."""
     work: Work
     predicted_ms: float
     started: float
-    """When it began to be chosen."""
+    """When scheduling it began."""
     launched: float
-    """When its copies, or its launch where it has none, began."""
+    """When its copies began, or its launch where it has none."""
 
 
 class Steps:
-    """Runs what the scheduler chooses, and keeps the record of it."""
+    """Runs what the scheduler plans, and keeps the records."""
 
     def __init__(
         self,
@@ -62,18 +61,19 @@ class Steps:
         pacer: Pacer,
         runner: Runner,
         *,
-        launcher: Launcher | None,
+        overlap: bool,
         swapper: Swapper | None,
         clock: Callable[[], float],
     ) -> None:
+        """With `overlap` a step is scheduled and launched while the one before runs."""
         self.log = StepLog()
         self.totals = Totals()
         self.watchdog = AdmissionWatchdog()
         self._scheduler = scheduler
         self._requests = scheduler.requests
         self._pacer = pacer
-        self._launcher = launcher or OnDemand(runner)
-        self._overlap = launcher is not None
+        self._runner = runner
+        self._overlap = overlap
         self._swapper = swapper
         self._clock = clock
         self.is_gathering = False
@@ -84,16 +84,16 @@ class Steps:
 
     @property
     def is_in_flight(self) -> bool:
-        """A step is on its way whose tokens nobody has seen."""
+        """Whether a step is on its way whose tokens nobody has seen."""
         return self._in_flight is not None
 
     @property
     def next_seq(self) -> int:
-        """Number of the first step that is not chosen yet."""
+        """Number of the first step that is not scheduled yet."""
         return self.totals.steps + self.is_in_flight
 
     def step(self, limits: Limits, now: float, *, epoch: int) -> list[Output]:
-        """Choose and launch a step, if there is anything to run, and settle the one before.
+        """Schedule and launch a step, if there is anything to run, and settle the one before.
 
         `epoch` is that of the limits, for the record of the step.
         """
@@ -134,7 +134,7 @@ class Steps:
         if plan.copies and self._swapper is not None:
             self._swapper.run(plan.copies)
         try:
-            flight = self._launcher.launch(plan.batch)
+            flight = self._runner.launch(plan.batch)
         except RequestError as error:
             return self._fail(error, plan.batch)
         self._requests.launched(plan.batch)
@@ -146,13 +146,14 @@ class Steps:
     def _settle(self, step: _InFlight) -> list[Output]:
         waited = self._clock()
         try:
-            tokens = step.flight.tokens()
+            output = step.flight.result()
         except RequestError as error:
             self._take_back(step)
             return self._fail(error, step.plan.batch)
         run_ended = self._clock()
-        sampled = self._scheduler.settle(step.plan.batch, tokens, run_ended)
-        given = [outputs.newest(request) for request in sampled]
+        _keep_prompt_logprobs(step.plan.batch, output)
+        sampled = self._scheduler.settle(step.plan.batch, output.tokens, run_ended)
+        given = [_newest(request, output) for request in sampled]
         run_s = run_ended - (waited if self._overlap else step.launched)
         self._record(step, sampled, run_s)
         return given
@@ -196,7 +197,7 @@ class Steps:
             _log.warning("admission is stuck: %s, %s", queue, limits)
 
     def _take_back(self, step: _InFlight) -> None:
-        """Nothing of a broken step counts, nor of the one behind it, which built on its tokens."""
+        """Undo a broken step, and the one behind it, which built on its tokens."""
         behind, self._in_flight = self._in_flight, None
         for broken in (behind, step):
             if broken is not None:
@@ -204,11 +205,41 @@ class Steps:
 
     def _fail(self, error: RequestError, batch: Batch) -> list[Output]:
         """End the request that broke a step. Nothing was settled, so the others just run again."""
-        named = (piece.request for piece in batch.chunks if piece.request.id == error.request_id)
+        named = (chunk.request for chunk in batch.chunks if chunk.request.id == error.request_id)
         request = next(named, None)
         if request is None:
-            raise error  # a runner that names nobody has broken for all
+            raise error  # a runner that names no request has broken for all
         if request.state is State.FINISHED:
             return []  # it has ended while the step was on its way
         self._scheduler.finish(request, "error")
-        return [outputs.failed(error)]
+        is_invalid = isinstance(error, BadConstraint)
+        return [Output(request.id, [], "error", error=error.message, is_invalid=is_invalid)]
+
+
+def _keep_prompt_logprobs(batch: Batch, output: StepOutput) -> None:
+    """Gather a prompt's logprobs, chunk by chunk, until its first token is told."""
+    if output.prompt_logprobs:
+        for chunk in batch.chunks:
+            chunk.request.prompt_logprobs += output.prompt_logprobs.get(chunk.request.id, ())
+
+
+def _newest(request: Request, step: StepOutput) -> Output:
+    """Tell a request what the step that was settled last gave it."""
+    token_ids = request.token_ids[-request.num_newest :]
+    is_first = request.num_output_tokens == request.num_newest
+    if request.is_plain and not is_first:  # nearly every output of every step
+        return Output(request.id, token_ids, request.finish)
+    logprobs = step.logprobs.get(request.id)
+    likelihoods = [] if logprobs is None else [logprobs]
+    if not is_first:
+        return Output(request.id, token_ids, request.finish, likelihoods=likelihoods)
+    return Output(
+        request.id,
+        token_ids,
+        request.finish,
+        cached_tokens=request.num_cached,
+        scheduled_at=request.scheduled_at,
+        likelihoods=likelihoods,
+        prompt_likelihoods=request.prompt_logprobs,
+        embedding=step.embeddings.get(request.id, b""),
+    )

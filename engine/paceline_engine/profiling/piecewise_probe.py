@@ -9,7 +9,7 @@ _CONTEXT = 512  # tokens of each decode
 _STEPS = 4  # timed of a size, each round
 
 
-class PieceProbe:
+class PiecewiseProbe:
     """Times some steps that are alike, by the timer of the start's profile."""
 
     def __init__(self, timer: StepTimer, capacity: Capacity) -> None:
@@ -17,17 +17,17 @@ class PieceProbe:
         self._capacity = capacity
 
     def seconds_of(self, num_tokens: int) -> tuple[float, ...] | None:
-        """What each of some steps of so many tokens took; None where the engine holds none."""
+        """Return what each of some steps of so many tokens took; None where none can be run."""
         point = mixed_step(num_tokens, self._capacity)
         return None if point is None else self.seconds_at(point)
 
     def seconds_at(self, point: CostPoint) -> tuple[float, ...]:
-        """What each of some steps took."""
+        """Return what each of some steps took."""
         return tuple(self._timer.ms(point) / 1e3 for _ in range(_STEPS))
 
 
 def mixed_step(num_tokens: int, capacity: Capacity) -> CostPoint | None:
-    """A step of so many tokens, about half of them decodes and at most 32; None: none fits. Pure.
+    """Make a step of so many tokens, about half of them decodes, at most 32; None where none fits.
 
     Decodes see 512 tokens, or what the longest sequence and the blocks allow.
     """

@@ -9,7 +9,7 @@ other, so that a slow moment of a shared machine meets each of them once and is 
 from collections.abc import Callable, Sequence
 
 from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Flight, Launcher
+from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
 from paceline_engine.pacing.cost_points import CostPoint, cost_points
 from paceline_engine.pacing.cost_table import CostTable, cost_table
@@ -26,14 +26,14 @@ class StepTimer:
 
     def __init__(
         self,
-        launcher: Launcher,
+        runner: Runner,
         capacity: Capacity,
         clock: Callable[[], float],
         *,
         overlap: bool,
     ) -> None:
         """With `overlap` a step is timed behind another, as it will run beside the host."""
-        self._launcher = launcher
+        self._runner = runner
         self._capacity = capacity
         self._clock = clock
         self._overlap = overlap
@@ -45,19 +45,16 @@ class StepTimer:
         longer, the host to launch it meanwhile.
         """
         batch = scratch_batch(point, self._capacity.block_size)
-        ahead = self._launch(batch) if self._overlap else None
+        ahead = self._runner.launch(batch) if self._overlap else None
         started = self._clock()
-        flight = self._launch(batch)
+        flight = self._runner.launch(batch)
         launching_s = 0.0
         if ahead is not None:
             launching_s = self._clock() - started
-            ahead.tokens()
+            ahead.result()
             started = self._clock()
-        flight.tokens()
+        flight.result()
         return max(launching_s, self._clock() - started) * 1e3
-
-    def _launch(self, batch: Batch) -> Flight:
-        return self._launcher.launch(batch)
 
 
 def profile(

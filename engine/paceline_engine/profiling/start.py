@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from paceline_engine.core.flight import Launcher
+from paceline_engine.core.flight import Runner
 from paceline_engine.pacing.cost_points import CostPoint
 from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.pacing.pacer import Pacer
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 def begin_with_profile(
     pacer: Pacer,
-    launcher: Launcher,
+    runner: Runner,
     capacity: Capacity,
     *,
     overlap: bool,
@@ -35,7 +35,7 @@ def begin_with_profile(
 
     if budget_s <= 0 or expected_ms(CostPoint(1, 1, 0, 0)) <= 0:
         return None
-    timer = StepTimer(launcher, capacity, clock, overlap=overlap)
+    timer = StepTimer(runner, capacity, clock, overlap=overlap)
     table = profile(timer, capacity, expected_ms, budget_s=budget_s, clock=clock)
     is_used = pacer.learn_profile(table)
     _tell(table, is_used=is_used)

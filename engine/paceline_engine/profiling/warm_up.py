@@ -22,6 +22,6 @@ def warm_up(runner: Runner, capacity: Capacity) -> None:
     )
     for _ in range(2):
         prefill = ScheduledChunk(request, 0, length, samples=True, is_decode=False)
-        runner.run(Batch((prefill,), num_decodes=0))
+        runner.launch(Batch((prefill,), num_decodes=0)).result()
         decode = ScheduledChunk(request, length, 1, samples=True, is_decode=True)
-        runner.run(Batch((decode,), num_decodes=1))
+        runner.launch(Batch((decode,), num_decodes=1)).result()

@@ -1,8 +1,9 @@
-"""Admit, or refuse with a reason and a time to come back. Counted on arrival, in one place.
+"""Admit a request, or refuse it with a reason and a time to come back.
 
-What waits is bounded, both lanes together. Where the bound is reached, an interactive arrival takes
-the place of the batch requests that came last; whoever cannot have its first token in time is
-refused at once, at the door and again with every heartbeat of the engine while it waits.
+Requests count from their arrival to their first token, and the count of both lanes together is
+bounded. Where the bound is reached, an interactive arrival takes the place of the batch requests
+that came last. A request that cannot have its first token in time is refused at once: on arrival,
+and again with every heartbeat of the engine while it waits.
 """
 
 import math
@@ -17,7 +18,7 @@ from paceline_wire.limits import Lane
 _RETRY_AFTER_MIN_S = 1.0
 _RETRY_AFTER_MAX_S = 30.0
 _MARGIN = 1.25
-"""Of the predicted wait of who is in the queue already: a forecast is no reason for a wrong 429."""
+"""A waiting request is refused only where its predicted wait, divided by this, is too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,11 @@ class Backlog:
     requests: int = 0
     tokens: int = 0
     batch_requests: int = 0
-    """Of them, the batch lane's."""
     batch_tokens: int = 0
-    """Of them, the batch lane's."""
+    """The batch lane's share of both."""
 
     def ahead_of(self, lane: Lane) -> int:
-        """Prompt tokens that are computed before those of an arrival, as lanes go."""
+        """Return the prompt tokens that are computed before those of an arrival in this lane."""
         return self.tokens - self.batch_tokens if lane == "interactive" else self.tokens
 
 
@@ -50,21 +50,21 @@ class Ticket:
     """Refuses the request, unless it has been answered already; None while it is tokenized."""
 
     def count(self, tokens: int) -> None:
-        """The estimate of the arrival is replaced by what the tokenizer says."""
+        """Replace the estimate made on arrival by what the tokenizer counted."""
         if self in self.admission.waiting:
             self.admission.forget(self)
             self.tokens = tokens
             self.admission.remember(self)
 
     def leave(self) -> None:
-        """The first token has come, or never will. May be called again."""
+        """Leave the queue: the first token has come, or never will. May be called again."""
         if self in self.admission.waiting:
             self.admission.forget(self)
             del self.admission.waiting[self]
 
 
 class AdmissionControl:
-    """The door. Every request without a first token holds a ticket."""
+    """Keeps a ticket for every request without a first token."""
 
     def __init__(self) -> None:
         self.rate = PrefillRate()
@@ -75,7 +75,7 @@ class AdmissionControl:
 
     @property
     def queue(self) -> Backlog:
-        """Who waits now."""
+        """Return how much waits now."""
         return Backlog(
             requests=len(self.waiting),
             tokens=sum(self._tokens.values()),
@@ -92,7 +92,7 @@ class AdmissionControl:
         arrived_at: float = 0.0,
         timeout_s: float = math.inf,
     ) -> list[Ticket]:
-        """A ticket for each prompt, all or none; raises `Refused`."""
+        """Return a ticket for each prompt, or raise `Refused` for all of them."""
         refusal = refuse(
             self.queue,
             estimates,
@@ -110,7 +110,7 @@ class AdmissionControl:
         return tickets
 
     def sweep(self, config: HotConfig, now: float, *, computed_ahead: int) -> None:
-        """Refuse who waits and has lost its first token's time, `computed_ahead` tokens done."""
+        """Refuse waiting requests that are hopeless now; `computed_ahead` tokens are prefilled."""
         rate = self.rate.tokens_per_s
         for ticket in hopeless(self.waiting, config, now, rate=rate, computed=computed_ahead):
             message = "The first token cannot come in time any more: too many wait ahead."
@@ -119,7 +119,7 @@ class AdmissionControl:
                 ticket.leave()
 
     def seconds_to_drain(self) -> float:
-        """When to come back: the backlog at the measured rate, within reason."""
+        """Return when to come back: the backlog at the measured rate, within bounds."""
         return _retry_after(sum(self._tokens.values()), self.rate.tokens_per_s)
 
     def remember(self, ticket: Ticket) -> None:
@@ -135,10 +135,10 @@ class AdmissionControl:
     def _make_place(
         self, estimates: list[int], lane: Lane, config: HotConfig, refusal: Refused
     ) -> bool:
-        """Let batch requests give their places to an interactive arrival, if that is enough."""
+        """Refuse waiting batch requests for an interactive arrival, where that is enough."""
         if lane != "interactive" or refusal.shed:
             return False
-        leaving = who_leaves(self.waiting, self.queue, estimates, config.admission)
+        leaving = batch_requests_to_displace(self.waiting, self.queue, estimates, config.admission)
         message = "The queue is full, and interactive requests go first."
         for ticket in leaving:
             given = Refused("displaced", message, retry_after_s=refusal.retry_after_s)
@@ -147,10 +147,10 @@ class AdmissionControl:
         return is_full(self.queue, estimates, config.admission) is None
 
 
-def who_leaves(
+def batch_requests_to_displace(
     waiting: Iterable[Ticket], queue: Backlog, estimates: list[int], policy: AdmissionPolicy
 ) -> list[Ticket]:
-    """The batch requests whose places are enough, the last that came first; none where not."""
+    """Choose the newest batch requests that make enough room together; none where all do not."""
     leaving: list[Ticket] = []
     requests, tokens = queue.requests, queue.tokens
     able = [t for t in waiting if t.lane == "batch" and t.give_way is not None]
@@ -171,7 +171,7 @@ def refuse(
     rate: float | None,
     timeout_s: float = math.inf,
 ) -> Refused | None:
-    """The reason to turn a request away, or None."""
+    """Return the reason to refuse an arrival, or None."""
     return is_full(queue, estimates, config.admission, rate) or _hopeless_arrival(
         queue, sum(estimates), lane=lane, config=config, rate=rate, timeout_s=timeout_s
     )
@@ -180,7 +180,7 @@ def refuse(
 def is_full(
     queue: Backlog, estimates: list[int], policy: AdmissionPolicy, rate: float | None = None
 ) -> Refused | None:
-    """The refusal where so many more would be too many. The empty queue takes any one prompt."""
+    """Return the refusal of an arrival that does not fit. The empty queue takes any one prompt."""
     come_back_s = _retry_after(queue.tokens, rate)
     most_requests = max(1, math.floor(policy.max_queued_requests * policy.reject_at))
     if queue.requests + len(estimates) > most_requests:
@@ -202,9 +202,9 @@ def hopeless(
     rate: float | None,
     computed: int,
 ) -> list[Ticket]:
-    """Those whose first token will be late: what is ahead of them takes longer than they have.
+    """Choose the requests whose first token will be late, for what is computed before it.
 
-    `computed` tokens of those that wait are done already, of the first ones in the queue.
+    The first `computed` of the waiting tokens are prefilled already.
     """
     if rate is None or not config.admission.shed_hopeless:
         return []
@@ -244,7 +244,7 @@ def _hopeless_arrival(
 
 
 def _patience_s(lane: Lane, config: HotConfig, timeout_s: float) -> float:
-    """How long after its arrival a request's first token is still of use.
+    """Return how long after its arrival a request's first token is still of use.
 
     A batch request without a target of its lane's own waits as long as its own deadline lets it.
     """

@@ -1,4 +1,4 @@
-"""What requests for text have in common: unknown fields are ignored, unsupported ones refused."""
+"""What all requests have in common: unknown fields are ignored, unsupported ones refused."""
 
 from typing import Annotated, ClassVar, Self, TypeVar
 
@@ -101,12 +101,12 @@ class GenerationRequest(Structured, ApiRequest):
 
     @property
     def grammar_from_fields(self) -> RequestedGrammar | None:
-        """What the fields say that the output must be."""
+        """Return the grammar that the fields ask for."""
         return requested_grammar(self)
 
     @property
     def structure(self) -> RequestedGrammar | None:
-        """What the output must be; raises `InvalidRequest`."""
+        """Return the grammar that the output must match; raises `InvalidRequest`."""
         wanted = self.grammar_from_fields
         if wanted is not None:
             check_size(wanted)
@@ -150,12 +150,12 @@ def parse(kind: type[Kind], body: bytes) -> Kind:
 
 
 def _reached(loc: tuple[int | str, ...]) -> tuple[int, int]:
-    """How far into the value: of a union's arms the one that got furthest is what was meant."""
+    """Measure how far validation got: the union's arm that got furthest is the one meant."""
     return len(loc), max((part for part in loc if isinstance(part, int)), default=-1)
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """`messages[0].content` of ('messages', 0, 'content', 'str'): names of union arms left out."""
+    """Return `messages[0].content` for ('messages', 0, 'content', 'str'), without union arms."""
     path = ""
     for part in loc:
         if isinstance(part, int):

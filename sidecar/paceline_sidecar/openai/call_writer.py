@@ -1,4 +1,4 @@
-"""Tool calls in the words of the API: from what a model writes to `tool_calls`."""
+"""From what a model writes to the content and the `tool_calls` of a response."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from paceline_sidecar.openai.chat_request import ChatRequest
-from paceline_sidecar.text.tool_calls import CallReader, ParsedCall, ToolStyle, reader_of
+from paceline_sidecar.text.tool_call_parser import ParsedCall, ToolCallParser, ToolStyle, parser_of
 
 # Templates of Mistral accept no other length.
 _ID_CHARACTERS = 9
@@ -16,14 +16,14 @@ _ids = random.SystemRandom()
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call is of, and its arguments or a piece of them."""
+    """A called function, and its arguments or a piece of them."""
 
     arguments: str
     name: str | None = None
 
 
 class CallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call, or a piece of one; `index` tells them apart."""
+    """A call or a piece of one; pieces of the same call have the same `index`."""
 
     index: int
     function: FunctionDelta
@@ -31,8 +31,8 @@ class CallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     type: Literal["function"] | None = None
 
 
-class Written(msgspec.Struct, frozen=True):
-    """What one piece of text gave."""
+class ContentAndCalls(msgspec.Struct, frozen=True):
+    """The content and the calls in one piece of text."""
 
     content: str = ""
     calls: tuple[CallDelta, ...] = ()
@@ -41,23 +41,23 @@ class Written(msgspec.Struct, frozen=True):
 class CallWriter(Protocol):
     """Turns one choice's text into content and calls."""
 
-    def write(self, text: str, *, ended: bool) -> Written:
+    def write(self, text: str, *, ended: bool) -> ContentAndCalls:
         """Take the next piece of text."""
         ...
 
 
-def writer_of(asked: ChatRequest, style: ToolStyle | None) -> CallWriter | None:
-    """A writer for one choice; None where nothing can be called."""
-    if not asked.offered:
+def writer_of(body: ChatRequest, style: ToolStyle | None) -> CallWriter | None:
+    """Choose the writer for one choice; None where nothing can be called."""
+    if not body.offered:
         return None
-    if asked.named is not None:
-        return NamedWriter(asked.named)
-    only_one = asked.parallel_tool_calls is False
-    if asked.must_call:
+    if body.named is not None:
+        return NamedWriter(body.named)
+    only_one = body.parallel_tool_calls is False
+    if body.must_call:
         return ForcedWriter()
-    if style is None or asked.structure is not None:
+    if style is None or body.structure is not None:
         return None
-    return ChosenWriter(reader_of(style, asked.offered), only_one=only_one)
+    return FreeWriter(parser_of(style, body.offered), only_one=only_one)
 
 
 class NamedWriter:
@@ -66,30 +66,30 @@ class NamedWriter:
     def __init__(self, name: str) -> None:
         self._name: str | None = name
 
-    def write(self, text: str, *, ended: bool) -> Written:
-        """Pass it on; the first piece says whose it is."""
+    def write(self, text: str, *, ended: bool) -> ContentAndCalls:
+        """Pass the text on; the first piece names the function."""
         del ended
         name, self._name = self._name, None
         if name is not None:
-            return Written(calls=(_begin(0, ParsedCall(name, text)),))
+            return ContentAndCalls(calls=(_begin(0, ParsedCall(name, text)),))
         if not text:
-            return Written()
-        return Written(calls=(CallDelta(0, FunctionDelta(text)),))
+            return ContentAndCalls()
+        return ContentAndCalls(calls=(CallDelta(0, FunctionDelta(text)),))
 
 
 class ForcedWriter:
-    """All text is a list of calls, each passed on when it is whole."""
+    """All text is a list of calls, each passed on when it is complete."""
 
     def __init__(self) -> None:
         self._text = ""
         self._num_calls = 0
 
-    def write(self, text: str, *, ended: bool) -> Written:
-        """Take what has become whole; what was cut at the end is no call."""
+    def write(self, text: str, *, ended: bool) -> ContentAndCalls:
+        """Return the calls that are complete now; one cut off at the end is none."""
         del ended
         self._text = (self._text + text).lstrip(" \n\t[,")
         calls: list[CallDelta] = []
-        # Nothing becomes whole without a brace: a long text is not read again for every token.
+        # No call is complete without a brace: a long text is not parsed again for every token.
         while "}" in text and self._text.startswith("{"):
             value, end = _leading_object(self._text)
             if value is None:
@@ -98,30 +98,30 @@ class ForcedWriter:
             calls.append(_begin(self._num_calls, ParsedCall(value["name"], arguments)))
             self._num_calls += 1
             self._text = self._text[end:].lstrip(" \n\t,")
-        return Written(calls=tuple(calls))
+        return ContentAndCalls(calls=tuple(calls))
 
 
-class ChosenWriter:
-    """The model speaks or calls, in its own way."""
+class FreeWriter:
+    """The text holds calls in the model's own format, or none."""
 
-    def __init__(self, reader: CallReader, *, only_one: bool) -> None:
-        self._reader = reader
+    def __init__(self, parser: ToolCallParser, *, only_one: bool) -> None:
+        self._parser = parser
         self._only_one = only_one
         self._num_calls = 0
 
-    def write(self, text: str, *, ended: bool) -> Written:
-        """Pass on what is said, and calls when they are whole."""
+    def write(self, text: str, *, ended: bool) -> ContentAndCalls:
+        """Pass on content at once, and calls when they are complete."""
         content = ""
         calls: list[ParsedCall] = []
-        for read in (self._reader.push(text), *([self._reader.finish()] if ended else [])):
-            content += read.said
+        for read in (self._parser.push(text), *([self._parser.finish()] if ended else [])):
+            content += read.content
             calls += read.calls
         if self._only_one:
             calls = calls[: 1 - self._num_calls]
         first = self._num_calls
         self._num_calls += len(calls)
         written = (_begin(first + place, call) for place, call in enumerate(calls))
-        return Written(content, tuple(written))
+        return ContentAndCalls(content, tuple(written))
 
 
 def _begin(index: int, call: ParsedCall) -> CallDelta:

@@ -1,4 +1,4 @@
-"""How `/v1/chat/completions` words what was generated."""
+"""The responses of `/v1/chat/completions`."""
 
 import time
 import uuid
@@ -10,8 +10,8 @@ from paceline_sidecar.generation import Delta, FinishReason
 from paceline_sidecar.openai.call_writer import (
     CallDelta,
     CallWriter,
+    ContentAndCalls,
     FunctionDelta,
-    Written,
     writer_of,
 )
 from paceline_sidecar.openai.chat_request import ChatRequest
@@ -23,13 +23,13 @@ from paceline_sidecar.openai.logprobs import (
 )
 from paceline_sidecar.openai.responses import GatheredChoice, Usage, usage_of
 from paceline_sidecar.service import Service
-from paceline_sidecar.text.tool_calls import ToolStyle
+from paceline_sidecar.text.tool_call_parser import ToolStyle
 
 ChatFinish = FinishReason | Literal["tool_calls"]
 
 
 class ChatCall(msgspec.Struct, frozen=True):
-    """One call, whole."""
+    """A complete tool call."""
 
     id: str
     type: Literal["function"]
@@ -37,7 +37,7 @@ class ChatCall(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What the assistant said, and what it called."""
+    """The assistant's text and tool calls."""
 
     role: Literal["assistant"]
     content: str | None
@@ -45,7 +45,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
 
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the assistant goes on to say."""
+    """A piece of the assistant's text or of its tool calls."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -53,7 +53,7 @@ class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
-    """One choice of a whole chat completion."""
+    """One choice of a chat completion."""
 
     index: int
     message: ChatMessage
@@ -62,7 +62,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):
-    """One choice's part of a piece of a chat completion."""
+    """One choice's part of a chunk."""
 
     index: int
     delta: ChatDelta
@@ -83,7 +83,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
 
 
 class ChatCompletionChunk(msgspec.Struct, frozen=True):
-    """A piece of a chat completion."""
+    """A chunk of a streamed chat completion."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -94,60 +94,60 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True):
 
 
 class _ChoiceParser:
-    """One choice: what it says, what it calls, and how it ended."""
+    """Splits one choice into text and tool calls, and knows how it ended."""
 
     def __init__(self, writer: CallWriter | None) -> None:
         self.finish: ChatFinish | None = None
         self._writer = writer
         self._called = False
 
-    def speak(self, text: str, finish: FinishReason | None) -> Written:
+    def push(self, text: str, finish: FinishReason | None) -> ContentAndCalls:
         """Take the next piece of text."""
-        written = Written(text)
+        parsed = ContentAndCalls(text)
         if self._writer is not None:
-            written = self._writer.write(text, ended=finish is not None)
-        self._called = self._called or bool(written.calls)
+            parsed = self._writer.write(text, ended=finish is not None)
+        self._called = self._called or bool(parsed.calls)
         self.finish = "tool_calls" if self._called and finish == "stop" else finish
-        return written
+        return parsed
 
 
 class ChatResponseBuilder:
-    """What an assistant says."""
+    """Builds the responses of one chat request."""
 
-    def __init__(self, service: Service, asked: ChatRequest) -> None:
-        self.include_usage = asked.include_usage
-        self._model = asked.model or service.name
-        self._has_logprobs = bool(asked.logprobs)
-        self._asked = asked
+    def __init__(self, service: Service, body: ChatRequest) -> None:
+        self.include_usage = body.include_usage
+        self._model = body.model or service.name
+        self._has_logprobs = bool(body.logprobs)
+        self._body = body
         self._style: ToolStyle | None = service.tool_style
-        self._speakers: dict[int, _ChoiceParser] = {}
+        self._parsers: dict[int, _ChoiceParser] = {}
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
-    def opening(self, count: int) -> list[msgspec.Struct]:
-        """Who speaks, for each choice."""
+    def first_chunks(self, count: int) -> list[msgspec.Struct]:
+        """Return a chunk for each choice that names its role."""
         opening = ChatDelta(role="assistant", content="")
-        return [self._chunk(ChatChunkChoice(index, opening, None)) for index in range(count)]
+        return [self._chunk_of(ChatChunkChoice(index, opening, None)) for index in range(count)]
 
-    def piece(self, index: int, delta: Delta) -> ChatCompletionChunk | None:
-        """A piece of what is said."""
-        speaker = self._speakers.get(index)
-        if speaker is None:
-            speaker = self._speakers[index] = self._speaker()
-        written = speaker.speak(delta.text, delta.finish)
-        if not (written.content or written.calls or delta.finish or delta.scores):
+    def chunk(self, index: int, delta: Delta) -> ChatCompletionChunk | None:
+        """Return a chunk with a piece of one choice; None where there is nothing to send yet."""
+        parser = self._parsers.get(index)
+        if parser is None:
+            parser = self._parsers[index] = self._new_parser()
+        parsed = parser.push(delta.text, delta.finish)
+        if not (parsed.content or parsed.calls or delta.finish or delta.scores):
             return None
-        said = ChatDelta(content=written.content or None, tool_calls=written.calls)
+        piece = ChatDelta(content=parsed.content or None, tool_calls=parsed.calls)
         logprobs = chat_logprobs(delta.scores) if self._has_logprobs else None
-        return self._chunk(ChatChunkChoice(index, said, speaker.finish, logprobs))
+        return self._chunk_of(ChatChunkChoice(index, piece, parser.finish, logprobs))
 
-    def closing(self, usage: Usage) -> ChatCompletionChunk:
-        """Usage and no choice."""
+    def usage_chunk(self, usage: Usage) -> ChatCompletionChunk:
+        """Return the chunk that holds the usage and no choice."""
         chunk: Literal["chat.completion.chunk"] = "chat.completion.chunk"
         return ChatCompletionChunk(self._id, chunk, self._created, self._model, [], usage)
 
-    def whole(self, choices: list[GatheredChoice]) -> ChatCompletion:
-        """Every choice, the usage, and what was asked of the prompt."""
+    def response(self, choices: list[GatheredChoice]) -> ChatCompletion:
+        """Return the complete response: every choice, the usage, the prompt's logprobs."""
         return ChatCompletion(
             self._id,
             "chat.completion",
@@ -159,19 +159,19 @@ class ChatResponseBuilder:
         )
 
     def _choice(self, index: int, choice: GatheredChoice) -> ChatChoice:
-        speaker = self._speaker()
-        written = speaker.speak(choice.text, choice.generation.finish)
-        message = ChatMessage("assistant", written.content)
-        if written.calls:
-            calls = [ChatCall(call.id or "", "function", call.function) for call in written.calls]
-            message = ChatMessage("assistant", written.content or None, calls)
+        parser = self._new_parser()
+        parsed = parser.push(choice.text, choice.generation.finish)
+        message = ChatMessage("assistant", parsed.content)
+        if parsed.calls:
+            calls = [ChatCall(call.id or "", "function", call.function) for call in parsed.calls]
+            message = ChatMessage("assistant", parsed.content or None, calls)
         logprobs = chat_logprobs(choice.scores) if self._has_logprobs else None
-        return ChatChoice(index, message, speaker.finish, logprobs)
+        return ChatChoice(index, message, parser.finish, logprobs)
 
-    def _speaker(self) -> "_ChoiceParser":
-        return _ChoiceParser(writer_of(self._asked, self._style))
+    def _new_parser(self) -> _ChoiceParser:
+        return _ChoiceParser(writer_of(self._body, self._style))
 
-    def _chunk(self, choice: ChatChunkChoice) -> ChatCompletionChunk:
+    def _chunk_of(self, choice: ChatChunkChoice) -> ChatCompletionChunk:
         # With the option every chunk has the field, null but for the last one.
         usage = None if self.include_usage else msgspec.UNSET
         chunk: Literal["chat.completion.chunk"] = "chat.completion.chunk"

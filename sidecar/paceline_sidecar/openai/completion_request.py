@@ -34,7 +34,7 @@ class CompletionRequest(GenerationRequest):
     )
 
     max_tokens: int | None = Field(default=None, ge=0, le=INT32_MAX)
-    """0 is for `echo` alone: nothing is generated then."""
+    """0 is allowed with `echo` only, and nothing is generated then."""
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     echo: bool | None = None
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
@@ -55,7 +55,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """`prompt`, always as a list of prompts."""
+        """Return `prompt`, always as a list of prompts."""
         return as_prompts(self.prompt)
 
     @property
@@ -65,14 +65,14 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def requested_prompt_logprobs(self) -> int | None:
-        """An echoed prompt is told of as the output is."""
+        """Return the logprobs wanted of the prompt; an echoed prompt has those of the output."""
         if self.prompt_logprobs is None and self.echo:
             return self.logprobs
         return self.prompt_logprobs
 
 
 def as_prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
-    """One text, several, the tokens of one, or of several: always a list of prompts."""
+    """Make a list of prompts of one text, several texts, the tokens of one, or those of several."""
     if isinstance(given, str):
         return [given]
     if isinstance(given[0], int):

@@ -1,4 +1,4 @@
-"""How `/v1/completions` words what was generated."""
+"""The responses of `/v1/completions`."""
 
 import time
 import uuid
@@ -41,23 +41,23 @@ class TextCompletion(msgspec.Struct, frozen=True):
 
 
 class CompletionResponseBuilder:
-    """Text, as it is."""
+    """Builds the responses of one completion request."""
 
-    def __init__(self, service: Service, asked: CompletionRequest) -> None:
-        self.include_usage = asked.include_usage
-        self._model = asked.model or service.name
-        self._has_logprobs = asked.logprobs is not None
+    def __init__(self, service: Service, body: CompletionRequest) -> None:
+        self.include_usage = body.include_usage
+        self._model = body.model or service.name
+        self._has_logprobs = body.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._offsets: Counter[int] = Counter()
         """Characters of each choice's tokens so far."""
 
-    def opening(self, count: int) -> list[msgspec.Struct]:  # noqa: ARG002 - a ResponseBuilder
-        """Nothing: text comes at once."""
+    def first_chunks(self, count: int) -> list[msgspec.Struct]:  # noqa: ARG002 - a ResponseBuilder
+        """Return none: text comes at once."""
         return []
 
-    def piece(self, index: int, delta: Delta) -> TextCompletion | None:
-        """A piece of one choice's text."""
+    def chunk(self, index: int, delta: Delta) -> TextCompletion | None:
+        """Return a chunk with a piece of one choice; None where there is nothing to send yet."""
         if not (delta.text or delta.finish or delta.scores):
             return None
         logprobs = None
@@ -68,12 +68,12 @@ class CompletionResponseBuilder:
         # With the option every chunk has the field, null but for the last one.
         return self._answer([choice], None if self.include_usage else msgspec.UNSET)
 
-    def closing(self, usage: Usage) -> TextCompletion:
-        """Usage and no choice."""
+    def usage_chunk(self, usage: Usage) -> TextCompletion:
+        """Return the chunk that holds the usage and no choice."""
         return self._answer([], usage)
 
-    def whole(self, choices: list[GatheredChoice]) -> TextCompletion:
-        """Every choice and the usage."""
+    def response(self, choices: list[GatheredChoice]) -> TextCompletion:
+        """Return the complete response: every choice and the usage."""
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
         return self._answer(shown, usage_of([choice.generation for choice in choices]))
 

@@ -1,4 +1,4 @@
-"""One table: our error -> HTTP status and the OpenAI-shaped body."""
+"""The HTTP status and the OpenAI-shaped body of each of our errors."""
 
 import math
 

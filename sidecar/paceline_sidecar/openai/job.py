@@ -1,4 +1,4 @@
-"""From a validated request to the job that it stands for."""
+"""From a validated request to its job."""
 
 import json
 import math
@@ -27,7 +27,7 @@ Encode = Callable[[Codec], Awaitable[list[list[int]]]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the request's head says of it."""
+    """What the headers, the key and the model's name say of a request."""
 
     arrived_at: float
     lane: Lane = "interactive"
@@ -62,77 +62,77 @@ def read_timeout_s(headers: Headers) -> float | None:
     return timeout_ms / 1e3
 
 
-def completion_job(asked: CompletionRequest, caller: Caller) -> Job:
+def completion_job(body: CompletionRequest, caller: Caller) -> Job:
     """Every prompt of a completion request."""
-    prompts = asked.prompts
+    prompts = body.prompts
     sampling = msgspec.structs.replace(
-        _sampling(asked), logprobs=asked.logprobs, prompt_logprobs=asked.requested_prompt_logprobs
+        _sampling(body), logprobs=body.logprobs, prompt_logprobs=body.requested_prompt_logprobs
     )
-    job = _job(asked, caller, sampling, [estimate(prompt) for prompt in prompts], encoder(prompts))
+    job = _job(body, caller, sampling, [estimate(prompt) for prompt in prompts], encoder(prompts))
     return replace(
         job,
-        echo=tuple(prompts) if asked.echo else (),
-        shows_output=asked.max_tokens != 0,
+        echo=tuple(prompts) if body.echo else (),
+        shows_output=body.max_tokens != 0,
     )
 
 
-def chat_job(asked: ChatRequest, caller: Caller) -> Job:
+def chat_job(body: ChatRequest, caller: Caller) -> Job:
     """The one prompt that a conversation makes."""
-    messages = [message.as_template_input() for message in asked.messages]
+    messages = [message.as_template_input() for message in body.messages]
     tools = None
-    if asked.tools and asked.tool_choice != "none":
-        tools = [tool.as_template_input() for tool in asked.tools]
+    if body.tools and body.tool_choice != "none":
+        tools = [tool.as_template_input() for tool in body.tools]
     tokens = sum(estimate(message["content"]) for message in messages)
     tokens += estimate(json.dumps(tools)) if tools else 0
-    # A model that must call need not be told how: the grammar sees to it.
-    may_choose = tools is not None and not asked.must_call
+    # A model that must call needs no instructions: the grammar enforces the call.
+    may_choose = tools is not None and not body.must_call
     sampling = msgspec.structs.replace(
-        _sampling(asked),
-        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
-        prompt_logprobs=asked.prompt_logprobs,
+        _sampling(body),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
     )
     encode = partial(_encode_chat, messages, tools, may_choose)
-    job = _job(asked, caller, sampling, [tokens], encode)
+    job = _job(body, caller, sampling, [tokens], encode)
     # What marks a call is a special token to some tokenizers.
     return replace(job, shows_special_tokens=may_choose)
 
 
-def _sampling(asked: GenerationRequest) -> Sampling:
-    wanted = asked.requested_tokens
-    if wanted is not None and asked.min_tokens > wanted:
-        message = f"min_tokens ({asked.min_tokens}) is above the maximum of {wanted} tokens"
+def _sampling(body: GenerationRequest) -> Sampling:
+    wanted = body.requested_tokens
+    if wanted is not None and body.min_tokens > wanted:
+        message = f"min_tokens ({body.min_tokens}) is above the maximum of {wanted} tokens"
         raise InvalidRequest(message, param="min_tokens")
     return Sampling(
         max_tokens=wanted or 0,
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        top_k=max(asked.top_k or 0, 0),
-        seed=asked.seed,
-        stop_token_ids=tuple(asked.stop_token_ids or ()),
-        ignore_eos=asked.ignore_eos,
-        min_tokens=asked.min_tokens,
-        presence_penalty=asked.presence_penalty or 0.0,
-        frequency_penalty=asked.frequency_penalty or 0.0,
-        repetition_penalty=(1.0 if asked.repetition_penalty is None else asked.repetition_penalty),
-        min_p=asked.min_p or 0.0,
-        logit_bias={int(token): bias for token, bias in (asked.logit_bias or {}).items()},
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=max(body.top_k or 0, 0),
+        seed=body.seed,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignore_eos=body.ignore_eos,
+        min_tokens=body.min_tokens,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=(1.0 if body.repetition_penalty is None else body.repetition_penalty),
+        min_p=body.min_p or 0.0,
+        logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
     )
 
 
 def _job(
-    asked: GenerationRequest,
+    body: GenerationRequest,
     caller: Caller,
     sampling: Sampling,
     estimates: list[int],
     encode: Encode,
 ) -> Job:
-    num_choices = asked.n or 1
-    structure = asked.structure
+    num_choices = body.n or 1
+    structure = body.structure
     # Only the first choice computes its prompt, the others find it.
     alone = [1] * (num_choices - 1)
     return Job(
         sampling=sampling,
-        stops=asked.stops,
+        stops=body.stops,
         estimates=[each for first in estimates for each in (first, *alone)],
         encode=encode,
         num_choices=num_choices,

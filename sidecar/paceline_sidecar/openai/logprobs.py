@@ -15,11 +15,11 @@ class TextLogprobs(msgspec.Struct, frozen=True):
     token_logprobs: list[float | None]
     tokens: list[str]
     top_logprobs: list[dict[str, float] | None]
-    """The likeliest tokens and the chosen one; null for the first token of a prompt."""
+    """The likeliest tokens and the sampled one; null for the first token of a prompt."""
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """One token that might have been chosen."""
+    """One token that might have been sampled."""
 
     token: str
     logprob: float
@@ -54,7 +54,7 @@ PromptLogprobs = list[dict[int, PromptLogprob] | None]
 
 
 def text_logprobs(scores: Sequence[TokenScore], *, offset: int) -> TextLogprobs:
-    """Of a completion's tokens, the first of which begins at `offset` of the text."""
+    """Return the logprobs of a completion's tokens, the first of which begins at `offset`."""
     offsets = []
     for score in scores:
         offsets.append(offset)
@@ -68,7 +68,7 @@ def text_logprobs(scores: Sequence[TokenScore], *, offset: int) -> TextLogprobs:
 
 
 def chat_logprobs(scores: Sequence[TokenScore]) -> ChatLogprobs:
-    """Of a chat's tokens."""
+    """Return the logprobs of a chat's tokens."""
     return ChatLogprobs(
         [
             ChatLogprob(
@@ -84,7 +84,7 @@ def chat_logprobs(scores: Sequence[TokenScore]) -> ChatLogprobs:
 
 
 def prompt_logprobs(scores: Sequence[TokenScore]) -> PromptLogprobs | None:
-    """Of a prompt's tokens; None where nobody asked."""
+    """Return the logprobs of a prompt's tokens; None where nobody asked."""
     return [_ranked(score) for score in scores] or None
 
 

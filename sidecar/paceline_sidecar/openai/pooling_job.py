@@ -1,4 +1,4 @@
-"""From a request for embeddings or scores to its job, and from what was computed to the answer."""
+"""Embeddings and scores: from the request to its job, from what was computed to the response."""
 
 import base64
 import struct
@@ -34,12 +34,12 @@ class Score(msgspec.Struct, frozen=True):
     score: float
     """Sum over the tokens of `text_2` of the logarithm of their probability after `text_1`."""
     num_tokens: int
-    """Of `text_2`: `score / num_tokens` is comparable between texts of different lengths."""
+    """Tokens of `text_2`: `score / num_tokens` is comparable between texts of different lengths."""
     object: Literal["score"] = "score"
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """The answer to either."""
+    """The response of both endpoints."""
 
     id: str
     created: int
@@ -50,20 +50,20 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class EmbeddingsJob:
-    """One request for embeddings."""
+    """Makes the job and the response of one request for embeddings."""
 
-    def __init__(self, asked: EmbeddingsRequest, pooling: Pooling) -> None:
-        self._asked = asked
+    def __init__(self, body: EmbeddingsRequest, pooling: Pooling) -> None:
+        self._body = body
         self._pooling: Pooling = pooling
 
     def job(self, caller: Caller) -> Job:
         """Compute every input once; the token that would follow is not shown."""
-        prompts = self._asked.prompts
+        prompts = self._body.prompts
         sampling = Sampling(max_tokens=1, temperature=0.0, pooling=self._pooling)
         return _job(sampling, caller, [estimate(prompt) for prompt in prompts], encoder(prompts))
 
     def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
-        """Every embedding, in the order of the inputs."""
+        """Return every embedding, in the order of the inputs."""
         data = [
             Embedding(index, self._written(choice.generation.embedding))
             for index, choice in enumerate(choices)
@@ -73,27 +73,27 @@ class EmbeddingsJob:
     def _written(self, embedding: bytes) -> list[float] | str:
         if not embedding:
             raise EngineFault("The engine computes no embeddings.")
-        if self._asked.encoding_format == "base64":
+        if self._body.encoding_format == "base64":
             return base64.b64encode(embedding).decode()
         return list(struct.unpack(f"<{len(embedding) // _FLOAT_BYTES}f", embedding))
 
 
 class ScoresJob:
-    """One request for scores."""
+    """Makes the job and the response of one request for scores."""
 
-    def __init__(self, asked: ScoreRequest) -> None:
-        self._pairs = asked.pairs
+    def __init__(self, body: ScoreRequest) -> None:
+        self._pairs = body.pairs
         self._starts: list[int] = []
         """Tokens of each pair's first text."""
 
     def job(self, caller: Caller) -> Job:
-        """Compute every pair as one text, and tell of its tokens."""
+        """Compute every pair as one text, with the logprobs of its tokens."""
         sampling = Sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0)
         estimates = [estimate(first + second) for first, second in self._pairs]
         return _job(sampling, caller, estimates, self._encode)
 
     async def _encode(self, codec: Codec) -> list[list[int]]:
-        """The second text's tokens are those that the first one's do not account for."""
+        """Tokenize each pair as one text, and note where its second text begins."""
         prompts = []
         for first, second in self._pairs:
             start = len(await codec.encode_text(first))
@@ -106,7 +106,7 @@ class ScoresJob:
         return prompts
 
     def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
-        """Every score, in the order of the pairs."""
+        """Return every score, in the order of the pairs."""
         data = []
         for index, (start, choice) in enumerate(zip(self._starts, choices, strict=True)):
             scored = choice.generation.prompt_scores[start:]

@@ -1,4 +1,4 @@
-"""What the answers of every endpoint have in common, and what an endpoint puts into words."""
+"""What the responses of every endpoint have in common, and the port that builds them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,7 +24,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def usage_of(generations: list[Generation]) -> Usage:
-    """Tokens read and written; a prompt counts once, however many choices it has."""
+    """Count the tokens read and written; a prompt counts once, however many choices it has."""
     prompt = sum(generation.counted_prompt_tokens for generation in generations)
     output = sum(generation.shown_tokens for generation in generations)
     firsts = [generation for generation in generations if generation.shape.index == 0]
@@ -34,38 +34,38 @@ def usage_of(generations: list[Generation]) -> Usage:
 
 @dataclass(slots=True)
 class GatheredChoice:
-    """One choice as it grows, for an answer in one piece."""
+    """One choice as it grows, for a response in one piece."""
 
     generation: Generation
     text: str = ""
     scores: tuple[TokenScore, ...] = ()
 
     def add(self, delta: Delta) -> None:
-        """Take in what one output gave."""
+        """Add what one output gave."""
         self.text += delta.text
         self.scores += delta.scores
 
 
 class ResponseBuilder(Protocol):
-    """How one endpoint words what was generated; one for each request."""
+    """Builds the responses of one request in the shape of its endpoint."""
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Return whether a stream ends with its usage."""
         ...
 
-    def opening(self, count: int) -> list[msgspec.Struct]:
-        """Chunks before the first text."""
+    def first_chunks(self, count: int) -> list[msgspec.Struct]:
+        """Return the chunks before the first text."""
         ...
 
-    def piece(self, index: int, delta: Delta) -> msgspec.Struct | None:
-        """One chunk of a stream; None when there is nothing to say yet."""
+    def chunk(self, index: int, delta: Delta) -> msgspec.Struct | None:
+        """Return one chunk of a stream; None where there is nothing to send yet."""
         ...
 
-    def closing(self, usage: Usage) -> msgspec.Struct:
-        """The chunk that carries the usage."""
+    def usage_chunk(self, usage: Usage) -> msgspec.Struct:
+        """Return the chunk that holds the usage."""
         ...
 
-    def whole(self, choices: list[GatheredChoice]) -> msgspec.Struct:
-        """The answer in one piece."""
+    def response(self, choices: list[GatheredChoice]) -> msgspec.Struct:
+        """Return the response in one piece."""
         ...

@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventStream(Response):
-    """Sends what an exchange gives, and closes it however the stream ends."""
+    """Sends an exchange's outputs as events, and closes it however the stream ends."""
 
     media_type = "text/event-stream"
     charset = "utf-8"
@@ -40,26 +40,26 @@ class EventStream(Response):
         except ClientLeft:
             return
         except SidecarError as error:
-            # The status is long sent: the last event says what went wrong.
+            # The status is sent already: the last event says what went wrong.
             await _send(send, _event(body_of(error)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        opening = self._builder.opening(len(self._exchange.generations))
+        opening = self._builder.first_chunks(len(self._exchange.generations))
         if opening:
             await _send(send, b"".join(_event(chunk) for chunk in opening))
         following = self._first
         while following is not None:
             index, delta = following
-            piece = self._builder.piece(index, delta)
+            piece = self._builder.chunk(index, delta)
             if piece is not None:
                 await _send(send, _event(piece))
             following = await self._exchange.next()
         if self._builder.include_usage:
             usage = usage_of(self._exchange.generations)
-            await _send(send, _event(self._builder.closing(usage)))
+            await _send(send, _event(self._builder.usage_chunk(usage)))
         await _send(send, b"data: [DONE]\n\n")
 
 

@@ -1,4 +1,4 @@
-"""What a request wants its output to be: five names for four kinds of grammar.
+"""Structured output: the grammar that a request asks for, under five names.
 
 `response_format` is OpenAI's, `structured_outputs` vLLM's, `guided_*` what vLLM called it before.
 """
@@ -79,9 +79,9 @@ class RequestedGrammar:
     param: str
 
 
-def requested_grammar(asked: Structured) -> RequestedGrammar | None:
+def requested_grammar(body: Structured) -> RequestedGrammar | None:
     """The grammar that a request asks for; raises `InvalidRequest`."""
-    wanted = [*_response_format(asked), *_structured(asked), *_guided(asked)]
+    wanted = [*_response_format(body), *_structured(body), *_guided(body)]
     if not wanted:
         return None
     if len(wanted) > 1:
@@ -108,7 +108,7 @@ def check_size(wanted: RequestedGrammar) -> None:
 
 
 def _lines(grammar: Grammar) -> list[str]:
-    """What may hold an expression that takes long to compile: no expression spans lines."""
+    """Return the lines that may hold an expression which takes long to compile."""
     if grammar.kind == "grammar":
         return grammar.text.splitlines()
     if grammar.kind == "json_schema" and '"pattern' in grammar.text:
@@ -116,8 +116,8 @@ def _lines(grammar: Grammar) -> list[str]:
     return []
 
 
-def _response_format(asked: Structured) -> list[RequestedGrammar]:
-    wanted = asked.response_format
+def _response_format(body: Structured) -> list[RequestedGrammar]:
+    wanted = body.response_format
     if wanted is None or wanted.type == "text":
         return []
     if wanted.type == "json_object":
@@ -128,8 +128,8 @@ def _response_format(asked: Structured) -> list[RequestedGrammar]:
     return [_schema(wanted.json_schema.schema_, "response_format.json_schema.schema")]
 
 
-def _structured(asked: Structured) -> list[RequestedGrammar]:
-    wanted = asked.structured_outputs
+def _structured(body: Structured) -> list[RequestedGrammar]:
+    wanted = body.structured_outputs
     if wanted is None:
         return []
     found = _each(wanted.json_, wanted.regex, wanted.choice, wanted.grammar, "structured_outputs.")
@@ -141,9 +141,9 @@ def _structured(asked: Structured) -> list[RequestedGrammar]:
     return found
 
 
-def _guided(asked: Structured) -> list[RequestedGrammar]:
+def _guided(body: Structured) -> list[RequestedGrammar]:
     return _each(
-        asked.guided_json, asked.guided_regex, asked.guided_choice, asked.guided_grammar, "guided_"
+        body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar, "guided_"
     )
 
 

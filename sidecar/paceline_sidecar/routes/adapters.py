@@ -34,7 +34,7 @@ class UnloadRequest(msgspec.Struct):
     lora_name: AdapterName
 
 
-Asked = TypeVar("Asked", LoadRequest, UnloadRequest)
+Body = TypeVar("Body", LoadRequest, UnloadRequest)
 
 
 def adapters_router(service: Service, token: BearerKeys | None) -> APIRouter:
@@ -43,23 +43,23 @@ def adapters_router(service: Service, token: BearerKeys | None) -> APIRouter:
 
     @router.post("/load_lora_adapter")
     async def load(request: Request) -> Response:
-        asked = await _understand(request, LoadRequest, token)
-        if asked.lora_name == service.name:
-            message = f"lora_name must differ from the model's own name, got {asked.lora_name!r}"
+        body = await _understand(request, LoadRequest, token)
+        if body.lora_name == service.name:
+            message = f"lora_name must differ from the model's own name, got {body.lora_name!r}"
             raise InvalidRequest(message, param="lora_name")
-        change = LoadAdapter(call=0, name=asked.lora_name, path=asked.lora_path)
+        change = LoadAdapter(call=0, name=body.lora_name, path=body.lora_path)
         return _told(await service.backend.change_adapters(change), param="lora_path")
 
     @router.post("/unload_lora_adapter")
     async def unload(request: Request) -> Response:
-        asked = await _understand(request, UnloadRequest, token)
-        change = UnloadAdapter(call=0, name=asked.lora_name)
+        body = await _understand(request, UnloadRequest, token)
+        change = UnloadAdapter(call=0, name=body.lora_name)
         return _told(await service.backend.change_adapters(change), param="lora_name")
 
     return router
 
 
-async def _understand(request: Request, kind: type[Asked], token: BearerKeys | None) -> Asked:
+async def _understand(request: Request, kind: type[Body], token: BearerKeys | None) -> Body:
     if token is None:
         raise Unauthorized("Adapters cannot be changed: no token file is set.")
     token.check(request.headers.get("authorization"))

@@ -6,24 +6,23 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from paceline_sidecar.errors import ModelUnknown
-from paceline_sidecar.keys import BearerKeys
-from paceline_sidecar.routes.answering import authorise
+from paceline_sidecar.routes.endpoint import Endpoint
 from paceline_sidecar.service import Service
 
 
-def models_router(service: Service, *, keys: BearerKeys | None) -> APIRouter:
-    """Empty until the engine has said what it serves."""
-    router = APIRouter()
+def models_router(endpoint: Endpoint) -> APIRouter:
+    """List nothing until the engine has said what it serves."""
+    router, service = APIRouter(), endpoint.service
     started = int(time.time())
 
     @router.get("/v1/models")
     async def models(request: Request) -> dict[str, object]:
-        authorise(request, keys)
+        endpoint.check_key(request)
         return {"object": "list", "data": _cards(service, started)}
 
     @router.get("/v1/models/{name:path}")
     async def model(request: Request, name: str) -> dict[str, object]:
-        authorise(request, keys)
+        endpoint.check_key(request)
         cards = {card["id"]: card for card in _cards(service, started)}
         if name not in cards:
             raise ModelUnknown(name)

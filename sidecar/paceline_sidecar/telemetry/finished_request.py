@@ -1,4 +1,4 @@
-"""What is remembered of one request after its end."""
+"""The record of one request after its end, and why it missed the SLA."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -32,7 +32,7 @@ class FinishedRequest:
     finish_reason: str | None = None
     max_tokens: int = 0
     num_choices: int = 1
-    """Of its prompt, told by the first of them; 0 for the others."""
+    """How many choices its prompt has, said by the first of them; 0 for the others."""
 
 
 def miss_reason(record: FinishedRequest, sla: Sla) -> MissReason | None:

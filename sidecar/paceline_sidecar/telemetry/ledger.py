@@ -1,4 +1,4 @@
-"""Ledger: every count and record of this process, in plain integers and lists.
+"""Every count and record of this process, in plain integers and lists.
 
 Written by the event loop as things happen, read by `/metrics` and `/runtime/telemetry`.
 """
@@ -39,7 +39,7 @@ _REQUESTS_KEPT = 5_000
 
 
 class LaneCounts:
-    """What is counted for one lane."""
+    """The counts of one lane."""
 
     def __init__(self, lane: Lane) -> None:
         self.ttft_s = Histogram(LATENCY_EDGES_S)
@@ -53,7 +53,7 @@ class LaneCounts:
 
 
 class Ledger:
-    """The memory of the process."""
+    """All counts and records of the process."""
 
     def __init__(self) -> None:
         self.sequence = Sequence()
@@ -74,12 +74,12 @@ class Ledger:
     # --- per token: a bisection and an addition -------------------------------------------------
 
     def first_token(self, lane: Lane, ttft_s: float) -> None:
-        """A request's first token came."""
+        """Record a request's first token."""
         self.lanes[lane].ttft_s.observe(ttft_s)
         self.vllm.ttft_s.observe(ttft_s)
 
     def gap(self, lane: Lane, gap_ms: float, now: float) -> bool:
-        """Two tokens came `gap_ms` apart; whether that is longer than the target."""
+        """Record the gap between two tokens; return whether it is longer than the target."""
         counts = self.lanes[lane]
         counts.itl_s.observe(gap_ms / 1e3)
         counts.gaps.add(gap_ms, now)
@@ -90,7 +90,7 @@ class Ledger:
     # --- per request ----------------------------------------------------------------------------
 
     def ended(self, record: FinishedRequest) -> None:
-        """A request ended, in whatever way."""
+        """Record the end of a request, whatever its outcome."""
         self.requests.add(record)
         counts = self.lanes[record.lane]
         counts.outcomes[record.outcome] += 1
@@ -110,7 +110,7 @@ class Ledger:
     # --- per heartbeat, per change --------------------------------------------------------------
 
     def heartbeat(self, message: Telemetry) -> None:
-        """The engine reported its steps and its load."""
+        """Record the steps and the load that the engine reports."""
         self.telemetry = message
         for step in message.steps:
             self.steps.add(step)
@@ -121,13 +121,13 @@ class Ledger:
             self.vllm.iteration_tokens.observe(tokens)
 
     def limits_changed(self, before: LimitsState, after: LimitsState) -> None:
-        """Count each knob whose requested value is another now."""
+        """Count each knob whose requested value has changed."""
         for knob in KNOBS:
             if getattr(before.requested, knob) != getattr(after.requested, knob):
                 self.limit_changes[knob] += 1
 
     def follow(self, config: HotConfig) -> None:
-        """Judge each lane by its targets from now on, and count exactly at them."""
+        """Judge each lane by these targets from now on, with a histogram edge at each of them."""
         self.config = config
         for lane, counts in self.lanes.items():
             sla = config.sla_of(lane)

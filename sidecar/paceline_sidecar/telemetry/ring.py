@@ -22,7 +22,7 @@ class Sequence:
         self.last = 0
 
     def take(self) -> int:
-        """The next number."""
+        """Return the next number."""
         self.last += 1
         return self.last
 
@@ -39,7 +39,7 @@ class Ring(Generic[Record]):
         self._records.append(Numbered(self._sequence.take(), record))
 
     def since(self, seq: int) -> list[Numbered[Record]]:
-        """Every record with a number above `seq`, oldest first."""
+        """Return every record with a number above `seq`, oldest first."""
         newer: list[Numbered[Record]] = []
         for numbered in reversed(self._records):
             if numbered.seq <= seq:

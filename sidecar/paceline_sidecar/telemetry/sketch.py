@@ -44,5 +44,5 @@ class GapSketch:
         self._slices[-1].add(gap_ms)
 
     def slices(self) -> list[GapSlice]:
-        """Oldest first."""
+        """Return the slices, oldest first."""
         return list(self._slices)

@@ -1,4 +1,4 @@
-"""Codec: the served model's tokenizer and chat template, read from the run directory."""
+"""The served model's tokenizer and chat template, read from the run directory."""
 
 import asyncio
 import json
@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.text.chat_template import ChatTemplate, read_special_tokens, read_template
 from paceline_sidecar.text.token_text import TokenTexts
-from paceline_sidecar.text.tool_calls import ToolStyle, style_of
+from paceline_sidecar.text.tool_call_parser import ToolStyle, style_of
 
 # Below this many characters encoding takes under a millisecond: a thread would cost more.
 _SHORT_CHARACTERS = 2_000
+# Enough to tell a decoder that the output continues a text: it then keeps a leading space.
+_CONTEXT_TOKENS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +78,20 @@ class Codec:
 
     def _encode_now(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+class Detokenizer:
+    """Turns one output's tokens to text as they come, in whole UTF-8 characters only."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: list[int], *, skip_special_tokens: bool = True
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(
+            prompt_ids[-_CONTEXT_TOKENS:], skip_special_tokens=skip_special_tokens
+        )
+
+    def push(self, token_ids: list[int]) -> str:
+        """Return the text that these tokens complete."""
+        pieces = [self._stream.step(self._tokenizer, token_id) for token_id in token_ids]
+        return "".join(piece for piece in pieces if piece is not None)

@@ -1,4 +1,4 @@
-"""A second model guesses; it may be right, wrong or slow, and every answer stays the same."""
+"""A second model drafts; it may be right, wrong or slow, and every answer stays the same."""
 
 from collections import Counter
 
@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Next
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
-from paceline_testing.fake_runner import FakeRunner, right_at
+from paceline_testing.fake_runner import DoneFlight, FakeRunner, right_at
 from paceline_wire import Submit
 from paceline_wire.limits import Limits
 
@@ -25,7 +24,7 @@ def drafted(
     num_blocks: int = 64,
     prefix_caching: bool = True,
     pacer: NoPacer | None = None,
-    guess_pacer: NoPacer | None = None,
+    draft_pacer: NoPacer | None = None,
 ) -> EngineUnderTest:
     """An engine whose draft model is right at so many of eight places.
 
@@ -34,10 +33,10 @@ def drafted(
     under_test = EngineUnderTest(
         a_capacity(num_blocks=num_blocks, max_batch_size=4),
         draft_tokens=draft_tokens,
-        guess=right_at(right_of_eight, VOCAB),
+        draft_choice=right_at(right_of_eight, VOCAB),
         prefix_caching=prefix_caching,
         pacer=pacer,
-        guess_pacer=guess_pacer,
+        draft_pacer=draft_pacer,
     )
     under_test.submit(*submits)
     return under_test
@@ -79,7 +78,7 @@ def prompts(draw: st.DrawFn) -> list[list[int]]:
         st.integers(0, 40), st.tuples(st.integers(1, 4), st.integers(1, 30)), max_size=8
     ),
 )
-def test_whatever_it_guesses_the_tokens_are_the_same(  # noqa: PLR0917 - hypothesis passes them by name
+def test_whatever_it_drafts_the_tokens_are_the_same(  # noqa: PLR0917 - hypothesis passes them by name
     prompts: list[list[int]],
     right_of_eight: int,
     draft_tokens: int,
@@ -131,10 +130,10 @@ def test_what_agrees_with_the_model_is_never_refused() -> None:
     assert under_test.engine.totals.steps == 1 + 8
 
 
-def test_each_token_is_computed_once_where_guesses_hold() -> None:
-    """Of 43 tokens all but the last, and but the last guess of each draft, which the next takes."""
+def test_each_token_is_computed_once_where_drafts_are_accepted() -> None:
+    """All of 43 tokens but the last one, and but the last of each draft, which comes next."""
     under_test = drafted(8, a_submit("a", max_tokens=41))
-    counts = computed(under_test.guesser)
+    counts = computed(under_test.draft_runner)
 
     under_test.run_to_end()
 
@@ -142,16 +141,16 @@ def test_each_token_is_computed_once_where_guesses_hold() -> None:
 
 
 def test_a_prompt_that_is_far_behind_is_caught_up_with_in_parts() -> None:
-    """No decode waits for more than 256 tokens of other prompts, and nothing is guessed early."""
+    """No decode waits for more than 256 tokens of other prompts, and nothing is drafted early."""
     under_test = EngineUnderTest(
         a_capacity(num_blocks=300, max_model_len=1000, max_token_budget=1000),
         limits=Limits(8, 1000),
         draft_tokens=4,
-        guess=right_at(8, VOCAB),
+        draft_choice=right_at(8, VOCAB),
     )
     seen: list[int] = []
-    assert under_test.guesser is not None
-    under_test.guesser.before_run = lambda batch: seen.append(batch.num_tokens)
+    assert under_test.draft_runner is not None
+    under_test.draft_runner.before_run = lambda batch: seen.append(batch.num_tokens)
     under_test.submit(a_submit("a", [5] * 600, max_tokens=20))
 
     under_test.run_to_end()
@@ -166,7 +165,7 @@ def test_a_prefix_that_it_has_computed_is_found_again() -> None:
     """A system prompt is taken in once, by either model."""
     under_test = drafted(8, a_submit("a", [7] * 40, max_tokens=9))
     under_test.run_to_end()
-    counts = computed(under_test.guesser)
+    counts = computed(under_test.draft_runner)
 
     under_test.submit(a_submit("b", [7] * 40 + [8], max_tokens=9))
     under_test.run_to_end()
@@ -178,7 +177,7 @@ def test_blocks_that_only_the_model_has_filled_are_computed_again() -> None:
     """The model's prefix is of no use to the draft model while that was not asked."""
     under_test = drafted(8, a_submit("a", [7] * 40, max_tokens=1))
     under_test.run_to_end()
-    counts = computed(under_test.guesser)
+    counts = computed(under_test.draft_runner)
 
     under_test.submit(a_submit("b", [7] * 40 + [8], max_tokens=9))
     under_test.run_to_end()
@@ -202,19 +201,19 @@ def test_who_has_left_is_forgotten() -> None:
 
 
 def test_a_draft_model_that_breaks_on_a_request_leaves_it_alone() -> None:
-    """No number out of it is no reason to fail the request, nor to guess no more for others."""
+    """No number out of it is no reason to fail the request, nor to draft no more for others."""
     under_test = drafted(8, a_submit("a", max_tokens=30), a_submit("b", [9], max_tokens=30))
-    guesser = under_test.guesser
-    assert guesser is not None
-    run = guesser.run
+    draft_runner = under_test.draft_runner
+    assert draft_runner is not None
+    launch = draft_runner.launch
 
-    def broken(batch: Batch) -> list[Next]:
+    def broken(batch: Batch) -> DoneFlight:
         for piece in batch.chunks:
             if piece.request.id == "a":
                 raise RequestError("a", "the model's output is not a number")
-        return run(batch)
+        return launch(batch)
 
-    guesser.run = broken  # type: ignore[method-assign] # as a model that is broken for one
+    draft_runner.launch = broken  # type: ignore[method-assign] # as a model that is broken for one
     under_test.run_to_end()
 
     for submit in (a_submit("a", max_tokens=30), a_submit("b", [9], max_tokens=30)):
@@ -224,9 +223,9 @@ def test_a_draft_model_that_breaks_on_a_request_leaves_it_alone() -> None:
 
 @pytest.mark.parametrize("eos", [3, 11])
 def test_an_end_within_a_draft_is_the_end(eos: int) -> None:
-    """What was guessed behind it is void."""
+    """What was drafted behind it is void."""
     info = a_model_info(vocab_size=20, eos_token_ids=(eos,))
-    under_test = EngineUnderTest(info=info, draft_tokens=8, guess=right_at(8, 20))
+    under_test = EngineUnderTest(info=info, draft_tokens=8, draft_choice=right_at(8, 20))
     submits = [a_submit(str(number), [number], max_tokens=60) for number in range(8)]
     under_test.submit(*submits)
 

@@ -1,4 +1,4 @@
-"""A draft model's time has a price: it guesses where that pays, and may never lose much.
+"""A draft model's time has a price: it drafts where that pays, and may never lose much.
 
 Both models take the time that a test says, on a clock that only they move; what each knows of its
 own price it has to learn from that.
@@ -38,7 +38,7 @@ def timed(
     """An engine whose steps and whose draft model's passes take so long, to be learned."""
     capacity = a_capacity(max_token_budget=1000, num_blocks=512, max_model_len=1000)
 
-    def guess(known: list[int]) -> int:
+    def choose(known: list[int]) -> int:
         return right_at(right_of_eight(), VOCAB)(known)
 
     def pacer() -> ModelPacer:
@@ -48,9 +48,9 @@ def timed(
         capacity,
         limits=Limits(8, 1000),
         draft_tokens=draft_tokens,
-        guess=guess,
+        draft_choice=choose,
         pacer=pacer(),
-        guess_pacer=pacer() if is_learned else NoPacer(),
+        draft_pacer=pacer() if is_learned else NoPacer(),
         prefix_caching=False,
     )
 
@@ -63,7 +63,7 @@ def timed(
         runner.before_run = run
 
     take(under_test.runner, fixed_ms, token_ms)
-    take(under_test.guesser, pass_ms, token_ms * pass_ms / fixed_ms)
+    take(under_test.draft_runner, pass_ms, token_ms * pass_ms / fixed_ms)
     assert under_test.proposer is not None
     under_test.proposer.warm_up()
     return under_test
@@ -89,7 +89,7 @@ def plain_ms(fixed_ms: float, token_ms: float, *, prompt: int = 60, tokens: int 
 
 
 def test_a_draft_model_that_is_right_and_quick_is_used() -> None:
-    """Four guesses at a tenth of a step each: nearly five tokens for about a step and a half."""
+    """Four at a tenth of a step each: nearly five tokens for about a step and a half."""
     under_test = timed(right_of_eight=lambda: 8, fixed_ms=10.0, token_ms=0.1, pass_ms=1.0)
 
     took = serve(under_test, 30)
@@ -110,8 +110,8 @@ def test_a_poor_draft_model_never_loses_two_percent(right_of_eight: int, pass_ms
     assert took < 1.02 * plain_ms(10.0, 1.0)
 
 
-def test_a_price_that_is_wrong_costs_no_more_than_the_purse_holds() -> None:
-    """The draft model is believed to be free, and takes three steps' time for each guess."""
+def test_a_price_that_is_wrong_costs_no_more_than_the_budget_holds() -> None:
+    """The draft model is believed to be free, and takes three steps' time for each draft token."""
     under_test = timed(
         right_of_eight=lambda: 4, fixed_ms=10.0, token_ms=0.1, pass_ms=30.0, is_learned=False
     )
@@ -143,10 +143,10 @@ def test_text_that_turns_costs_no_more_than_it_brought() -> None:
 def test_lanes_learn_apart() -> None:
     """A draft model that knows the one's texts only is asked for these only."""
     under_test = timed(right_of_eight=lambda: 8, fixed_ms=10.0, token_ms=1.0, pass_ms=1.0)
-    guesser = under_test.guesser
-    assert guesser is not None
-    choose = guesser.choose
-    guesser.choose = lambda known: choose(known) + (known[0] == 1)  # type: ignore[method-assign]
+    draft_runner = under_test.draft_runner
+    assert draft_runner is not None
+    choose = draft_runner.choose
+    draft_runner.choose = lambda known: choose(known) + (known[0] == 1)  # type: ignore[method-assign]
     for number in range(40):
         lane = LANES[number % 2]
         under_test.submit(a_submit(f"{number}", [number % 2] * 20, max_tokens=40, lane=lane))
@@ -176,14 +176,14 @@ def test_the_step_model_learns_nothing_of_the_draft_model_s_time() -> None:
 
 
 class Passes:
-    """A proposer that would guess right, for a price, and notes what it is asked for."""
+    """A proposer that would draft right, for a price, and notes what it is asked for."""
 
     first_chance = 0.9
 
-    def __init__(self, *, pending: int, token_ms: float, guess_ms: float) -> None:
+    def __init__(self, *, pending: int, token_ms: float, draft_ms: float) -> None:
         self._pending = pending
         self._token_ms = token_ms
-        self._guess_ms = guess_ms
+        self._draft_ms = draft_ms
 
     def reach(self, request: Request, most: int) -> int:  # noqa: ARG002 - the port's shape
         return most
@@ -192,10 +192,10 @@ class Passes:
         return self._pending
 
     def ms(self, asks: Sequence[Ask]) -> float:
-        return sum(self._token_ms * ask.pending + self._guess_ms * ask.count for ask in asks)
+        return sum(self._token_ms * ask.pending + self._draft_ms * ask.count for ask in asks)
 
     def ms_of_one(self, rows: int, context: int) -> float:  # noqa: ARG002 - the port's shape
-        return self._guess_ms
+        return self._draft_ms
 
     def propose(self, asks: Sequence[Ask]) -> Proposal:
         return Proposal({ask.request.id: (0,) * ask.count for ask in asks}, self.ms(asks))
@@ -238,7 +238,7 @@ def planned(
 
 def test_a_long_prompt_is_taken_in_once_as_many_tokens_may_come() -> None:
     """500 tokens at 1 ms are 500 ms; a token saves about 5: a hundred must be to come."""
-    proposer = Passes(pending=500, token_ms=1.0, guess_ms=1.0)
+    proposer = Passes(pending=500, token_ms=1.0, draft_ms=1.0)
 
     assert planned(proposer, a_request(generated=20)) == []
     (ask,) = planned(proposer, a_request(generated=200))
@@ -248,7 +248,7 @@ def test_a_long_prompt_is_taken_in_once_as_many_tokens_may_come() -> None:
 
 def test_the_step_s_target_holds_with_the_draft_model_s_time() -> None:
     """Shorter drafts where there is less time, and none where there is none."""
-    proposer = Passes(pending=1, token_ms=0.1, guess_ms=1.0)
+    proposer = Passes(pending=1, token_ms=0.1, draft_ms=1.0)
     request = a_request(generated=50)
 
     counts = [
@@ -259,16 +259,16 @@ def test_the_step_s_target_holds_with_the_draft_model_s_time() -> None:
     assert counts == [4, 2, 1, 0]
 
 
-def test_nothing_is_tried_that_the_purse_does_not_cover() -> None:
+def test_nothing_is_tried_that_the_budget_does_not_cover() -> None:
     """Whatever is believed of it."""
-    proposer = Passes(pending=1, token_ms=0.1, guess_ms=1.0)
+    proposer = Passes(pending=1, token_ms=0.1, draft_ms=1.0)
     request = a_request(generated=50)
 
     assert planned(proposer, request, budget=SpeculationBudget(left_ms=5.0))
     assert not planned(proposer, request, budget=SpeculationBudget(left_ms=1.0))
 
 
-def test_the_purse_fills_by_a_share_of_the_time_and_by_what_was_saved() -> None:
+def test_the_budget_fills_by_a_share_of_the_time_and_by_what_was_saved() -> None:
     """But not without end."""
     budget = SpeculationBudget(left_ms=0.0)
 

@@ -57,16 +57,16 @@ def test_both_caches_share_the_memory_that_one_had(folder: Path, tmp_path: Path)
 
 
 def test_a_draft_model_may_be_quantised_alone(folder: Path) -> None:
-    """A model that drafts for itself in a quarter of the bytes; its head, too, is only a guess."""
+    """A model that drafts for itself in a quarter of the bytes; its head, too, is only a draft."""
     both = load(folder, folder, quantization="int8")
 
     assert both.draft is not None
     assert isinstance(both.draft.runner, ModelRunner)
-    exact, guesser = both.runner._decoder, both.draft.runner._decoder
+    exact, draft = both.runner._decoder, both.draft.runner._decoder
     assert not is_quantized(exact.layers[0].qkv.product)
     assert not is_quantized(exact.head)
-    assert is_quantized(guesser.layers[0].qkv.product)
-    assert is_quantized(guesser.head)
+    assert is_quantized(draft.layers[0].qkv.product)
+    assert is_quantized(draft.head)
     assert both.draft.info.weight_bytes < both.info.weight_bytes
 
 

@@ -19,7 +19,7 @@ def naive(token_ids: list[int], count: int) -> tuple[int, ...]:
     return ()
 
 
-def test_what_followed_last_time_is_guessed() -> None:
+def test_what_followed_last_time_is_drafted() -> None:
     """The newest occurrence counts."""
     assert NgramIndex().propose([1, 2, 3, 7, 8, 1, 2, 3, 9, 9, 9, 1, 2, 3], 2) == (9, 9)
 
@@ -29,7 +29,7 @@ def test_a_pattern_is_followed_past_the_end() -> None:
     assert NgramIndex().propose([5, 1, 2, 1, 2, 1, 2], 5) == (1, 2, 1, 2, 1)
 
 
-def test_what_is_new_is_not_guessed() -> None:
+def test_what_is_new_is_not_drafted() -> None:
     """No draft costs nothing."""
     assert NgramIndex().propose([1, 2, 3, 4, 5, 6], 4) == ()
     assert NgramIndex().propose([1, 1], 4) == ()

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Quantization, Settings
@@ -57,7 +57,7 @@ def recited(draft_tokens: int, *submits: Submit, num_blocks: int = 64) -> Engine
     st.integers(1, 8),
     st.integers(17, 40),
 )
-def test_whatever_is_guessed_the_tokens_are_the_same(
+def test_whatever_is_drafted_the_tokens_are_the_same(
     drawn: list[tuple[int, int, int]], draft_tokens: int, num_blocks: int
 ) -> None:
     """Ends, stop tokens, full blocks and pre-emptions included; and no block is lost."""
@@ -72,29 +72,29 @@ def test_whatever_is_guessed_the_tokens_are_the_same(
     ]
 
     plain = recited(0, *submits, num_blocks=num_blocks)
-    guessed = recited(draft_tokens, *submits, num_blocks=num_blocks)
+    drafted = recited(draft_tokens, *submits, num_blocks=num_blocks)
 
     for submit in submits:
-        assert guessed.tokens(submit.id) == plain.tokens(submit.id)
-        assert guessed.finish(submit.id) == plain.finish(submit.id)
-    assert guessed.engine.requests.blocks.pool.num_used == 0
-    assert guessed.engine.totals.output_tokens == plain.engine.totals.output_tokens
+        assert drafted.tokens(submit.id) == plain.tokens(submit.id)
+        assert drafted.finish(submit.id) == plain.finish(submit.id)
+    assert drafted.engine.requests.blocks.pool.num_used == 0
+    assert drafted.engine.totals.output_tokens == plain.engine.totals.output_tokens
 
 
-def test_guesses_that_hold_save_steps() -> None:
+def test_accepted_drafts_save_steps() -> None:
     """Several tokens of one step come as one output, and are counted."""
     submit = a_submit("a", [1, 2, 3, 4, 5, 6] * 2, max_tokens=60)
 
-    plain, guessed = recited(0, submit), recited(4, submit)
+    plain, drafted = recited(0, submit), recited(4, submit)
 
-    load = guessed.engine.load()
-    steps = guessed.engine.totals.steps
+    load = drafted.engine.load()
+    steps = drafted.engine.totals.steps
     assert steps < 0.6 * plain.engine.totals.steps
     assert 0 < load.accepted_tokens < load.draft_tokens
     assert steps + load.accepted_tokens == 60
 
 
-def test_prompts_come_before_guesses() -> None:
+def test_prompts_come_before_drafts() -> None:
     """A step that has a prompt to compute has no draft."""
     under_test = EngineUnderTest(draft_tokens=4)
     under_test.runner.choose = Reciting(under_test.runner)  # type: ignore[method-assign]
@@ -108,7 +108,7 @@ def test_prompts_come_before_guesses() -> None:
     under_test.step()
 
     assert seen[0].num_drafted == 0
-    assert [piece.request.id for piece in seen[0].chunks] == ["a", "b"]
+    assert [chunk.request.id for chunk in seen[0].chunks] == ["a", "b"]
 
 
 def make_weakly_attending(folder: Path, *, seed: int) -> None:
@@ -160,8 +160,7 @@ def answers(
         NoPacer(),
         limits=Limits(8, 256),
         clock=clock,
-        draft_tokens=draft_tokens,
-        proposer=proposer,
+        options=EngineOptions(draft_tokens=draft_tokens, proposer=proposer),
     )
     for submit in submits:
         engine.submit(submit)
@@ -194,12 +193,12 @@ def greedy_and_drawn() -> list[Submit]:
 def test_a_real_model_answers_the_same_greedy_and_drawn(
     folders: dict[int, Path], draft_seed: int | None
 ) -> None:
-    """Each place is drawn with the request's own number for it, guessed or not."""
+    """Each place is drawn with the request's own number for it, drafted or not."""
     plain, _ = answers(load(folders[3]), greedy_and_drawn(), 0)
     model = load(folders[3], None if draft_seed is None else folders[draft_seed])
-    guessed, engine = answers(model, greedy_and_drawn(), 6)
+    drafted, engine = answers(model, greedy_and_drawn(), 6)
 
-    assert guessed == plain
+    assert drafted == plain
     told = engine.load()
     assert 0 < told.accepted_tokens < told.draft_tokens
 
@@ -207,9 +206,9 @@ def test_a_real_model_answers_the_same_greedy_and_drawn(
 def test_a_model_that_drafts_for_itself_is_always_right(folders: dict[int, Path]) -> None:
     """Also where tokens are drawn: it draws them with the same numbers."""
     plain, _ = answers(load(folders[3]), greedy_and_drawn(), 0)
-    guessed, engine = answers(load(folders[3], folders[3]), greedy_and_drawn(), 6)
+    drafted, engine = answers(load(folders[3], folders[3]), greedy_and_drawn(), 6)
 
-    assert guessed == plain
+    assert drafted == plain
     told = engine.load()
     assert told.accepted_tokens == told.draft_tokens > 200
 
@@ -243,9 +242,9 @@ def test_the_embedded_model_drafts_for_itself(quantization: Quantization | None)
     ]
 
     plain, slow = answers(model, submits, 0)
-    guessed, fast = answers(model, submits, 5)
+    drafted, fast = answers(model, submits, 5)
 
-    assert guessed == plain
+    assert drafted == plain
     told = fast.load()
     assert told.accepted_tokens > 0.9 * told.draft_tokens > 0
     assert fast.totals.steps < slow.totals.steps / 2

@@ -66,11 +66,11 @@ def test_where_tokens_are_cheap_a_draft_is_tried() -> None:
 
 
 def test_where_tokens_are_dear_none_is() -> None:
-    """A step bound by arithmetic makes fewer tokens a second with guesses."""
+    """A step bound by arithmetic makes fewer tokens a second with drafts."""
     assert drafts(a_speculation(), a_request(), pacer=BUSY_CPU) == {}
 
 
-def test_a_large_batch_leaves_no_room_for_guesses() -> None:
+def test_a_large_batch_leaves_no_room_for_drafts() -> None:
     """The same model, the same text: what pays alone does not pay among many."""
     pacer = PricedPacer(fixed_ms=10.0, token_ms=1.0)
     many = [a_request(str(index)) for index in range(64)]
@@ -79,7 +79,7 @@ def test_a_large_batch_leaves_no_room_for_guesses() -> None:
     assert not drafts(a_speculation(), *many, pacer=pacer)
 
 
-def test_guesses_that_fail_stop_and_are_tried_again_later() -> None:
+def test_drafts_that_fail_stop_and_are_tried_again_later() -> None:
     """Text changes: nothing is given up for ever."""
     speculation, request = a_speculation(), a_request()
     pacer = PricedPacer(fixed_ms=10.0, token_ms=1.0)
@@ -102,7 +102,7 @@ def test_lanes_learn_apart() -> None:
     assert not drafts(speculation, a_request("d", lane="batch"), pacer=pacer)
 
 
-def test_without_a_step_model_every_guess_is_tried() -> None:
+def test_without_a_step_model_every_draft_is_tried() -> None:
     """It has no price to refuse by."""
     assert drafts(a_speculation(), a_request(), pacer=NoPacer())
 
@@ -156,5 +156,5 @@ def test_drafts_keep_within_the_step_and_the_request(
     ids=["all right", "some right", "none right"],
 )
 def test_what_the_model_chose_is_kept(chosen: tuple[int, ...], kept: tuple[int, ...]) -> None:
-    """Up to the first wrong guess, and the model's own token in its place."""
+    """Up to the first wrong draft token, and the model's own token in its place."""
     assert verify((1, 2, 3), chosen) == kept

@@ -1,0 +1,121 @@
+"""The way of one OpenAI request: check the key, read the body, run while the client is there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from paceline_sidecar.connection import read_body, while_connected
+from paceline_sidecar.errors import ModelUnknown
+from paceline_sidecar.exchange import Exchange
+from paceline_sidecar.generation import Delta
+from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.openai.api_request import ApiRequest, GenerationRequest, parse
+from paceline_sidecar.openai.job import Caller, read_lane, read_timeout_s
+from paceline_sidecar.openai.pooling_job import EmbeddingsJob, ScoresJob
+from paceline_sidecar.openai.responses import GatheredChoice, ResponseBuilder
+from paceline_sidecar.openai.stream import EventStream
+from paceline_sidecar.service import Service
+from paceline_sidecar.submit import Job, open_exchange
+
+# Validating this much takes a few milliseconds: above it the event loop must not wait.
+_LONG_BODY_BYTES = 64 * 1024
+
+Body = TypeVar("Body", bound=ApiRequest)
+GenerationBody = TypeVar("GenerationBody", bound=GenerationRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What the OpenAI paths share: the service, who may call it, and how much a body may hold."""
+
+    service: Service
+    keys: BearerKeys | None
+    max_body_bytes: int
+
+    def check_key(self, request: Request) -> str:
+        """Return the caller's salt for the prefix cache, empty without keys; or raise Unauthorized.
+
+        The salt keeps callers with different keys from sharing cached prompts.
+        """
+        return "" if self.keys is None else self.keys.check(request.headers.get("authorization"))
+
+    async def generate(
+        self,
+        request: Request,
+        kind: type[GenerationBody],
+        job_of: Callable[[GenerationBody, Caller], Job],
+        builder_of: Callable[[Service, GenerationBody], ResponseBuilder],
+    ) -> Response:
+        """Answer with text; a failure before the first byte is raised, a later one is an event."""
+        salt = self.check_key(request)
+        body = await self._read(request, kind)
+        job = job_of(body, self._caller(request, body.model, salt))
+        builder = builder_of(self.service, body)
+        if body.stream:
+            opened = await while_connected(request.receive, self._open_and_wait(job))
+            return EventStream(opened[0], builder, opened[1])
+        choices = await while_connected(request.receive, self._gather(job))
+        return _json(builder.response(choices))
+
+    async def pool(
+        self,
+        request: Request,
+        kind: type[Body],
+        job_of: Callable[[Body], EmbeddingsJob | ScoresJob],
+    ) -> Response:
+        """Answer with numbers."""
+        salt = self.check_key(request)
+        body = await self._read(request, kind)
+        pooling = job_of(body)
+        job = pooling.job(self._caller(request, body.model, salt))
+        choices = await while_connected(request.receive, self._gather(job))
+        return _json(pooling.answer(self.service.name, choices))
+
+    async def _read(self, request: Request, kind: type[Body]) -> Body:
+        body = await read_body(request, max_bytes=self.max_body_bytes)
+        if len(body) > _LONG_BODY_BYTES:
+            return await run_in_threadpool(parse, kind, body)
+        return parse(kind, body)
+
+    def _caller(self, request: Request, model: str, salt: str) -> Caller:
+        return Caller(
+            arrived_at=request.scope.get("arrived_at", self.service.clock()),
+            lane=read_lane(request.headers),
+            timeout_s=read_timeout_s(request.headers),
+            cache_salt=salt,
+            adapter=self._adapter(model),
+        )
+
+    def _adapter(self, model: str) -> str:
+        """Return the LoRA adapter that the name stands for; empty for the model itself."""
+        if not self.service.name or model == self.service.name:
+            return ""
+        if model in self.service.backend.view.adapters:
+            return model
+        raise ModelUnknown(model)
+
+    async def _open_and_wait(self, job: Job) -> tuple[Exchange, tuple[int, Delta] | None]:
+        """Run up to the first piece: until then a failure still gets a status of its own."""
+        exchange = await open_exchange(self.service, job)
+        try:
+            return exchange, await exchange.next()
+        except BaseException as error:
+            exchange.close(error)
+            raise
+
+    async def _gather(self, job: Job) -> list[GatheredChoice]:
+        with await open_exchange(self.service, job) as exchange:
+            choices = [GatheredChoice(generation) for generation in exchange.generations]
+            while (piece := await exchange.next()) is not None:
+                index, delta = piece
+                choices[index].add(delta)
+            return choices
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -1,0 +1,33 @@
+"""`/health/live`, `/health/ready` and `/metrics`: what Kubernetes and Prometheus ask."""
+
+from fastapi import APIRouter
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from paceline_sidecar.service import Service
+
+
+def probes_router(service: Service, registry: CollectorRegistry) -> APIRouter:
+    """Serve both on either port: alive means it answers, ready that it can take a request now."""
+    router = APIRouter()
+
+    @router.get("/health/live")
+    async def live() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @router.get("/health/ready")
+    async def ready() -> JSONResponse:
+        missing = service.missing()
+        if missing:
+            return JSONResponse({"status": "not ready", "missing": missing}, status_code=503)
+        return JSONResponse({"status": "ready", "missing": []})
+
+    @router.get("/metrics")
+    async def metrics(request: Request) -> Response:
+        # Text or OpenMetrics, as the scraper asks; built from state at this moment.
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"content-type": content_type})
+
+    return router
