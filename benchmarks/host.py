@@ -21,8 +21,7 @@ from unittest import mock
 import torch
 
 from paceline_engine.attention.backend import AttentionBackend
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, StepOutput
+from paceline_engine.core.batch import Batch, Flight, StepOutput
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.engine.engine import Engine
 from paceline_engine.model.decoder import Decoder

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernel_cases import BLOCK_SIZE, Case, Layer, Load
-from paceline_engine.core.sampling_tensors import SamplingTensors
+from paceline_engine.core.step_tensors import SamplingTensors
 from paceline_kernels.input_prep import (
     DRAW_COLUMNS,
     reference_keep_tokens,

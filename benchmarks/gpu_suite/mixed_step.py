@@ -9,14 +9,14 @@ from gpu_suite.machine import Machine
 from gpu_suite.record import Absent, Figure
 from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_engine.loading.load import LoadedModel
-from paceline_engine.pacing.cost_points import CostPoint
 from paceline_engine.profiling.piecewise_choice import measure
 from paceline_engine.profiling.piecewise_probe import PiecewiseProbe
-from paceline_engine.profiling.profile import StepTimer
+from paceline_engine.profiling.probe_steps import ProbeStep
+from paceline_engine.profiling.step_timer import StepTimer
 from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
 
-STEP = CostPoint(32, 1024, 256, prompt_tokens=256, prefill_context=256)
-_DRY_STEP = CostPoint(2, 20, 6, prompt_tokens=6, prefill_context=6)
+STEP = ProbeStep(32, 1024, 256, prompt_tokens=256, prefill_context=256)
+_DRY_STEP = ProbeStep(2, 20, 6, prompt_tokens=6, prefill_context=6)
 _EAGER, IN_PIECES = "op by op", "in pieces"
 
 
@@ -36,14 +36,14 @@ def mixed_times(
         yield Absent(names.mixed(model, IN_PIECES), "no graph is captured on a CPU")
         return
     kept = ", ".join(map(str, runner.piecewise_sizes)) or "none"
-    size = padded_size(piecewise_sizes(capacity.max_token_budget), step.tokens)
+    size = padded_size(piecewise_sizes(capacity.max_token_budget), step.features.tokens)
     graphs = runner.capture_piecewise(
         capture or CudaGraphCapture(runner.device), [size], lambda _fraction: None
     )
     times = measure(graphs, lambda _: probe.seconds_at(step), clock=time.perf_counter)[size]
     runner.keep_piecewise([])
     yield _figure(model, _EAGER, times.eager, "")
-    note = f"{step.tokens} tokens padded to {size}; chosen at start: {kept}"
+    note = f"{step.features.tokens} tokens padded to {size}; chosen at start: {kept}"
     yield _figure(model, IN_PIECES, times.piecewise, note)
 
 

@@ -17,7 +17,7 @@ from paceline_sim.simulated_engine import Circumstances, SimulatedEngine
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import Step
-from paceline_wire import StepRecord
+from paceline_wire import MeasuredStep
 from paceline_wire.limits import Capacity
 from sim_to_real.loads import ReplayLoad, as_requests
 from sim_to_real.recording import Recording, WatchedPod
@@ -44,7 +44,10 @@ class Learner:
     def learn(self, steps: Sequence[Step]) -> None:
         """See steps that the real engine ran."""
         for step in steps:
-            self._pacer.observe(_record(step))
+            measured = MeasuredStep(
+                step.decode, step.prefill, step.context, step.attention, step.wall_ms
+            )
+            self._pacer.observe(measured, at=step.at, clean=step.clean)
 
     def copy(self) -> Pacer:
         """The pacer as it is now; what happens to the copy does not come back."""
@@ -126,26 +129,3 @@ def capacity_rps(
     while not _is_over(engine):
         engine.run_until(engine.now + _LONGEST_S)
     return len(crowd) / float(np.max(engine.finished_s))
-
-
-def _record(step: Step) -> StepRecord:
-    return StepRecord(
-        seq=step.seq,
-        at=step.at,
-        wall_ms=step.wall_ms,
-        host_ms=0.0,
-        decode=step.decode,
-        prefill=step.prefill,
-        context=step.context,
-        attention=step.attention,
-        running=step.running,
-        waiting=step.waiting,
-        waiting_tokens=step.waiting_tokens,
-        kv_used=0,
-        preemptions=step.preemptions,
-        epoch=step.epoch,
-        token_budget=0,
-        paced_tokens=step.paced_tokens,
-        predicted_ms=step.predicted_ms,
-        clean=step.clean,
-    )

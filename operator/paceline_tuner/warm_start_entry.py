@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import EngineInfo, ModelFit
+from paceline_wire.step_cost import step_ms
 
 _SAME = 0.05
 _SAME_MODEL = 0.25  # fits of one engine waver so far where it seldom runs
@@ -112,13 +113,8 @@ class WarmStartEntry:
 
         Coefficients alone would not do: two fits may share the same time out differently.
         """
-        th0, th1, th2, th3, th4 = self.theta
         return tuple(
-            th0
-            + th1 * tokens
-            + th2 * max(0, tokens - self.knee)
-            + th3 * context * 1e-3
-            + th4 * attention * 1e-6
+            step_ms(self.theta, self.knee, tokens, context, attention)
             for tokens, context, attention in _USUAL_STEPS
         )
 

@@ -33,6 +33,7 @@ from paceline_wire import StepRecord
 from paceline_wire.limits import Capacity, Limits, clamp
 
 _FIRST_STEPS = 8192
+_RECORDED = [name for name in StepRecord.__struct_fields__ if name in StepFields._fields]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +147,9 @@ class SimulatedEngine:
     def _tell(self, pacer: Pacer) -> None:
         place = int(self._totals["steps"]) - 1
         step = StepFields(*self._arrays.steps[place].item())
-        predicted_ms = pacer.predict_ms(
-            decode=step.decode,
-            prefill=step.prefill,
-            context=step.context,
-            attention=step.attention,
-        )
-        self._arrays.steps["predicted_ms"][place] = predicted_ms
-        pacer.observe(_record(step, predicted_ms))
+        record = _record(step)
+        self._arrays.steps["predicted_ms"][place] = pacer.predict_ms(record)
+        pacer.observe(record, at=step.at, clean=step.clean)
 
     def _grow(self) -> None:
         old = self._arrays
@@ -262,27 +258,8 @@ class SimulatedEngine:
         return np.asarray(self.jobs["finished_s"], np.float64)
 
 
-def _record(step: StepFields, predicted_ms: float) -> StepRecord:
-    return StepRecord(
-        step.seq,
-        step.at,
-        step.wall_ms,
-        step.host_ms,
-        step.decode,
-        step.prefill,
-        step.context,
-        step.attention,
-        step.running,
-        step.waiting,
-        step.waiting_tokens,
-        step.kv_used,
-        step.preemptions,
-        step.epoch,
-        step.token_budget,
-        step.paced_tokens,
-        predicted_ms,
-        step.clean,
-    )
+def _record(step: StepFields) -> StepRecord:
+    return StepRecord(**{name: getattr(step, name) for name in _RECORDED})
 
 
 def _empty(

@@ -16,8 +16,10 @@ from paceline_sim.state import (
     EngineArrays,
     Real,
 )
+from paceline_wire.step_cost import chunk_attention
 
 READY, REACHED, FULL, STUCK = range(4)
+_chunk_attention = compiled(chunk_attention)
 _LOG_GAMMA = math.log(GAMMA)
 _HOST_MS = 0.1
 """Of each step's time; what is told of it, not a cost of its own."""
@@ -125,7 +127,7 @@ def execute(e: EngineArrays, allowed: int) -> int:
     for k in range(totals.granted):
         job = e.jobs[e.granted[k]]
         prefill += job.grant
-        attention += int(job.grant * (job.computed + job.grant / 2))
+        attention += int(_chunk_attention(job.grant, job.computed))
     if decode + prefill == 0:
         return STUCK
     number = totals.steps

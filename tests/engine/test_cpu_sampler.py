@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import uniform
-from paceline_engine.sampling.cpu_sampler import CpuSampler
+from paceline_engine.sampling.cpu_sampler import CpuSampler, uniform
 from paceline_engine.sampling.sampler import NOT_A_TOKEN
 from paceline_wire import Sampling
 

@@ -8,8 +8,7 @@ import torch
 
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import row_numbers
-from paceline_engine.core.step_tensors import AT_ITS_ROW, RowWrites
+from paceline_engine.core.step_tensors import AT_ITS_ROW, RowWrites, row_numbers
 from paceline_engine.errors import RequestError
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch

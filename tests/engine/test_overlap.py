@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.core.batch import Batch
+from paceline_engine.core.batch import Batch, Flight, StepOutput
 from paceline_engine.core.constraint import TokenBitmask
-from paceline_engine.core.flight import Flight, StepOutput
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import NoPacer
@@ -58,7 +57,7 @@ def test_no_row_is_computed_that_nobody_wants() -> None:
 
     sampled = sum(piece.samples for batch in batches for piece in batch.chunks)
     assert sampled == 1 + 6 + 8
-    assert under_test.engine.totals.output_tokens == 1 + 6 + 8
+    assert under_test.engine.counters.output_tokens == 1 + 6 + 8
 
 
 def test_a_stop_costs_one_row_at_most() -> None:

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import StepOutput
-from paceline_engine.pacing.cost_points import CostPoint
+from paceline_engine.core.batch import Batch, StepOutput
 from paceline_engine.profiling.piecewise_choice import SizeTimes, choose_sizes, measure, worth_it
 from paceline_engine.profiling.piecewise_probe import PiecewiseProbe, mixed_step
-from paceline_engine.profiling.profile import StepTimer, scratch_batch
+from paceline_engine.profiling.probe_steps import ProbeStep
+from paceline_engine.profiling.step_timer import StepTimer, scratch_batch
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity
 from paceline_wire.limits import Capacity
@@ -135,7 +134,7 @@ def test_a_measured_step_is_one_that_could_run(num_tokens: int, capacity: Capaci
 
     if point is None:
         return
-    assert point.tokens == num_tokens <= capacity.max_token_budget
+    assert point.features.tokens == num_tokens <= capacity.max_token_budget
     assert point.prefill
     assert point.decode + len(point.chunks) <= capacity.max_batch_size
     assert point.num_blocks(capacity.block_size) <= capacity.num_blocks
@@ -151,9 +150,9 @@ def test_a_measured_step_is_decodes_beside_a_prompt() -> None:
         max_batch_size=256, max_token_budget=2048, num_blocks=9999, max_model_len=4096
     )
 
-    assert mixed_step(1, large) == CostPoint(0, 512, 1, prompt_tokens=1)
-    assert mixed_step(9, large) == CostPoint(4, 512, 5, prompt_tokens=5)
-    assert mixed_step(385, large) == CostPoint(32, 512, 353, prompt_tokens=353)
+    assert mixed_step(1, large) == ProbeStep(0, 512, 1, prompt_tokens=1)
+    assert mixed_step(9, large) == ProbeStep(4, 512, 5, prompt_tokens=5)
+    assert mixed_step(385, large) == ProbeStep(32, 512, 353, prompt_tokens=353)
 
 
 def test_a_small_engine_measures_what_it_holds() -> None:
@@ -161,8 +160,8 @@ def test_a_small_engine_measures_what_it_holds() -> None:
     one_row = a_capacity(max_batch_size=1, num_blocks=64, max_model_len=128)
     few_blocks = a_capacity(max_batch_size=8, num_blocks=8, block_size=4, max_model_len=128)
 
-    assert mixed_step(9, one_row) == CostPoint(0, 127, 9, prompt_tokens=9)
-    assert mixed_step(9, few_blocks) == CostPoint(4, 4, 5, prompt_tokens=5)
+    assert mixed_step(9, one_row) == ProbeStep(0, 127, 9, prompt_tokens=9)
+    assert mixed_step(9, few_blocks) == ProbeStep(4, 4, 5, prompt_tokens=5)
     assert mixed_step(40, few_blocks) is None
     assert mixed_step(65, one_row) is None
 

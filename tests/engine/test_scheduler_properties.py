@@ -27,7 +27,7 @@ from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, FakeSwapper, right_at
 from paceline_testing.input_checker import InputChecker
-from paceline_wire import SetLimits, Submit
+from paceline_wire import SetLimits, StepFeatures, Submit
 from paceline_wire.limits import Lane, Limits
 
 SCHEDULINGS: tuple[Scheduling, ...] = ("continuous", "continuous", "dynamic", "static")
@@ -89,8 +89,8 @@ class MoodyPacer(NoPacer):
     def token_total(self, shape: StepShape, limits: Limits) -> int:  # noqa: ARG002 - the port's shape
         return self.allowed
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        return 1.0 + self.token_ms * (decode + prefill)
+    def predict_ms(self, step: StepFeatures) -> float:
+        return 1.0 + self.token_ms * step.tokens
 
 
 class EngineMachine(RuleBasedStateMachine):

@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next, StepOutput
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.drafting.acceptance import verify
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_wire.limits import Capacity

@@ -7,8 +7,7 @@ import torch
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import SamplingTensors
-from paceline_engine.core.step_tensors import RowTables, StepTensors
+from paceline_engine.core.step_tensors import RowTables, SamplingTensors, StepTensors
 from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch

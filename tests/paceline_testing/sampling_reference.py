@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import SamplingTensors, seed_of
+from paceline_engine.core.step_tensors import SamplingTensors, seed_of
 from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.masks import PendingMasks
 from paceline_engine.sampling.sampler import SampledTokens

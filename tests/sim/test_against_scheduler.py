@@ -16,6 +16,7 @@ from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import PLAIN, a_list
 from paceline_wire import Sampling
 from paceline_wire.limits import Capacity, Limits
+from paceline_wire.step_cost import chunk_attention
 
 Row = tuple[float, int, int, int, int]
 
@@ -77,7 +78,7 @@ def scheduled(
             arrived += 1
         plan = scheduler.schedule(limits, now)
         prefills = plan.batch.chunks[plan.batch.num_decodes :]
-        attention = sum(int(p.count * (p.start + p.count / 2)) for p in prefills)
+        attention = sum(int(chunk_attention(p.count, p.start)) for p in prefills)
         tokens: list[Any] = [0 if piece.samples else None for piece in plan.batch.chunks]
         table.launched(plan.batch)
         scheduler.settle(plan.batch, tokens, end)

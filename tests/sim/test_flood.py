@@ -6,8 +6,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import pytest
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import StepOutput
+from paceline_engine.core.batch import Batch, StepOutput
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.pacing import make_pacer
 from paceline_sim.hardware import H100_8B
@@ -16,6 +15,7 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_runner import DoneFlight
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Lane, Limits
+from paceline_wire.step_cost import chunk_attention
 
 FLOOD = 1000
 SECONDS = 60.0
@@ -36,7 +36,7 @@ class SimulatedRunner:
             len(decodes),
             sum(piece.count for piece in chunks),
             sum(piece.start + 1 for piece in decodes),
-            int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks)),
+            int(sum(chunk_attention(piece.count, piece.start) for piece in chunks)),
             len(batch.chunks),
         )
         self.clock.advance(wall_ms / 1e3)

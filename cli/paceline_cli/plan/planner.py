@@ -27,10 +27,11 @@ from paceline_cli.plan.trace_demand import (
 )
 from paceline_cli.plan.walk import Pod, Walked, joined, walk
 from paceline_cli.traffic.traces import TracedRequest
-from paceline_tuner.capacity import CapacityModel, capacity_for
+from paceline_tuner.capacity import CapacityModel, EngineTraits, capacity_for
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.propose import choose_limits
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_summary import recommended_replicas
@@ -225,17 +226,13 @@ class _Planner:
     def _aim(self, model: ModelFit, demand: Demand) -> tuple[StepTarget, CapacityModel]:
         """What the tuner aims at once it has settled, on an engine that can pace each request."""
         inputs = self._inputs
-        return capacity_for(
-            inputs.spec,
-            model,
-            demand,
+        engine = EngineTraits(
             inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len),
             min_prefill=inputs.memory.device.min_prefill,
-            trim=1.0,
-            quickest_ms=math.inf,
-            believes_floor=True,
             has_slack=True,
         )
+        settled = PodState(demand=demand, unattainable="TPOTFloor")
+        return capacity_for(inputs.spec, settled, model, engine)
 
     def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:
         return self._aim(model, demand)[1]

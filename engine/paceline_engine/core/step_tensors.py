@@ -1,22 +1,26 @@
 """One step's inputs: as the host knows them (`StepInputs`), and on the device (`StepTensors`).
 
 `RowTables` is the port between the two: it makes the tensors from the inputs and from what the
-device keeps for each row.
+device keeps for each row. `SamplingTensors` are what tokens are drawn by.
 """
 
 import itertools
+import struct
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import SamplingTensors
 
 Int32s: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+_MOST_TOP_K = (1 << 31) - 1
+_LARGEST = torch.finfo(torch.float32).max
 
 AT_ITS_ROW = -1
 """In place of a token: the one that was sampled last for its row, wherever that lies."""
@@ -124,6 +128,36 @@ class StepTensors:
     chunks: tuple[tuple[int, int], ...]  # [S - num_decodes]: tokens and keys of each, on the host
 
 
+class SamplingTensors(NamedTuple):
+    """Sampling parameters in the order in which `paceline_kernels.sample_tokens` takes them."""
+
+    seeds: Tensor  # [rows] int64
+    positions: Tensor  # [rows] int64: place in its sequence of the token that is drawn
+    temperatures: Tensor  # [rows] float32
+    top_k: Tensor  # [rows] int32
+    top_p: Tensor  # [rows] float32
+    min_p: Tensor  # [rows] float32
+
+    @classmethod
+    def empty(cls, num_rows: int, device: torch.device) -> "SamplingTensors":
+        """Take memory for so many rows; it is not written yet."""
+
+        def each(dtype: torch.dtype) -> Tensor:
+            return torch.empty(num_rows, dtype=dtype, device=device)
+
+        floats = [each(torch.float32) for _ in range(3)]
+        longs = [each(torch.int64) for _ in range(2)]
+        return cls(longs[0], longs[1], floats[0], each(torch.int32), floats[1], floats[2])
+
+    def first(self, num_rows: int) -> "SamplingTensors":
+        """Return views of the first rows."""
+        return SamplingTensors(*(each[:num_rows] for each in self))
+
+    def at(self, rows: Tensor) -> "SamplingTensors":
+        """Return copies of some rows."""
+        return SamplingTensors(*(each[rows] for each in self))
+
+
 class RowTables(Protocol):
     """What lies beside the model for each row: blocks, sampling parameters, newest token."""
 
@@ -138,6 +172,34 @@ class RowTables(Protocol):
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:  # [R]
         """Leave what was sampled at its rows, where the next step finds it."""
         ...
+
+
+def row_numbers(request: Request, salt: bytes) -> tuple[int, ...]:
+    """Return a request's `SamplingTensors` without the position, as numbers of its row.
+
+    There are `paceline_kernels.input_prep.DRAW_COLUMNS` of them.
+    """
+    sampling = request.sampling
+    seed = (seed_of(request, salt) + (1 << 63)) % (1 << 64) - (1 << 63)
+    return struct.unpack(
+        "<6i",
+        struct.pack(
+            "<qfiff",
+            seed,
+            min(sampling.temperature, _LARGEST),
+            min(max(sampling.top_k, 0), _MOST_TOP_K),
+            sampling.top_p,
+            sampling.min_p,
+        ),
+    )
+
+
+def seed_of(request: Request, salt: bytes) -> int:
+    """Return the request's own seed, or one that only this engine run gives to its id."""
+    if request.sampling.seed is not None:
+        return request.sampling.seed
+    digest = blake2b(request.id.encode(), key=salt, digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def to_device(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from paceline_engine.core.batch import Runner
 from paceline_engine.core.constraint import Constraint
-from paceline_engine.core.flight import Runner
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
@@ -16,8 +16,9 @@ from paceline_engine.engine.control import LimitsControl
 from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
+from paceline_engine.errors import AdapterRefused
 from paceline_engine.kv_cache.swap import Swapper
-from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
+from paceline_engine.lora.adapters import Adapters, LoadedAdapter
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.scheduling import Scheduling, make_scheduler
@@ -94,7 +95,7 @@ class Engine:
             clock=clock,
         )
         self.log = self._steps.log
-        self.totals = self._steps.totals
+        self.counters = self._steps.counters
         self._adapters = options.adapters
         self._graph_use = options.graph_use
         self._info = info
@@ -222,7 +223,7 @@ class Engine:
         """Describe the engine now."""
         return load_of(
             self.requests,
-            self.totals,
+            self.counters,
             graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
             now=self._clock(),
@@ -236,7 +237,7 @@ class Engine:
 
 
 def _request(
-    submit: Submit, number: int, constraint: Constraint | None, adapter: AdapterKey | None
+    submit: Submit, number: int, constraint: Constraint | None, adapter: LoadedAdapter | None
 ) -> Request:
     # The same tokens have other keys and values under another adapter.
     salt = submit.cache_salt if adapter is None else f"{adapter.salt}\0{submit.cache_salt}"

@@ -18,16 +18,18 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, Runner, StepOutput
+from msgspec.structs import astuple
+
+from paceline_engine.core.batch import Batch, Flight, Runner, StepOutput
 from paceline_engine.core.request import Request, State
-from paceline_engine.engine.stats import StepLog, Totals, Work, work_of
+from paceline_engine.core.step_features import features_of
+from paceline_engine.engine.stats import Counters, StepLog
 from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.scheduling import Plan, Scheduler
 from paceline_engine.scheduling.watchdog import AdmissionWatchdog
-from paceline_wire import Output, StepRecord
+from paceline_wire import Output, StepFeatures, StepRecord
 from paceline_wire.limits import Limits
 
 _log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ class _InFlight:
     """Those it was scheduled by."""
     epoch: int
     """That of `limits`."""
-    work: Work
+    features: StepFeatures
     predicted_ms: float
     started: float
     """When scheduling it began."""
@@ -67,7 +69,7 @@ class Steps:
     ) -> None:
         """With `overlap` a step is scheduled and launched while the one before runs."""
         self.log = StepLog()
-        self.totals = Totals()
+        self.counters = Counters()
         self.watchdog = AdmissionWatchdog()
         self._scheduler = scheduler
         self._requests = scheduler.requests
@@ -90,7 +92,7 @@ class Steps:
     @property
     def next_seq(self) -> int:
         """Number of the first step that is not scheduled yet."""
-        return self.totals.steps + self.is_in_flight
+        return self.counters.steps + self.is_in_flight
 
     def step(self, limits: Limits, now: float, *, epoch: int) -> list[Output]:
         """Schedule and launch a step, if there is anything to run, and settle the one before.
@@ -99,7 +101,7 @@ class Steps:
         """
         given: list[Output] = []
         if self._in_flight is not None and self._scheduler.must_settle(limits):
-            self.totals.overlap_fallbacks += 1
+            self.counters.overlap_fallbacks += 1
             given += self.settle()
             now = self._clock()
         plan = self._scheduler.schedule(limits, now)
@@ -123,13 +125,8 @@ class Steps:
         return [] if step is None else self._settle(step)
 
     def _launch(self, plan: Plan, limits: Limits, started: float, epoch: int) -> list[Output]:
-        work = work_of(plan.batch, plan.context)
-        predicted_ms = self._pacer.predict_ms(
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
-        )
+        features = features_of(plan.batch, plan.context)
+        predicted_ms = self._pacer.predict_ms(features)
         launched = self._clock()
         if plan.copies and self._swapper is not None:
             self._swapper.run(plan.copies)
@@ -139,7 +136,7 @@ class Steps:
             return self._fail(error, plan.batch)
         self._requests.launched(plan.batch)
         self._in_flight = _InFlight(
-            plan, flight, limits, epoch, work, predicted_ms, started, launched
+            plan, flight, limits, epoch, features, predicted_ms, started, launched
         )
         return []
 
@@ -159,20 +156,21 @@ class Steps:
         return given
 
     def _record(self, step: _InFlight, sampled: list[Request], run_s: float) -> None:
-        plan, limits, work, requests = step.plan, step.limits, step.work, self._requests
+        plan, limits, requests = step.plan, step.limits, self._requests
+        decode, prefill, context, attention = astuple(step.features)
         ended = self._clock()
         # Behind another step its time begins when that one was settled.
         # Guesses have a price of their own: the step model is of the step that verifies them.
         wall_ms = (ended - max(step.started, self._ended)) * 1e3 - plan.draft_ms
         record = StepRecord(
-            seq=self.totals.steps,
+            seq=self.counters.steps,
             at=ended,
             wall_ms=wall_ms,
             host_ms=wall_ms - run_s * 1e3,
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
+            decode=decode,
+            prefill=prefill,
+            context=context,
+            attention=attention,
             running=requests.num_running,
             waiting=requests.num_waiting,
             waiting_tokens=requests.num_waiting_tokens,
@@ -182,12 +180,12 @@ class Steps:
             token_budget=limits.token_budget,
             paced_tokens=plan.token_total,
             predicted_ms=step.predicted_ms,
-            clean=self.totals.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
+            clean=self.counters.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
             draft_ms=plan.draft_ms,
         )
         self._ended = ended
-        self.totals.count(plan.batch, sampled)
-        self._pacer.observe(record)
+        self.counters.count(plan.batch, sampled)
+        self._pacer.observe(record, at=ended, clean=record.clean)
         self.log.append(record)
         self._watch_admission(plan, limits, ended)
 

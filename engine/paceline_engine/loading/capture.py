@@ -10,7 +10,7 @@ from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.loading import memory
 from paceline_engine.profiling.piecewise_choice import choose_sizes
 from paceline_engine.profiling.piecewise_probe import PiecewiseProbe
-from paceline_engine.profiling.profile import StepTimer
+from paceline_engine.profiling.step_timer import StepTimer
 from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Runner
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.drafting.loaded import LoadedDraft
 from paceline_engine.drafting.proposer import Proposer
@@ -28,7 +28,7 @@ from paceline_engine.process.ipc import Link, Stop
 from paceline_engine.process.loading_log import LoadingLog
 from paceline_engine.process.step_watch import STDERR, StepWatch
 from paceline_engine.process.worker import Worker, WorkerSettings
-from paceline_engine.profiling.start import begin_with_profile
+from paceline_engine.profiling.profile import begin_with_profile
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.settings import Settings
 from paceline_wire import Failed, Loading, ModelInfo

@@ -1,7 +1,6 @@
 """A few steps before the first request: libraries choose their algorithms, buffers are taken."""
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Batch, Runner, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_wire import Sampling
 from paceline_wire.limits import Capacity

@@ -4,8 +4,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.core.sampling_tensors import SamplingTensors
-from paceline_engine.core.step_tensors import Int32s, Int64s, RowWrites, StepInputs, StepTensors
+from paceline_engine.core.step_tensors import (
+    Int32s,
+    Int64s,
+    RowWrites,
+    SamplingTensors,
+    StepInputs,
+    StepTensors,
+)
 
 
 class HostTables:

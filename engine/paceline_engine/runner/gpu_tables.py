@@ -10,8 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.core.sampling_tensors import SamplingTensors
-from paceline_engine.core.step_tensors import Int64s, RowWrites, StepInputs, StepTensors
+from paceline_engine.core.step_tensors import (
+    Int64s,
+    RowWrites,
+    SamplingTensors,
+    StepInputs,
+    StepTensors,
+)
 from paceline_engine.runner.staging import StepStaging
 from paceline_kernels import keep_tokens, lay_out_draws, lay_out_step, write_rows
 from paceline_kernels.input_prep import DRAW_COLUMNS

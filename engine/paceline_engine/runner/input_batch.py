@@ -12,8 +12,7 @@ import numpy as np
 
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import row_numbers
-from paceline_engine.core.step_tensors import AT_ITS_ROW, Int64s, RowWrites, StepInputs
+from paceline_engine.core.step_tensors import AT_ITS_ROW, Int64s, RowWrites, StepInputs, row_numbers
 from paceline_engine.errors import RequestError
 
 _NOBODY = -1

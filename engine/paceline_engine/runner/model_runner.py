@@ -13,8 +13,7 @@ from torch import Tensor
 
 from paceline_engine.attention.backend import AttentionBackend
 from paceline_engine.attention.kernel_attention import KernelAttention
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next, StepOutput
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.core.request import Request
 from paceline_engine.core.step_tensors import RowTables, StepInputs, to_device
 from paceline_engine.drafting.acceptance import verify

@@ -1,8 +1,10 @@
 """From logits to tokens on a CPU, for all rows of a step at once; for a GPU see `DeviceSampler`.
 
 Greedy rows take the first of the largest logits. The others draw once: the token at which the
-running sum of probabilities passes the draw. Rows with top-k or top-p sum over their candidates,
-best first; the candidates are nearly always few, so a partial sort finds them.
+running sum of probabilities passes the draw. A draw follows from seed and position alone, so it
+does not depend on the batch, on a preemption, or on how a prompt was cut into chunks. Rows with
+top-k or top-p sum over their candidates, best first; the candidates are nearly always few, so a
+partial sort finds them.
 
 Whatever else a request asks for (penalties, biases, logprobs) is done for its row alone:
 `adjusted_rows.py`.
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import SamplingTensors, seed_of, uniform
+from paceline_engine.core.step_tensors import SamplingTensors, seed_of
 from paceline_engine.sampling.adjusted_rows import AdjustedRows
 from paceline_engine.sampling.adjustments import Adjustments
 from paceline_engine.sampling.masks import PendingMasks
@@ -27,6 +29,7 @@ from paceline_engine.sampling.sampler import (
 
 # Candidates looked at before a whole sort: 49,152 logits take 0.3 ms this way and 3 ms the other.
 _FEW = 256
+_MASK = (1 << 64) - 1
 
 
 class CpuSampler:
@@ -170,3 +173,17 @@ def _first_above(sums: Tensor, marks: Tensor) -> Tensor:  # [rows, n] ascending,
     """Index of the first sum that is above the mark."""
     found = torch.searchsorted(sums, marks, right=True).squeeze(1)
     return found.clamp(max=sums.shape[-1] - 1)
+
+
+def uniform(seed: int, position: int) -> float:
+    """Return a number in (0, 1), the same for the same seed and position."""
+    mixed = _mix(_mix(seed & _MASK) + position)
+    return ((mixed >> 12) + 0.5) * 2.0**-52
+
+
+def _mix(value: int) -> int:
+    """Mix by SplitMix64: each bit of the result depends on each bit of the value."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)

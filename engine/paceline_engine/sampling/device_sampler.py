@@ -10,7 +10,7 @@ from torch import Tensor
 
 import paceline_kernels
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import SamplingTensors
+from paceline_engine.core.step_tensors import SamplingTensors
 from paceline_engine.sampling.adjusted_rows import AdjustedRows
 from paceline_engine.sampling.adjustments import Adjustments
 from paceline_engine.sampling.masks import PendingMasks

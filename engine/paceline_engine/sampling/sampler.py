@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import SamplingTensors
-from paceline_engine.core.step_tensors import to_device
+from paceline_engine.core.step_tensors import SamplingTensors, to_device
 from paceline_engine.sampling.masks import PendingMasks
 from paceline_wire import Likelihood
 

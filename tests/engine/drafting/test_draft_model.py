@@ -127,7 +127,7 @@ def test_what_agrees_with_the_model_is_never_refused() -> None:
 
     load = under_test.engine.load()
     assert load.accepted_tokens == load.draft_tokens == 2 * 32
-    assert under_test.engine.totals.steps == 1 + 8
+    assert under_test.engine.counters.steps == 1 + 8
 
 
 def test_each_token_is_computed_once_where_drafts_are_accepted() -> None:

@@ -1,11 +1,11 @@
-"""What one step says of the next: whatever makes a step slow seldom ends with it.
+"""How far a slow step foretells the next: whatever makes a step slow seldom ends with it.
 
 x    = log of measured / (fast * correction * line)
 rho  = E[x * x'] / E[x'^2] of neighbouring steps, over about 500 of them, within [0, 0.9]
-echo = exp(rho * x)
+n    = exp(rho * x)
 
-A step further than three deviations from 0 is a stall, which ends with it, and says nothing; the
-second of two in a row is a change of level, and counts as three deviations.
+A step further than three deviations from 0 is a stall, which ends with it and foretells nothing;
+the second of two in a row is a change of level, and counts as three deviations.
 """
 
 import math
@@ -16,13 +16,13 @@ _MOST = 0.9
 _DEVIATIONS = 3.0
 
 
-class Echo:
+class Autocorrelation:
     """Follows how much neighbouring steps have in common."""
 
     __slots__ = ("_last", "_product", "_square", "_steps", "_was_far", "factor")
 
     def __init__(self) -> None:
-        """Say nothing yet."""
+        """Foretell nothing yet."""
         self._steps = 0
         self._last = 0.0
         self._product = 0.0
@@ -31,8 +31,8 @@ class Echo:
         self.factor = 1.0
         """What the next step is expected to take, over what it would without the last one."""
 
-    def hear(self, ratio: float) -> None:
-        """Follow one step: measured over what its level, its size and its line foresee."""
+    def observe(self, ratio: float) -> None:
+        """Follow one step: measured over what level, size and line foresee."""
         x = math.log(ratio)
         if self._steps >= _ENOUGH:
             bound = _DEVIATIONS * math.sqrt(self._square)
