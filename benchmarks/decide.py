@@ -102,7 +102,7 @@ class Pod:
 
     source: Source
     window: Window
-    memory: PodState
+    state: PodState
 
     @classmethod
     def full(cls, seed: int) -> "Pod":
@@ -120,7 +120,7 @@ class Pod:
         evidence = self.window.evidence(WINDOW_S)
         assert evidence is not None
         gathered = time.process_time()
-        self.memory = decide(SPEC, "pod", evidence, self.memory, evidence.now).memory
+        self.state = decide(SPEC, "pod", evidence, self.state, evidence.now).acknowledged_state
         decided = time.process_time()
         return (added - began) * 1e3, (gathered - added) * 1e3, (decided - gathered) * 1e3
 

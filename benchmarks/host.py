@@ -1,7 +1,7 @@
 """What one step costs on the host: scheduling, preparing, settling and recording, without a model.
 
-With `--replayed` a step goes through the model's runner as one that is replayed from a graph, up to
-its tokens on the host; no kernel runs, so what is left is what the host does for it.
+With `--replayed` a step goes through the model's runner as one that is replayed from a CUDA graph,
+up to its tokens on the host; no kernel runs, so what is left is what the host does for it.
 
 `python benchmarks/host.py` prints a line per number of running sequences: the median and the 99th
 percentile of a decode step's host time, with the fitted pacer asked in every step and the garbage
@@ -21,18 +21,18 @@ from unittest import mock
 import torch
 
 from paceline_engine.attention.backend import AttentionBackend
-from paceline_engine.core.batch import Batch
+from paceline_engine.core.batch import Batch, Flight, StepOutput
 from paceline_engine.core.graph_sizes import decode_sizes
 from paceline_engine.engine.engine import Engine
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.pacing import make_pacer
 from paceline_engine.process.collector import QuietCollector
 from paceline_engine.runner import gpu_tables as device_tables
-from paceline_engine.runner.cuda_graphs import Replay
 from paceline_engine.runner.gpu_tables import DeviceTables
+from paceline_engine.runner.graph_capture import Replay
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_wire import ModelInfo, Sampling, Submit
 from paceline_wire.limits import Capacity, Limits
 
@@ -46,7 +46,7 @@ TARGET_MS = {64: 0.3, 256: 1.0, 1024: 4.0}
 
 @dataclass(frozen=True)
 class HostTimes:
-    """Of the steps of one run, milliseconds."""
+    """Times of the steps of one run, in milliseconds."""
 
     wall_ms: list[float]
     cpu_ms: list[float]
@@ -54,12 +54,23 @@ class HostTimes:
     """All collections together."""
 
 
-class InstantRunner:
-    """Answers token 1 at once."""
+@dataclass(frozen=True, slots=True)
+class InstantFlight:
+    """A step that is over when it begins."""
 
-    def run(self, batch: Batch) -> list[int | None]:
-        """Sample where sampling is wanted."""
-        return [1 if piece.samples else None for piece in batch.chunks]
+    batch: Batch
+
+    def result(self) -> StepOutput:
+        """Give token 1 wherever a chunk samples."""
+        return StepOutput([1 if chunk.samples else None for chunk in self.batch.chunks])
+
+
+class InstantRunner:
+    """Gives token 1 at once."""
+
+    def launch(self, batch: Batch) -> Flight:
+        """Compute nothing."""
+        return InstantFlight(batch)
 
 
 class StagingRunner(InstantRunner):
@@ -68,15 +79,15 @@ class StagingRunner(InstantRunner):
     def __init__(self, capacity: Capacity, vocab_size: int) -> None:
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // block_size)
-        self._book = InputBatch(num_rows, num_columns, block_size, vocab_size, salt=b"salt")
+        self._input_batch = InputBatch(num_rows, num_columns, block_size, vocab_size, salt=b"salt")
         self._tables = DeviceTables(
             num_rows, num_columns, block_size, capacity.max_token_budget, CPU
         )
 
-    def run(self, batch: Batch) -> list[int | None]:
-        """Sample where sampling is wanted."""
-        self._tables.stage(self._book.prepare(batch))
-        return super().run(batch)
+    def launch(self, batch: Batch) -> Flight:
+        """Stage what the step needs."""
+        self._tables.stage(self._input_batch.prepare(batch))
+        return super().launch(batch)
 
 
 class ReplayingRunner(InstantRunner):
@@ -98,14 +109,16 @@ class ReplayingRunner(InstantRunner):
             InputBatch(num_rows, num_columns, block_size, vocab_size, salt=b"salt"),
             self._tables,
         )
-        self._runner.record(_NothingRecorded(), decode_sizes(num_rows), lambda _fraction: None)
+        self._runner.capture_decodes(
+            _NothingCaptured(), decode_sizes(num_rows), lambda _fraction: None
+        )
 
-    def run(self, batch: Batch) -> list[int | None]:
-        """Sample where sampling is wanted; a step with prompts only leaves its rows in the book."""
+    def launch(self, batch: Batch) -> Flight:
+        """Replay a step of decodes; a step with prompts only leaves its rows in the input batch."""
         if batch.num_decodes == len(batch.chunks):
-            return cast("list[int | None]", self._runner.run(batch))
+            return self._runner.launch(batch)
         self._runner.prepare(batch)
-        return super().run(batch)
+        return super().launch(batch)
 
 
 @dataclass(frozen=True)
@@ -114,8 +127,8 @@ class _NoModel:
     embedding: torch.Tensor
 
 
-class _NothingRecorded:
-    def record(self, compute: Callable[[], None]) -> Replay:
+class _NothingCaptured:
+    def capture(self, compute: Callable[[], None]) -> Replay:
         del compute
         return lambda: None
 
@@ -125,7 +138,7 @@ def _launch_nothing(*_: torch.Tensor) -> None:
 
 
 MakeRunner = Callable[[Capacity, int], InstantRunner]
-"""Of a capacity and a vocabulary's size."""
+"""Makes a runner from a capacity and a vocabulary's size."""
 
 
 def an_info(max_model_len: int) -> ModelInfo:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernel_cases import BLOCK_SIZE, Case, Layer, Load
-from paceline_engine.core.sampling_tensors import Parameters
+from paceline_engine.core.step_tensors import SamplingTensors
 from paceline_kernels.input_prep import (
     DRAW_COLUMNS,
     reference_keep_tokens,
@@ -90,7 +90,7 @@ def draws_case(layer: Layer, num_tokens: int) -> Case:
     rows = torch.randperm(num_tokens, device=device)
 
     def lay_out(op: Callable[..., None]) -> tuple[Tensor, ...]:
-        parameters = Parameters.empty(num_tokens, table.device)
+        parameters = SamplingTensors.empty(num_tokens, table.device)
         op(table, rows, rows, column=column, **parameters._asdict())
         return parameters
 

@@ -27,7 +27,7 @@ from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.drafting.proposer import Proposer
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.settings import Quantization, Settings
@@ -39,7 +39,7 @@ RESULTS = Path(__file__).parent / "results" / "cpu"
 REPETITIVE = (
     "Copy the table.\n"
     + "".join(f"| row {i} | name: item {i} | price: 10 | in stock: yes |\n" for i in range(1, 9))
-    + "Again:\n| row 1 |"
+    + "RecomputeCapture:\n| row 1 |"
 )
 PROSE = (
     "The old harbour town had changed little in a hundred years. Fishermen still mended their"
@@ -99,9 +99,11 @@ def engine_of(model: LoadedModel, draft_tokens: int) -> Engine:
         make_pacer(model.info, model.capacity),
         limits=limits,
         clock=time.perf_counter,
-        prefix_caching=False,
-        draft_tokens=draft_tokens,
-        proposer=proposer_of(model) if draft_tokens else None,
+        options=EngineOptions(
+            prefix_caching=False,
+            draft_tokens=draft_tokens,
+            proposer=proposer_of(model) if draft_tokens else None,
+        ),
     )
 
 

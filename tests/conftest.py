@@ -24,3 +24,20 @@ def pytest_configure() -> None:
         if (ROOT / folder / "__init__.py").exists():
             msg = f"{folder}/__init__.py hides the standard library's `operator`: remove it"
             raise pytest.UsageError(msg)
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own hook of this name
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep in one process what shares something costly: the cluster, or a fixture of a module."""
+    for item in items:
+        if item.get_closest_marker("cluster") or item.get_closest_marker("node"):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif _shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """A fixture of its module would be made once in every process that runs one of its tests."""
+    fixtures = getattr(item, "_fixtureinfo", None)
+    found = fixtures.name2fixturedefs.values() if fixtures is not None else ()
+    return any(definitions[-1].scope == "module" for definitions in found)

@@ -10,7 +10,7 @@
 
 Each part runs in a process of its own, which is ended when its minutes are over, and begun again
 where a kernel took the device down. What is found is written after each figure to
-`benchmarks/results/<GPU>/gpu.json` and `gpu.md`, and `tuned.jsonl` where block sizes were found
+`benchmarks/results/<GPU>/gpu.json` and `gpu.md`, and `tuned.txt` where block sizes were found
 that are better. Exits with 1 where a part is not whole. docs/gpu.md says more.
 """
 
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 if "--dry" in sys.argv:
@@ -30,16 +31,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 from gpu_suite import child, page, results
-from gpu_suite.borders import import_engine
 from gpu_suite.machine import Machine
 from gpu_suite.parts import LOST, ONLY_IF_ASKED_FOR, PARTS, UNFINISHED, measure_of, run_part
 from gpu_suite.record import Part, merged
 from paceline_kernels.checks import MIN_CAPABILITY
 
+_NEEDED = {"msgspec": "msgspec", "pydantic_settings": "pydantic-settings"}
+"""What the engine imports at start beside torch and what transformers brings, by module."""
 _BEGUN_AGAIN = 4
 """Times at most, after a device was lost."""
 _SOFT = 0.9
-"""Of a part's time: no figure is begun after."""
+"""Share of a part's time after which no figure is begun."""
 
 
 def main() -> None:
@@ -49,7 +51,7 @@ def main() -> None:
     if options.inside:
         _measure_inside(options, machine)
         return
-    if problem := _unfit(machine):
+    if problem := _missing() or _unfit(machine):
         sys.exit(problem)
     folder = Path(tempfile.mkdtemp()) if machine.is_dry else results.FOLDER / machine.slug
     folder = (options.results or folder).resolve()
@@ -93,7 +95,6 @@ def _measure_inside(options: argparse.Namespace, machine: Machine) -> None:
         torch.set_num_threads(1)
     record = results.read(options.results, is_dry=machine.is_dry)
     before = record.parts[options.part] if options.again else None
-    machine = replace(machine, stood_in_for=import_engine())
     if before is not None:
         machine = replace(
             machine,
@@ -114,6 +115,22 @@ def _measure_inside(options: argparse.Namespace, machine: Machine) -> None:
             keep=keep,
             before=before,
         )
+    )
+
+
+def _missing() -> str:
+    """Say in a sentence which packages of the engine's are not installed; empty where all are."""
+    names = []
+    for module, name in _NEEDED.items():
+        try:
+            import_module(module)
+        except ModuleNotFoundError:
+            names.append(name)
+    if not names:
+        return ""
+    return (
+        f"This needs {' and '.join(names)}, which {sys.executable} does not have: "
+        "docs/gpu.md says how to bring the wheels to a machine without a network."
     )
 
 

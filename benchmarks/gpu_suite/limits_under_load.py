@@ -43,7 +43,7 @@ def measure(machine: Machine) -> Iterator[Figure]:
     lost = sum(
         abs(one.num_output - len(given.get(str(number), []))) for number, one in enumerate(asked)
     )
-    steps = engine.totals.steps
+    steps = engine.counters.steps
     yield Figure(names.LOST, lost, "tokens", f"{len(asked)} requests, {steps:,} steps")
     yield Figure(
         names.LEAKED,

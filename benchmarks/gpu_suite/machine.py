@@ -28,8 +28,6 @@ class Machine:
     """What an earlier try has figures of, or broke at: it is left out."""
     broken: frozenset[str] = frozenset()
     """Those of `passed` that it broke at."""
-    stood_in_for: tuple[str, ...] = ()
-    """Packages that are not installed here."""
 
     @property
     def device(self) -> str:
@@ -38,7 +36,7 @@ class Machine:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and activations; the interpreter's bfloat16 is wrong."""
+        """The type of weights and activations; the interpreter's bfloat16 is wrong."""
         return torch.float32 if self.is_dry else torch.bfloat16
 
     @property
@@ -59,13 +57,11 @@ class Machine:
     def described(self) -> dict[str, str]:
         """What a figure depends on beside the code."""
         versions = {name: _version(name) for name in ("torch", "triton", "transformers")}
-        missing = {"stood in for": " and ".join(self.stood_in_for)} if self.stood_in_for else {}
         return {
             "GPU": self.name,
             "CUDA": torch.version.cuda or "none",
             **versions,
             "python": platform.python_version(),
-            **missing,
         }
 
     def wait(self) -> None:

@@ -2,13 +2,6 @@
 
 import pytest
 
-from gpu_suite.borders import import_engine
-
-
-def pytest_configure() -> None:
-    """Let test modules import the engine where not everything that it needs is installed."""
-    import_engine()
-
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what computes on a CPU wherever it runs."""

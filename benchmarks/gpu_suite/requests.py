@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_suite.machine import Machine
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_wire import Sampling, Submit
@@ -14,7 +14,7 @@ from paceline_wire.limits import Limits
 
 TOKEN_BUDGET = 8192
 TEMPERATURE = 0.6
-"""Of the benchmark of nano-vllm."""
+"""As in nano-vllm's benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def engine_of(loaded: LoadedModel, *, overlaps: bool = True) -> Engine:
         NoPacer(),
         limits=limits,
         clock=time.perf_counter,
-        launcher=loaded.launcher if overlaps else None,
+        options=EngineOptions(overlap=overlaps and loaded.can_overlap),
     )
 
 

@@ -23,7 +23,7 @@ def write(folder: Path, record: Record, *, is_dry: bool) -> None:
     _replace(folder / "gpu.json", json.dumps(found, indent=1) + "\n")
     _replace(folder / "gpu.md", page.page_of(record, is_dry=is_dry))
     if record.rows:
-        _replace(folder / "tuned.jsonl", "".join(f"{row}\n" for row in record.rows))
+        _replace(folder / "tuned.txt", "".join(f"{row}\n" for row in record.rows))
 
 
 def _replace(path: Path, text: str) -> None:

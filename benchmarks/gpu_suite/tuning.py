@@ -1,4 +1,4 @@
-"""Block sizes measured on this GPU: rows for `kernels/paceline_kernels/tuned/table.jsonl`.
+"""Block sizes measured on this GPU: rows for `kernels/paceline_kernels/tuned/rows.py`.
 
 A candidate counts where it compiles, spills no register and agrees with float64. What is measured
 serves nobody until its row is committed: production looks up, and never searches.
@@ -24,7 +24,7 @@ from paceline_kernels import tuned
 from paceline_kernels.tuned import Blocks, Gpu, Row, Table
 
 WORTH_A_ROW = 0.98
-"""Of the time of what stands: a smaller gain is noise."""
+"""Share of the time of the blocks in the table: a smaller gain is noise."""
 _DRY_GPU = Gpu("dry run", (9, 0))
 _DRY_CANDIDATES = 2
 
@@ -58,7 +58,7 @@ def name_of(question: Question) -> str:
 
 def answer(question: Question, gpu: Gpu, machine: Machine) -> Figure:
     """Time the candidates for one class of calls."""
-    standing = tuned.shipped_table().row_for(gpu, question.kernel, question.shape).blocks
+    standing = tuned.SHIPPED.row_for(gpu, question.kernel, question.shape).blocks
     case = question.make()
     wanted = tensors_of(case.reference())
     limit = error_limit(case, machine.dtype)
@@ -74,7 +74,7 @@ def answer(question: Question, gpu: Gpu, machine: Machine) -> Figure:
     ):
         tried += 1
         row = row_of(question, gpu, blocks, "being measured")
-        with tuned.blocks_of.as_if(Table((row, *tuned.shipped_table().rows)), gpu):
+        with tuned.blocks_of.as_if(Table((row, *tuned.SHIPPED.rows)), gpu):
             if counts(is_right):
                 timed.append(Timed(blocks, machine.seconds_of(case.run)))
     return figure_of(question, gpu, standing, timed, tried=tried, versions=machine.described())
@@ -117,7 +117,7 @@ def figure_of(
         f"torch {versions['torch']}, triton {versions['triton']}"
     )
     is_better = before is None or best.seconds < WORTH_A_ROW * before.seconds
-    row = tuned.line_of(row_of(question, gpu, best.blocks, because)) if is_better else ""
+    row = f"{row_of(question, gpu, best.blocks, because)!r}," if is_better else ""
     blocks = ", ".join(f"{name} {value}" for name, value in best.blocks.items())
     found = blocks if is_better else "what stands stays"
     return Figure(
@@ -132,4 +132,11 @@ def figure_of(
 def row_of(question: Question, gpu: Gpu, blocks: Blocks, because: str) -> Row:
     """Make the table's row for this device."""
     major, minor = gpu.capability
-    return Row(f"sm_{major}{minor}", gpu.name, question.kernel, question.shape, blocks, because)
+    return Row(
+        kernel=question.kernel,
+        gpu=f"sm_{major}{minor}",
+        name=gpu.name,
+        shape=dict(question.shape),
+        blocks=dict(blocks),
+        because=because,
+    )

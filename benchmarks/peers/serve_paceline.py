@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.pacer import NoPacer
@@ -31,8 +31,9 @@ class PacelinePeer:
             make_pacer(model.info, model.capacity) if draft_tokens else NoPacer(),
             limits=limits,
             clock=time.perf_counter,
-            prefix_caching=False,  # as with the others
-            draft_tokens=draft_tokens,
+            options=EngineOptions(
+                prefix_caching=False, draft_tokens=draft_tokens
+            ),  # as with the others
         )
 
     def send(self, number: int, prompt: list[int], output_tokens: int) -> None:

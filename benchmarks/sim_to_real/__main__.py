@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from paceline_cli.traffic.calibration import machine
-from sim_to_real.measure import Measured, Options, Recorded, compare, record
+from sim_to_real.measure import Measured, Options, RealRuns, compare, record
 from sim_to_real.page import page
 from sim_to_real.plots import draw
 
@@ -38,7 +38,7 @@ def main() -> None:
     print(f"written: {docs / 'sim-to-real.md'}, {spent:.0f} s in all")
 
 
-async def _within(options: Options) -> Recorded:
+async def _within(options: Options) -> RealRuns:
     async with asyncio.timeout(_LONGEST_S):
         return await record(options, _say)
 

@@ -16,7 +16,7 @@ from sim_to_real.shape import told_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RunFigures:
     """One run; milliseconds. nan where there is nothing to tell."""
 
     requests: int
@@ -54,10 +54,10 @@ ERRORS = (
     "itl_p99_ms",
     "goodput_rps",
 )
-"""Figures whose error is a ratio; of attainment and coverage it is a difference."""
+"""RunFigures whose error is a ratio; of attainment and coverage it is a difference."""
 
 
-def figures(recording: Recording, sla: SLA, hardware: Hardware, seconds: float) -> Figures:
+def figures(recording: Recording, sla: SLA, hardware: Hardware, seconds: float) -> RunFigures:
     """Count one run of `seconds` of arrivals."""
     steps = [s for s in recording.steps if s.wall_ms > 0]
     wall = np.array([s.wall_ms for s in steps])
@@ -75,7 +75,7 @@ def figures(recording: Recording, sla: SLA, hardware: Hardware, seconds: float) 
     in_pace = 1 - gaps.over(itl_limit) / gaps.count if gaps.count else 1.0
     error, coverage = _pacer(steps, recording.held)
     last = recording.held[-max(1, len(recording.held) // 3) :]
-    return Figures(
+    return RunFigures(
         requests=len(ended),
         step_p50_ms=_quantile(wall, 0.5),
         step_p90_ms=_quantile(wall, 0.9),

@@ -26,7 +26,7 @@ _PACE_SHAPE = {"decode": 12, "prefill": 64, "context": 1200, "attention": 64 * 3
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ReplayLoad:
     """One load: how much, how bursty, of what."""
 
     name: str
@@ -55,10 +55,10 @@ class Load:
 
 
 LOADS = (
-    Load("steady 0.5", 0.5),
-    Load("steady 0.85", 0.85),
-    Load("burst CV 2.5", 0.6, cv=2.5),
-    Load("mix: chat, then long prompts", 0.6, parts=(_CHAT, _LONG)),
+    ReplayLoad("steady 0.5", 0.5),
+    ReplayLoad("steady 0.85", 0.85),
+    ReplayLoad("burst CV 2.5", 0.6, cv=2.5),
+    ReplayLoad("mix: chat, then long prompts", 0.6, parts=(_CHAT, _LONG)),
 )
 
 

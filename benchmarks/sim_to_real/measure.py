@@ -11,12 +11,12 @@ import httpx
 from paceline_cli.pod_client import HttpxPodClient
 from paceline_cli.traffic.offered_load import TokenLengths
 from paceline_tuner.service_spec import SLA
-from sim_to_real.course import MODES, Course, Mode, courses
-from sim_to_real.figures import Figures, figures
+from sim_to_real.figures import RunFigures, figures
 from sim_to_real.fitted import Profile, ProfileError, profiled
-from sim_to_real.loads import LOADS, Load, promise
+from sim_to_real.loads import LOADS, ReplayLoad, promise
 from sim_to_real.real import RealPod
 from sim_to_real.recording import Recording
+from sim_to_real.run_setup import MODES, Mode, RunSetup, courses
 from sim_to_real.served import served
 from sim_to_real.simulated import Learner, capacity_rps, offered, replayed
 
@@ -36,7 +36,7 @@ class Options:
     """Of arrivals in each run."""
     repeats: int
     seed: int
-    loads: tuple[Load, ...] = LOADS
+    loads: tuple[ReplayLoad, ...] = LOADS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RealRuns:
     """All that the real engine did."""
 
     seen: Recording
     """While it was profiled."""
     profile: Profile
     sla: SLA
-    ways: dict[Mode, Course]
+    ways: dict[Mode, RunSetup]
     rates: dict[str, tuple[float, ...]]
     """Of each load: the capacity for each of its parts, in requests per second."""
     runs: tuple[Run, ...]
@@ -73,10 +73,10 @@ class Played:
     load: str
     mode: Mode
     repeat: int
-    real: Figures
-    simulated: Figures
-    levelled: Figures
-    """Simulated with every step as much slower as the device was in this run (`Figures.level`)."""
+    real: RunFigures
+    simulated: RunFigures
+    levelled: RunFigures
+    """Simulated, with every step as much slower as the device was in this run (its `level`)."""
     step_ms: Triple
     """Every step."""
     ttft_ms: Triple
@@ -86,13 +86,13 @@ class Played:
 class Measured:
     """All of it."""
 
-    recorded: Recorded
+    recorded: RealRuns
     between_ms: float
     """Median time from the end of a step to the begin of the next, while there is work."""
     played: tuple[Played, ...]
 
 
-async def record(options: Options, say: Say) -> Recorded:
+async def record(options: Options, say: Say) -> RealRuns:
     """Play on the real engine. Raises StartError, ProfileError, PodError."""
     limits = httpx.Limits(max_connections=None)
     async with (
@@ -116,10 +116,10 @@ async def record(options: Options, say: Say) -> Recorded:
                     runs.append(Run(load.name, mode, repeat, await pod.play(planned, ways[mode])))
                     say(f"{load.name}, {mode}, repeat {repeat + 1}: {len(planned)} requests")
     rates = {load.name: tuple(capacity(*part) for part in load.parts) for load in options.loads}
-    return Recorded(seen, profile, sla, ways, rates, tuple(runs), len(pod.refused))
+    return RealRuns(seen, profile, sla, ways, rates, tuple(runs), len(pod.refused))
 
 
-def compare(recorded: Recorded, options: Options) -> Measured:
+def compare(recorded: RealRuns, options: Options) -> Measured:
     """Play the same on the simulated engine, and count both."""
     hardware, sla = recorded.profile.hardware, recorded.sla
     learner = Learner(hardware)
@@ -151,7 +151,7 @@ def compare(recorded: Recorded, options: Options) -> Measured:
 class _Capacity:
     """Of the fixed limits, by the simulator; each pair of lengths is asked for once."""
 
-    def __init__(self, profile: Profile, fixed: Course) -> None:
+    def __init__(self, profile: Profile, fixed: RunSetup) -> None:
         self._profile = profile
         self._fixed = fixed
         self._known: dict[tuple[TokenLengths, TokenLengths], float] = {}

@@ -4,16 +4,16 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from sim_to_real.course import INTERVAL_S, MODES, Mode
-from sim_to_real.figures import ERRORS, Figures, ratio
+from sim_to_real.figures import ERRORS, RunFigures, ratio
 from sim_to_real.measure import Measured, Options, Played
+from sim_to_real.run_setup import INTERVAL_S, MODES, Mode
 
 _INTRODUCTION = """\
 # The simulated engine beside the real one
 
 Written by `make sim-to-real`. Every figure is measured; none is typed in.
 
-The tuner is judged on simulated engines (`benchmarks/plants/`, `docs/tuning-report.md`). This page
+The tuner is judged on simulated engines (`benchmarks/engines/`, `docs/tuning-report.md`). This page
 says how far such a simulation is from the engine that it stands for. The real engine and its
 sidecar serve the embedded SmolLM2-135M on this machine's CPU, over loopback. A profile of
 {profile_s:g} s, and nothing later, gives the simulator its table of step times, its costs and its
@@ -213,19 +213,19 @@ def _groups(measured: Measured) -> list[tuple[str, Mode, list[Played]]]:
     return [group for group in found if group[2]]
 
 
-def _error(played: Played, name: str, simulated: Figures) -> float:
+def _error(played: Played, name: str, simulated: RunFigures) -> float:
     return ratio(getattr(played.real, name), getattr(simulated, name))
 
 
-def _real(played: Played) -> Figures:
+def _real(played: Played) -> RunFigures:
     return played.real
 
 
-def _simulated(played: Played) -> Figures:
+def _simulated(played: Played) -> RunFigures:
     return played.simulated
 
 
-def _levelled(played: Played) -> Figures:
+def _levelled(played: Played) -> RunFigures:
     return played.levelled
 
 

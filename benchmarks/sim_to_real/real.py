@@ -16,9 +16,9 @@ from paceline_tuner.loop import TuningLoop
 from paceline_tuner.pods import PodClient
 from paceline_tuner.service_target import PodTarget
 from paceline_wire.limits import Limits
-from sim_to_real.course import INTERVAL_S, Course
 from sim_to_real.fitted import LEAST_STEPS
-from sim_to_real.recording import Recording, Watched
+from sim_to_real.recording import Recording, WatchedPod
+from sim_to_real.run_setup import INTERVAL_S, RunSetup
 from sim_to_real.served import BATCH, BUDGET
 
 _STAGES = ((BATCH, BUDGET), (BATCH, 192), (16, 64), (4, 24))
@@ -40,7 +40,7 @@ class RealPod:
         self._live = live
         self._client = client
         self._inner = pods
-        self._watched = Watched(pods)
+        self._watched = WatchedPod(pods)
         self.refused: list[ClientRecord] = []
         """What was not answered to its end, over all runs; the profile's own are not counted."""
 
@@ -60,7 +60,7 @@ class RealPod:
         self.refused.clear()
         return self._watched.recording
 
-    async def play(self, planned: tuple[PlannedRequest, ...], course: Course) -> Recording:
+    async def play(self, planned: tuple[PlannedRequest, ...], course: RunSetup) -> Recording:
         """Serve the load from its first arrival to its last token."""
         await self._hold(course.start)
         await self._watched.begin(self._pod)
@@ -80,7 +80,7 @@ class RealPod:
     def _pod(self) -> PodTarget:
         return self._live.target.pods[0]
 
-    async def _ticks(self, course: Course) -> None:
+    async def _ticks(self, course: RunSetup) -> None:
         loop = TuningLoop(self._watched, time.time)
         while True:
             await asyncio.sleep(INTERVAL_S)

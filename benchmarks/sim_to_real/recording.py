@@ -69,7 +69,7 @@ class Recording:
             )
 
 
-class Watched:
+class WatchedPod:
     """PodClient that keeps what passes, and hides what was before it began to watch.
 
     A tuning loop that reads through it sees a fresh pod: of one that has served before, it would

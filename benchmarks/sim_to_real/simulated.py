@@ -11,17 +11,17 @@ import numpy as np
 from paceline_cli.traffic.offered_load import TokenLengths
 from paceline_engine.pacing import Pacer, make_pacer
 from paceline_sim.hardware import Disturbance, Hardware
-from paceline_sim.plant import Plant
-from paceline_sim.pod import SimPod
 from paceline_sim.requests import Requests
+from paceline_sim.sim_pod import SimPod
+from paceline_sim.simulated_engine import Circumstances, SimulatedEngine
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import Step
-from paceline_wire import StepRecord
+from paceline_wire import MeasuredStep
 from paceline_wire.limits import Capacity
-from sim_to_real.course import INTERVAL_S, Course
-from sim_to_real.loads import Load, as_requests
-from sim_to_real.recording import Recording, Watched
+from sim_to_real.loads import ReplayLoad, as_requests
+from sim_to_real.recording import Recording, WatchedPod
+from sim_to_real.run_setup import INTERVAL_S, RunSetup
 from sim_to_real.served import BATCH, BUDGET, MODEL_LEN
 
 _POD = PodTarget("simulated", "http://pod", "token")
@@ -44,7 +44,10 @@ class Learner:
     def learn(self, steps: Sequence[Step]) -> None:
         """See steps that the real engine ran."""
         for step in steps:
-            self._pacer.observe(_record(step))
+            measured = MeasuredStep(
+                step.decode, step.prefill, step.context, step.attention, step.wall_ms
+            )
+            self._pacer.observe(measured, at=step.at, clean=step.clean)
 
     def copy(self) -> Pacer:
         """The pacer as it is now; what happens to the copy does not come back."""
@@ -69,32 +72,32 @@ def offered(recording: Recording) -> Requests:
 def replayed(
     hardware: Hardware,
     requests: Requests,
-    course: Course,
+    course: RunSetup,
     pacer: Pacer,
     seed: int,
     *,
     level: float = 1.0,
 ) -> Recording:
-    """Serve the same on the plant, to the last token; every step takes `level` times as long."""
-    plant = Plant(
+    """Serve the same on a simulated engine, each step `level` times as long, to its last token."""
+    engine = SimulatedEngine(
         hardware,
         requests,
         capacity=capacity_of(hardware),
         limits=course.start,
         pacer=pacer,
         seed=seed,
-        disturbances=(Disturbance(0.0, math.inf, level),),
+        circumstances=Circumstances((Disturbance(0.0, math.inf, level),)),
     )
-    return asyncio.run(_play(plant, course))
+    return asyncio.run(_play(engine, course))
 
 
-async def _play(plant: Plant, course: Course) -> Recording:
-    pod = SimPod(plant)
-    watched = Watched(pod)
+async def _play(engine: SimulatedEngine, course: RunSetup) -> Recording:
+    pod = SimPod(engine)
+    watched = WatchedPod(pod)
     await watched.begin(_POD)
     now_s = 0.0
     loop = TuningLoop(watched, lambda: now_s)
-    while not _is_over(plant) and now_s < _LONGEST_S:
+    while not _is_over(engine) and now_s < _LONGEST_S:
         now_s += INTERVAL_S
         pod.run_until(now_s)
         if course.mode == "tuned":
@@ -104,18 +107,18 @@ async def _play(plant: Plant, course: Course) -> Recording:
     return watched.recording
 
 
-def _is_over(plant: Plant) -> bool:
-    return len(plant.ended) == len(plant.requests)
+def _is_over(engine: SimulatedEngine) -> bool:
+    return len(engine.ended) == len(engine.requests)
 
 
 def capacity_rps(
-    hardware: Hardware, course: Course, prompt: TokenLengths, output: TokenLengths
+    hardware: Hardware, course: RunSetup, prompt: TokenLengths, output: TokenLengths
 ) -> float:
     """Requests a second that the fixed limits end while the queue is never empty, simulated."""
-    load = Load("crowd", 1.0, parts=((prompt, output),))
+    load = ReplayLoad("crowd", 1.0, parts=((prompt, output),))
     planned = load.requests(lambda _prompt, _output: _CROWD_RPS, seconds=_CROWD_S, seed=0)
     crowd = as_requests(planned)
-    plant = Plant(
+    engine = SimulatedEngine(
         hardware,
         replace(crowd, arrival_s=np.zeros(len(crowd))),
         capacity=capacity_of(hardware),
@@ -123,29 +126,6 @@ def capacity_rps(
         pacer=None,
         seed=0,
     )
-    while not _is_over(plant):
-        plant.run_until(plant.now + _LONGEST_S)
-    return len(crowd) / float(np.max(plant.finished_s))
-
-
-def _record(step: Step) -> StepRecord:
-    return StepRecord(
-        seq=step.seq,
-        at=step.at,
-        wall_ms=step.wall_ms,
-        host_ms=0.0,
-        decode=step.decode,
-        prefill=step.prefill,
-        context=step.context,
-        attention=step.attention,
-        running=step.running,
-        waiting=step.waiting,
-        waiting_tokens=step.waiting_tokens,
-        kv_used=0,
-        preemptions=step.preemptions,
-        epoch=step.epoch,
-        token_budget=0,
-        paced_tokens=step.paced_tokens,
-        predicted_ms=step.predicted_ms,
-        clean=step.clean,
-    )
+    while not _is_over(engine):
+        engine.run_until(engine.now + _LONGEST_S)
+    return len(crowd) / float(np.max(engine.finished_s))

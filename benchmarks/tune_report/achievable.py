@@ -1,4 +1,4 @@
-"""SLAAchievable as it was told, against what was so: ticks counted. Pure."""
+"""SLAAchievable as reported against what was true, counted in ticks. Pure."""
 
 import statistics
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Tally:
 
     @property
     def precision(self) -> float:
-        """Of ticks that said False, those that were right."""
+        """Share of the ticks that said False which were right."""
         return self.true / max(self.true + self.false, 1)
 
     @property
     def recall(self) -> float:
-        """Of ticks that should have said False, those that did."""
+        """Share of the ticks that should have said False which did."""
         return self.true / max(self.true + self.missed, 1)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _BENCHMARKS = ROOT / "benchmarks"
-_PLANT = (
-    *sorted((_BENCHMARKS / "plants").glob("*.py")),
-    ROOT / "engine" / "paceline_engine" / "limits.py",
-    ROOT / "engine" / "paceline_engine" / "control.py",
+_SIMULATOR = (
+    *sorted((ROOT / "sim" / "paceline_sim").glob("*.py")),
+    *sorted((ROOT / "engine" / "paceline_engine" / "scheduling").glob("*.py")),
+    ROOT / "engine" / "paceline_engine" / "engine" / "control.py",
+    ROOT / "engine" / "paceline_wire" / "limits.py",
     *(
         _BENCHMARKS / "tune_report" / f"{name}.py"
         for name in (
@@ -27,9 +28,8 @@ _PLANT = (
 )
 _RULES = sorted((_BENCHMARKS / "tune_report" / "arms").glob("*.py"))
 _PRODUCT = (
-    *sorted((ROOT / "operator" / "paceline_operator" / "tuning").glob("*.py")),
+    *sorted((ROOT / "operator" / "paceline_tuner").rglob("*.py")),
     *sorted((ROOT / "engine" / "paceline_engine" / "pacing").glob("*.py")),
-    ROOT / "operator" / "paceline_operator" / "tuning_loop.py",
 )
 
 
@@ -38,9 +38,9 @@ class Code:
 
     def __init__(self) -> None:
         """Read the sources once: they may be edited while a long run lasts."""
-        self.plant = _digest(_PLANT)
-        self.rules = _digest((*_PLANT, *_RULES))
-        self.product = _digest((*_PLANT, *_RULES, *_PRODUCT))
+        self.engine = _digest(_SIMULATOR)
+        self.rules = _digest((*_SIMULATOR, *_RULES))
+        self.product = _digest((*_SIMULATOR, *_RULES, *_PRODUCT))
 
 
 class Cache:

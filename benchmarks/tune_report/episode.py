@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from paceline_sim.plant import Plant
-from paceline_sim.pod import SimPod
 from paceline_sim.requests import Requests
+from paceline_sim.sim_pod import SimPod
+from paceline_sim.simulated_engine import Circumstances, SimulatedEngine
 from paceline_tuner.pods import PodClient
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.step_target import starting_target_ms
@@ -69,7 +69,7 @@ class _Live:
 
     index: int
     part: PodPart
-    plant: Plant
+    engine: SimulatedEngine
     client: SimPod
     moments: list[Moment]
 
@@ -98,7 +98,7 @@ def run(workload: Workload, arm: Arm, seed: int, unit_rps: float) -> tuple[PodRu
         pods = [_live(workload, arm, seed, index, part) for index, part in enumerate(parts)]
         if arm.control is None:
             for pod in pods:
-                pod.plant.run_until(workload.duration_s - pod.part.start_s + DRAIN_S)
+                pod.engine.run_until(workload.duration_s - pod.part.start_s + DRAIN_S)
         else:
             asyncio.run(_controlled(workload, arm, pods))
     return tuple(_result(pod) for pod in pods)
@@ -107,18 +107,20 @@ def run(workload: Workload, arm: Arm, seed: int, unit_rps: float) -> tuple[PodRu
 def _live(workload: Workload, arm: Arm, seed: int, index: int, part: PodPart) -> _Live:
     setting, capacity = workload.setting, arm.capacity(workload.setting)
     hardware = setting.hardware
-    plant = Plant(
+    engine = SimulatedEngine(
         hardware,
         part.requests,
         capacity=capacity,
         limits=_start(workload, arm, capacity),
         pacer=arm.pacer(hardware.model_info(), capacity) if arm.pacer is not None else None,
         seed=seed * 101 + index,
-        disturbances=workload.disturbances,
-        collapse_at_s=workload.collapse_at_s,
-        shed_ttft_ms=_shed_ms(workload) if arm.sheds else None,
+        circumstances=Circumstances(
+            disturbances=workload.disturbances,
+            collapse_at_s=workload.collapse_at_s,
+            shed_ttft_ms=_shed_ms(workload) if arm.sheds else None,
+        ),
     )
-    return _Live(index, part, plant, SimPod(plant), [])
+    return _Live(index, part, engine, SimPod(engine), [])
 
 
 def _start(workload: Workload, arm: Arm, capacity: Capacity) -> Limits:
@@ -153,7 +155,7 @@ async def _tick(workload: Workload, control: Control, pods: list[_Live], now_s: 
     verdict = await control.tick(tuple(pod.target for pod in present), workload.sla_at(now_s))
     device = control.device if isinstance(control, WatchesDevice) else ""
     for pod in present:
-        plant, limits = pod.plant, pod.plant.limits
+        engine, limits = pod.engine, pod.engine.limits
         pod.moments.append(
             Moment(
                 at_s=now_s,
@@ -161,10 +163,10 @@ async def _tick(workload: Workload, control: Control, pods: list[_Live], now_s: 
                 batch=limits.max_batch_size,
                 budget=limits.token_budget,
                 target_ms=limits.step_target_ms,
-                running=plant.running,
-                waiting=plant.waiting,
+                running=engine.running,
+                waiting=engine.waiting,
                 verdict=verdict,
-                q_r=plant.pacer.info().q_r if plant.pacer is not None else 1.0,
+                q_r=engine.pacer.info().q_r if engine.pacer is not None else 1.0,
                 device=device,
             )
         )
@@ -174,23 +176,23 @@ def _is_present(pod: _Live, now_s: float) -> bool:
     """Ready, and not gone: a pod that was removed stays until it has served what it had."""
     arrivals_s = pod.part.requests.arrival_s
     last_s = pod.part.start_s + float(arrivals_s[-1]) if len(arrivals_s) else 0.0
-    is_serving = pod.plant.running > 0 or pod.plant.waiting > 0
+    is_serving = pod.engine.running > 0 or pod.engine.waiting > 0
     return now_s > pod.part.start_s and (now_s <= last_s + PERIOD_S or is_serving)
 
 
 def _result(pod: _Live) -> PodRun:
-    plant = pod.plant
+    engine = pod.engine
     return PodRun(
         start_s=pod.part.start_s,
         requests=pod.part.requests,
-        ttft_ms=plant.ttft_ms,
-        tpot_ms=plant.tpot_ms,
-        itl_max_ms=plant.itl_max_ms,
-        finished_s=plant.finished_s,
-        outcome=plant.outcome,
-        step_end_s=plant.steps["at"],
-        step_ms=plant.steps["wall_ms"],
-        step_decode=plant.steps["decode"],
-        step_predicted_ms=plant.steps["predicted_ms"],
+        ttft_ms=engine.ttft_ms,
+        tpot_ms=engine.tpot_ms,
+        itl_max_ms=engine.itl_max_ms,
+        finished_s=engine.finished_s,
+        outcome=engine.outcome,
+        step_end_s=engine.steps["at"],
+        step_ms=engine.steps["wall_ms"],
+        step_decode=engine.steps["decode"],
+        step_predicted_ms=engine.steps["predicted_ms"],
         moments=tuple(pod.moments),
     )

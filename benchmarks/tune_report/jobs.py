@@ -44,7 +44,7 @@ class Play:
     def code(self, code: Code) -> str:
         """A fixed arm's result does not change with the tuner's code."""
         if self.arm.startswith(("static ", "default ")):
-            return code.plant
+            return code.engine
         return code.product if named(self.arm).uses_product else code.rules
 
     def run(self) -> Score:

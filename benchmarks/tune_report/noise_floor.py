@@ -1,6 +1,6 @@
-"""How well a step's time could be foretold at best: the error that a plant's chance alone leaves.
+"""How well a step's time could be foretold at best: the error that chance alone leaves.
 
-The best predictor knows the plant's table and the noise's own law. What it cannot know is what is
+The best predictor knows the simulated engine's table and the noise's law, not what is
 drawn anew: with x the log of the last step's factor, it says c * exp(correlation * x), where c
 makes the mean absolute relative error least.
 """
@@ -30,7 +30,7 @@ class NoiseFloor:
 
 @lru_cache
 def noise_floor(noise: Noise) -> NoiseFloor:
-    """Measure both on a long draw of the plant's noise."""
+    """Measure both on a long draw of the simulated engine's noise."""
     factors = np.asarray(noise_factors(noise, _SEED, _STEPS))
     logs = np.log(factors)
     # A spike ends with its step; the level below it is hidden from the step after.

@@ -27,7 +27,7 @@ _DOUBLINGS, _HALVINGS = 12, 6
 _GPU_BATCHES = (32, 64, 96, 128, 192, 256, 384, 512, 1024)
 _GPU_BUDGETS = (128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 3072, 4096, 8192)
 _PROBED_BATCHES = (8, 16, 32, 64, 128, 192, 256)
-"""Of the grid, for capacity alone: it is asked for dozens of rates."""
+"""The batch sizes of the grid by which capacity is found: dozens of rates are tried."""
 _CPU_BATCHES = (4, 8, 12, 16, 24, 32, 48, 64)
 _CPU_BUDGETS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 512, 1024, 2048)
 
@@ -49,8 +49,8 @@ class Capacity:
     trace: Path | None
 
     def code(self, code: Code) -> str:
-        """Fixed limits on the plant."""
-        return code.plant
+        """Fixed limits on the simulated engine."""
+        return code.engine
 
     def run(self) -> float:
         """Double until it fails, then halve the interval."""
@@ -88,8 +88,8 @@ class Search:
     trace: Path | None
 
     def code(self, code: Code) -> str:
-        """Fixed limits on the plant."""
-        return code.plant
+        """Fixed limits on the simulated engine."""
+        return code.engine
 
     def run(self) -> Pair:
         """Search."""

@@ -22,7 +22,7 @@ ABLATIONS = (
     "ours, no rate limit",
 )
 ABLATED = ("steady 0.9", "steady 1.15", "step", "burst CV 2.5", "mix shift", "hot neighbour")
-"""Of the first setting."""
+"""Workloads of the first setting that ablations run."""
 ABLATED_QUICKLY = ("step",)
 
 
@@ -33,13 +33,13 @@ class Results:
     workloads: tuple[Workload, ...]
     seeds: tuple[int, ...]
     units: dict[str, float]
-    """Of each workload: requests per second that a load of 1.0 means."""
+    """Requests per second that a load of 1.0 means, by workload."""
     scores: dict[tuple[str, str], list[Score]] = field(default_factory=dict)
     """By workload and arm, in the order of the seeds."""
     oracle: dict[str, Pair] = field(default_factory=dict)
-    """Of each workload."""
+    """The best pair by workload."""
     single: dict[str, Pair] = field(default_factory=dict)
-    """Of each setting."""
+    """The best single pair by setting."""
     found: dict[tuple[str, str], Pair] = field(default_factory=dict)
     """By workload and search."""
 

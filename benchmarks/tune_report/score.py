@@ -50,7 +50,7 @@ class Score:
     settled: Attainment
     """Without the first minute."""
     phases: tuple[Attainment, ...]
-    """Of each stationary stretch, without its first minute."""
+    """Attainment of each stationary stretch, without its first minute."""
     violation_s: float
     """In ten-second windows with more misses than chance explains."""
     ttft_p99_ms: float

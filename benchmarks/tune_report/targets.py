@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tune_report.achievable import tally
+from tune_report.device_verdicts import DeviceVerdicts, device_verdicts
 from tune_report.noise_floor import in_words
 from tune_report.run import OURS, Results
 from tune_report.score import Score
-from tune_report.told import Told, told
 from tune_report.workloads import Workload
 
 ORACLE, SINGLE = "oracle", "best single static"
@@ -191,8 +191,8 @@ def _achievable(results: Results) -> list[Figure]:
 
 
 def _slow_devices(results: Results) -> Figure:
-    rows = {w.name: told(w, results.scores[w.name, OURS]) for w in results.workloads}
-    total = sum(rows.values(), start=Told())
+    rows = {w.name: device_verdicts(w, results.scores[w.name, OURS]) for w in results.workloads}
+    total = sum(rows.values(), start=DeviceVerdicts())
     return Figure(
         "slow devices told within 60 s, withdrawn 60 s after; none told where there is none",
         "all, 0 ticks",

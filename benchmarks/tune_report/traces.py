@@ -1,7 +1,7 @@
-"""Public request traces as the plant's requests; none of their data is kept in this repository.
+"""Public request traces as a simulated engine's requests; none of their data is kept here.
 
 The operator's own reader knows the formats (Azure, BurstGPT, Mooncake). It leaves out prefix hits,
-which Mooncake's `hash_ids` tell, and which the plant needs: they are found here.
+which Mooncake's `hash_ids` tell, and which the simulated engine needs: they are found here.
 """
 
 import json

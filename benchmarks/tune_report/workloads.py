@@ -67,7 +67,7 @@ class Workload:
     """When a stationary load gives way to another."""
     is_steady: bool = False
     load: float | None = None
-    """Of a steady load, in parts of capacity."""
+    """A steady load, in parts of capacity."""
 
     def parts(self, seed: int, unit_rps: float) -> tuple[PodPart, ...]:
         """The requests of one seed: the same for every arm."""

@@ -23,6 +23,7 @@ RUN useradd --uid 65532 --no-create-home --home-dir /tmp --shell /usr/sbin/nolog
 # The packages that this process imports and no others, compiled, as its root file system is read-only.
 COPY LICENSE /opt/paceline/
 WORKDIR /opt/paceline/lib/python3.11/site-packages
+COPY engine/paceline_wire paceline_wire
 COPY operator/paceline_api paceline_api
 COPY operator/paceline_tuner paceline_tuner
 COPY operator/paceline_operator paceline_operator

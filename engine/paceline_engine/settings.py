@@ -97,7 +97,7 @@ class Settings(BaseSettings):
     draft_model_mount: Path = Path("/draft-model")
     """Where an `oci://` or `pvc://` volume of the draft model is mounted."""
     draft_quantization: Quantization | None = None
-    """Of the draft model's layers and head; where none, of its layers as `quantization` says."""
+    """Weights of the draft model's layers and head; unset, its layers' as `quantization` says."""
     speculative_tokens: int = Field(default=4, ge=1, le=16)
     """Guessed tokens per step and sequence at most."""
 
@@ -156,7 +156,7 @@ class Settings(BaseSettings):
 
     @property
     def quantization_of_draft(self) -> Quantization:
-        """Of the draft model's layers."""
+        """Return how the draft model's layers are quantised."""
         return self.quantization if self.draft_quantization is None else self.draft_quantization
 
     @property

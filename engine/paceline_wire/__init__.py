@@ -13,9 +13,8 @@ from collections.abc import Callable
 import msgspec
 
 from paceline_wire.adapters import AdaptersState, LoadAdapter, UnloadAdapter
-from paceline_wire.life import Failed, Hello, Loading, ModelInfo, Ready
+from paceline_wire.life import Failed, Hello, Loading, ModelInfo, Ready, StepProfile
 from paceline_wire.limits import Capacity, Coefficients, Limits, LimitsState, SetLimits
-from paceline_wire.profile import ProfiledStep, StepProfile
 from paceline_wire.requests import (
     Abort,
     FinishReason,
@@ -27,6 +26,7 @@ from paceline_wire.requests import (
     Sampling,
     Submit,
 )
+from paceline_wire.step_cost import MeasuredStep, StepFeatures
 from paceline_wire.telemetry import (
     EngineLoad,
     Origin,
@@ -52,15 +52,16 @@ __all__ = [
     "LimitsState",
     "LoadAdapter",
     "Loading",
+    "MeasuredStep",
     "ModelInfo",
     "Origin",
     "Output",
     "Outputs",
     "Pooling",
-    "ProfiledStep",
     "Ready",
     "Sampling",
     "SetLimits",
+    "StepFeatures",
     "StepModelInfo",
     "StepProfile",
     "StepRecord",

@@ -3,7 +3,7 @@
 import msgspec
 
 from paceline_wire.limits import LimitsState
-from paceline_wire.profile import StepProfile
+from paceline_wire.step_cost import MeasuredStep
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -44,6 +44,17 @@ class ModelInfo(msgspec.Struct, frozen=True):
     engine_version: str = ""
     features: list[str] = []
     """What else a step's cost depends on, `name=value`, sorted: threads, attention, CPU."""
+
+
+class StepProfile(msgspec.Struct, frozen=True):
+    """What the steps of an engine took before it served anybody."""
+
+    took_s: float
+    """The whole profile, the tries that were not used included."""
+    is_used: bool
+    """The step model started from it; False where it held too few sizes."""
+    steps: tuple[MeasuredStep, ...] = ()
+    """One of each size, shortest expected first: medians of the repeats, made monotone."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

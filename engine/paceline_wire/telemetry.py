@@ -1,41 +1,34 @@
-"""What the engine tells of itself: steps, the fitted step model, the load."""
+"""What the engine reports of itself: its steps, the fitted step model, the load."""
 
 from typing import Literal
 
 import msgspec
+
+from paceline_wire.step_cost import MeasuredStep
 
 WhyEager = Literal["prefill", "draft", "adapter", "padding"]
 """Why a step is computed op by op though others are replayed."""
 Origin = Literal["prior", "profile", "seed", "fit"]
 
 
-class StepRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One step, as the step model sees it (the features of docs/runtime-api.md)."""
+class StepRecord(MeasuredStep, frozen=True, array_like=True):
+    """One step that has run: its features, its times and what it left waiting.
+
+    `wall_ms` is from when the step began to be chosen, or from the end of the step before where
+    steps overlap, without `draft_ms`. So the walls of steps that follow one another never overlap,
+    and are what a token costs: where the device is the slower of the two its time, else the host's.
+    """
 
     seq: int
     """Number of the step since the engine started; no gaps."""
     at: float
     """End of the step."""
-    wall_ms: float
-    """From when it began to be chosen, or from the end of the step before where steps overlap.
-
-    So the walls of steps that follow one another never overlap, and are what a token costs: where
-    the device is the slower of the two its time, else the host's. Without `draft_ms`.
-    """
     host_ms: float
     """Of `wall_ms`: scheduling, preparation and settling on the host.
 
     Where steps overlap, all that was not waiting for the device, whichever step it was done for,
     the launch of the next included: hidden behind the device while it is less than `wall_ms`.
     """
-    decode: int
-    """d: decode sequences in the step."""
-    prefill: int
-    """p: uncached prefill tokens in the step."""
-    context: int
-    """C: sum of the context lengths of the decode sequences, tokens."""
-    attention: int
-    """A: sum over prefill chunks of chunk * (context before + chunk / 2)."""
     running: int
     waiting: int
     waiting_tokens: int
@@ -61,7 +54,7 @@ class StepModelInfo(msgspec.Struct, frozen=True):
     """The fitted step-time model, in milliseconds (docs/runtime-api.md)."""
 
     theta: list[float]
-    """th0..th4 of t = th0 + th1*T + th2*max(0, T-h) + th3*C/1e3 + th4*A/1e6."""
+    """th0..th4 of the formula in `step_cost`."""
     prior: list[float]
     knee: int
     """h."""

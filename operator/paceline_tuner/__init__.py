@@ -1,1 +1,1 @@
-"""The tuner, a pure library: (spec, telemetry, memory, now) -> decision. No I/O, no clock."""
+"""The tuner, a pure library: (spec, telemetry, state, now) -> decision. No I/O, no clock."""

@@ -1,4 +1,4 @@
-"""Whether the SLA held: p99s, misses and attainment. Every offered request counts."""
+"""Attainment: p99s, misses and whether the SLA held. Every offered request counts."""
 
 import math
 from collections import Counter
@@ -26,11 +26,11 @@ class Counts:
     gaps: int = 0
     missed_gaps: int = 0
     rows: float = 1.0
-    """Gaps that one step makes, on average: they miss together."""
+    """Gaps that one step makes on average; they miss together."""
 
     @property
     def attainment(self) -> float | None:
-        """The lesser share that met its targets; None where nothing was offered."""
+        """The lower of the two shares that met their targets; None where nothing was offered."""
         shares = []
         if self.requests:
             shares.append(1 - self.missed_requests / self.requests)
@@ -39,7 +39,7 @@ class Counts:
         return min(shares, default=None)
 
     def __add__(self, other: "Counts") -> "Counts":
-        """Counts of both."""
+        """Add two pods or two periods up."""
         return Counts(
             self.requests + other.requests,
             self.missed_requests + other.missed_requests,
@@ -89,8 +89,30 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
     return observed, counts
 
 
+def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
+    """Count what steps alone cause since a change: slow gaps, and requests with a slow mean."""
+    finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
+    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
+    offered = len(finished) if sla.tpot_p99_ms is not None else 0
+    if sla.itl_p99_ms is None:
+        return Counts(offered, slow)
+    gaps = evidence.gaps(since)
+    return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))
+
+
+def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLatency:
+    """Measure several pods together: counts are exact, a p99 is that of the worst pod."""
+    return MeasuredLatency(
+        ttft_p99_ms=_worst([latency.ttft_p99_ms for latency in measured]),
+        tpot_p99_ms=_worst([latency.tpot_p99_ms for latency in measured]),
+        itl_p99_ms=_worst([latency.itl_p99_ms for latency in measured]),
+        samples=counts.requests,
+        attainment=counts.attainment,
+    )
+
+
 def verdict(counts: Counts, objective: float) -> Verdict:
-    """Meeting at the objective, Violating when misses are too many to be chance."""
+    """Judge: Meeting at the objective, Violating when misses are too many to be chance."""
     if counts.requests == 0 and counts.gaps == 0:
         return "Idle"
     attainment = counts.attainment
@@ -105,7 +127,7 @@ def verdict(counts: Counts, objective: float) -> Verdict:
 
 
 def is_breach(trials: int, misses: int, objective: float) -> bool:
-    """So many misses would come by chance in fewer than one of twenty windows at the objective."""
+    """Whether chance alone gives so many misses in under 5 % of windows."""
     chance = 1 - objective
     if trials == 0 or misses / trials <= chance:
         return False
@@ -115,7 +137,7 @@ def is_breach(trials: int, misses: int, objective: float) -> bool:
 
 
 def is_certain(trials: float, misses: float, objective: float) -> bool:
-    """So few misses would come in fewer than one of twenty windows at just below the objective."""
+    """Whether a share just below the objective gives so few misses in under 5 % of windows."""
     n, k = math.floor(trials), math.ceil(misses)
     if k > n * (1 - objective):
         return False
@@ -123,7 +145,7 @@ def is_certain(trials: float, misses: float, objective: float) -> bool:
 
 
 def _at_least(k: int, n: int, p: float) -> float:
-    """P(X >= k) of a binomial; exact sums of at most k terms, in logarithms."""
+    """Sum P(X >= k) of a binomial exactly, in logarithms."""
     if k <= 0:
         return 1.0
     if k > n or p <= 0:
@@ -137,22 +159,26 @@ def _at_least(k: int, n: int, p: float) -> float:
 
 
 def mean_rows(steps: Sequence[Step]) -> float:
-    """Decode sequences of a step that has any, by an even sample."""
+    """Average the decode sequences of steps that have any, by an even sample."""
     rows = [step.decode for step in steps[:: 1 + len(steps) // _SAMPLE] if step.decode]
     return sum(rows) / len(rows) if rows else 1.0
 
 
 def large_step_tokens(steps: Sequence[Step]) -> int:
-    """One in twenty of the steps with a decode is as large, by an even sample; 0 without any."""
+    """Find the tokens that one in twenty steps with a decode reaches; 0 without such steps."""
     even = steps[:: 1 + len(steps) // _SAMPLE]
     tokens = sorted([step.decode + step.prefill for step in even if step.decode])
     return tokens[int(0.95 * (len(tokens) - 1))] if tokens else 0
 
 
 def quick_step_ms(steps: Sequence[Step]) -> float:
-    """One in ten of the newest steps with a decode was as quick; infinite without such a step."""
+    """Find the time within which one in ten of the newest steps with a decode ran."""
     walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
     return walls[len(walls) // 10] if walls else math.inf
+
+
+def _worst(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _limit(target_ms: float | None) -> float:
@@ -161,14 +187,3 @@ def _limit(target_ms: float | None) -> float:
 
 def _is_over(value: float | None, target: float | None) -> bool:
     return value is not None and target is not None and value > target
-
-
-def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
-    """Count only what steps cause: slow gaps, and requests with a slow mean, since a change."""
-    finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
-    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
-    offered = len(finished) if sla.tpot_p99_ms is not None else 0
-    if sla.itl_p99_ms is None:
-        return Counts(offered, slow)
-    gaps = evidence.gaps(since)
-    return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))

@@ -1,8 +1,8 @@
-"""Belief: what of an obstacle seen now and then is said, and for how long."""
+"""When an obstacle that decisions see is believed and reported, and for how long."""
 
 from dataclasses import replace
 
-from paceline_tuner.achievable import Obstacle
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.pod_state import PodState
 
 _PERSISTENT = 3  # decisions in a row that see an obstacle
@@ -13,36 +13,36 @@ _CHANGED_AND_MET_S = 30.0
 """Where the load, the device or the SLA is another than the one that was unattainable."""
 
 
-def believe(memory: PodState, obstacle: Obstacle, now: float, *, is_met: bool) -> PodState:
+def believe(state: PodState, obstacle: Obstacle, now: float, *, is_met: bool) -> PodState:
     """Take in what one decision saw, and whether the SLA is met. `now` is the pod's clock."""
     if obstacle:
-        return _seen(memory, obstacle, now)
-    feasible_since = memory.feasible_since if memory.feasible_since is not None else now
-    has_changed = memory.spell.seen_at >= memory.obstacle_at
+        return _seen(state, obstacle, now)
+    feasible_since = state.feasible_since if state.feasible_since is not None else now
+    has_changed = state.burn.seen_at >= state.obstacle_at
     met_s = _CHANGED_AND_MET_S if has_changed else _FEASIBLE_AND_MET_S
     enough_s = met_s if is_met else _FEASIBLE_S
     return replace(
-        memory,
+        state,
         obstacle="",
         obstacle_times=0,
         feasible_since=feasible_since,
-        unattainable="" if now - feasible_since >= enough_s else memory.unattainable,
+        unattainable="" if now - feasible_since >= enough_s else state.unattainable,
     )
 
 
-def _seen(memory: PodState, obstacle: Obstacle, now: float) -> PodState:
-    """Any obstacle counts: one that is named otherwise from time to time is still in the way.
+def _seen(state: PodState, obstacle: Obstacle, now: float) -> PodState:
+    """Count any obstacle: one whose name changes from time to time is still in the way.
 
-    What is said of it changes only when it is seen twice under the new name.
+    The reported name changes only when the new one is seen twice.
     """
-    times = memory.obstacle_times + 1
-    is_steady = obstacle == memory.obstacle
-    named = obstacle if is_steady or not memory.unattainable else memory.unattainable
+    times = state.obstacle_times + 1
+    is_steady = obstacle == state.obstacle
+    named = obstacle if is_steady or not state.unattainable else state.unattainable
     return replace(
-        memory,
+        state,
         obstacle=obstacle,
         obstacle_times=times,
         obstacle_at=now,
         feasible_since=None,
-        unattainable=named if times >= _PERSISTENT else memory.unattainable,
+        unattainable=named if times >= _PERSISTENT else state.unattainable,
     )

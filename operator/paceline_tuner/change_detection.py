@@ -1,4 +1,4 @@
-"""What is new since the last decision: engine, SLA, policy, load or device."""
+"""Change detection: what is new since the last decision, of engine, SLA, policy, load, device."""
 
 from dataclasses import replace
 
@@ -17,68 +17,82 @@ _COOLED_S = 30.0
 
 
 def detect_changes(
-    spec: TuningSpec, evidence: Evidence, memory: PodState, recalled: StartingPoint | None = None
+    spec: TuningSpec,
+    evidence: Evidence,
+    state: PodState,
+    starting_point: StartingPoint | None = None,
 ) -> PodState:
-    """Start a transition, in which caps may jump, where something is new. Measure the demand."""
+    """Begin a transition, in which limits may jump, where something is new; measure the demand.
+
+    The model in `starting_point` tells whether a new engine is slower than its kind.
+    """
     now, policy = evidence.now, policy_of(spec)
-    # A clock that went back leaves times of the future in memory, which would never come.
-    if memory.instance != evidence.instance or now < memory.at:
-        memory = PodState(
-            instance=evidence.instance,
-            sla=spec.sla,
-            policy=policy,
-            demand=memory.demand,
-            last_change=memory.last_change,
-            transition_until=now + TRANSITION_S,
-            changed_at=now - _COOLED_S,
-            audit=Audit(since=now),
+    # A clock that went back leaves times of the future in the state, which would never come.
+    if state.instance != evidence.instance or now < state.at:
+        state = _new_engine(spec, evidence, state)
+    elif state.sla != spec.sla:
+        state = _new_sla(spec, evidence, state)
+    if state.policy not in {None, policy}:
+        state = replace(
+            state, proposals=(), transition_until=now + TRANSITION_S, audit=Audit(since=now)
         )
-    elif memory.sla != spec.sla:
-        memory = replace(
-            memory,
-            sla=spec.sla,
-            proposals=(),
-            trim=1.0,
-            transition_until=now + TRANSITION_S,
-            backoff_until=0.0,
-            obstacle_times=0,
-            unattainable="",
-            # The limits for this SLA are on their way: what ends soon ran under those before.
-            spell=BurnWindow(since=now + REACT_S, seen_at=now),
-            audit=Audit(since=now),
-        )
-    if memory.policy not in {None, policy}:
-        memory = replace(
-            memory,
-            proposals=(),
-            transition_until=now + TRANSITION_S,
-            audit=Audit(since=now),
-        )
-    drift = memory.drift.observe(evidence, spec.interval_s)
-    known = None if recalled is None else recalled.coefficients.as_fit()
-    slowdown = memory.slowdown.observe(evidence, known)
-    memory = replace(memory, at=now, policy=policy, drift=drift, slowdown=slowdown)
-    memory = _drifted(memory, evidence)
-    memory = replace(memory, spell=memory.spell.add(spec.sla, judged(spec, evidence)))
-    return replace(memory, demand=demand(evidence, memory.demand, drift))
+    drift = state.drift.observe(evidence, spec.interval_s)
+    known = None if starting_point is None else starting_point.coefficients.as_fit()
+    slowdown = state.slowdown.observe(evidence, known)
+    state = replace(state, at=now, policy=policy, drift=drift, slowdown=slowdown)
+    state = _drifted(state, evidence)
+    state = replace(state, burn=state.burn.add(spec.sla, judged(spec, evidence)))
+    return replace(state, demand=demand(evidence, state.demand, drift))
 
 
-def _drifted(memory: PodState, evidence: Evidence) -> PodState:
-    """A change of load or device lets the model's next proposal through at once."""
-    now, audit = evidence.now, memory.audit
-    memory = replace(memory, is_drifted=False)
-    if not memory.drift.tripped:
-        return memory
-    memory = replace(memory, spell=BurnWindow(since=_began(memory), seen_at=now))
-    if memory.drift.has_new_load:
+def _new_engine(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodState:
+    """Forget all but the demand: the engine has started anew, or its clock went back."""
+    return PodState(
+        instance=evidence.instance,
+        sla=spec.sla,
+        policy=policy_of(spec),
+        demand=state.demand,
+        last_change=state.last_change,
+        transition_until=evidence.now + TRANSITION_S,
+        changed_at=evidence.now - _COOLED_S,
+        audit=Audit(since=evidence.now),
+    )
+
+
+def _new_sla(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodState:
+    """Forget what the former targets taught."""
+    now = evidence.now
+    return replace(
+        state,
+        sla=spec.sla,
+        proposals=(),
+        trim=1.0,
+        transition_until=now + TRANSITION_S,
+        backoff_until=0.0,
+        obstacle_times=0,
+        unattainable="",
+        # The limits for this SLA are on their way: what ends soon ran under those before.
+        burn=BurnWindow(since=now + REACT_S, seen_at=now),
+        audit=Audit(since=now),
+    )
+
+
+def _drifted(state: PodState, evidence: Evidence) -> PodState:
+    """Let the model's next proposal through at once where the load or the device has changed."""
+    now, audit = evidence.now, state.audit
+    state = replace(state, is_drifted=False)
+    if not state.drift.tripped:
+        return state
+    state = replace(state, burn=BurnWindow(since=_began(state), seen_at=now))
+    if state.drift.has_new_load:
         # How misses bunched under the load of before says nothing of this one.
         audit = replace(audit, blocks=(), open_block=(0, 0))
-    if not evidence.model.valid or now < max(memory.transition_until, memory.backoff_until):
-        return replace(memory, audit=audit)
+    if not evidence.model.valid or now < max(state.transition_until, state.backoff_until):
+        return replace(state, audit=audit)
     until = now + TRANSITION_S
-    return replace(memory, audit=audit, proposals=(), transition_until=until, is_drifted=True)
+    return replace(state, audit=audit, proposals=(), transition_until=until, is_drifted=True)
 
 
-def _began(memory: PodState) -> float:
-    """When what has changed began: of a load it is known, a device has just been seen."""
-    return memory.drift.fresh_since if memory.drift.has_new_load else memory.at
+def _began(state: PodState) -> float:
+    """When the change began: a load's beginning is known, a slow device has just been seen."""
+    return state.drift.fresh_since if state.drift.has_new_load else state.at

@@ -15,3 +15,15 @@ class Condition:
     reason: str
     """One of the reasons that docs/crd.md lists for the type."""
     message: str
+
+
+Obstacle = Literal[
+    "",
+    "CapacityExceeded",
+    "KVBound",
+    "TTFTvsTPOTConflict",
+    "TPOTFloor",
+    "TTFTFloor",
+    "DegradedHardware",
+]
+"""Why no limits keep the SLA: a reason of `SLAAchievable`, empty where some limits keep it."""

@@ -1,9 +1,9 @@
 """Decision: what was chosen for one pod, from what, and why. Kept, and shown by `explain`."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-from paceline_tuner.achievable import Obstacle
 from paceline_tuner.attainment import NOTHING, Counts
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.outcome import NOT_PREDICTED, Prediction
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.seeded_start import SeededStart
@@ -33,35 +33,42 @@ class Decision:
     reason: str
     """In words, with the numbers that mattered."""
     current: TunedLimits | None
-    """As the pod reported them."""
+    """The limits that the pod reported."""
     wanted: TunedLimits | None
-    """As the model proposes them, before the guards."""
+    """The proposal, before the guards."""
     chosen: TunedLimits | None
-    """What should hold now; equal to `current` when nothing changes."""
+    """The limits that should hold now; equal to `current` when nothing changes."""
     applied: bool
     """The mode lets the tuner send `chosen`."""
     inputs: dict[str, float | int | str | bool | None] = field(default_factory=dict)
     prediction: Prediction = NOT_PREDICTED
     outcome: ChangeOutcome | None = None
-    """Of an earlier change, in the first decision that can tell."""
+    """What became of an earlier change, in the first decision that can tell."""
     obstacle: Obstacle = ""
     observed: MeasuredLatency = UNSEEN
     counts: Counts = NOTHING
     change: LimitsChange | None = None
-    memory: PodState = field(default_factory=PodState)
+    state: PodState = field(default_factory=PodState)
+    """What was learned, whatever the pod answers."""
+    acknowledged_state: PodState = field(default_factory=PodState)
+    """The same once the pod has taken the change: the next decision begins from here."""
     is_proven: bool = False
     is_trusted: bool = False
     """The step model decided, not trial and error."""
     is_slow: bool = False
-    """The device is slower than it was for half a minute and more."""
+    """The device has been slower than usual for half a minute or more."""
     start: SeededStart | None = None
     """What a new engine begins with."""
     failed_start: WarmStartEntry | None = None
     """Remembered limits that this engine began with, and that missed its SLA."""
 
+    def refused(self) -> "Decision":
+        """Drop what the pod did not take: the limits that held go on, under what was learned."""
+        return replace(self, change=None, acknowledged_state=self.state)
+
     def as_dict(self) -> dict[str, object]:
-        """Plain values for people and JSON; what only the next decision needs is left out."""
+        """Give plain values for people and JSON, without what only the next decision needs."""
         values = asdict(self)
-        for name in ("memory", "counts", "start", "failed_start"):
+        for name in ("state", "acknowledged_state", "counts", "start", "failed_start"):
             del values[name]
         return values

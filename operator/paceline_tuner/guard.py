@@ -1,4 +1,4 @@
-"""Limits: the live limits that the tuner chooses, and the guards on their way to a pod.
+"""Guard: how far one decision may move a pod's limits towards the proposals.
 
 A model refitted every few seconds wavers; limits must not. Lowering follows the middle of the
 last three proposals, raising the least of the last six, and neither leaves the dead band. A limit
@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from paceline_tuner.attainment import large_step_tokens
+from paceline_tuner.pod_view import PodView
 from paceline_tuner.tuned_limits import TunedLimits
 
 _DEAD_BAND = 0.08  # of the batch size and the token budget
@@ -24,6 +26,44 @@ _MAX_INCREASE = 1.25
 _TO_LOWER = 3  # proposals
 _TO_RAISE = 6
 PROPOSALS = _TO_RAISE
+_COOL_AFTER_DECREASE_S = 10.0
+_COOL_AFTER_INCREASE_S = 30.0
+_URGENT_SPACING_S = 4.0  # below one period: an urgent decrease may follow at the next tick
+
+
+def guarded(view: PodView, *, may_jump: bool) -> TunedLimits:
+    """Choose the limits that should hold now: the proposals, as far as the guards let them."""
+    state, current, now = view.state, view.current, view.evidence.now
+    if not state.proposals:
+        return current
+    is_new = now < state.transition_until and len(state.proposals) == 1
+    may_jump = may_jump or is_new or view.spec.mode == "Fixed" or view.evidence.limits.lease_lost
+    guard = Guard(
+        may_jump=may_jump,
+        is_urgent=view.is_missing_pace or current.step_target_ms is None,
+        num_running=view.evidence.load.running,
+        num_waiting=view.evidence.load.waiting,
+        num_tokens=large_step_tokens(view.evidence.steps),
+        widen=2.0 if state.is_swinging(now) else 1.0,
+        by_drift=is_new and state.is_drifted,
+    )
+    wanted = guard.apply(current, state.proposals)
+    if may_jump or wanted == current or _has_cooled(view, guard, wanted):
+        return wanted
+    return current
+
+
+def _has_cooled(view: PodView, guard: "Guard", wanted: TunedLimits) -> bool:
+    """Long enough ago the limits changed last for these to follow."""
+    state, now = view.state, view.evidence.now
+    since_s = now - state.changed_at
+    is_raise = wanted.is_raise_from(view.current)
+    if is_raise and (now < state.backoff_until or since_s < _COOL_AFTER_INCREASE_S * guard.widen):
+        return False
+    if guard.is_urgent and not is_raise:
+        return since_s >= _URGENT_SPACING_S
+    cool_s = _COOL_AFTER_INCREASE_S if state.was_raised else _COOL_AFTER_DECREASE_S
+    return since_s >= cool_s * guard.widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +78,9 @@ class Guard:
     """Sequences: what they do not come near is not limited by the batch size."""
     num_waiting: int = 0
     num_tokens: int = 0
-    """Of the largest usual step with a decode: a larger budget limits nothing."""
+    """Tokens of the largest usual step with a decode: a larger budget limits nothing."""
     widen: float = 1.0
-    """Of the dead bands; doubled while limits swing."""
+    """Multiplies the dead bands; doubled while limits swing."""
     by_drift: bool = False
     """The jump is one of load or device: what limits nothing may stay as it is."""
 

@@ -1,4 +1,4 @@
-"""The batch lane's own SLA: what steps may take for it, and whether it holds. Pure.
+"""The batch lane's own SLA: how long steps may take for it, and whether it holds. Pure.
 
 Where `lanes.batch.sla` is declared, the declared `sla` is the interactive lane's alone: each lane
 is judged by its own requests and gaps. The engine keeps the least of what the lanes that decode in
@@ -6,27 +6,27 @@ a step want, so the batch lane's target counts for steps of its own, or where it
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from msgspec import UNSET
 
-from paceline_tuner.attainment import Counts, observe, verdict
-from paceline_tuner.service_report import LaneReport, MeasuredLatency
+from paceline_tuner.attainment import NOTHING, combined, observe, verdict
+from paceline_tuner.service_report import LaneReport
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.step_target import starting_target_ms, step_target
 from paceline_tuner.window import Evidence
 
-_OF_TTFT = 0.25  # of the people's target: who arrives during a step waits until it ends
+_OF_TTFT = 0.25  # of the interactive lane's target: who arrives during a step waits until it ends
 _DEAD_BAND = 0.05
 
 
 def judged(spec: TuningSpec, evidence: Evidence) -> Evidence:
-    """What the declared `sla` is held against."""
+    """Select the evidence that the declared `sla` is held against."""
     return evidence if spec.batch_sla is None else _of_lane(evidence, "interactive")
 
 
 def starting_batch_target_ms(spec: TuningSpec) -> float | None:
-    """Give the batch lane's step target to an engine that has run no step."""
+    """Derive the batch lane's step target for an engine that has run no step."""
     if spec.batch_sla is None:
         return None
     return _bounded(spec.batch_sla, spec.sla, starting_target_ms(spec.batch_sla))
@@ -46,28 +46,14 @@ def with_batch_target(
     return {**body, "batch_step_target_ms": wanted, "epoch": limits.epoch + 1}
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    observed: MeasuredLatency
-    counts: Counts
-
-
 def batch_report(spec: TuningSpec, pods: Sequence[Evidence]) -> LaneReport | None:
     """Measure the batch lane over all pods; None where it has no SLA of its own."""
     if spec.batch_sla is None:
         return None
-    seen = [_Measured(*observe(spec.batch_sla, _of_lane(pod, "batch"))) for pod in pods]
-    counts = sum((pod.counts for pod in seen), start=Counts(0, 0))
-    return LaneReport(
-        MeasuredLatency(
-            ttft_p99_ms=_worst([pod.observed.ttft_p99_ms for pod in seen]),
-            tpot_p99_ms=_worst([pod.observed.tpot_p99_ms for pod in seen]),
-            itl_p99_ms=_worst([pod.observed.itl_p99_ms for pod in seen]),
-            samples=counts.requests,
-            attainment=counts.attainment,
-        ),
-        verdict(counts, spec.batch_sla.objective),
-    )
+    seen = [observe(spec.batch_sla, _of_lane(pod, "batch")) for pod in pods]
+    counts = sum((pod_counts for _, pod_counts in seen), start=NOTHING)
+    observed = combined([latency for latency, _ in seen], counts)
+    return LaneReport(observed, verdict(counts, spec.batch_sla.objective))
 
 
 def _batch_target_ms(spec: TuningSpec, evidence: Evidence, *, trim: float) -> float | None:
@@ -83,11 +69,11 @@ def _batch_target_ms(spec: TuningSpec, evidence: Evidence, *, trim: float) -> fl
     return _bounded(spec.batch_sla, spec.sla, target.ms)
 
 
-def _bounded(batch: SLA, people: SLA, target_ms: float | None) -> float | None:
-    """No step longer than the first token may take, of the batch lane or of who arrives."""
+def _bounded(batch: SLA, interactive: SLA, target_ms: float | None) -> float | None:
+    """Keep steps below the first-token targets of both lanes: who arrives waits for a step."""
     bounds = [target_ms, batch.ttft_p99_ms]
-    if people.ttft_p99_ms is not None:
-        bounds.append(people.ttft_p99_ms * _OF_TTFT)
+    if interactive.ttft_p99_ms is not None:
+        bounds.append(interactive.ttft_p99_ms * _OF_TTFT)
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
@@ -97,7 +83,3 @@ def _of_lane(evidence: Evidence, lane: str) -> Evidence:
         requests=tuple(r for r in evidence.requests if r.lane == lane),
         slices=tuple(s for s in evidence.slices if s.lane == lane),
     )
-
-
-def _worst(values: Sequence[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

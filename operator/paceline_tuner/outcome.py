@@ -1,4 +1,4 @@
-"""What became of a change: the model's prediction against the next clean period. Pure."""
+"""What became of a change: the prediction against the next clean period. Pure."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ _GIVEN_UP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the step model says of the chosen caps."""
+    """What the step model predicts under the chosen limits."""
 
     step_ms: float | None = None
-    """A full batch with its share of prefill; q_r left out."""
+    """A full batch with its share of prefill, without q_r."""
     ttft_ms: float | None = None
-    """Of the longest usual prompt that arrives now."""
+    """First token of the longest usual prompt, were it to arrive now."""
     capacity_rps: float | None = None
 
 
@@ -37,15 +37,15 @@ class PendingOutcome:
     since: float
     """The pod's clock."""
     epoch: int
-    """Of the limits that held before."""
-    caps: TunedLimits
+    """The epoch of the limits that held before."""
+    limits: TunedLimits
     model: ModelFit
-    """As it was when it predicted."""
+    """The model that predicted."""
     prediction: Prediction
 
     def is_over(self, evidence: Evidence, current: TunedLimits) -> bool:
         """Other limits hold, or too little ran for a minute."""
-        is_another = current != self.caps and evidence.limits.epoch > self.epoch
+        is_another = current != self.limits and evidence.limits.epoch > self.epoch
         return is_another or evidence.now - self.since > _GIVEN_UP_S
 
     def judge(
@@ -55,7 +55,7 @@ class PendingOutcome:
 
         Steps are compared by the shapes that ran: how full they were is not what was predicted.
         """
-        is_clean = current == self.caps and evidence.load.running <= current.batch_size
+        is_clean = current == self.limits and evidence.load.running <= current.batch_size
         if not is_clean or evidence.now - self.since < interval_s / 2:
             return None
         # Only steps of the new limits, and of no more sequences than they admit.
@@ -85,12 +85,12 @@ class PendingOutcome:
         )
 
     def _ttft_ms(self, evidence: Evidence) -> float | None:
-        """The slowest first token of the requests that arrived since."""
+        """Measure the slowest first token of the requests that arrived since."""
         firsts = [r.ttft_ms for r in evidence.finished(self.since) if r.ttft_ms is not None]
         return p99(firsts) if len(firsts) >= _MIN_REQUESTS else None
 
     def _served_rps(self, evidence: Evidence, steps: list[Step]) -> float | None:
-        """Requests served per second, where the queue never emptied: else capacity is not seen."""
+        """Count requests served per second; unknown where the queue emptied in between."""
         seconds = evidence.now - self.since
         if not all(step.waiting > 0 for step in steps):
             return None

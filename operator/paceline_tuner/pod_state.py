@@ -1,11 +1,11 @@
-"""What one decision leaves to the next, for one pod."""
+"""PodState: what one decision leaves to the next, for one pod."""
 
 import math
 from dataclasses import dataclass, field
 
-from paceline_tuner.achievable import Obstacle
 from paceline_tuner.audit import Audit
 from paceline_tuner.burn_window import BurnWindow
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import ASSUMED, Demand
 from paceline_tuner.drift import STEADY, Drift
 from paceline_tuner.outcome import PendingOutcome
@@ -15,7 +15,7 @@ from paceline_tuner.slowdown import Slowdown
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
 
-_REVERSAL_MEMORY_S = 600.0
+_REVERSALS_COUNT_S = 600.0
 _MAX_REVERSALS = 6
 
 
@@ -29,12 +29,15 @@ class PodState:
     sla: SLA | None = None
     policy: Policy | None = None
     was_valid: bool = False
+    """The last decision could trust the step model."""
     demand: Demand = ASSUMED
     proposals: tuple[TunedLimits, ...] = ()
+    """The newest ones, oldest first: limits are raised only to the least of them."""
     changed_at: float = 0.0
     was_raised: bool = False
-    """The last change raised a cap."""
+    """The last change raised a limit."""
     reversals: tuple[float, ...] = ()
+    """When a raise followed a cut, or a cut a raise."""
     transition_until: float = 0.0
     is_drifted: bool = False
     """This transition begins now, by a change of load or device: no new limits are called for."""
@@ -54,13 +57,14 @@ class PodState:
     audit: Audit = field(default_factory=lambda: Audit(since=0.0))
     phase: Phase = "ColdStart"
     has_started: bool = False
-    """What is remembered has been sent to this engine."""
+    """A starting point has been sent to this engine."""
     started: WarmStartEntry | None = None
     """The remembered limits that it began with, until they are proven, missed or left."""
     last_change: LimitsChange | None = None
+    """The last change that the pod acknowledged."""
     drift: Drift = STEADY
     slowdown: Slowdown = field(default_factory=Slowdown)
-    spell: BurnWindow = field(default_factory=BurnWindow)
+    burn: BurnWindow = field(default_factory=BurnWindow)
     pending: PendingOutcome | None = None
     """The last change, until its outcome is known."""
 
@@ -71,5 +75,5 @@ class PodState:
 
     def is_swinging(self, now: float) -> bool:
         """The limits went back and forth too often."""
-        recent = [at for at in self.reversals if now - at < _REVERSAL_MEMORY_S]
+        recent = [at for at in self.reversals if now - at < _REVERSALS_COUNT_S]
         return len(recent) > _MAX_REVERSALS

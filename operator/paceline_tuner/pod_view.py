@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET
 
 from paceline_tuner.attainment import Counts, is_breach, observe, pace, quick_step_ms
-from paceline_tuner.capacity import CapacityModel, capacity_for, within
+from paceline_tuner.capacity import CapacityModel, EngineTraits, capacity_for, within
 from paceline_tuner.lanes import judged
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_report import MeasuredLatency
@@ -22,12 +22,12 @@ _MIN_FIT_STEPS = 20
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One pod, now."""
+    """One pod as it is now: what was measured, what it could do, and what is aimed at."""
 
     spec: TuningSpec
     evidence: Evidence
-    memory: PodState
-    room: CapacityModel
+    state: PodState
+    capacity_model: CapacityModel
     target: StepTarget
     current: TunedLimits
     observed: MeasuredLatency
@@ -59,58 +59,58 @@ class PodView:
         """More runs than the limit admits: the present pace is not that of the limits."""
         return self.evidence.load.running > self.current.batch_size
 
-    def within(self, caps: TunedLimits) -> TunedLimits:
-        """The same caps, where the pod and the user allow them; a pod may hold others."""
+    def within(self, limits: TunedLimits) -> TunedLimits:
+        """Bring limits within what the pod and the user allow; a pod may hold others."""
         capacity, spec = self.evidence.limits.capacity, self.spec
         return replace(
-            caps,
-            batch_size=within(caps.batch_size, spec.batch_size, capacity.max_batch_size),
-            token_budget=within(caps.token_budget, spec.token_budget, capacity.max_token_budget),
+            limits,
+            batch_size=within(limits.batch_size, spec.batch_size, capacity.max_batch_size),
+            token_budget=within(limits.token_budget, spec.token_budget, capacity.max_token_budget),
         )
 
+    def retargeted(self, state: PodState) -> "PodView":
+        """The same measurements under another state, aimed by its trim."""
+        if state.trim == self.state.trim:
+            return replace(self, state=state)
+        target, capacity_model = _aim(self.spec, self.evidence, state)
+        return replace(self, state=state, target=target, capacity_model=capacity_model)
 
-def look(spec: TuningSpec, evidence: Evidence, memory: PodState) -> PodView:
-    """Gather."""
-    target, room = _aim(spec, evidence, memory)
-    own = judged(spec, evidence)
-    observed, counts = observe(spec.sla, own)
+
+def view_pod(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodView:
+    """Gather what one decision looks at."""
+    target, capacity_model = _aim(spec, evidence, state)
+    judged_evidence = judged(spec, evidence)
+    observed, counts = observe(spec.sla, judged_evidence)
     return PodView(
         spec=spec,
         evidence=evidence,
-        memory=memory,
-        room=room,
+        state=state,
+        capacity_model=capacity_model,
         target=target,
-        current=current_caps(evidence.limits),
+        current=current_limits(evidence.limits),
         observed=observed,
         counts=counts,
         # Slices begun after the change: earlier ones still hold gaps of the old limits.
-        recent=pace(spec.sla, own, max(evidence.now - 2 * REACT_S, memory.changed_at)),
+        recent=pace(spec.sla, judged_evidence, max(evidence.now - 2 * REACT_S, state.changed_at)),
     )
 
 
-def look_again(view: PodView, memory: PodState) -> PodView:
-    """Aim by another trim; what was measured stays."""
-    target, room = _aim(view.spec, view.evidence, memory)
-    return replace(view, memory=memory, target=target, room=room)
-
-
-def _aim(
-    spec: TuningSpec, evidence: Evidence, memory: PodState
-) -> tuple[StepTarget, CapacityModel]:
+def _aim(spec: TuningSpec, evidence: Evidence, state: PodState) -> tuple[StepTarget, CapacityModel]:
+    """Derive what steps may take, and what the pod could do at best under that."""
     is_cpu = evidence.info.device.startswith("cpu")
-    return capacity_for(
-        spec,
-        evidence.model,
-        memory.demand,
+    engine = EngineTraits(
         evidence.limits.capacity,
         min_prefill=_MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
-        trim=memory.trim,
-        quickest_ms=quick_step_ms(evidence.steps),
-        believes_floor=memory.believes_floor,
         has_slack=evidence.limits.requested.pace_tpot_ms is not UNSET,
+    )
+    return capacity_for(
+        spec, state, evidence.model, engine, quickest_ms=quick_step_ms(evidence.steps)
     )
 
 
-def current_caps(limits: LimitsAnswer) -> TunedLimits:
-    """A lost lease holds the certified limits; else what was asked for, which a drain reaches."""
+def current_limits(limits: LimitsAnswer) -> TunedLimits:
+    """Read the limits that hold: after a lost lease the certified ones, else the requested ones.
+
+    While a larger batch drains, the requested ones are what it will reach.
+    """
     return TunedLimits.of(limits.effective if limits.lease_lost else limits.requested)

@@ -1,9 +1,8 @@
-"""Decisions in words and numbers, for people."""
+"""The reason and the inputs of a decision, in words and numbers for people."""
 
 from paceline_tuner.drift import Signal
-from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView
-from paceline_tuner.propose import Proposal
+from paceline_tuner.propose import LimitsProposal
 from paceline_tuner.tuned_limits import TunedLimits
 
 _SIGNALS: dict[Signal, str] = {
@@ -24,9 +23,9 @@ _WORDS = {
 }
 
 
-def reason_of(view: PodView, proposal: Proposal, chosen: TunedLimits, memory: PodState) -> str:
-    """Say why these caps, with the prediction behind them."""
-    spec, model = view.spec, view.evidence.model
+def reason_of(view: PodView, proposal: LimitsProposal, chosen: TunedLimits) -> str:
+    """Say why these limits, with the prediction behind them."""
+    spec, state, model = view.spec, view.state, view.evidence.model
     if spec.paused:
         return "paused: limits are held"
     if spec.mode == "Fixed":
@@ -36,18 +35,18 @@ def reason_of(view: PodView, proposal: Proposal, chosen: TunedLimits, memory: Po
     pace = f"; steps are paced to {target:.1f} ms" if target is not None else ""
     if view.target.pace_tpot_ms is not None:
         pace = f"; requests are paced to {view.target.pace_tpot_ms:.1f} ms a token"
-    trimmed = f", {1 - memory.trim:.0%} trimmed by feedback" if memory.trim < 1 else ""
+    trimmed = f", {1 - state.trim:.0%} trimmed by feedback" if state.trim < 1 else ""
     if view.is_learning:
-        within = ", within remembered limits" if memory.started is not None else ""
+        within = ", within remembered limits" if state.started is not None else ""
         since = " and what it measured at its start" if model.origin == "profile" else ""
         return f"learning the step time from its first steps{since}{within}{pace}"
     if not view.is_trusted:
         why = "too many slow gaps" if view.is_missing_pace else "pace is kept"
         return f"step model untrusted ({model.reason}), by trial: {why}{pace}{trimmed}"
     if view.target.is_below_floor:
-        floor = view.room.floor_ms()
+        floor = view.capacity_model.floor_ms()
         return f"one decode alone takes {floor:.1f} ms, over the target{pace}"
-    predicted = view.room.full_step_ms(chosen.batch_size) * model.q_r
+    predicted = view.capacity_model.full_step_ms(chosen.batch_size) * model.q_r
     return (
         f"{_changed(view)}{bound} binds: a step with {chosen.batch_size} running is predicted to "
         f"take up to {predicted:.1f} ms{pace}{trimmed}"
@@ -55,11 +54,11 @@ def reason_of(view: PodView, proposal: Proposal, chosen: TunedLimits, memory: Po
 
 
 def _changed(view: PodView) -> str:
-    """What is new of the load or the device, where something is."""
-    drift = view.memory.drift
+    """Name what is new about the load or the device; empty where nothing is."""
+    drift = view.state.drift
     if drift.tripped:
         return f"{' and '.join(_SIGNALS[name] for name in drift.tripped)} changed; "
-    slowdown = view.memory.slowdown
+    slowdown = view.state.slowdown
     if slowdown.is_slow:
         return f"steps take {slowdown.ratio:.2f} times as long as they did on this device; "
     return ""
@@ -67,7 +66,7 @@ def _changed(view: PodView) -> str:
 
 def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
     """List what the decision was made from."""
-    evidence, demand, model = view.evidence, view.memory.demand, view.evidence.model
+    evidence, demand, model = view.evidence, view.state.demand, view.evidence.model
     return {
         "epoch": evidence.limits.epoch,
         "running": evidence.load.running,
@@ -92,10 +91,10 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "model_origin": model.origin,
         "q_r": model.q_r,
         "fast": model.fast,
-        "changed": " ".join(view.memory.drift.tripped) or None,
-        "degraded_hardware": view.memory.slowdown.is_slow,
-        "slowdown": view.memory.slowdown.ratio,
-        "trim": view.memory.trim,
+        "changed": " ".join(view.state.drift.tripped) or None,
+        "degraded_hardware": view.state.slowdown.is_slow,
+        "slowdown": view.state.slowdown.ratio,
+        "trim": view.state.trim,
         "step_target_ms": view.target.ms,
         "pace_tpot_ms": view.target.pace_tpot_ms,
     }

@@ -1,4 +1,4 @@
-"""Trim: the slow feedback that takes off the step target what the model does not foresee."""
+"""The trim: slow feedback that takes off the step target what the model does not foresee."""
 
 from dataclasses import replace
 
@@ -14,21 +14,21 @@ _TRIM_RECOVERY_S = 60.0
 
 
 def trim(view: PodView) -> PodState:
-    """Feedback: a breach that the model does not explain takes a little off the step target."""
-    memory, now = view.memory, view.evidence.now
-    since = now - max(memory.trimmed_at, memory.changed_at)
+    """Take a little off the step target on a breach that the model does not explain."""
+    state, now = view.state, view.evidence.now
+    since = now - max(state.trimmed_at, state.changed_at)
     if not view.is_trusted or view.target.is_below_floor:
-        return memory
+        return state
     if view.is_missing_pace:
         # While a larger batch drains, or the target has not reached the pod, it is explained.
         is_explained = view.is_draining or not _is_in_force(view)
-        if is_explained or since < _TRIM_SPACING_S or memory.trim <= _TRIM_MIN:
-            return memory
-        lowered = max(_TRIM_MIN, memory.trim - _TRIM_STEP)
-        return replace(memory, trim=lowered, trimmed_at=now, backoff_until=now + _BACKOFF_S)
-    if memory.trim < 1.0 and now - memory.trimmed_at >= _TRIM_RECOVERY_S:
-        return replace(memory, trim=min(1.0, memory.trim + _TRIM_GAIN), trimmed_at=now)
-    return memory
+        if is_explained or since < _TRIM_SPACING_S or state.trim <= _TRIM_MIN:
+            return state
+        lowered = max(_TRIM_MIN, state.trim - _TRIM_STEP)
+        return replace(state, trim=lowered, trimmed_at=now, backoff_until=now + _BACKOFF_S)
+    if state.trim < 1.0 and now - state.trimmed_at >= _TRIM_RECOVERY_S:
+        return replace(state, trim=min(1.0, state.trim + _TRIM_GAIN), trimmed_at=now)
+    return state
 
 
 def _is_in_force(view: PodView) -> bool:

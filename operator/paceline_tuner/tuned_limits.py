@@ -21,3 +21,16 @@ class TunedLimits:
         """Read from a pod's limits."""
         pace_ms = None if limits.pace_tpot_ms is UNSET else limits.pace_tpot_ms
         return cls(limits.max_batch_size, limits.token_budget, limits.step_target_ms, pace_ms)
+
+    def is_raise_from(self, current: "TunedLimits") -> bool:
+        """No limit goes down, so nothing gets safer."""
+        held, target = current.step_target_ms, self.step_target_ms
+        is_tighter = target is not None and (held is None or target < held)
+        held, pace = current.pace_tpot_ms, self.pace_tpot_ms
+        # No pace leaves the step target, which allows less.
+        is_tighter |= held is not None and (pace is None or pace < held)
+        return not (
+            self.batch_size < current.batch_size
+            or self.token_budget < current.token_budget
+            or is_tighter
+        )

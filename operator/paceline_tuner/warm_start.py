@@ -1,4 +1,4 @@
-"""WarmStart: all that is remembered, bounded in number and age. Frozen: a change is a new book."""
+"""WarmStart: what earlier pods found out, for pods to come; bounded in number and age."""
 
 from dataclasses import dataclass, replace
 
@@ -25,12 +25,12 @@ class StartingPoint:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """At most one entry per key and SLA, newest last."""
+    """At most one entry per key and SLA, newest last. Frozen: each change gives a new one."""
 
     entries: tuple[WarmStartEntry, ...] = ()
 
     def add(self, entry: WarmStartEntry) -> "WarmStart":
-        """Take in an entry if it is news; else the same book."""
+        """Take in an entry if it is news; else stay the same."""
         old = self._find(entry.key, entry.sla)
         if old is not None and not entry.replaces(old):
             return self
@@ -43,7 +43,7 @@ class WarmStart:
             return self  # other limits have been found since
         return self._with(replace(held, avoid_until=now + AVOIDED_S), now)
 
-    def recall(self, key: EngineKey, sla: SLA, now: float) -> StartingPoint | None:
+    def starting_point(self, key: EngineKey, sla: SLA, now: float) -> StartingPoint | None:
         """Find what a new pod of this key should start from."""
         found = [e for e in self.entries if e.key == key and now - e.at < KEPT_S]
         if not found:
@@ -55,12 +55,12 @@ class WarmStart:
         return StartingPoint(found[-1], same or largest)
 
     def merged(self, other: "WarmStart", now: float) -> "WarmStart":
-        """Both books: under one key and SLA the newer entry, with the warnings of either."""
-        book = self
+        """Join two: under one key and SLA the newer entry, with the warnings of either."""
+        joined = self
         for theirs in other.entries:
             if theirs.at > now + _FUTURE_S:
                 continue  # it would never grow old
-            mine = book._find(theirs.key, theirs.sla)
+            mine = joined._find(theirs.key, theirs.sla)
             newer = theirs if mine is None or theirs.at > mine.at else mine
             if mine is not None:
                 until = max(mine.avoid_until, theirs.avoid_until)
@@ -68,8 +68,8 @@ class WarmStart:
                 is_cleared = newer.is_certified and newer.at > until - AVOIDED_S
                 newer = newer if is_cleared else replace(newer, avoid_until=until)
             if newer != mine:
-                book = book._with(newer, now)
-        return book
+                joined = joined._with(newer, now)
+        return joined
 
     def _find(self, key: EngineKey, sla: SLA) -> WarmStartEntry | None:
         return next((e for e in self.entries if e.key == key and e.sla == sla), None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import EngineInfo, ModelFit
+from paceline_wire.step_cost import step_ms
 
 _SAME = 0.05
 _SAME_MODEL = 0.25  # fits of one engine waver so far where it seldom runs
@@ -35,7 +36,7 @@ class EngineKey:
 
     @classmethod
     def of(cls, info: EngineInfo) -> "EngineKey | None":
-        """Read from telemetry; None of a pod that does not say what it is."""
+        """Read from telemetry; None where a pod does not say what it is."""
         if not (info.name and info.device and info.engine_version):
             return None
         return cls(
@@ -64,15 +65,15 @@ class WarmStartEntry:
     step_target_ms: float | None
     at: float
     is_certified: bool = False
-    """By counts at 95 % confidence; otherwise they kept the SLA for a whole window."""
+    """Certified by counts at 95 % confidence; otherwise the limits kept the SLA for a window."""
     avoid_until: float = 0.0
     """A pod that started from these limits missed its SLA: not to be used before."""
     bin_tokens: int = 128
-    """Of `correction`, as in docs/runtime-api.md."""
+    """How wide a bin of `correction` is, as in docs/runtime-api.md."""
 
     @property
     def is_sound(self) -> bool:
-        """Numbers that can be; of a stored entry nobody knows who wrote it."""
+        """The numbers are possible ones: nobody knows who wrote a stored entry."""
         figures = (*self.theta, *self.correction, self.at, self.avoid_until)
         target = self.step_target_ms
         return (
@@ -99,7 +100,7 @@ class WarmStartEntry:
         )
 
     def is_like(self, other: "WarmStartEntry") -> bool:
-        """Say the same of the same engine, as far as a new pod would notice."""
+        """Both say the same about the same engine, as far as a new pod would notice."""
         mine, others = (
             (one.batch_size, one.token_budget, one.step_target_ms or 0.0) for one in (self, other)
         )
@@ -112,13 +113,8 @@ class WarmStartEntry:
 
         Coefficients alone would not do: two fits may share the same time out differently.
         """
-        th0, th1, th2, th3, th4 = self.theta
         return tuple(
-            th0
-            + th1 * tokens
-            + th2 * max(0, tokens - self.knee)
-            + th3 * context * 1e-3
-            + th4 * attention * 1e-6
+            step_ms(self.theta, self.knee, tokens, context, attention)
             for tokens, context, attention in _USUAL_STEPS
         )
 

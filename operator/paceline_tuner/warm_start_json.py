@@ -1,4 +1,4 @@
-"""The book as JSON: one document, whose entries are read one by one.
+"""A warm start as JSON: one document, whose entries are read one by one.
 
     {"version": 1, "entries": [{"key": {...}, "sla": {...}, "theta": [...], ...}, ...]}
 
@@ -23,11 +23,11 @@ class _Document(msgspec.Struct):
     entries: list[msgspec.Raw]
 
 
-def encode(book: WarmStart) -> str:
-    """Write the book; where it would be too long, without its oldest entries."""
+def encode(warm_start: WarmStart) -> str:
+    """Write a warm start; where it would be too long, without its oldest entries."""
     parts: list[bytes] = []
     size = 0
-    for entry in reversed(book.entries):
+    for entry in reversed(warm_start.entries):
         part = msgspec.json.encode(_short(entry))
         size += len(part) + 1
         if size > _MAX_BYTES:
@@ -38,11 +38,11 @@ def encode(book: WarmStart) -> str:
 
 
 def decode(text: str) -> tuple[WarmStart, list[str]]:
-    """Read the book, and say of each entry that had to be left out what is wrong with it."""
+    """Read a warm start, and tell what is wrong with each entry that had to be left out."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return WarmStart(), [f"not a memory: {error}"]
+        return WarmStart(), [f"not a warm start: {error}"]
     if document.version != _VERSION:
         return WarmStart(), [f"version {document.version}, wanted {_VERSION}"]
     problems, entries = [], []

@@ -1,4 +1,4 @@
-"""Recollection: the tuner's memory while it runs, and when it is read and written."""
+"""LiveWarmStart: the warm start while the tuner runs, and when it is read, written and extended."""
 
 import asyncio
 import logging
@@ -8,39 +8,41 @@ from typing import Protocol
 
 from paceline_tuner.decision import Decision
 from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start import StartingPoint, WarmStart
-from paceline_tuner.warm_start_entry import EngineKey
-from paceline_tuner.warm_start_lesson import to_remember
+from paceline_tuner.warm_start_entry import EngineKey, WarmStartEntry
 from paceline_tuner.window import Evidence
 
 _SAVE_SPACING_S = 60.0
 _LOAD_SPACING_S = 10.0
+_SETTLED = (0.85, 1.2)
+"""Bounds of `fast` and the slowdown: outside, the level is a passing cause's, not the engine's."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoreError(Exception):
-    """What is remembered could not be read or written now."""
+    """The warm start could not be read or written now."""
 
 
 class WarmStartStore(Protocol):
-    """Where the memory outlives its process."""
+    """Where the warm start outlives its process."""
 
     async def load(self) -> WarmStart:
         """Read it; empty where there is none. Raises StoreError."""
         ...
 
-    async def save(self, book: WarmStart) -> None:
+    async def save(self, warm_start: WarmStart) -> None:
         """Write it whole. Raises StoreError."""
         ...
 
 
 class LiveWarmStart:
-    """One book for all services. Without a store it stays empty and is never written."""
+    """One warm start for all services. Without a store it stays empty and is never written."""
 
     def __init__(self, store: WarmStartStore | None, clock: Callable[[], float]) -> None:
-        """Keep the book in `store`; `clock` gives Unix seconds."""
-        self.book = WarmStart()
+        """Keep the warm start in `store`; `clock` gives Unix seconds."""
+        self.warm_start = WarmStart()
         self._store = store
         self._clock = clock
         self._is_open = False
@@ -50,7 +52,7 @@ class LiveWarmStart:
         self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
-        """Read what was remembered before, if that has not succeeded yet. Never raises."""
+        """Read what was stored before, if that has not succeeded yet. Never raises."""
         async with self._one_at_a_time:
             now = self._clock()
             if self._store is None or self._is_open or now - self._tried_at < _LOAD_SPACING_S:
@@ -59,41 +61,81 @@ class LiveWarmStart:
             try:
                 stored = await self._store.load()
             except StoreError as problem:
-                _log.warning("the memory cannot be read: %s", problem)
+                _log.warning("the warm start cannot be read: %s", problem)
                 return
-            self.book = self.book.merged(stored, now)
+            self.warm_start = self.warm_start.merged(stored, now)
             self._saved, self._is_open = stored, True
 
-    def recall(self, spec: TuningSpec, evidence: Evidence) -> StartingPoint | None:
-        """What a pod like this one should start from."""
+    def starting_point(self, spec: TuningSpec, evidence: Evidence) -> StartingPoint | None:
+        """Find what a pod like this one should start from."""
         key = EngineKey.of(evidence.info)
-        return None if key is None else self.book.recall(key, spec.sla, self._clock())
+        return None if key is None else self.warm_start.starting_point(key, spec.sla, self._clock())
 
     def learn(self, spec: TuningSpec, evidence: Evidence, decision: Decision) -> None:
-        """Take in what the decision teaches."""
+        """Take in what the decision teaches; most decisions teach nothing."""
         if self._store is None:
             return
         now = self._clock()
         if decision.failed_start is not None:
-            self.book = self.book.avoid(decision.failed_start, now)
-        found = to_remember(spec, evidence, decision, now)
+            self.warm_start = self.warm_start.avoid(decision.failed_start, now)
+        found = learned_entry(spec, evidence, decision, now)
         if found is not None:
-            self.book = self.book.add(found)
+            self.warm_start = self.warm_start.add(found)
 
     async def save(self) -> None:
         """Write what has changed, at most once a minute. Never raises."""
         async with self._one_at_a_time:
             now = self._clock()
-            is_news = self._is_open and self.book != self._saved
+            is_news = self._is_open and self.warm_start != self._saved
             if self._store is None or not is_news or now - self._saved_at < _SAVE_SPACING_S:
                 return
             self._saved_at = now
             try:
                 # Another process may have led, or run beside us, since we last read.
                 stored = await self._store.load()
-                self.book = book = self.book.merged(stored, now)
-                await self._store.save(book)
+                self.warm_start = merged = self.warm_start.merged(stored, now)
+                await self._store.save(merged)
             except StoreError as problem:
-                _log.warning("the memory cannot be written: %s", problem)
+                _log.warning("the warm start cannot be written: %s", problem)
                 return
-            self._saved = book
+            self._saved = merged
+
+
+def learned_entry(
+    spec: TuningSpec, evidence: Evidence, decision: Decision, now: float
+) -> WarmStartEntry | None:
+    """Take what is worth keeping: limits of our own that hold the SLA, under a trusted model.
+
+    `now` is Unix seconds.
+    """
+    key, limits, model = EngineKey.of(evidence.info), evidence.limits, evidence.model
+    state = decision.state
+    is_ours = spec.mode == "Auto" and not spec.paused and not limits.lease_lost
+    is_certified = state.audit.is_certified(spec.sla.objective)
+    if (
+        key is None
+        or not is_ours
+        or not decision.is_trusted
+        or decision.chosen != decision.current
+        or decision.obstacle
+        or not (is_certified or decision.is_proven)
+        or not _SETTLED[0] <= model.fast <= _SETTLED[1]
+        or decision.is_slow
+        or not _SETTLED[0] <= state.slowdown.ratio <= _SETTLED[1]
+    ):
+        return None
+    held = TunedLimits.of(limits.requested)
+    found = WarmStartEntry(
+        key=key,
+        sla=spec.sla,
+        theta=model.theta,
+        knee=model.knee,
+        correction=model.correction,
+        bin_tokens=model.bin_tokens,
+        batch_size=held.batch_size,
+        token_budget=held.token_budget,
+        step_target_ms=held.step_target_ms,
+        at=now,
+        is_certified=is_certified,
+    )
+    return found if found.is_sound else None

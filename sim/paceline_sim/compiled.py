@@ -1,6 +1,7 @@
 """Numba's `njit` with the types of the function that it compiles, kept on disk."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -9,6 +10,7 @@ from numba import njit
 from numba.core import config
 
 from paceline_engine import scheduling
+from paceline_wire import step_cost
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -21,11 +23,15 @@ def _kept_in() -> str:
     function it calls has, or of a constant that it imports.
     """
     here = Path(__file__).parent
+    kept = here / "__pycache__"
+    if not os.access(kept if kept.exists() else here, os.W_OK):  # installed by somebody else
+        kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline"
     sources = hashlib.sha256()
-    for folder in (here, Path(scheduling.__file__).parent):
-        for path in sorted(folder.glob("*.py")):
-            sources.update(path.read_bytes())
-    return str(here / "__pycache__" / f"numba-{sources.hexdigest()[:16]}")
+    folders = here, Path(scheduling.__file__).parent
+    paths = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    for path in (*paths, Path(step_cost.__file__)):
+        sources.update(path.read_bytes())
+    return str(kept / f"numba-{sources.hexdigest()[:16]}")
 
 
 _KEPT_IN = _kept_in()

@@ -1,4 +1,4 @@
-"""Reads the plant's counts of inter-token gaps: rows of 5 seconds, logarithmic bins."""
+"""Reads the simulated engine's counts of inter-token gaps: rows of 5 seconds, logarithmic bins."""
 
 import math
 

@@ -12,7 +12,7 @@ Noise is lognormal and correlated from step to step, with rare spikes.
 Sources beside those of `dense_table`: 4.37e-5 ms per context token of Llama-3.1-8B on an H100
 (vLLM's blog, 2026-04-22), 7.0 ms at batch 1 and 8.7 ms at 64 with 128/128 tokens (llm-d WVA),
 4.4 us a request (BLIS), FA3's 430 to 621 TFLOP/s in prefill on an H100. The CPU's figures follow
-the laptop of tests/paceline_testing/plant.py: about 28 ms a step and 1.5 ms a prompt token.
+the laptop of tests/paceline_testing/engine.py: about 28 ms a step and 1.5 ms a prompt token.
 """
 
 from dataclasses import dataclass
@@ -120,13 +120,6 @@ class Disturbance:
     factor: float
     ramp_s: float = 0.0
     """Seconds over which the factor grows from 1, and falls back to it before `end_s`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheCollapse:
-    """From `start_s` on, no prompt token is found in the prefix cache."""
-
-    start_s: float
 
 
 _LLAMA_8B = Network(

@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline_engine.scheduling.prefill import MANY_PROMPTS
 from paceline_sim.compiled import compiled
-from paceline_sim.state import DECODE, ENDED, FAILED, SHED, WAITING, Engine
+from paceline_sim.state import DECODE, ENDED, FAILED, SHED, WAITING, EngineArrays
 
 _LEAD, _SLACK_QUANTILE = 0.93, 0.2  # as the engine paces by slack
 _MAX_PREEMPTIONS = 3  # after them a batch request ranks as interactive
@@ -19,7 +19,7 @@ _BATCH = 1  # the lane that gives way
 
 
 @compiled
-def end(e: Engine, i: int, outcome: int, at: float) -> None:
+def end(e: EngineArrays, i: int, outcome: int, at: float) -> None:
     """Let go of a request and of its blocks."""
     job, totals = e.jobs[i], e.totals[0]
     job.state, job.outcome, job.finished_s = ENDED, outcome, at
@@ -31,7 +31,7 @@ def end(e: Engine, i: int, outcome: int, at: float) -> None:
 
 
 @compiled
-def arrive(e: Engine) -> None:
+def arrive(e: EngineArrays) -> None:
     """Queue who has come; refuse who could never fit."""
     totals = e.totals[0]
     while totals.arrived < len(e.jobs) and e.jobs[totals.arrived].arrival_s <= totals.now:
@@ -51,7 +51,7 @@ def arrive(e: Engine) -> None:
 
 
 @compiled
-def shed(e: Engine) -> None:
+def shed(e: EngineArrays) -> None:
     """Refuse from the head of each lane who has waited longer than the deadline."""
     totals = e.totals[0]
     for number in range(2):
@@ -67,7 +67,7 @@ def shed(e: Engine) -> None:
 
 
 @compiled
-def _victim(e: Engine) -> int:
+def _victim(e: EngineArrays) -> int:
     """Place in `running` of who gives way: the batch lane first, in a lane the newest."""
     worst, worst_rank = 0, -1
     for k in range(e.totals[0].running):
@@ -80,7 +80,7 @@ def _victim(e: Engine) -> int:
 
 
 @compiled
-def preempt(e: Engine, place: int) -> None:
+def preempt(e: EngineArrays, place: int) -> None:
     """Take row and blocks from a request, which goes back to the front of its lane."""
     totals = e.totals[0]
     i = e.running[place]
@@ -101,7 +101,7 @@ def preempt(e: Engine, place: int) -> None:
 
 
 @compiled
-def extend_decodes(e: Engine) -> None:
+def extend_decodes(e: EngineArrays) -> None:
     """Give a block to each decode whose blocks are full; preempt where none is free."""
     totals = e.totals[0]
     k = 0
@@ -121,7 +121,7 @@ def extend_decodes(e: Engine) -> None:
 
 
 @compiled
-def next_yielding(e: Engine, before: int) -> int:
+def next_yielding(e: EngineArrays, before: int) -> int:
     """Place in `running` of the newest batch request older than `before` that may be displaced."""
     place = newest = -1
     for k in range(e.totals[0].running):
@@ -133,7 +133,7 @@ def next_yielding(e: Engine, before: int) -> int:
 
 
 @compiled
-def rows_to_take(e: Engine) -> int:
+def rows_to_take(e: EngineArrays) -> int:
     """Rows that interactive requests may take from the batch lane, now that none is free."""
     totals = e.totals[0]
     if totals.running != totals.max_batch_size or e.lanes[_BATCH].held == 0:
@@ -147,7 +147,7 @@ def rows_to_take(e: Engine) -> int:
 
 
 @compiled
-def measure(e: Engine) -> None:
+def measure(e: EngineArrays) -> None:
     """Note the next step's decodes and what could be prefilled in it."""
     totals = e.totals[0]
     decode = context = wanted = before = 0
@@ -184,7 +184,7 @@ def measure(e: Engine) -> None:
 
 
 @compiled
-def _slack_ms(e: Engine) -> float:
+def _slack_ms(e: EngineArrays) -> float:
     """How far four of five decodes are ahead of their pace, at least (docs/tuner.md)."""
     totals = e.totals[0]
     ahead_s = np.empty(totals.decode)

@@ -13,14 +13,14 @@ from paceline_engine.scheduling.fair_share import BESIDE_DECODES, MAX_CREDIT, MI
 from paceline_engine.scheduling.prefill import MAX_UNFINISHED
 from paceline_sim.compiled import compiled
 from paceline_sim.holding import next_yielding, preempt, rows_to_take
-from paceline_sim.state import DECODE, PREFILL, Engine
+from paceline_sim.state import DECODE, PREFILL, EngineArrays
 
 _MIN_CHUNK = 16  # smaller pieces of a long prompt are not worth their overhead
 _NO_BOUND = 1 << 40
 
 
 @compiled
-def _displace(e: Engine, place: int) -> None:
+def _displace(e: EngineArrays, place: int) -> None:
     """Take a batch request out of the step that is being made."""
     totals = e.totals[0]
     job = e.jobs[e.running[place]]
@@ -35,7 +35,7 @@ def _displace(e: Engine, place: int) -> None:
 
 
 @compiled
-def _make_room(e: Engine, blocks: int, needs_row: bool) -> bool:
+def _make_room(e: EngineArrays, blocks: int, needs_row: bool) -> bool:
     """Displace as many batch requests as it takes; nobody where that is not enough."""
     totals = e.totals[0]
     if needs_row and rows_to_take(e) == 0:
@@ -72,7 +72,7 @@ def _make_room(e: Engine, blocks: int, needs_row: bool) -> bool:
 
 
 @compiled
-def _may_take_row(e: Engine) -> bool:
+def _may_take_row(e: EngineArrays) -> bool:
     """Tell whether a batch request may have a row, seen from those that would take it back."""
     totals, first, second = e.totals[0], e.lanes[0], e.lanes[1]
     if totals.displaced > 0:
@@ -83,7 +83,7 @@ def _may_take_row(e: Engine) -> bool:
 
 
 @compiled
-def _admit(e: Engine, number: int, most: int) -> int:
+def _admit(e: EngineArrays, number: int, most: int) -> int:
     """Admit the first request of a lane if there is a row and room for all it has, else -1.
 
     One with over `most` known tokens stays where it is.
@@ -124,7 +124,7 @@ def _admit(e: Engine, number: int, most: int) -> int:
 
 
 @compiled
-def _open_lanes(e: Engine) -> None:
+def _open_lanes(e: EngineArrays) -> None:
     """Start the lanes' turns: one that wanted nothing until now has saved up no credit."""
     totals = e.totals[0]
     totals.prefill_end = totals.running
@@ -145,7 +145,7 @@ def _open_lanes(e: Engine) -> None:
 
 
 @compiled
-def _next_begun(e: Engine, number: int) -> int:
+def _next_begun(e: EngineArrays, number: int) -> int:
     """Find the next prompt of the lane that was begun in an earlier step, else -1."""
     lane = e.lanes[number]
     while lane.cursor < e.totals[0].prefill_end:
@@ -157,7 +157,7 @@ def _next_begun(e: Engine, number: int) -> int:
 
 
 @compiled
-def _batch_most(e: Engine, tokens: int) -> tuple[int, int]:
+def _batch_most(e: EngineArrays, tokens: int) -> tuple[int, int]:
     """Tokens that the batch lane may have: without interactive prompts in the step, and with."""
     totals, first, second = e.totals[0], e.lanes[0], e.lanes[1]
     part = max(second.share, MIN_SHARE)
@@ -176,7 +176,7 @@ def _batch_most(e: Engine, tokens: int) -> tuple[int, int]:
 
 
 @compiled
-def _give_rest(e: Engine, tokens: int, batch_tokens: int) -> None:
+def _give_rest(e: EngineArrays, tokens: int, batch_tokens: int) -> None:
     """Give what nobody needed to those that were left unfinished, the first one first."""
     for k in range(e.totals[0].granted):
         job = e.jobs[e.granted[k]]
@@ -189,7 +189,7 @@ def _give_rest(e: Engine, tokens: int, batch_tokens: int) -> None:
 
 
 @compiled
-def share(e: Engine, tokens: int) -> None:
+def share(e: EngineArrays, tokens: int) -> None:
     """Share prefill tokens among the prompts, lane by lane in turn."""
     totals, first, second = e.totals[0], e.lanes[0], e.lanes[1]
     totals.granted = totals.displaced = 0

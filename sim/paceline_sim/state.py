@@ -123,7 +123,7 @@ Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 
 
-class Engine(NamedTuple):
+class EngineArrays(NamedTuple):
     """Everything that a step reads or writes."""
 
     jobs: Fields

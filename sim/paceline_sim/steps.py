@@ -13,18 +13,20 @@ from paceline_sim.state import (
     OK,
     PREFILL,
     SLICE_S,
-    Engine,
+    EngineArrays,
     Real,
 )
+from paceline_wire.step_cost import chunk_attention
 
 READY, REACHED, FULL, STUCK = range(4)
+_chunk_attention = compiled(chunk_attention)
 _LOG_GAMMA = math.log(GAMMA)
 _HOST_MS = 0.1
 """Of each step's time; what is told of it, not a cost of its own."""
 
 
 @compiled
-def begin(e: Engine, until: float) -> int:
+def begin(e: EngineArrays, until: float) -> int:
     """Go to the next step's start; READY for it, REACHED `until`, or FULL records."""
     totals = e.totals[0]
     while totals.now < until:
@@ -68,7 +70,7 @@ def step_ms(  # noqa: PLR0917 - compiled code takes no keywords
 
 
 @compiled
-def _disturbed(e: Engine) -> float:
+def _disturbed(e: EngineArrays) -> float:
     """By how much everything takes longer now."""
     now, factor = e.totals[0].now, 1.0
     for k in range(len(e.disturbances)):
@@ -80,7 +82,7 @@ def _disturbed(e: Engine) -> float:
 
 
 @compiled
-def _settle(e: Engine) -> None:
+def _settle(e: EngineArrays) -> None:
     """Give tokens to the decodes and to the prompts that are done; let go of who has all."""
     totals = e.totals[0]
     row = min(int(totals.now / SLICE_S), len(e.gaps) - 1)
@@ -113,7 +115,7 @@ def _settle(e: Engine) -> None:
 
 
 @compiled
-def execute(e: Engine, allowed: int) -> int:
+def execute(e: EngineArrays, allowed: int) -> int:
     """Run the step that `begin` made ready, of at most about `allowed` tokens; READY or STUCK."""
     totals = e.totals[0]
     decode = totals.decode
@@ -125,7 +127,7 @@ def execute(e: Engine, allowed: int) -> int:
     for k in range(totals.granted):
         job = e.jobs[e.granted[k]]
         prefill += job.grant
-        attention += int(job.grant * (job.computed + job.grant / 2))
+        attention += int(_chunk_attention(job.grant, job.computed))
     if decode + prefill == 0:
         return STUCK
     number = totals.steps
@@ -150,7 +152,7 @@ def execute(e: Engine, allowed: int) -> int:
 
 
 @compiled
-def _take_stock(e: Engine) -> None:
+def _take_stock(e: EngineArrays) -> None:
     """Note what is left after the step."""
     totals = e.totals[0]
     step = e.steps[totals.steps - 1]
@@ -167,7 +169,7 @@ def _take_stock(e: Engine) -> None:
 
 
 @compiled
-def run(e: Engine, until: float) -> int:
+def run(e: EngineArrays, until: float) -> int:
     """Step until `until` with the token budget as the only bound; REACHED, FULL or STUCK."""
     totals = e.totals[0]
     status = begin(e, until)

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from paceline_engine.attention.backend import AttentionBackend, cpu_attention
-from paceline_engine.attention.cpu_attention import CpuAttention
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.native_attention import NativeAttention
 from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.reference_attention import ReferenceAttention
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
@@ -20,12 +20,12 @@ from paceline_engine.loading.weights import build_decoder
 from paceline_engine.model.decoder import Ops
 from paceline_engine.model.layers.linear import PackedLinear, PlainLinear, TransposedLinear
 from paceline_engine.model.layers.rotary import rotations
-from paceline_engine.model.ops import CpuOps, KernelOps
+from paceline_engine.model.ops import KernelOps
 from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.sampling.sampler import Sampler
+from paceline_engine.sampling.cpu_sampler import CpuSampler
 from paceline_kernels.cpu import LANES, NativeOps, native_ops
 from paceline_testing.tiny_model import Family, make_tiny_model
 from paceline_wire import Sampling
@@ -34,7 +34,7 @@ BLOCK_SIZE = 4
 NUM_ROWS = 4
 CPU = torch.device("cpu")
 ATTENTION = {
-    "torch": CpuAttention,
+    "references": ReferenceAttention,
     "compiled": NativeAttention,
     "kernels": KernelAttention,
     "kernels, prompts by torch": KernelAttention,
@@ -87,7 +87,7 @@ MODELS: dict[str, tuple[Family, dict[str, Any]]] = {
 def _ops(back_end: str) -> Ops:
     if back_end == "compiled":
         return _native()
-    return CpuOps() if back_end == "torch" else KernelOps()
+    return KernelOps()
 
 
 def _native() -> NativeOps:
@@ -113,14 +113,14 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
     attention: AttentionBackend = (
         KernelAttention(config, kv, tables, prefill)
         if "kernels" in back_end
-        else cpu_attention(config, ops, kv, tables, torch.float32)
+        else cpu_attention(config, ops, kv, tables)
     )
     assert isinstance(attention, ATTENTION[back_end]) or config.attention_softcap
     num_columns = -(-config.max_len // BLOCK_SIZE)
     return ModelRunner(
         decoder,
         attention,
-        Sampler((), b"salt"),
+        CpuSampler((), b"salt"),
         InputBatch(NUM_ROWS, num_columns, BLOCK_SIZE, config.vocab_size, salt=None),
         DeviceTables(NUM_ROWS, num_columns, BLOCK_SIZE, 64, CPU)
         if "kernels" in back_end

@@ -1,6 +1,6 @@
 """Sampling beside a GPU, by its kernels' reference: nothing waits, and all is done."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,10 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline_engine.core.request import Request
+from paceline_engine.sampling.cpu_sampler import CpuSampler
+from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.masks import MaskMaker
-from paceline_engine.sampling.on_device import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
-from paceline_testing.draws import AskingSampler, parameters_of
+from paceline_testing.sampling_reference import AskingSampler, parameters_of
 from paceline_wire import Sampling
 
 VOCAB = 400
@@ -50,6 +51,12 @@ class NoWaiting(TorchDispatchMode):
             if masks:
                 raise AssertionError(f"{name} with a mask waits for the device")
         return func(*args, **(kwargs or {}))
+
+
+def _tokens(
+    sampler: Sampler, logits: torch.Tensor, requests: list[Request], *, ahead: Sequence[int] = ()
+) -> list[int]:
+    return sampler.sample(logits, requests, ahead=ahead).on_host().token_ids
 
 
 @contextmanager
@@ -117,8 +124,8 @@ def test_nothing_on_the_way_of_a_token_waits(monkeypatch: pytest.MonkeyPatch) ->
         for ahead, parameters in zip(aheads, given, strict=True):
             masks = MaskMaker().begin(requests, VOCAB)
             chosen += [
-                sampler.choose(logits.clone(), requests, masks, ahead=ahead, parameters=parameters),
-                sampler.choose_asked(
+                sampler.sample(logits.clone(), requests, masks, ahead=ahead, parameters=parameters),
+                sampler.resample(
                     logits.clone(),
                     logits.argmax(dim=-1),
                     requests,
@@ -129,11 +136,10 @@ def test_nothing_on_the_way_of_a_token_waits(monkeypatch: pytest.MonkeyPatch) ->
             ]
 
     for each in chosen:
-        tokens = each.on_host()
+        tokens, logprobs = each.on_host()
         assert tokens[0] == int(logits[0].argmax())
         assert tokens[-1] == 77
-        assert requests[-2].likelihood is not None
-        assert requests[-2].likelihood.token_id == tokens[-2]
+        assert logprobs[requests[-2].id].token_id == tokens[-2]
 
 
 def test_only_rows_that_ask_are_chosen_again() -> None:
@@ -142,48 +148,45 @@ def test_only_rows_that_ask_are_chosen_again() -> None:
     parameters = parameters_of(requests, (), b"salt")
     logits = _logits(len(requests))
     drawn = torch.arange(100, 100 + len(requests))
-    wanted = AskingSampler([EOS], b"salt").choose(logits.clone(), requests)
-    wanted_ids, told = wanted.on_host(), requests[-1].likelihood
+    wanted = AskingSampler([EOS], b"salt").sample(logits.clone(), requests)
+    wanted_ids, logprobs = wanted.on_host()
 
-    seen = DeviceSampler([EOS]).choose_asked(
+    seen = DeviceSampler([EOS]).resample(
         logits.clone(), drawn.clone(), requests, None, ahead=(), parameters=parameters
     )
 
     asks = [name in {"penalties", "bias", "least length", "told"} for name in ASKED]
     assert sum(asks) == 4
     for row, is_asked in enumerate(asks):
-        assert seen.tokens[row] == (wanted_ids if is_asked else drawn)[row]
-    requests[-1].likelihood = None
-    seen.on_host()
-    assert requests[-1].likelihood == told is not None
+        assert seen.token_ids[row] == (wanted_ids if is_asked else drawn)[row]
+    assert seen.on_host().logprobs == logprobs
+    assert list(logprobs) == [requests[-1].id]
 
 
 def test_a_sampler_on_the_device_is_told_what_to_draw_by() -> None:
-    """A book that keeps none of it would make every row greedy, and nobody would see why."""
+    """An input batch that keeps none of it would make every row greedy, unseen."""
     with pytest.raises(TypeError, match="must have the rows' parameters, got None"):
-        DeviceSampler([EOS]).choose(_logits(1), [_request()])
+        DeviceSampler([EOS]).sample(_logits(1), [_request()])
 
 
 def test_what_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampler of a CPU looks at its tensors, and is caught."""
     with nothing_waits(monkeypatch), pytest.raises(AssertionError, match=r"wait|looked"):
-        Sampler([EOS], b"").choose(_logits(1), [_request(top_p=0.5)])
+        CpuSampler([EOS], b"").sample(_logits(1), [_request(top_p=0.5)])
 
 
 @pytest.mark.parametrize("name", ["greedy", "penalties", "bias", "least length", "told"])
 def test_both_samplers_agree_where_nothing_is_drawn(name: str) -> None:
-    """What is asked of the scores is one thing; likelihoods are told alike."""
-    told, tokens = [], []
-    for sampler in (Sampler([EOS], b""), AskingSampler([EOS], b"")):
+    """What is asked of the scores is one thing; logprobs are given alike."""
+    seen = []
+    for sampler in (CpuSampler([EOS], b""), AskingSampler([EOS], b"")):
         requests = [_request("x", temperature=0.0)]
         requests += [_request(str(n), **{**ASKED[name], "temperature": 0.0}) for n in range(3)]
         logits = _logits(4)
         logits[:, [EOS, 8]] = 50.0
-        tokens.append(sampler.choose(logits, requests).on_host())
-        told.append([request.likelihood for request in requests])
+        seen.append(sampler.sample(logits, requests).on_host())
 
-    assert tokens[0] == tokens[1]
-    assert told[0] == told[1]
+    assert seen[0] == seen[1]
 
 
 def test_a_row_draws_the_same_alone_and_beside_others() -> None:
@@ -192,17 +195,17 @@ def test_a_row_draws_the_same_alone_and_beside_others() -> None:
     requests = [_request(name, **asked) for name, asked in ASKED.items()]
     sampler = AskingSampler([EOS], b"salt")
 
-    together = sampler.choose(logits.clone(), requests).on_host()
+    together = _tokens(sampler, logits.clone(), requests)
     alone = [
-        sampler.choose(logits[row : row + 1].clone(), [request]).on_host()[0]
+        _tokens(sampler, logits[row : row + 1].clone(), [request])[0]
         for row, request in enumerate(requests)
     ]
 
     assert together == alone
-    assert AskingSampler([EOS], b"other").choose(logits.clone(), requests).on_host() != together
+    assert _tokens(AskingSampler([EOS], b"other"), logits.clone(), requests) != together
 
 
-@pytest.mark.parametrize("kind", [Sampler, AskingSampler])
+@pytest.mark.parametrize("kind", [CpuSampler, AskingSampler])
 @pytest.mark.parametrize("arriving", [4, 200, 30], ids=["again", "new", "of the prompt"])
 def test_a_token_on_its_way_is_penalised(kind: Any, arriving: int) -> None:
     """The step before has chosen it, and the host does not know it yet."""
@@ -215,12 +218,12 @@ def test_a_token_on_its_way_is_penalised(kind: Any, arriving: int) -> None:
     logits[0, arriving] = logits.max() + 0.6  # what a penalty decides
     logits[0, EOS] = logits.max() + 9  # forbidden until the one on its way is there
 
-    assert sampler.choose(forced, [request]).on_host() == [arriving]
-    seen = sampler.choose(logits.clone(), [request], ahead=[1]).on_host()
+    assert _tokens(sampler, forced, [request]) == [arriving]
+    seen = _tokens(sampler, logits.clone(), [request], ahead=[1])
 
-    assert seen == knows.choose(logits.clone(), [told]).on_host() == [EOS]
+    assert seen == _tokens(knows, logits.clone(), [told]) == [EOS]
     logits[0, EOS] = 0.0
-    sampler.choose(forced, [request])
-    seen = sampler.choose(logits.clone(), [request], ahead=[1]).on_host()
-    assert seen == knows.choose(logits.clone(), [told]).on_host()
+    sampler.sample(forced, [request])
+    seen = _tokens(sampler, logits.clone(), [request], ahead=[1])
+    assert seen == _tokens(knows, logits.clone(), [told])
     assert seen != [arriving]

@@ -1,15 +1,13 @@
 """Keys and values in FP8: what they cost in exactness, and how many more tokens they hold."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
-from paceline_engine.attention.cpu_attention import CpuAttention
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.native_attention import NativeAttention
+from paceline_engine.attention.reference_attention import ReferenceAttention
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.engine.engine import Engine
@@ -20,11 +18,11 @@ from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import KvCacheDtype, Settings
 from paceline_testing.clock import ManualClock
+from paceline_testing.embedded_model import Divergences
 from paceline_testing.tiny_model import Family, make_tiny_model
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Limits
 
-PROMPTS: list[str] = json.loads((Path(__file__).parent / "data/parity_prompts.json").read_text())
 LENGTHS = (3, 40, 17, 25)
 
 
@@ -107,7 +105,7 @@ def test_a_models_logits_stay_near_those_in_float32(tmp_path: Path, family: Fami
 
 
 def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
-    """The compiled ops, torch's, and the kernels' references."""
+    """The compiled ops, and the kernels' references with prompts whole and cut."""
     make_tiny_model(tmp_path, "qwen3", head_dim=16)
     token_ids = torch.randint(300, (50,), generator=torch.Generator().manual_seed(3)).tolist()
     loaded = _load(tmp_path, "fp8")
@@ -118,7 +116,7 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
     config, kv, tables = native.config, native.kv, native.tables
     decoder, sampler = loaded.runner._decoder, loaded.runner._sampler
     for attention in (
-        CpuAttention(config, native.native, kv, tables),
+        ReferenceAttention(config, kv, tables),
         KernelAttention(config, kv, tables),
     ):
         for tensor in kv.all:
@@ -162,22 +160,15 @@ def test_engines_of_different_caches_share_no_step_model(tmp_path: Path) -> None
 
 
 @pytest.mark.model
-def test_the_embedded_model_changes_its_mind_a_little() -> None:
+def test_the_embedded_model_changes_its_mind_a_little(
+    embedded_model: LoadedModel, divergences: Divergences
+) -> None:
     """Measured: 0.011 nats apart in the mean over 32 prompts, the worst 0.041."""
-    exact, near = (
-        load_model(
-            Settings(device="cpu", threads=1, kv_cache_dtype=dtype, kv_cache_bytes=1 << 26),
-            lambda _stage, _fraction: None,
-        )
-        for dtype in ("auto", "fp8")
-    )
-    tokenizer = Tokenizer.from_str(exact.tokenizer.tokenizer_json)
-    divergences = []
-    for prompt in PROMPTS[:16]:
-        token_ids = tokenizer.encode(prompt).ids
-        p, q = (_logits(loaded, token_ids).log_softmax(dim=-1) for loaded in (exact, near))
-        divergences.append(float((p.exp() * (p - q)).sum()))
+    settings = Settings(device="cpu", threads=1, kv_cache_dtype="fp8")
+    near = load_model(settings, lambda _stage, _fraction: None)
 
-    assert near.capacity.num_blocks > 3.9 * exact.capacity.num_blocks
-    assert max(divergences) < 0.06, divergences
-    assert 1e-3 < sum(divergences) / len(divergences) < 0.015, divergences
+    found = divergences(near)
+
+    assert near.capacity.num_blocks > 3.9 * embedded_model.capacity.num_blocks
+    assert max(found) < 0.06, found
+    assert 1e-3 < sum(found) / len(found) < 0.015, found

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
@@ -105,7 +105,7 @@ def test_it_says_what_transformers_says(
         NoPacer(),
         limits=Limits(max_batch_size=batch_size, token_budget=token_budget),
         clock=ManualClock(),
-        prefix_caching=False,
+        options=EngineOptions(prefix_caching=False),
     )
     sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.0)
     for number, case in enumerate(cases):

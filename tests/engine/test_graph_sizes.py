@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.core.graph_sizes import decode_sizes, padded_size, piece_sizes
+from paceline_engine.core.graph_sizes import decode_sizes, padded_size, piecewise_sizes
 
 CAPACITIES = st.integers(1, 5000)
 
@@ -78,7 +78,7 @@ def test_no_rows_at_all_are_refused() -> None:
 @given(st.integers(1, 20_000))
 def test_sizes_of_pieces_ascend_to_the_longest_step_or_the_last(max_tokens: int) -> None:
     """Each is a graph for each layer, so there are few; a longer step is no step of any size."""
-    sizes = piece_sizes(max_tokens)
+    sizes = piecewise_sizes(max_tokens)
 
     assert list(sizes) == sorted(set(sizes))
     assert sizes[-1] == min(max_tokens, 1024)
@@ -89,10 +89,10 @@ def test_sizes_of_pieces_ascend_to_the_longest_step_or_the_last(max_tokens: int)
 @given(st.integers(1, 1024))
 def test_a_step_in_pieces_is_padded_by_half_at_most(num_tokens: int) -> None:
     """Padding of so many tokens is real work; of a handful it is none."""
-    assert padded_size(piece_sizes(8192), num_tokens) <= max(32, 1.5 * num_tokens)
+    assert padded_size(piecewise_sizes(8192), num_tokens) <= max(32, 1.5 * num_tokens)
 
 
 def test_a_step_without_a_token_has_no_size() -> None:
     """It names itself, as a capacity without a row does."""
     with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
-        piece_sizes(0)
+        piecewise_sizes(0)

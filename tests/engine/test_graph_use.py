@@ -39,7 +39,7 @@ def test_only_plain_decodes_are_replayed(batch: Batch, why: WhyEager | None) -> 
 
 def test_what_ran_before_the_first_request_does_not_count() -> None:
     """Warm-up and profile are nobody's steps."""
-    use = GraphUse(replayed=3, in_pieces=2)
+    use = GraphUse(full=3, piecewise=2)
     use.eager["prefill"] += 1
 
     use.restart()
@@ -51,9 +51,9 @@ def test_every_step_counts_once() -> None:
     """As what it was computed by; by reason where that was op by op."""
     use = GraphUse()
 
-    use.count("replayed", None)
-    use.count("in pieces", "prefill")
-    use.count("in pieces", "draft")
+    use.count("full graph", None)
+    use.count("piecewise graphs", "prefill")
+    use.count("piecewise graphs", "draft")
     use.count("eager", "prefill")
 
-    assert (use.replayed, use.in_pieces, dict(use.eager)) == (1, 2, {"prefill": 1})
+    assert (use.full, use.piecewise, dict(use.eager)) == (1, 2, {"prefill": 1})

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Quantization, Settings
@@ -47,7 +47,7 @@ class Served:
             NoPacer(),
             limits=Limits(**{"max_batch_size": 8, "token_budget": 512, **limits}),
             clock=ManualClock(),
-            adapters=self.loaded.adapters,
+            options=EngineOptions(adapters=self.loaded.adapters),
         )
 
     def expected(self, adapter: str, prompt: list[int]) -> list[int]:

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.runner.host_tokens import HostTokens
-from paceline_engine.runner.launcher import ModelLauncher
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.runner.staging import Staging
+from paceline_engine.runner.staging import StepStaging
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
-from paceline_testing.graphed import kernel_runner
+from paceline_testing.kernel_runner import kernel_runner
 from paceline_testing.tiny_model import make_tiny_model
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Limits
@@ -41,7 +39,7 @@ def an_engine(folder: Path, *, overlap: bool) -> Engine:
         NoPacer(),
         limits=Limits(CAPACITY.max_batch_size, CAPACITY.max_token_budget),
         clock=ManualClock(),
-        launcher=ModelLauncher(runner, CAPACITY.max_batch_size) if overlap else None,
+        options=EngineOptions(overlap=overlap),
     )
     for number in range(2):
         sampling = Sampling(20, temperature=0.0, ignore_eos=True)
@@ -55,18 +53,17 @@ def lost(*_args: object, **_kwargs: object) -> Any:
 
 def lose_staging(patch: pytest.MonkeyPatch) -> None:
     """The copy of a step's numbers is the first call after the kernels of the step before."""
-    patch.setattr(Staging, "put", lost)
+    patch.setattr(StepStaging, "put", lost)
 
 
 def lose_model(patch: pytest.MonkeyPatch) -> None:
     """A launch tells of what an earlier kernel did."""
-    patch.setattr(ModelRunner, "sampled", lost)
+    patch.setattr(ModelRunner, "compute", lost)
 
 
 def lose_fetch(patch: pytest.MonkeyPatch) -> None:
     """Waiting for the tokens tells of it; on a GPU the step behind is launched by then."""
-    patch.setattr(HostTokens, "fetch", lambda _self, _chosen: lost)
-    patch.setattr("paceline_engine.sampling.chosen.Chosen.on_host", lost)
+    patch.setattr("paceline_engine.sampling.sampler.SampledTokens.on_host", lost)
 
 
 def step_twice(engine: Engine) -> None:

@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.core.batch import Batch
+from paceline_engine.core.batch import Batch, Flight, StepOutput
 from paceline_engine.core.constraint import TokenBitmask
-from paceline_engine.core.flight import Next
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
-from paceline_testing.fake_runner import FakeFlight, FakeLauncher, FakeRunner
+from paceline_testing.fake_runner import FakeRunner, LateFlight, LateRunner
 from paceline_wire import Sampling, SetLimits, Submit
 from paceline_wire.limits import Lane, Limits
 
@@ -58,7 +57,7 @@ def test_no_row_is_computed_that_nobody_wants() -> None:
 
     sampled = sum(piece.samples for batch in batches for piece in batch.chunks)
     assert sampled == 1 + 6 + 8
-    assert under_test.engine.totals.output_tokens == 1 + 6 + 8
+    assert under_test.engine.counters.output_tokens == 1 + 6 + 8
 
 
 def test_a_stop_costs_one_row_at_most() -> None:
@@ -157,7 +156,7 @@ def test_plain_requests_never_wait() -> None:
 def test_a_request_that_breaks_a_step_fails_alone(broken_step: int) -> None:
     """The step behind is run again too: it was launched with what the broken one sampled."""
     under_test = overlapping()
-    launches = BreakingLauncher(under_test, broken_step)
+    launches = BreakingRunner(under_test, broken_step)
     submits = [a_submit(id, [n, 1, 2], max_tokens=6) for n, id in enumerate(("x", "bad", "y"))]
     under_test.submit(*submits)
     under_test.run_to_end()
@@ -169,7 +168,7 @@ def test_a_request_that_breaks_a_step_fails_alone(broken_step: int) -> None:
     assert under_test.engine.load().kv_used_blocks == 0
 
 
-class BreakingLauncher:
+class BreakingRunner:
     """Lets one step of an engine break when its tokens are asked for."""
 
     def __init__(self, under_test: EngineUnderTest, broken_step: int) -> None:
@@ -177,30 +176,29 @@ class BreakingLauncher:
         self.num_broken = 0
         self._launches = 0
         self._broken_step = broken_step
-        self._inner = steps._launcher
-        steps._launcher = self
+        self._inner = steps._runner
+        steps._runner = self
 
-    def launch(self, batch: Batch) -> "BreakingLauncher.Flight":
+    def launch(self, batch: Batch) -> "BreakingRunner.BrokenFlight":
         self._launches += 1
-        return self.Flight(self, self._inner.launch(batch), self._launches)
+        return self.BrokenFlight(self, self._inner.launch(batch), self._launches)
 
-    class Flight:
-        def __init__(self, owner: "BreakingLauncher", inner: object, number: int) -> None:
+    class BrokenFlight:
+        def __init__(self, owner: "BreakingRunner", inner: Flight, number: int) -> None:
             self._owner, self._inner, self._number = owner, inner, number
 
-        def tokens(self) -> Sequence[Next]:
-            assert isinstance(self._inner, FakeFlight)
-            tokens = self._inner.tokens()
+        def result(self) -> StepOutput:
+            output = self._inner.result()
             if self._number == self._owner._broken_step:
                 self._owner.num_broken += 1
                 raise RequestError("bad", "not a number")
-            return tokens
+            return output
 
 
 def test_a_broken_row_of_a_request_that_has_ended_is_nobody_s_fault() -> None:
     """It was aborted while its step ran: there is nobody to tell, and the others go on."""
     under_test = overlapping()
-    BreakingLauncher(under_test, broken_step=2)
+    BreakingRunner(under_test, broken_step=2)
     good = a_submit("good", max_tokens=6)
     under_test.submit(good, a_submit("bad", max_tokens=6))
     under_test.step()
@@ -226,7 +224,7 @@ def test_limits_name_the_first_step_that_can_see_them() -> None:
     assert min(seq for seq, epoch in epochs if epoch == 1) == 1
 
 
-class TimedLauncher(FakeLauncher):
+class TimedRunner(LateRunner):
     """A device that needs `step_s` for each step, one after the other, on a clock that is moved."""
 
     def __init__(self, runner: FakeRunner, num_rows: int, clock: ManualClock, step_s: float):
@@ -234,15 +232,16 @@ class TimedLauncher(FakeLauncher):
         self._clock = clock
         self._step_s = step_s
         self._free_at = 0.0
-        self.ends: dict[FakeFlight, float] = {}
+        self.ends: dict[LateFlight, float] = {}
 
-    def launch(self, batch: Batch) -> FakeFlight:
+    def launch(self, batch: Batch) -> LateFlight:
         flight = super().launch(batch)
+        assert isinstance(flight, LateFlight)
         self._free_at = max(self._free_at, self._clock.now) + self._step_s
         self.ends[flight] = self._free_at
         return flight
 
-    def run_until(self, last: FakeFlight) -> list[Next]:
+    def run_until(self, last: LateFlight) -> StepOutput:
         self._clock.now = max(self._clock.now, self.ends[last])
         return super().run_until(last)
 
@@ -257,8 +256,7 @@ def test_a_step_s_wall_is_the_time_between_two_ends(
 ) -> None:
     """What a token costs: the step model is fitted to it."""
     clock, capacity = ManualClock(), a_capacity()
-    runner = FakeRunner(capacity)
-    launcher = TimedLauncher(runner, capacity.max_batch_size, clock, step_s=0.010)
+    runner = TimedRunner(FakeRunner(capacity), capacity.max_batch_size, clock, step_s=0.010)
     engine = Engine(
         runner,
         a_model_info(),
@@ -266,7 +264,7 @@ def test_a_step_s_wall_is_the_time_between_two_ends(
         NoPacer(),
         limits=Limits(8, 64),
         clock=clock,
-        launcher=launcher,
+        options=EngineOptions(overlap=True),
     )
     engine.submit(a_submit("a", max_tokens=12))
     began = clock.now

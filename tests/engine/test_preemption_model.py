@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_model import make_tiny_model
-from paceline_wire import Sampling, Submit
+from paceline_wire import Sampling, StepFeatures, Submit
 from paceline_wire.limits import Limits
 
 LENGTHS = (5, 17, 32, 40)
@@ -21,8 +21,8 @@ NEW_TOKENS = 20
 class AnyPrice(NoPacer):
     """Computing again costs a millisecond a token: copies are always cheaper."""
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        return 1.0 + 1e6 * (decode + prefill)
+    def predict_ms(self, step: StepFeatures) -> float:
+        return 1.0 + 1e6 * step.tokens
 
 
 @pytest.fixture(
@@ -63,8 +63,7 @@ def serve(
         AnyPrice() if swaps else NoPacer(),
         limits=Limits(4, 64),
         clock=ManualClock(),
-        prefix_caching=False,
-        swapper=loaded.swapper,
+        options=EngineOptions(prefix_caching=False, swapper=loaded.swapper),
     )
     for number, length in enumerate(LENGTHS):
         prompt = [(7 * number + 11 * position) % 290 + 3 for position in range(length)]

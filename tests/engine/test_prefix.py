@@ -63,7 +63,7 @@ def test_a_prompt_seen_before_is_taken_from_the_cache() -> None:
     assert cached_tokens(under_test, "first") == 0
     assert cached_tokens(under_test, "again") == 8
     assert under_test.tokens("again") == under_test.tokens("first")
-    assert under_test.engine.totals.prompt_tokens == 10 + 2
+    assert under_test.engine.counters.prompt_tokens == 10 + 2
     load = under_test.engine.load()
     assert (load.prefix_queries, load.prefix_hits) == (20, 8)
 

@@ -7,19 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, Next, OnDemand
-from paceline_engine.engine.stats import work_of
+from paceline_engine.core.batch import Batch, Flight, Runner, StepOutput
+from paceline_engine.core.step_features import features_of
 from paceline_engine.pacing import make_pacer
-from paceline_engine.pacing.cost_points import CostPoint, cost_points
-from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.profiling.profile import StepTimer, profile, scratch_batch
-from paceline_engine.profiling.start import begin_with_profile
+from paceline_engine.profiling.probe_steps import ProbeStep, probe_steps
+from paceline_engine.profiling.profile import begin_with_profile, profile
+from paceline_engine.profiling.step_timer import StepTimer, scratch_batch
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_135m_info, a_capacity
 from paceline_testing.tiny_engine import TinyEngine
-from paceline_wire import Sampling
+from paceline_wire import MeasuredStep, Sampling
 from paceline_wire.limits import Capacity
 
 CAPACITY = a_capacity(max_batch_size=64, max_token_budget=512, num_blocks=512, max_model_len=256)
@@ -32,7 +30,7 @@ def usual_ms(decode: int, prefill: int, context: int) -> float:
 
 @dataclass
 class Device:
-    """Computes nothing, and takes as long as it is told: a runner, and a launcher beside a host."""
+    """Computes nothing, and takes as long as it should."""
 
     clock: ManualClock
     true_ms: Cost = usual_ms
@@ -41,12 +39,9 @@ class Device:
     batches: list[Batch] = field(default_factory=list)
     free_at: float = 0.0
 
-    def run(self, batch: Batch) -> list[Next]:
-        return self.launch(batch).tokens()
-
     def launch(self, batch: Batch) -> "InFlight":
         self.batches.append(batch)
-        work = work_of(batch, _context(batch))
+        work = features_of(batch, _context(batch))
         self.clock.advance(self.host_ms / 1e3)
         begun_at = max(self.clock.now, self.free_at)
         self.free_at = begun_at + self.true_ms(work.decode, work.prefill, work.context) / 1e3
@@ -59,9 +54,9 @@ class InFlight:
     ends_at: float
     batch: Batch
 
-    def tokens(self) -> list[Next]:
+    def result(self) -> StepOutput:
         self.clock.now = max(self.clock.now, self.ends_at)
-        return [0] * len(self.batch.chunks)
+        return StepOutput([0] * len(self.batch.chunks))
 
 
 def _context(batch: Batch) -> int:
@@ -75,22 +70,21 @@ def a_profile(
     capacity: Capacity = CAPACITY,
     overlap: bool = False,
     believed_times: float = 1.0,
-) -> CostTable:
-    def expected_ms(point: CostPoint) -> float:
-        return believed_times * usual_ms(point.decode, point.prefill, point.context)
+) -> tuple[MeasuredStep, ...]:
+    def expected_ms(step: ProbeStep) -> float:
+        return believed_times * usual_ms(step.decode, step.prefill, step.features.context)
 
-    launcher = device if overlap else OnDemand(device)
-    timer = StepTimer(launcher, capacity, device.clock, overlap=overlap)
+    timer = StepTimer(device, capacity, device.clock, overlap=overlap)
     return profile(timer, capacity, expected_ms, budget_s=budget_s, clock=device.clock)
 
 
 def test_every_size_is_told_as_it_was_measured() -> None:
     """With time enough, and no noise: all sizes, each with what it takes."""
-    table = a_profile(Device(ManualClock()), budget_s=1e6)
+    steps = a_profile(Device(ManualClock()), budget_s=1e6)
 
-    assert len(table) == len(cost_points(CAPACITY, lambda point: point.tokens))
-    for row in table.rows:
-        assert row.ms == pytest.approx(usual_ms(row.decode, row.prefill, row.context))
+    assert len(steps) == len(probe_steps(CAPACITY, lambda step: step.features.tokens))
+    for step in steps:
+        assert step.wall_ms == pytest.approx(usual_ms(step.decode, step.prefill, step.context))
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["one by one", "overlapped"])
@@ -116,12 +110,11 @@ def test_the_time_given_is_kept(
         return took
 
     started = clock.now
-    table = a_profile(
+    a_profile(
         Device(clock, true_ms), budget_s=budget_s, overlap=overlap, believed_times=believed_times
     )
 
-    assert table.took_s == pytest.approx(clock.now - started)
-    assert table.took_s <= budget_s + 4 * longest_ms / 1e3
+    assert clock.now - started <= budget_s + 4 * longest_ms / 1e3
 
 
 def test_a_device_that_stalls_ends_the_profile() -> None:
@@ -133,10 +126,11 @@ def test_a_device_that_stalls_ends_the_profile() -> None:
         return 10_000.0 if len(device.batches) == 9 else usual_ms(decode, prefill, context)
 
     device.true_ms = true_ms
-    table = a_profile(device, budget_s=2.0)
+    started = clock.now
+    steps = a_profile(device, budget_s=2.0)
 
-    assert 10.0 <= table.took_s < 12.0
-    assert len(table) >= 4
+    assert 10.0 <= clock.now - started < 12.0
+    assert len(steps) >= 4
 
 
 @pytest.mark.parametrize("stalled", [1, 2])
@@ -158,15 +152,15 @@ def test_a_stall_of_one_step_leaves_the_larger_sizes(stalled: int) -> None:
 def test_a_slow_moment_is_outvoted() -> None:
     """A neighbour that doubles steps for a third of the time changes no median."""
     device = Device(ManualClock())
-    sizes = len(cost_points(CAPACITY, lambda point: point.tokens))
+    sizes = len(probe_steps(CAPACITY, lambda step: step.features.tokens))
 
     def true_ms(decode: int, prefill: int, context: int) -> float:
         is_slow = 2 * sizes <= len(device.batches) - 1 < 3 * sizes
         return usual_ms(decode, prefill, context) * (2.0 if is_slow else 1.0)
 
     device.true_ms = true_ms
-    for row in a_profile(device, budget_s=1e6).rows:
-        assert row.ms == pytest.approx(usual_ms(row.decode, row.prefill, row.context))
+    for step in a_profile(device, budget_s=1e6):
+        assert step.wall_ms == pytest.approx(usual_ms(step.decode, step.prefill, step.context))
 
 
 def test_overlapped_steps_are_timed_as_they_will_run() -> None:
@@ -174,23 +168,23 @@ def test_overlapped_steps_are_timed_as_they_will_run() -> None:
     together = a_profile(Device(ManualClock(), host_ms=5.0), budget_s=1e6, overlap=True)
     apart = a_profile(Device(ManualClock(), host_ms=5.0), budget_s=1e6)
 
-    for row in together.rows:
-        assert row.ms == pytest.approx(usual_ms(row.decode, row.prefill, row.context))
-    assert apart.rows[0].ms == pytest.approx(together.rows[0].ms + 5.0)
+    for step in together:
+        assert step.wall_ms == pytest.approx(usual_ms(step.decode, step.prefill, step.context))
+    assert apart[0].wall_ms == pytest.approx(together[0].wall_ms + 5.0)
 
 
 def test_a_step_takes_as_long_as_the_host_takes_to_launch_it() -> None:
     """Where the device is done before: steps come no faster than they are launched."""
-    table = a_profile(Device(ManualClock(), host_ms=60.0), budget_s=1e6, overlap=True)
+    steps = a_profile(Device(ManualClock(), host_ms=60.0), budget_s=1e6, overlap=True)
 
-    times = [usual_ms(row.decode, row.prefill, row.context) for row in table.rows]
+    times = [usual_ms(step.decode, step.prefill, step.context) for step in steps]
     assert min(times) < 60.0 < max(times)
-    assert [row.ms for row in table.rows] == pytest.approx([max(60.0, ms) for ms in times])
+    assert [step.wall_ms for step in steps] == pytest.approx([max(60.0, ms) for ms in times])
 
 
 @given(
-    point=st.builds(
-        CostPoint,
+    step=st.builds(
+        ProbeStep,
         decode=st.integers(0, 8),
         context_each=st.integers(1, 40),
         prefill=st.integers(0, 60),
@@ -199,21 +193,21 @@ def test_a_step_takes_as_long_as_the_host_takes_to_launch_it() -> None:
     ),
     block_size=st.sampled_from([1, 4, 16]),
 )
-def test_a_scratch_step_is_well_formed(point: CostPoint, block_size: int) -> None:
+def test_a_scratch_step_is_well_formed(step: ProbeStep, block_size: int) -> None:
     """Blocks and rows of its own for each sequence, and the features that were asked for."""
-    batch = scratch_batch(point, block_size)
+    batch = scratch_batch(step, block_size)
 
     held = [block for piece in batch.chunks for block in piece.request.block_ids]
     rows = [piece.request.row for piece in batch.chunks]
-    assert sorted(held) == list(range(point.num_blocks(block_size)))
+    assert sorted(held) == list(range(step.num_blocks(block_size)))
     assert rows == list(range(len(batch.chunks)))
     for piece in batch.chunks:
         assert piece.start + piece.count == len(piece.request.token_ids)
         assert piece.start + piece.count <= len(piece.request.block_ids) * block_size
-    work = work_of(batch, _context(batch))
-    assert (work.decode, work.prefill) == (point.decode, point.prefill)
-    assert work.context == point.context
-    assert work.attention == pytest.approx(point.attention, abs=1)
+    features = features_of(batch, _context(batch))
+    assert (features.decode, features.prefill) == (step.decode, step.prefill)
+    assert features.context == step.features.context
+    assert features.attention == pytest.approx(step.features.attention, abs=1)
 
 
 @pytest.fixture(scope="module")
@@ -224,9 +218,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyEngine:
 
 @dataclass
 class Ticking:
-    """A real launcher, on a clock that moves by the sizes of its steps."""
+    """A real runner, on a clock that moves by the sizes of its steps."""
 
-    inner: OnDemand
+    inner: Runner
     clock: ManualClock
     num_steps: int = 0
 
@@ -242,18 +236,20 @@ def test_a_profiled_engine_answers_as_one_that_was_not(tiny: TinyEngine) -> None
     sampling = Sampling(max_tokens=12, temperature=0.0, ignore_eos=True)
     before = tiny.run(prompts, sampling)
     loaded, clock = tiny.loaded, ManualClock()
-    launcher = Ticking(OnDemand(loaded.runner), clock)
+    runner = Ticking(loaded.runner, clock)
     pacer = make_pacer(a_135m_info(), loaded.capacity)
 
-    told = begin_with_profile(
-        pacer, launcher, loaded.capacity, overlap=False, budget_s=2.0, clock=clock
+    started = clock.now
+    taken = begin_with_profile(
+        pacer, runner, loaded.capacity, overlap=False, budget_s=2.0, clock=clock
     )
     engine = tiny.engine()
 
-    assert told is not None
-    assert told.is_used
-    assert len(told.steps) > 6
-    assert launcher.num_steps > 3 * len(told.steps)
+    assert taken is not None
+    assert taken.is_used
+    assert taken.took_s == pytest.approx(clock.now - started)
+    assert len(taken.steps) > 6
+    assert runner.num_steps > 3 * len(taken.steps)
     assert pacer.info().origin == "profile"
     assert (pacer.info().samples, pacer.info().valid) == (0, False)
     load = engine.load()
@@ -267,23 +263,23 @@ def test_a_time_of_nothing_measures_nothing() -> None:
     device = Device(ManualClock())
 
     for pacer, budget_s in ((make_pacer(a_135m_info(), CAPACITY), 0.0), (NoPacer(), 3.0)):
-        told = begin_with_profile(
-            pacer, OnDemand(device), CAPACITY, overlap=False, budget_s=budget_s, clock=device.clock
+        taken = begin_with_profile(
+            pacer, device, CAPACITY, overlap=False, budget_s=budget_s, clock=device.clock
         )
-        assert told is None
+        assert taken is None
     assert device.batches == []
 
 
 def test_a_profile_that_is_too_short_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Two sizes are no model; whoever set the time is told which setting it is."""
+    """Two sizes are no model; whoever set the time is taken which setting it is."""
     device, pacer = Device(ManualClock()), make_pacer(a_135m_info(), CAPACITY)
     before = pacer.info()
 
-    told = begin_with_profile(
-        pacer, OnDemand(device), CAPACITY, overlap=False, budget_s=0.2, clock=device.clock
+    taken = begin_with_profile(
+        pacer, device, CAPACITY, overlap=False, budget_s=0.2, clock=device.clock
     )
 
-    assert told is not None
-    assert not told.is_used
+    assert taken is not None
+    assert not taken.is_used
     assert pacer.info() == before
     assert "PACELINE_ENGINE_PROFILE_S is too short" in caplog.text

@@ -26,8 +26,8 @@ from paceline_engine.scheduling import Scheduling
 from paceline_engine.scheduling.request_table import LANES
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
 from paceline_testing.fake_runner import FakeRunner, FakeSwapper, right_at
-from paceline_testing.row_checker import RowChecker
-from paceline_wire import SetLimits, Submit
+from paceline_testing.input_checker import InputChecker
+from paceline_wire import SetLimits, StepFeatures, Submit
 from paceline_wire.limits import Lane, Limits
 
 SCHEDULINGS: tuple[Scheduling, ...] = ("continuous", "continuous", "dynamic", "static")
@@ -89,8 +89,8 @@ class MoodyPacer(NoPacer):
     def token_total(self, shape: StepShape, limits: Limits) -> int:  # noqa: ARG002 - the port's shape
         return self.allowed
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        return 1.0 + self.token_ms * (decode + prefill)
+    def predict_ms(self, step: StepFeatures) -> float:
+        return 1.0 + self.token_ms * step.tokens
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -153,9 +153,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.epoch = 0
         self.running_before = 0
 
-    def check_rows_of(self, runner: FakeRunner, *, tokens_stay: bool) -> RowChecker:
+    def check_rows_of(self, runner: FakeRunner, *, tokens_stay: bool) -> InputChecker:
         capacity = self.under_test.capacity
-        return RowChecker(capacity, runner.vocab_size, runner.choose, tokens_stay=tokens_stay)
+        return InputChecker(capacity, runner.vocab_size, runner.choose, tokens_stay=tokens_stay)
 
     def check_batch(self, batch: Batch) -> None:
         """Called by the runner with each batch that the scheduler has made."""

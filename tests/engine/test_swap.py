@@ -3,15 +3,15 @@
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
 from paceline_testing.fake_runner import FakeSwapper
-from paceline_wire import Submit
+from paceline_wire import StepFeatures, Submit
 from paceline_wire.limits import Limits
 
 
 class MillisecondPerToken(NoPacer):
     """A step takes a millisecond, and one more for each token."""
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        return 1.0 + decode + prefill
+    def predict_ms(self, step: StepFeatures) -> float:
+        return 1.0 + step.tokens
 
 
 def an_engine(*, block_ms: float, num_slots: int = 16, has_model: bool = True) -> EngineUnderTest:
@@ -50,8 +50,8 @@ class AskedForPrompts(NoPacer):
     def __init__(self) -> None:
         self.times = 0
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        self.times += decode == 0 and prefill > 0 and context == 0
+    def predict_ms(self, step: StepFeatures) -> float:
+        self.times += step.decode == 0 and step.prefill > 0 and step.context == 0
         return 1.0
 
 

@@ -88,9 +88,7 @@ def test_every_row_of_the_table_of_blocks_compiles_without_a_spill(report: dict[
     """Also those of GPUs that no shape above is compiled for, at their most demanding classes."""
     wasteful = [one for one in report["rows"] if one["spilled_bytes"] or one["programs"] < 1]
 
-    assert {one["shape"] for one in report["rows"]} == set(
-        map(tuned.line_of, tuned.shipped_table().rows)
-    )
+    assert {one["shape"] for one in report["rows"]} == set(map(repr, tuned.SHIPPED.rows))
     assert not wasteful
 
 

@@ -17,7 +17,7 @@ from paceline_kernels.activation import (
 from paceline_kernels.fp8_rows import kernel as rows
 from paceline_kernels.norm import kernel as norms
 from paceline_kernels.norm import reference_add_rms_norm, reference_add_rms_norm_fp8
-from paceline_kernels.tuned import NO_GPU, Row, Table, blocks_of, shipped_table
+from paceline_kernels.tuned import NO_GPU, SHIPPED, Row, Table, blocks_of
 from paceline_testing.kernel_cases import DTYPES, assert_codes_near, assert_near, random_floats
 
 pytestmark = pytest.mark.fp8
@@ -102,7 +102,12 @@ def test_a_gate_in_fp8_is_that_of_two_launches(
     """Bit for bit, also where a row does not fit and is gated twice; the loudest lies amidst it."""
     x = random_floats(8, 577, dtype=dtype, device=device)
     x = far_apart(x).roll(300, dims=1).reshape(4, 2 * 577)
-    row = Row("any", None, "gate_mul_fp8", {}, {"columns": columns, "num_warps": 4}, "a test")
+    row = Row(
+        kernel="gate_mul_fp8",
+        shape={},
+        blocks={"columns": columns, "num_warps": 4},
+        because="a test",
+    )
 
     with blocks_of.as_if(Table((row, *_others("gate_mul_fp8"))), NO_GPU):
         codes, scales = fused(x)
@@ -113,7 +118,7 @@ def test_a_gate_in_fp8_is_that_of_two_launches(
 
 
 def _others(kernel: str) -> tuple[Row, ...]:
-    return tuple(row for row in shipped_table().rows if row.kernel != kernel)
+    return tuple(row for row in SHIPPED.rows if row.kernel != kernel)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")  # NumPy's, interpreted

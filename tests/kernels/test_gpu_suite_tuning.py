@@ -9,7 +9,7 @@ from gpu_suite.candidates import Question, questions
 from gpu_suite.machine import Machine
 from gpu_suite.record import Part, Record, merged
 from gpu_suite.tuning import Timed, counts, figure_of
-from paceline_kernels.tuned import SPACES, Gpu, read_table, shipped_table
+from paceline_kernels.tuned import SHIPPED, SPACES, Gpu, Row
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 VERSIONS = {"torch": "2.15.0", "triton": "3.9.0"}
@@ -23,14 +23,20 @@ def a_question() -> Question:
     return Question("rms_norm", {"columns": 4096}, make)
 
 
+def rows_in(line: str) -> tuple[Row, ...]:
+    """As `rows.py` reads them."""
+    found: tuple[Row, ...] = eval(f"({line})", {"Row": Row})
+    return found
+
+
 def test_blocks_that_are_faster_become_a_row_of_this_gpu() -> None:
-    """A line that the table reads, with what it is from."""
+    """A line for the table, with what it is from."""
     timed = [Timed(STANDING, 20e-6), Timed({"num_warps": 8}, 10e-6), Timed({"num_warps": 2}, 30e-6)]
 
     figure = figure_of(a_question(), H200, STANDING, timed, tried=5, versions=VERSIONS)
 
     assert figure.value == pytest.approx(10)
-    (row,) = read_table([figure.row]).rows
+    (row,) = rows_in(figure.row)
     assert (row.gpu, row.name, row.kernel, row.shape) == (
         *("sm_90", "NVIDIA H200"),
         *("rms_norm", {"columns": 4096}),
@@ -58,7 +64,7 @@ def test_what_stands_makes_way_where_it_does_not_count() -> None:
 
     figure = figure_of(a_question(), H200, STANDING, timed, tried=2, versions=VERSIONS)
 
-    assert read_table([figure.row]).rows[0].blocks == {"num_warps": 8}
+    assert rows_in(figure.row)[0].blocks == {"num_warps": 8}
     assert "what stands does not count" in figure.note
 
 
@@ -86,7 +92,7 @@ def test_every_question_is_of_a_class_and_every_candidate_has_a_place(is_dry: bo
     assert {question.kernel for question in asked} == set(SPACES)
     for question in asked:
         assert question.shape in list(SPACES[question.kernel].shapes())
-        standing = shipped_table().row_for(H200, question.kernel, question.shape).blocks
+        standing = SHIPPED.row_for(H200, question.kernel, question.shape).blocks
         candidates = list(question.candidates(standing))
         assert candidates[0] == standing
         assert 1 < len(candidates) <= 40

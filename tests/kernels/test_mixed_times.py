@@ -10,9 +10,9 @@ from gpu_suite.mixed_step import STEP, mixed_times
 from gpu_suite.record import Absent, Figure
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.loading.load import LoadedModel
-from paceline_testing.again import Again
 from paceline_testing.engines import a_capacity, a_model_info
-from paceline_testing.graphed import kernel_runner
+from paceline_testing.kernel_runner import kernel_runner
+from paceline_testing.recompute_capture import RecomputeCapture
 from paceline_testing.tiny_model import make_tiny_model
 
 CAPACITY = a_capacity(max_batch_size=4, max_token_budget=24, num_blocks=60, max_model_len=64)
@@ -24,16 +24,16 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder: Path = tmp_path_factory.mktemp("tiny")
     make_tiny_model(folder, "llama")
     runner = kernel_runner(folder, CAPACITY, graphs=False)
-    runner.record(Again(), (4,), lambda _fraction: None)
+    runner.capture_decodes(RecomputeCapture(), (4,), lambda _fraction: None)
     tokenizer = open_checkpoint(folder).tokenizer
     return LoadedModel(runner, a_model_info(vocab_size=300), CAPACITY, tokenizer)
 
 
 def test_both_ways_are_measured_and_what_was_chosen_is_told(loaded: LoadedModel) -> None:
     """On the first GPU both figures stand one below the other."""
-    loaded.runner.record_pieces(Again(), (8, 16), lambda _fraction: None)
+    loaded.runner.capture_piecewise(RecomputeCapture(), (8, 16), lambda _fraction: None)
 
-    eager, pieces = mixed_times(DRY, loaded, "m", recorder=Again())
+    eager, pieces = mixed_times(DRY, loaded, "m", capture=RecomputeCapture())
 
     assert isinstance(eager, Figure)
     assert isinstance(pieces, Figure)
@@ -44,8 +44,8 @@ def test_both_ways_are_measured_and_what_was_chosen_is_told(loaded: LoadedModel)
     assert pieces.note.endswith("8 tokens padded to 8; chosen at start: 8, 16")
     assert eager.value > 0
     assert pieces.value > 0
-    assert loaded.runner.sizes_in_pieces == ()
-    assert loaded.runner.graph_use.in_pieces > 0
+    assert loaded.runner.piecewise_sizes == ()
+    assert loaded.runner.graph_use.piecewise > 0
 
 
 def test_a_dry_run_has_one_of_them(loaded: LoadedModel) -> None:
@@ -53,7 +53,7 @@ def test_a_dry_run_has_one_of_them(loaded: LoadedModel) -> None:
     eager, pieces = mixed_times(DRY, loaded, "m")
 
     assert isinstance(eager, Figure)
-    assert pieces == Absent(names.mixed("m", "in pieces"), "nothing is recorded on a CPU")
+    assert pieces == Absent(names.mixed("m", "in pieces"), "no graph is captured on a CPU")
 
 
 def test_the_step_is_the_one_that_the_name_speaks_of() -> None:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import NoPacer, Pacer
 from paceline_engine.scheduling import Scheduling
 from paceline_testing.clock import ManualClock
-from paceline_testing.fake_runner import FakeLauncher, FakeRunner, next_token
+from paceline_testing.fake_runner import FakeRunner, LateRunner, next_token
 from paceline_wire import ModelInfo, Output, Sampling, Submit
 from paceline_wire.limits import Capacity, Lane, Limits
 
@@ -128,19 +128,22 @@ class EngineUnderTest:
                 self.draft_runner, draft_pacer or NoPacer(), self.capacity, self.clock
             )
         self.swapper = None if swapper is None else swapper(self.runner)
+        late = LateRunner(self.runner, self.capacity.max_batch_size)
         self.engine = Engine(
-            self.runner,
+            late if overlap else self.runner,
             self.info,
             self.capacity,
             pacer or NoPacer(),
             limits=limits or Limits(self.capacity.max_batch_size, self.capacity.max_token_budget),
             clock=self.clock,
-            prefix_caching=prefix_caching,
-            scheduling=scheduling,
-            swapper=self.swapper,
-            draft_tokens=draft_tokens,
-            proposer=self.proposer,
-            launcher=FakeLauncher(self.runner, self.capacity.max_batch_size) if overlap else None,
+            options=EngineOptions(
+                prefix_caching=prefix_caching,
+                scheduling=scheduling,
+                swapper=self.swapper,
+                draft_tokens=draft_tokens,
+                proposer=self.proposer,
+                overlap=overlap,
+            ),
         )
         self.outputs: dict[str, list[Output]] = {}
         self.finished: list[str] = []

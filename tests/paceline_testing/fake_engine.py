@@ -22,7 +22,7 @@ from paceline_engine.process.process import serve
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.settings import Settings, read_settings
 from paceline_testing.byte_tokenizer import write_tokenizer
-from paceline_testing.fake_runner import FakeLauncher, FakeRunner
+from paceline_testing.fake_runner import FakeRunner, LateRunner
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -51,11 +51,10 @@ class FakeModel:
 
     info: ModelInfo = FAKE_MODEL
     capacity: Capacity = FAKE_CAPACITY
-    runner: FakeRunner = field(default_factory=lambda: FakeRunner(FAKE_CAPACITY))
-
-    @property
-    def launcher(self) -> FakeLauncher:
-        return FakeLauncher(self.runner, self.capacity.max_batch_size)
+    runner: LateRunner = field(
+        default_factory=lambda: LateRunner(FakeRunner(FAKE_CAPACITY), FAKE_CAPACITY.max_batch_size)
+    )
+    can_overlap: bool = True
 
     @property
     def adapters(self) -> None:
@@ -71,7 +70,7 @@ class FakeModel:
 
     @property
     def graph_use(self) -> GraphUse:
-        """Nothing is recorded."""
+        """No graph is captured."""
         return GraphUse()
 
     def write_tokenizer(self, run_dir: Path) -> None:
@@ -89,13 +88,13 @@ def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) 
         threading.Event().wait()
     model = FakeModel()
     if fault == "step":
-        model.runner.before_run = _break
+        model.runner.inner.before_run = _break
     if fault == "hang":
-        model.runner.before_run = _hang
+        model.runner.inner.before_run = _hang
     if fault == "memory":
-        model.runner.before_run = _IllegalAccess()
+        model.runner.inner.before_run = _IllegalAccess()
     if fault == "late":
-        model.runner.before_choice = _IllegalAccess()
+        model.runner.inner.before_choice = _IllegalAccess()
     return model
 
 

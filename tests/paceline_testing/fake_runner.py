@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.drafting.acceptance import verify
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_wire.limits import Capacity
@@ -49,13 +48,14 @@ class FakeRunner:
         self.before_run: Callable[[Batch], None] = lambda _: None
         self.before_choice: Callable[[list[int]], None] = lambda _: None
 
-    def run(self, batch: Batch) -> list[Next]:
-        """Write every slice, then read the whole context of those that sample."""
+    def launch(self, batch: Batch) -> "DoneFlight":
+        """Write every chunk, then read the whole context of those that sample."""
         self.before_run(batch)
-        self._check_rows(batch)
-        for piece in batch.chunks:
-            self._write(piece)
-        return [self._sample(piece) if piece.samples else None for piece in batch.chunks]
+        self.check_rows(batch)
+        for chunk in batch.chunks:
+            self._write(chunk)
+        tokens = [self._sample(chunk) if chunk.samples else None for chunk in batch.chunks]
+        return DoneFlight(StepOutput(tokens))
 
     @property
     def block_size(self) -> int:
@@ -67,34 +67,34 @@ class FakeRunner:
         size = self._capacity.block_size
         return slice(block_id * size, (block_id + 1) * size)
 
-    def _write(self, piece: ScheduledChunk) -> None:
-        token_ids = (*piece.request.token_ids, *piece.draft)
-        for position in range(piece.start, piece.start + piece.count):
-            self.slots[self._slot(piece, position)] = token_ids[position]
+    def _write(self, chunk: ScheduledChunk) -> None:
+        token_ids = (*chunk.request.token_ids, *chunk.draft)
+        for position in range(chunk.start, chunk.start + chunk.count):
+            self.slots[self._slot(chunk, position)] = token_ids[position]
 
-    def _sample(self, piece: ScheduledChunk) -> Next:
-        end = piece.start + piece.count
-        read = [self.slots[self._slot(piece, position)] for position in range(end)]
+    def _sample(self, chunk: ScheduledChunk) -> Next:
+        end = chunk.start + chunk.count
+        read = [self.slots[self._slot(chunk, position)] for position in range(end)]
         known = [token for token in read if token is not None]
-        token_ids = [*piece.request.token_ids, *piece.draft]
-        assert known == token_ids[:end], f"{piece.request.id} lost its context"
-        if not piece.draft:
+        token_ids = [*chunk.request.token_ids, *chunk.draft]
+        assert known == token_ids[:end], f"{chunk.request.id} lost its context"
+        if not chunk.draft:
             return self.choose(known)
-        first = end - len(piece.draft)
-        return verify(piece.draft, [self.choose(known[:i]) for i in range(first, end + 1)])
+        first = end - len(chunk.draft)
+        return verify(chunk.draft, [self.choose(known[:i]) for i in range(first, end + 1)])
 
     def choose(self, known: list[int]) -> int:
         """The token that follows."""
         self.before_choice(known)
         return next_token(known, self.vocab_size)
 
-    def _slot(self, piece: ScheduledChunk, position: int) -> int:
+    def _slot(self, chunk: ScheduledChunk, position: int) -> int:
         size = self._capacity.block_size
-        return piece.request.block_ids[position // size] * size + position % size
+        return chunk.request.block_ids[position // size] * size + position % size
 
-    def _check_rows(self, batch: Batch) -> None:
+    def check_rows(self, batch: Batch) -> None:
         rows: Collection[int | None] = [
-            piece.request.row for piece in batch.chunks if not piece.is_padding
+            chunk.request.row for chunk in batch.chunks if not chunk.is_padding
         ]
         assert None not in rows, "a request without a row runs"
         assert len(set(rows)) == len(rows), f"two requests share a row: {rows}"
@@ -104,8 +104,19 @@ class FakeRunner:
 
 
 @dataclass(frozen=True, slots=True)
+class DoneFlight:
+    """A step that has run already."""
+
+    output: StepOutput
+
+    def result(self) -> StepOutput:
+        """Return what came of it."""
+        return self.output
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
-    """A slice as it was when its step was launched."""
+    """A chunk as it was when its step was launched."""
 
     row: int
     token_ids: list[int]
@@ -116,43 +127,39 @@ class _Row:
     samples: bool
 
 
-class FakeLauncher:
-    """Runs steps as late as a `Launcher` may: when their tokens are asked for, in their order.
+class LateRunner:
+    """Runs steps as late as a `Runner` may: when their tokens are asked for, in their order.
 
     Till then it keeps of a request only what a launch copies to a device, and the token that the
     step before samples only by row, as a device does.
     """
 
-    def __init__(self, runner: FakeRunner, num_rows: int) -> None:
-        self._runner = runner
+    def __init__(self, inner: FakeRunner, num_rows: int) -> None:
+        self.inner = inner
         self._latest: list[int | None] = [None] * num_rows
-        self._queue: list[FakeFlight] = []
+        self._queue: list[LateFlight] = []
 
-    def launch(self, batch: Batch) -> "FakeFlight":
-        """Note what the step needs."""
+    def launch(self, batch: Batch) -> "DoneFlight | LateFlight":
+        """Note what the step needs. No step is on its way beside drafts and padding."""
         if batch.num_drafted or batch.num_padding:
-            return self._run_now(batch)
-        self._runner.before_run(batch)
-        self._runner._check_rows(batch)
-        flight = FakeFlight(self, [_row(piece) for piece in batch.chunks])
+            assert not self._queue
+            return self.inner.launch(batch)
+        self.inner.before_run(batch)
+        self.inner.check_rows(batch)
+        flight = LateFlight(self, [_row(chunk) for chunk in batch.chunks])
         self._queue.append(flight)
         return flight
 
-    def _run_now(self, batch: Batch) -> "FakeFlight":
-        """Nothing is on its way beside drafts and padding."""
-        assert not self._queue
-        return FakeFlight(self, [], self._runner.run(batch))
-
-    def run_until(self, last: "FakeFlight") -> list[Next]:
+    def run_until(self, last: "LateFlight") -> StepOutput:
         """Run what was launched, in order; what a step that nobody asked for gives is lost."""
         while True:
             flight = self._queue.pop(0)
             tokens = [self._run(row) for row in flight.rows]
             if flight is last:
-                return tokens
+                return StepOutput(tokens)
 
     def _run(self, row: _Row) -> Next:
-        runner, size = self._runner, self._runner.block_size
+        runner, size = self.inner, self.inner.block_size
         token_ids = row.token_ids
         if row.end > len(token_ids):
             latest = self._latest[row.row]
@@ -172,30 +179,29 @@ class FakeLauncher:
 
 
 @dataclass(eq=False, slots=True)
-class FakeFlight:
-    """One step of a `FakeLauncher`."""
+class LateFlight:
+    """One step of a `LateRunner`."""
 
-    launcher: FakeLauncher
+    runner: LateRunner
     rows: list[_Row]
-    done: list[Next] | None = None
 
-    def tokens(self) -> list[Next]:
+    def result(self) -> StepOutput:
         """Run it, after those before it."""
-        return self.done if self.done is not None else self.launcher.run_until(self)
+        return self.runner.run_until(self)
 
 
-def _row(piece: ScheduledChunk) -> _Row:
-    request = piece.request
+def _row(chunk: ScheduledChunk) -> _Row:
+    request = chunk.request
     assert request.row is not None
-    end = piece.start + piece.count
+    end = chunk.start + chunk.count
     assert end <= len(request.token_ids) + 1, "the token before the last is not known either"
     return _Row(
         request.row,
         list(request.token_ids),
-        piece.start,
+        chunk.start,
         end,
         list(request.block_ids),
-        piece.samples,
+        chunk.samples,
     )
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.slack import Slack
 from paceline_engine.scheduling.prefill import MANY_PROMPTS
-from paceline_wire import ModelInfo, StepRecord
+from paceline_wire import ModelInfo, StepFeatures, StepRecord
 from paceline_wire.limits import Capacity, Limits
+from paceline_wire.step_cost import chunk_attention
 
 Hardware = Callable[[int, int, int], float]
 _STALL_CHANCE = 0.002
@@ -124,7 +125,7 @@ class Plant:
         prefill = attention = 0
         for job in prompts:
             chunk = min(total - len(decodes) - prefill, job.prompt - job.computed)
-            attention += int(chunk * (job.computed + chunk / 2))
+            attention += int(chunk_attention(chunk, job.computed))
             job.computed += chunk
             prefill += chunk
         self.prompt_tokens += prefill
@@ -137,7 +138,7 @@ class Plant:
         """Take the step's time, and tell the pacer."""
         d, context = shape.decode, shape.context
         predicted_ms = self.pacer.predict_ms(
-            decode=d, prefill=prefill, context=context, attention=attention
+            StepFeatures(decode=d, prefill=prefill, context=context, attention=attention)
         )
         stall = 2.5 if self.random.random() < _STALL_CHANCE else 1.0
         noise = stall * self.random.lognormvariate(0, self.noise)
@@ -163,7 +164,7 @@ class Plant:
             predicted_ms=predicted_ms,
             clean=True,
         )
-        self.pacer.observe(record)
+        self.pacer.observe(record, at=self.now)
         self.steps.append(record)
 
     def _give_token(self, job: Job) -> None:

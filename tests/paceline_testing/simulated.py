@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from paceline_sim.hardware import H100_8B, MAX_STEP_TOKENS, Hardware, Noise, StepCosts
-from paceline_sim.plant import Plant
 from paceline_sim.requests import Requests
+from paceline_sim.simulated_engine import Circumstances, SimulatedEngine
 from paceline_wire.limits import Capacity, Limits
 
 QUIET = Noise(sigma=0.0, correlation=0.0, spike_chance=0.0)
@@ -51,7 +51,7 @@ def a_crowd(rate: float, seconds: float, *, seed: int = 0) -> Requests:
     )
 
 
-def a_plant(
+def an_engine(
     rows: Iterable[Sequence[float]] | Requests,
     *,
     hardware: Hardware = PLAIN,
@@ -59,8 +59,8 @@ def a_plant(
     budget: int = 512,
     blocks: int = 4096,
     **fields: Any,
-) -> Plant:
-    """64 rows, 512 tokens a step, KV for 65,536 tokens."""
+) -> SimulatedEngine:
+    """64 rows, 512 tokens a step, KV for 65,536 tokens; other fields are its circumstances."""
     requests = rows if isinstance(rows, Requests) else a_list(rows)
     given: dict[str, Any] = {
         "capacity": Capacity(max(batch, 64), max(budget, 2048), blocks, 16, 8192),
@@ -68,4 +68,5 @@ def a_plant(
         "pacer": None,
         "seed": 1,
     }
-    return Plant(hardware, requests, **(given | fields))
+    given |= {name: fields.pop(name) for name in given.keys() & fields.keys()}
+    return SimulatedEngine(hardware, requests, **given, circumstances=Circumstances(**fields))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.step_inputs import Int32s, Int64s
+from paceline_engine.core.step_tensors import Int32s, Int64s
 
 Choose = Callable[[list[int]], int]
 

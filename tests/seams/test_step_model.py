@@ -9,7 +9,7 @@ from paceline_engine.pacing import make_pacer
 from paceline_testing.engines import a_135m_info
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.telemetry import ModelFit
-from paceline_wire import StepRecord
+from paceline_wire import MeasuredStep, StepFeatures
 from paceline_wire.limits import Capacity
 
 
@@ -22,22 +22,18 @@ def test_the_operator_forecasts_what_the_engine_predicts(device: str) -> None:
         decode, prefill = rng.randint(1, 12), rng.choice([0, 0, 40, 300])
         rows = -(-(decode + prefill) // 4)
         wall_ms = 20.0 + 4.0 * rows
-        pacer.observe(_record(seq, wall_ms, decode=decode, prefill=prefill))
+        step = MeasuredStep(decode, prefill, context=decode * 200, attention=0, wall_ms=wall_ms)
+        pacer.observe(step, at=seq * 0.05)
 
     fitted = pacer.info()
     forecast = Forecast(msgspec.convert(msgspec.structs.asdict(fitted), ModelFit))
 
     ratios = []
     for decode in range(1, 600):
-        predicted_ms = pacer.predict_ms(decode=decode, prefill=0, context=4000, attention=0)
+        predicted_ms = pacer.predict_ms(
+            StepFeatures(decode=decode, prefill=0, context=4000, attention=0)
+        )
         ratios.append(predicted_ms / forecast.step_ms(decode=decode, prefill=0, context=4000))
     # What the last step says of the next is the engine's alone, and the same for all sizes.
     assert max(ratios) == pytest.approx(min(ratios))
     assert len(set(fitted.correction)) > 1
-
-
-def _record(seq: int, wall_ms: float, *, decode: int, prefill: int) -> StepRecord:
-    values: dict[str, object] = dict.fromkeys(StepRecord.__struct_fields__, 0)
-    values |= {"seq": seq, "decode": decode, "prefill": prefill, "context": decode * 200}
-    values |= {"at": seq * 0.05, "wall_ms": wall_ms, "clean": True}
-    return StepRecord(**values)  # type: ignore[arg-type]  # a builder's free fields

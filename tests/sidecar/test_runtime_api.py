@@ -10,7 +10,7 @@ import pytest
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
 from paceline_testing.waiting import wait_until
-from paceline_wire import Coefficients, ProfiledStep, StepProfile
+from paceline_wire import Coefficients, MeasuredStep, StepProfile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runtime-api.md").read_text()
 EXAMPLES = [
@@ -303,7 +303,7 @@ def test_a_profile_has_the_fields_of_the_page(
     run_dir: Path, script: Script, start: Callable[..., Sidecar]
 ) -> None:
     """Each size with what it took; the scrape says how long it all did."""
-    steps = [ProfiledStep(1, 32, 0, 0, 4.2), ProfiledStep(8, 256, 64, 2048, 5.5)]
+    steps = MeasuredStep(1, 0, 32, 0, 4.2), MeasuredStep(8, 64, 256, 2048, 5.5)
     script.profile = StepProfile(took_s=1.5, is_used=True, steps=steps)
     with ScriptedEngine(run_dir, script):
         sidecar = start()

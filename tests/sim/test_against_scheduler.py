@@ -11,11 +11,12 @@ from paceline_engine.core.request import Request
 from paceline_engine.pacing import NoPacer, StepShape
 from paceline_engine.scheduling.request_table import RequestTable
 from paceline_engine.scheduling.scheduler import ContinuousScheduler
-from paceline_sim.plant import Plant
 from paceline_sim.requests import Requests
+from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import PLAIN, a_list
 from paceline_wire import Sampling
 from paceline_wire.limits import Capacity, Limits
+from paceline_wire.step_cost import chunk_attention
 
 Row = tuple[float, int, int, int, int]
 
@@ -64,7 +65,7 @@ def scheduled(
     pacer: ScriptedPacer,
     ends: Sequence[float],
 ) -> list[dict[str, int]]:
-    """Let the real scheduler serve the list, its steps ending when the plant's did."""
+    """Let the real scheduler serve the list, its steps ending when the simulated engine's did."""
     table = RequestTable(capacity, pacer, prefix_caching=False)
     scheduler = ContinuousScheduler(table, pacer)
     now, arrived = 0.0, 0
@@ -77,7 +78,7 @@ def scheduled(
             arrived += 1
         plan = scheduler.schedule(limits, now)
         prefills = plan.batch.chunks[plan.batch.num_decodes :]
-        attention = sum(int(p.count * (p.start + p.count / 2)) for p in prefills)
+        attention = sum(int(chunk_attention(p.count, p.start)) for p in prefills)
         tokens: list[Any] = [0 if piece.samples else None for piece in plan.batch.chunks]
         table.launched(plan.batch)
         scheduler.settle(plan.batch, tokens, end)
@@ -127,11 +128,11 @@ def test_every_step_is_the_schedulers(
     capacity = Capacity(12, 256, blocks, 16, 256)
     requests = a_list(rows)
     pacer, theirs = ScriptedPacer(script), ScriptedPacer(script)
-    plant = Plant(PLAIN, requests, capacity=capacity, limits=limits, pacer=pacer, seed=0)
+    engine = SimulatedEngine(PLAIN, requests, capacity=capacity, limits=limits, pacer=pacer, seed=0)
 
-    plant.run_until(3600.0)
+    engine.run_until(3600.0)
 
-    steps = plant.steps
+    steps = engine.steps
     expected = scheduled(requests, capacity, limits, theirs, steps["at"].tolist())
     names = list(expected[0])
     assert [{n: int(step[n]) for n in names} for step in steps] == expected

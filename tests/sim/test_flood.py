@@ -6,14 +6,16 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import pytest
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.engine.engine import Engine
+from paceline_engine.core.batch import Batch, StepOutput
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.pacing import make_pacer
 from paceline_sim.hardware import H100_8B
 from paceline_sim.steps import step_ms
 from paceline_testing.clock import ManualClock
+from paceline_testing.fake_runner import DoneFlight
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Lane, Limits
+from paceline_wire.step_cost import chunk_attention
 
 FLOOD = 1000
 SECONDS = 60.0
@@ -26,7 +28,7 @@ class SimulatedRunner:
 
     clock: ManualClock
 
-    def run(self, batch: Batch) -> list[int | None]:
+    def launch(self, batch: Batch) -> DoneFlight:
         decodes, chunks = batch.chunks[: batch.num_decodes], batch.chunks[batch.num_decodes :]
         wall_ms = step_ms(
             H100_8B.dense_ms,
@@ -34,11 +36,11 @@ class SimulatedRunner:
             len(decodes),
             sum(piece.count for piece in chunks),
             sum(piece.start + 1 for piece in decodes),
-            int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks)),
+            int(sum(chunk_attention(piece.count, piece.start) for piece in chunks)),
             len(batch.chunks),
         )
         self.clock.advance(wall_ms / 1e3)
-        return [1 if piece.samples else None for piece in batch.chunks]
+        return DoneFlight(StepOutput([1 if piece.samples else None for piece in batch.chunks]))
 
 
 def a_request(id: str, lane: Lane, prompt: int, output: int, at: float) -> Submit:
@@ -88,7 +90,7 @@ def serve(limits: Limits, arrivals: list[Submit], waiting: Iterable[Submit]) -> 
         make_pacer(info, capacity),
         limits=limits,
         clock=clock,
-        prefix_caching=False,
+        options=EngineOptions(prefix_caching=False),
     )
     for submit in waiting:
         engine.submit(submit)

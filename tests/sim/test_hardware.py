@@ -5,11 +5,11 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from paceline_engine.pacing.step_model import features
 from paceline_sim.hardware import A100_8B, CPU_135M, H100_8B, H100_70B_TP4, Hardware, Noise
 from paceline_sim.noise import noise_factors
 from paceline_sim.published import A100_8B_PROFILED
 from paceline_sim.steps import step_ms
+from paceline_wire.step_cost import step_terms
 
 EVERY = [H100_8B, A100_8B, A100_8B_PROFILED, H100_70B_TP4, CPU_135M]
 BY_NAME = {hardware.name: hardware for hardware in EVERY}
@@ -57,7 +57,7 @@ def test_no_fitted_line_explains_it(hardware: Hardware) -> None:
         times.append(ms(hardware, decode=decode, prefill=prefill, context=context))
         pairs = prefill * prefill // 2
         tokens = decode + prefill
-        rows.append(features(tokens=tokens, context=context, attention=pairs, knee=256))
+        rows.append(step_terms(256, tokens, context, pairs))
     relative = np.array(rows) / np.array(times)[:, None]
     theta, *_ = np.linalg.lstsq(relative, np.ones(len(times)), rcond=None)
     errors = np.abs(relative @ theta - 1)

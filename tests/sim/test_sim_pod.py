@@ -11,10 +11,10 @@ import pytest
 from paceline_engine.pacing import make_pacer
 from paceline_sim.gaps import gaps_over
 from paceline_sim.hardware import H100_8B
-from paceline_sim.plant import Plant
-from paceline_sim.pod import SimPod
+from paceline_sim.sim_pod import SimPod
+from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_sim.state import OK
-from paceline_testing.simulated import a_crowd, a_plant
+from paceline_testing.simulated import a_crowd, an_engine
 from paceline_tuner.latency_sketch import LatencySketch
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.pods import PodClient, PodRefusedError, PodUnreachableError
@@ -28,7 +28,7 @@ POD = PodTarget("pod-0", "http://10.0.0.1:8001", "secret")
 
 def a_pod(**fields: Any) -> SimPod:
     """Twenty requests per second on an H100, for a minute."""
-    return SimPod(a_plant(a_crowd(20, 60), hardware=H100_8B, **fields))
+    return SimPod(an_engine(a_crowd(20, 60), hardware=H100_8B, **fields))
 
 
 async def test_telemetry_is_read_once() -> None:
@@ -39,9 +39,9 @@ async def test_telemetry_is_read_once() -> None:
     pod.run_until(40.0)
     late = await pod.get_telemetry(POD, early.next)
 
-    assert [s.seq for s in early.steps + late.steps] == list(range(1, len(pod.plant.steps) + 1))
+    assert [s.seq for s in early.steps + late.steps] == list(range(1, len(pod.engine.steps) + 1))
     requests = early.requests + late.requests
-    assert [r.seq for r in requests] == list(range(1, len(pod.plant.ended) + 1))
+    assert [r.seq for r in requests] == list(range(1, len(pod.engine.ended) + 1))
     assert (await pod.get_telemetry(POD, late.next)).steps == ()
 
 
@@ -52,24 +52,24 @@ async def test_telemetry_says_what_the_plant_did() -> None:
 
     telemetry = await pod.get_telemetry(POD, 0)
 
-    plant, step = pod.plant, telemetry.steps[100]
+    engine, step = pod.engine, telemetry.steps[100]
     for name in step.__struct_fields__:
-        wanted = 0 if name == "draft_ms" else plant.steps[100][name]  # a plant never guesses
+        wanted = 0 if name == "draft_ms" else engine.steps[100][name]
         assert getattr(step, name) == wanted, name
-    finished = [int(i) for i in plant.ended]
-    assert [r.arrived_at for r in telemetry.requests] == plant.jobs["arrival_s"][finished].tolist()
-    assert [r.output_tokens for r in telemetry.requests] == plant.jobs["tokens"][finished].tolist()
+    finished = [int(i) for i in engine.ended]
+    assert [r.arrived_at for r in telemetry.requests] == engine.jobs["arrival_s"][finished].tolist()
+    assert [r.output_tokens for r in telemetry.requests] == engine.jobs["tokens"][finished].tolist()
     assert {r.outcome for r in telemetry.requests} == {"ok"}
     answered = [r.ttft_ms for r in telemetry.requests]
-    assert answered == plant.ttft_ms[finished].tolist()
+    assert answered == engine.ttft_ms[finished].tolist()
     singles = [r for r in telemetry.requests if r.output_tokens == 1]
     assert singles
     assert all(r.tpot_ms is None and r.itl_max_ms is None for r in singles)
     load = telemetry.load
     assert load is not None
-    assert (load.running, load.waiting) == (plant.running, plant.waiting)
-    assert load.waiting_tokens == plant.steps["waiting_tokens"][-1]
-    assert len(load.running_output_tokens) == plant.running
+    assert (load.running, load.waiting) == (engine.running, engine.waiting)
+    assert load.waiting_tokens == engine.steps["waiting_tokens"][-1]
+    assert len(load.running_output_tokens) == engine.running
 
 
 async def test_an_answer_survives_the_wire() -> None:
@@ -85,7 +85,7 @@ async def test_an_answer_survives_the_wire() -> None:
 
 
 async def test_sketches_count_every_gap() -> None:
-    """The operator's reading of the slices agrees with the plant's of its own counts."""
+    """The operator's reading of the slices agrees with the simulated engine's of its own counts."""
     pod = a_pod()
     pod.run_until(33.0)
     await pod.get_telemetry(POD, 0)
@@ -93,10 +93,10 @@ async def test_sketches_count_every_gap() -> None:
 
     telemetry = await pod.get_telemetry(POD, 0)
 
-    sketch, counts = LatencySketch(telemetry.sketches), pod.plant.gap_counts
+    sketch, counts = LatencySketch(telemetry.sketches), pod.engine.gap_counts
     assert sketch.count == counts.sum()
     assert sketch.over(30.0) == pytest.approx(gaps_over(counts, 30.0).sum(), rel=0.2)
-    ok = pod.plant.jobs[pod.plant.outcome == OK]
+    ok = pod.engine.jobs[pod.engine.outcome == OK]
     spans = ok["last_s"] - ok["first_s"]
     assert sketch.quantile(0.5) == pytest.approx(np.median(spans / ok["tokens"]) * 1e3, rel=0.3)
 
@@ -129,7 +129,7 @@ async def test_a_change_needs_a_greater_epoch() -> None:
     assert refused.value.status == 409
     assert answer.effective.token_budget == 256
     assert answer.lease_expires_s == 30.0
-    assert pod.plant.limits.token_budget == 256
+    assert pod.engine.limits.token_budget == 256
 
 
 async def test_a_bad_value_is_refused_and_a_large_one_clamped() -> None:
@@ -140,7 +140,7 @@ async def test_a_bad_value_is_refused_and_a_large_one_clamped() -> None:
     answer = await pod.patch_limits(POD, {"epoch": 1, "token_budget": 1_000_000})
 
     assert refused.value.status == 422
-    assert answer.effective.token_budget == pod.plant.capacity.max_token_budget
+    assert answer.effective.token_budget == pod.engine.capacity.max_token_budget
     assert answer.clamped == ("token_budget",)
 
 
@@ -149,11 +149,11 @@ async def test_a_step_target_is_set_and_taken_away() -> None:
     pod = a_pod()
     await pod.patch_limits(POD, {"epoch": 1, "step_target_ms": 40.0})
     await pod.patch_limits(POD, {"epoch": 2, "token_budget": 300})
-    assert pod.plant.limits.step_target_ms == 40.0
+    assert pod.engine.limits.step_target_ms == 40.0
 
     await pod.patch_limits(POD, {"epoch": 3, "step_target_ms": None})
 
-    assert pod.plant.limits.step_target_ms is None
+    assert pod.engine.limits.step_target_ms is None
 
 
 async def test_a_lost_lease_returns_to_what_was_certified() -> None:
@@ -164,7 +164,7 @@ async def test_a_lost_lease_returns_to_what_was_certified() -> None:
 
     pod.run_until(30.0)
 
-    steps = pod.plant.steps
+    steps = pod.engine.steps
     began = steps["at"] - steps["wall_ms"] / 1e3
     assert set(steps["token_budget"][began < 9.9]) == {100}
     assert set(steps["token_budget"][began > 10.1]) == {200}
@@ -193,7 +193,7 @@ async def test_the_operators_loop_tunes_it() -> None:
     """The real loop, the real pacer: a 20-ms ITL target is set, and gaps come to keep it."""
     capacity = H100_8B.capacity(max_batch_size=256, max_token_budget=8192)
     pod = SimPod(
-        Plant(
+        SimulatedEngine(
             H100_8B,
             a_crowd(20, 120),
             capacity=capacity,
@@ -203,7 +203,7 @@ async def test_the_operators_loop_tunes_it() -> None:
         )
     )
     client: PodClient = pod
-    loop = TuningLoop(client, lambda: 1e9 + pod.plant.now)
+    loop = TuningLoop(client, lambda: 1e9 + pod.engine.now)
     target = ServiceTarget("a/b", TuningSpec(sla=SLA(itl_p99_ms=20.0)), (POD,))
 
     reports = []
@@ -212,11 +212,11 @@ async def test_the_operators_loop_tunes_it() -> None:
         reports.append(await loop.tick(target))
 
     assert {report.pods[0].error for report in reports} == {""}
-    target_ms = pod.plant.limits.step_target_ms
+    target_ms = pod.engine.limits.step_target_ms
     assert target_ms is not None
     assert target_ms <= 20.0
-    counts = pod.plant.gap_counts
+    counts = pod.engine.gap_counts
     before, after = counts[:1], counts[12:]
     assert gaps_over(before, 20.0).sum() / before.sum() > 0.02
     assert gaps_over(after, 20.0).sum() / after.sum() < 0.01
-    assert not math.isnan(pod.plant.ttft_ms[0])
+    assert not math.isnan(pod.engine.ttft_ms[0])

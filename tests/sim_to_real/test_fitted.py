@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_sim.hardware import CPU_135M, Hardware, Noise, StepCosts
-from paceline_sim.plant import Plant
+from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import a_crowd
 from paceline_tuner.telemetry import CapacityValues, EngineInfo, Step
 from paceline_wire.limits import Limits
@@ -22,10 +22,10 @@ PLAIN = StepCosts(0.01, 0.0, 1.0, 0.0, 1.0, 2e-5, 1, 0.5, 3.0, 1)
 
 
 def steps_of(hardware: Hardware, *, seed: int = 0) -> list[Step]:
-    """What a plant of this hardware tells under limits of every kind."""
+    """What a simulated engine of this hardware tells under limits of every kind."""
     found: list[Step] = []
     for index, (batch, budget) in enumerate(((32, 1024), (32, 192), (16, 64), (4, 16))):
-        plant = Plant(
+        engine = SimulatedEngine(
             hardware,
             a_crowd(0.5, 120.0, seed=10 * seed + index),
             capacity=hardware.capacity(max_batch_size=64, max_token_budget=2048),
@@ -33,9 +33,9 @@ def steps_of(hardware: Hardware, *, seed: int = 0) -> list[Step]:
             pacer=None,
             seed=seed,
         )
-        plant.run_until(300.0)
+        engine.run_until(300.0)
         width = len(Step.__struct_fields__)
-        found += [Step(*fields[:width]) for fields in plant.steps.tolist()]
+        found += [Step(*fields[:width]) for fields in engine.steps.tolist()]
     return found
 
 
@@ -55,7 +55,7 @@ def test_a_device_of_the_fitted_form_is_found_again() -> None:
 
 
 def test_a_device_with_stairs_and_noise_is_told_to_within_its_noise() -> None:
-    """The plant's own CPU has tiles, bent attention and 8 % of noise."""
+    """The simulated engine's own CPU has tiles, bent attention and 8 % of noise."""
     profile = profiled(steps_of(CPU_135M), INFO, CAPACITY)
 
     quiet = steps_of(replace(CPU_135M, noise=QUIET), seed=1)

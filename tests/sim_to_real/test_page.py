@@ -11,12 +11,12 @@ from paceline_testing.simulated import a_crowd
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import CapacityValues, EngineInfo
 from paceline_wire.limits import Limits
-from sim_to_real.course import MODES, Course, courses
 from sim_to_real.fitted import profiled
 from sim_to_real.loads import promise
-from sim_to_real.measure import Measured, Options, Recorded, Run, compare
+from sim_to_real.measure import Measured, Options, RealRuns, Run, compare
 from sim_to_real.page import page
 from sim_to_real.plots import draw
+from sim_to_real.run_setup import MODES, RunSetup, courses
 from sim_to_real.simulated import replayed
 
 OPTIONS = Options(Path("unused"), profile_s=60.0, seconds=60.0, repeats=1, seed=1)
@@ -36,7 +36,7 @@ def measured() -> Measured:
         replayed(
             CPU_135M,
             a_crowd(0.5, 120.0, seed=seed),
-            Course("fixed", SLA(), Limits(batch, budget)),
+            RunSetup("fixed", SLA(), Limits(batch, budget)),
             NoPacer(),
             seed,
         )
@@ -55,7 +55,7 @@ def measured() -> Measured:
         )
         for mode in MODES
     )
-    return compare(Recorded(seen, profile, sla, ways, {"steady": (0.6,)}, runs, 0), OPTIONS)
+    return compare(RealRuns(seen, profile, sla, ways, {"steady": (0.6,)}, runs, 0), OPTIONS)
 
 
 def test_a_slower_machine_is_told_apart_from_a_wrong_simulation(measured: Measured) -> None:

@@ -9,25 +9,25 @@ import pytest
 from paceline_cli.traffic.offered_load import TokenLengths
 from paceline_engine.pacing import NoPacer
 from paceline_sim.hardware import CPU_135M, Noise
-from paceline_sim.plant import Plant
-from paceline_sim.pod import SimPod
+from paceline_sim.sim_pod import SimPod
+from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import a_crowd
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.service_target import PodTarget
 from paceline_wire.limits import Limits
-from sim_to_real.course import Course, courses
 from sim_to_real.figures import figures
-from sim_to_real.recording import LostError, Recording, Watched
+from sim_to_real.recording import LostError, Recording, WatchedPod
+from sim_to_real.run_setup import RunSetup, courses
 from sim_to_real.simulated import Learner, capacity_of, capacity_rps, offered, replayed
 
 POD = PodTarget("a", "http://pod", "token")
 DEVICE = replace(CPU_135M, noise=Noise(sigma=0.0, correlation=0.0, spike_chance=0.0))
 PROMISE = SLA(ttft_p99_ms=6000.0, itl_p99_ms=400.0)
-FIXED = Course("fixed", PROMISE, Limits(16, 128))
+FIXED = RunSetup("fixed", PROMISE, Limits(16, 128))
 
 
 def a_pod(rate: float = 0.6, *, until_s: float = 60.0) -> SimPod:
-    plant = Plant(
+    engine = SimulatedEngine(
         DEVICE,
         a_crowd(rate, until_s),
         capacity=capacity_of(DEVICE),
@@ -35,11 +35,11 @@ def a_pod(rate: float = 0.6, *, until_s: float = 60.0) -> SimPod:
         pacer=NoPacer(),
         seed=0,
     )
-    return SimPod(plant)
+    return SimPod(engine)
 
 
 async def watched_to_its_end(pod: SimPod) -> Recording:
-    watched = Watched(pod)
+    watched = WatchedPod(pod)
     await watched.begin(POD)
     for now_s in range(5, 400, 5):
         pod.run_until(float(now_s))
@@ -91,7 +91,7 @@ def test_what_was_before_the_watch_is_hidden_from_a_tuning_loop() -> None:
     async def seen() -> Recording:
         pod = a_pod()
         pod.run_until(30.0)
-        watched = Watched(pod)
+        watched = WatchedPod(pod)
         await watched.begin(POD)
         pod.run_until(60.0)
         await watched.get_telemetry(POD, 0)
@@ -108,7 +108,7 @@ def test_what_was_before_the_watch_is_hidden_from_a_tuning_loop() -> None:
 def test_a_second_reader_is_refused_as_records_would_count_twice() -> None:
     async def read_twice() -> None:
         pod = a_pod()
-        watched = Watched(pod)
+        watched = WatchedPod(pod)
         await watched.begin(POD)
         pod.run_until(20.0)
         await watched.get_telemetry(POD, 0)

@@ -319,7 +319,7 @@ async def test_a_model_that_claims_a_floor_which_steps_refute_is_not_believed() 
 
 
 async def test_a_clock_that_jumped_ahead_and_back_does_not_stop_the_tuner() -> None:
-    """Times of the future must not stay in memory as ends of cool-downs."""
+    """Times of the future must not stay in state as ends of cool-downs."""
     pod, clock = Liar(), _Clock()
     loop = TuningLoop(pod, clock)
     await _tick(loop, clock)
@@ -331,7 +331,7 @@ async def test_a_clock_that_jumped_ahead_and_back_does_not_stop_the_tuner() -> N
     for _ in range(3):
         await _tick(loop, clock)
 
-    memory = loop.explain("ns/name", "pod")[-1].memory
-    assert memory.at <= pod.now
-    assert max(memory.changed_at, memory.drift.at or 0.0) <= pod.now
-    assert memory.transition_until <= pod.now + 60.0
+    state = loop.explain("ns/name", "pod")[-1].state
+    assert state.at <= pod.now
+    assert max(state.changed_at, state.drift.at or 0.0) <= pod.now
+    assert state.transition_until <= pod.now + 60.0

@@ -244,7 +244,7 @@ async def test_fixed_holds_the_initial_limits() -> None:
 
 
 async def test_every_decision_explains_itself() -> None:
-    """`paceline explain` shows inputs, prediction, caps and the constraint that bound."""
+    """`paceline explain` shows inputs, prediction, limits and the constraint that bound."""
     trial = laptop_trial(SLA(itl_p99_ms=300.0))
     report = await trial.run(60)
 
@@ -253,7 +253,7 @@ async def test_every_decision_explains_itself() -> None:
     assert trial.decision.prediction.step_ms is not None
     assert "ITL target binds" in trial.decision.reason
     assert {"inputs", "prediction", "wanted", "chosen", "binding", "reason"} <= shown.keys()
-    assert "memory" not in shown
+    assert "state" not in shown
     assert report.history[0].reason
     assert report.history[0].from_batch_size != report.history[0].to_batch_size or (
         report.history[0].from_token_budget != report.history[0].to_token_budget
@@ -284,7 +284,7 @@ async def test_longer_prompts_are_answered_by_one_jump(seed: int) -> None:
         phases.append(trial.decision.phase)
 
     assert "Transition" in phases
-    assert trial.decision.memory.demand.prompt == pytest.approx(1200, rel=0.2)
+    assert trial.decision.state.demand.prompt == pytest.approx(1200, rel=0.2)
 
 
 async def test_a_slow_device_is_named_a_suspect() -> None:

@@ -80,21 +80,21 @@ def test_chosen_limits_are_always_within_bounds(
 
 def test_a_breach_that_the_limits_do_not_explain_tightens_the_target() -> None:
     """The model may be wrong in a way it cannot see; what is measured decides."""
-    memory = decide(SPEC, "pod", an_evidence(), PodState(), 0.0).memory
+    state = decide(SPEC, "pod", an_evidence(), PodState(), 0.0).acknowledged_state
 
-    decision = decide(SPEC, "pod", an_evidence(140.0, slow_gaps=300), memory, 40.0)
+    decision = decide(SPEC, "pod", an_evidence(140.0, slow_gaps=300), state, 40.0)
 
-    assert decision.memory.trim < 1.0
+    assert decision.state.trim < 1.0
     assert decision.phase == "Backoff"
 
 
 def test_an_untrusted_model_gives_way_to_trial_and_error() -> None:
     """Down on a breach, by a step."""
     model = a_fit(valid=False, reason="holdout error")
-    memory = decide(SPEC, "pod", an_evidence(model=model), PodState(), 0.0).memory
+    state = decide(SPEC, "pod", an_evidence(model=model), PodState(), 0.0).acknowledged_state
 
     breach = an_evidence(160.0, slow_gaps=300, model=model)
-    decision = decide(SPEC, "pod", breach, memory, 60.0)
+    decision = decide(SPEC, "pod", breach, state, 60.0)
 
     assert decision.chosen is not None
     assert decision.chosen.batch_size < 16
@@ -111,7 +111,7 @@ def test_a_late_prompt_does_not_shrink_the_batch() -> None:
     without = decide(spec, "pod", an_evidence(), PodState(), 0.0)
 
     assert with_queue.wanted == without.wanted
-    assert with_queue.memory.trim == 1.0
+    assert with_queue.state.trim == 1.0
 
 
 def test_kv_memory_bounds_the_batch() -> None:
@@ -267,9 +267,9 @@ def test_a_pod_that_holds_more_than_it_may_is_brought_back_at_once() -> None:
     """A fifth at a time would take minutes back into bounds that the user has just drawn."""
     spec = replace(SPEC, batch_size=Range(1, 8), token_budget=Range(64, 400))
     evidence = an_evidence(limits=a_limits(requested=LimitValues(64, 2048, 200.0)))
-    memory = decide(spec, "pod", evidence, PodState(), 0.0).memory
+    state = decide(spec, "pod", evidence, PodState(), 0.0).acknowledged_state
 
-    decision = decide(spec, "pod", an_evidence(105.0, limits=evidence.limits), memory, 5.0)
+    decision = decide(spec, "pod", an_evidence(105.0, limits=evidence.limits), state, 5.0)
 
     assert decision.chosen is not None
     assert decision.chosen.batch_size <= 8

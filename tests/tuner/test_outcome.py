@@ -18,12 +18,12 @@ from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence, Window
 from paceline_wire.limits import Limits
 
-CAPS = TunedLimits(16, 512, 200.0)
+LIMITS = TunedLimits(16, 512, 200.0)
 PENDING = PendingOutcome(
     at=50.0,
     since=100.0,
     epoch=3,
-    caps=CAPS,
+    limits=LIMITS,
     model=a_fit(theta=(30.0, 2.0, 0.0, 0.0, 0.0)),
     prediction=Prediction(step_ms=90.0, ttft_ms=1000.0, capacity_rps=2.0),
 )
@@ -50,7 +50,7 @@ def an_evidence(now: float = 105.0, **fields: Any) -> Evidence:
 
 def test_steps_are_compared_by_their_own_shapes() -> None:
     """A full batch was predicted; the half full one that ran must not make that look wrong."""
-    outcome, pending = settle(PENDING, an_evidence(), CAPS, 5.0)
+    outcome, pending = settle(PENDING, an_evidence(), LIMITS, 5.0)
 
     assert pending is None
     assert outcome is not None
@@ -73,13 +73,13 @@ def test_steps_are_compared_by_their_own_shapes() -> None:
 )
 def test_a_period_that_is_not_clean_is_waited_out(evidence: Evidence) -> None:
     """Steps of other limits say nothing of these."""
-    assert settle(PENDING, evidence, CAPS, 5.0) == (None, PENDING)
+    assert settle(PENDING, evidence, LIMITS, 5.0) == (None, PENDING)
 
 
 def test_the_next_change_ends_the_wait() -> None:
     """What was predicted of limits that hold no more cannot be measured."""
-    assert settle(PENDING, an_evidence(), replace(CAPS, batch_size=8), 5.0) == (None, None)
-    assert settle(PENDING, an_evidence(170.0), CAPS, 5.0) == (None, None)
+    assert settle(PENDING, an_evidence(), replace(LIMITS, batch_size=8), 5.0) == (None, None)
+    assert settle(PENDING, an_evidence(170.0), LIMITS, 5.0) == (None, None)
 
 
 def test_first_tokens_and_capacity_are_compared_where_they_show() -> None:
@@ -88,8 +88,8 @@ def test_first_tokens_and_capacity_are_compared_where_they_show() -> None:
     queued = an_evidence(requests=requests, steps=steps_after(waiting=2))
     idle = an_evidence(requests=requests)
 
-    seen, _ = settle(PENDING, queued, CAPS, 5.0)
-    unseen, _ = settle(PENDING, idle, CAPS, 5.0)
+    seen, _ = settle(PENDING, queued, LIMITS, 5.0)
+    unseen, _ = settle(PENDING, idle, LIMITS, 5.0)
 
     assert seen is not None
     assert seen.ttft_ms == PredictionCheck(1000.0, 1200.0, 1200 / 1000 - 1)

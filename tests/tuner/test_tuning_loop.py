@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from paceline_testing.plant import Plant, laptop
 from paceline_testing.plant_pod import PlantPod
@@ -35,6 +36,20 @@ class Deaf(PlantPod):
 
     async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
         raise PodRefusedError(pod.name, 409, f"epoch {body['epoch']} is old")
+
+
+class RefusesRaises(PlantPod):
+    """A pod that takes every change but one that raises a limit."""
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        held, wanted = self.plant.limits, dict[str, Any](body)
+        is_raise = (
+            wanted.get("max_batch_size", 0) > held.max_batch_size
+            or wanted.get("token_budget", 0) > held.token_budget
+        )
+        if is_raise:
+            raise PodRefusedError(pod.name, 409, "not now")
+        return await super().patch_limits(pod, body)
 
 
 def a_target(*names: str, spec: TuningSpec = SPEC) -> ServiceTarget:
@@ -106,6 +121,20 @@ async def test_a_change_that_did_not_arrive_is_not_reported() -> None:
     assert "409" in report.pods[0].error
     decision = loop.explain("ns/name", "deaf")[-1]
     assert decision.chosen != decision.current
+
+
+async def test_a_raise_that_did_not_arrive_leaves_the_audit_as_it_was() -> None:
+    """The limits are the same, so the requests that were counted under them still count."""
+    pod = RefusesRaises(Plant(laptop, Limits(16, 256, 250.0), rate=1.2))
+    loop = TuningLoop(Pods(pod=pod), lambda: pod.plant.now)
+
+    await ticks(loop, a_target("pod"), [pod], 24)
+
+    decisions = loop.explain("ns/name", "pod")
+    first, last = (d.acknowledged_state.audit for d in (decisions[0], decisions[-1]))
+    assert all(d.chosen is not None and d.chosen.batch_size > 16 for d in decisions[-6:])
+    assert last.since == first.since
+    assert last.requests > 50
 
 
 async def test_a_blind_tuner_renews_the_lease_when_told_to_hold() -> None:

@@ -15,23 +15,23 @@ from tune_report.settings import Setting
 
 PERIOD_S = 5.0
 Verdict = Literal["True", "False", "Unknown", ""]
-"""Of a condition; empty where an arm does not say."""
+"""The status of a condition; empty where an arm does not report it."""
 
 
 class Control(Protocol):
     """Changes limits from outside the engine, once a period, through the runtime API."""
 
     async def tick(self, pods: tuple[PodTarget, ...], sla: SLA) -> Verdict:
-        """Look and act; what it says of SLAAchievable."""
+        """Look and act; gives the status of SLAAchievable."""
         ...
 
 
 @runtime_checkable
 class WatchesDevice(Protocol):
-    """A control that tells of the device too."""
+    """A control that reports on the device too."""
 
     device: Verdict
-    """Of DeviceHealthy, after the last tick."""
+    """The status of DeviceHealthy after the last tick."""
 
 
 MakeControl = Callable[[PodClient, Callable[[], float], Setting], Control]

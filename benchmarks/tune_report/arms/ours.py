@@ -12,7 +12,7 @@ from paceline_engine.pacing import ModelPacer, Pacer, StepShape, make_pacer
 from paceline_engine.pacing import model_pacer as pacer_module
 from paceline_engine.pacing.prior import prior_for
 from paceline_engine.pacing.residuals import Residuals
-from paceline_tuner import decide
+from paceline_tuner import decide, guard
 from paceline_tuner.guard import Guard
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.pods import PodClient
@@ -61,14 +61,14 @@ def ablations() -> tuple[Arm, ...]:
         Arm("ours, no L0", START, _unpaced, _control, uses_product=True),
         Arm("ours, no shedding", START, make_pacer, _control, sheds=False, uses_product=True),
         Arm("ours, no q_r", START, _unguarded, _control, uses_product=True),
-        _without("no trim", lambda: _patched((decide, "trim", lambda view: view.memory))),
+        _without("no trim", lambda: _patched((decide, "trim", lambda view: view.state))),
         _without("no dead band", lambda: _patched((Guard, "_settle", _take))),
         _without(
             "no rate limit",
             lambda: _patched(
                 (Guard, "apply", lambda _guard, _current, proposals: proposals[-1]),
-                (decide, "_COOL_AFTER_DECREASE_S", 0.0),
-                (decide, "_COOL_AFTER_INCREASE_S", 0.0),
+                (guard, "_COOL_AFTER_DECREASE_S", 0.0),
+                (guard, "_COOL_AFTER_INCREASE_S", 0.0),
             ),
         ),
     )

@@ -6,7 +6,7 @@ the step before. It knows no SLA.
 """
 
 from paceline_engine.pacing import NoPacer, StepShape
-from paceline_wire import ModelInfo, StepRecord
+from paceline_wire import MeasuredStep, ModelInfo, StepRecord
 from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import Arm
 
@@ -26,9 +26,10 @@ class PPas(NoPacer):
         is_crowd = shape.decode > 0 and shape.prefill_wanted > 0 and self._prompts >= _CROWD
         return max(shape.decode, min(limits.token_budget, _NARROW if is_crowd else _WIDE))
 
-    def observe(self, record: StepRecord) -> None:
+    def observe(self, step: MeasuredStep, *, at: float, clean: bool = True) -> None:  # noqa: ARG002 - the port's shape
         """Count the prompts under way and waiting."""
-        self._prompts = record.running - record.decode + record.waiting
+        assert isinstance(step, StepRecord)
+        self._prompts = step.running - step.decode + step.waiting
 
 
 def _make(info: ModelInfo, capacity: Capacity) -> PPas:  # noqa: ARG001 - it needs to know neither

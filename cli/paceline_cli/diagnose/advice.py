@@ -37,7 +37,7 @@ def advise(view: PodView, time: EngineTime, spans: tuple[Span, ...]) -> tuple[Ad
 
 def _floor(view: PodView, _: EngineTime, __: tuple[Span, ...]) -> Iterator[Advice]:
     target = view.spec.sla.itl_p99_ms or view.spec.sla.tpot_p99_ms
-    floor_ms = view.room.floor_ms()
+    floor_ms = view.capacity_model.floor_ms()
     if view.is_trusted and view.target.is_below_floor and target is not None:
         yield Advice(
             "quantization, tensor parallelism or a faster GPU",
@@ -49,8 +49,8 @@ def _floor(view: PodView, _: EngineTime, __: tuple[Span, ...]) -> Iterator[Advic
 def _replicas(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
     if not view.is_trusted or time.num_steps == 0:
         return
-    arrivals = view.room.demand.arrival_rps
-    capacity = view.room.sustainable_rps(view.evidence.limits.effective.max_batch_size)
+    arrivals = view.capacity_model.demand.arrival_rps
+    capacity = view.capacity_model.sustainable_rps(view.evidence.limits.effective.max_batch_size)
     if capacity <= 0 or arrivals <= _FULL_USE * capacity:
         return
     pods = math.ceil(arrivals / (_PLANNED_USE * capacity))
@@ -64,7 +64,7 @@ def _replicas(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[
 def _kv_memory(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Iterator[Advice]:
     if time.full_kv_share <= _OFTEN_SHARE and not time.num_preemptions:
         return
-    capacity, demand = view.evidence.limits.capacity, view.room.demand
+    capacity, demand = view.evidence.limits.capacity, view.capacity_model.demand
     tokens = capacity.num_blocks * capacity.block_size
     fits = max(1, round(tokens / max(demand.held, 1.0)))
     wanted = view.evidence.limits.effective.max_batch_size
@@ -87,13 +87,14 @@ def _batch_size(view: PodView, time: EngineTime, spans: tuple[Span, ...]) -> Ite
     if time.at_limit_share <= _OFTEN_SHARE or not view.is_trusted:
         return
     now = view.evidence.limits.effective.max_batch_size
-    most, bound = view.room.largest_batch(view.evidence.limits.capacity.max_batch_size)
+    most, bound = view.capacity_model.largest_batch(view.evidence.limits.capacity.max_batch_size)
     found = f"in {time.at_limit_share:.0%} of the steps requests waited while {now} ran"
     if most > now:
+        full_ms = view.capacity_model.full_step_ms
         yield Advice(
             "tuning.batchSize.max",
-            f"{found}: with {most} a full step would take {ms(view.room.full_step_ms(most))}"
-            f" instead of {ms(view.room.full_step_ms(now))}, still within the targets",
+            f"{found}: with {most} a full step would take {ms(full_ms(most))}"
+            f" instead of {ms(full_ms(now))}, still within the targets",
         )
     elif not any(_replicas(view, time, spans)):
         yield Advice(
@@ -150,9 +151,11 @@ def _batch_is_cheap(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Ite
     is_large = time.parts.fixed > _COSTLY_SHARE * max(time.busy_ms, 1e-9)
     if not view.is_trusted or rows <= 0 or not is_large:
         return
-    context = view.room.demand.context
+    context = view.capacity_model.demand.context
     one, two = (
-        view.room.forecast.step_ms(decode=rows * factor, prefill=0, context=rows * factor * context)
+        view.capacity_model.forecast.step_ms(
+            decode=rows * factor, prefill=0, context=rows * factor * context
+        )
         for factor in (1, 2)
     )
     if two <= _CHEAP_RATIO * one:

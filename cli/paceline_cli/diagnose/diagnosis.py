@@ -7,7 +7,7 @@ from paceline_cli.diagnose.engine_time import EngineTime, engine_time
 from paceline_cli.diagnose.latency import Span, spans
 from paceline_tuner.change_detection import detect_changes
 from paceline_tuner.pod_state import PodState
-from paceline_tuner.pod_view import look
+from paceline_tuner.pod_view import view_pod
 from paceline_tuner.service_report import MeasuredLatency
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.telemetry import Telemetry
@@ -52,7 +52,7 @@ def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
     if len(evidence.steps) == _MAX_STEPS:
         evidence = evidence.since(evidence.steps[0].at)
     spec = TuningSpec(sla=evidence.limits.sla, window_s=evidence.window_s)
-    view = look(spec, evidence, detect_changes(spec, evidence, PodState()))
+    view = view_pod(spec, evidence, detect_changes(spec, evidence, PodState()))
     time = engine_time(evidence)
     found = spans(evidence, time)
     outcomes: dict[str, int] = {}
@@ -64,9 +64,11 @@ def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
         outcomes=outcomes,
         sla=spec.sla,
         observed=view.observed,
-        arrival_rps=view.room.demand.arrival_rps,
+        arrival_rps=view.capacity_model.demand.arrival_rps,
         capacity_rps=(
-            view.room.sustainable_rps(view.current.batch_size) if view.is_trusted else None
+            view.capacity_model.sustainable_rps(view.current.batch_size)
+            if view.is_trusted
+            else None
         ),
         spans=found,
         time=time,

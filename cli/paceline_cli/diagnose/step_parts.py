@@ -3,6 +3,7 @@
 from dataclasses import astuple, dataclass
 
 from paceline_tuner.telemetry import ModelFit, Step
+from paceline_wire.step_cost import step_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,16 @@ def split(step: Step, model: ModelFit) -> StepParts:
     """
     th0, th1, th2, th3, th4 = model.theta
     tokens = step.decode + step.prefill
-    arithmetic = th1 * tokens + th2 * max(0, tokens - model.knee)
+    terms = step_terms(model.knee, tokens, step.context, step.attention)
+    _, each, above, thousands, millions = terms
+    arithmetic = th1 * each + th2 * above
     of_prompts = step.prefill / tokens if tokens else 0.0
     host = min(max(step.host_ms, 0.0), step.wall_ms)
     said = StepParts(
         fixed=max(0.0, th0 - host),
         decode=arithmetic * (1 - of_prompts),
-        kv=th3 * step.context * 1e-3,
-        prefill=arithmetic * of_prompts + th4 * step.attention * 1e-6,
+        kv=th3 * thousands,
+        prefill=arithmetic * of_prompts + th4 * millions,
     )
     device = step.wall_ms - host
     if said.total <= 0:

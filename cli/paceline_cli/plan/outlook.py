@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from paceline_cli.plan.kv_memory import KvMemory
-from paceline_tuner.achievable import Obstacle
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
 from paceline_tuner.service_spec import SLA
 

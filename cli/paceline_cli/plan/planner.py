@@ -27,13 +27,14 @@ from paceline_cli.plan.trace_demand import (
 )
 from paceline_cli.plan.walk import Pod, Walked, joined, walk
 from paceline_cli.traffic.traces import TracedRequest
-from paceline_tuner.achievable import Obstacle
-from paceline_tuner.capacity import CapacityModel, capacity_for
+from paceline_tuner.capacity import CapacityModel, EngineTraits, capacity_for
+from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.propose import choose_limits
-from paceline_tuner.service import recommended_replicas
 from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_summary import recommended_replicas
 from paceline_tuner.step_target import StepTarget
 from paceline_tuner.telemetry import ModelFit
 
@@ -212,7 +213,7 @@ class _Planner:
         demand = mix(redrawn(self._whole, random).requests)
         model = self._scaled(quantile)
         target, room = self._aim(model, demand)
-        batch = choose_limits(self._inputs.spec, room, target).caps.batch_size
+        batch = choose_limits(self._inputs.spec, room, target).limits.batch_size
         return room.sustainable_rps(batch), redrawn_rate(self._busiest, random)
 
     def _scaled(self, quantile: float) -> ModelFit:
@@ -225,17 +226,13 @@ class _Planner:
     def _aim(self, model: ModelFit, demand: Demand) -> tuple[StepTarget, CapacityModel]:
         """What the tuner aims at once it has settled, on an engine that can pace each request."""
         inputs = self._inputs
-        return capacity_for(
-            inputs.spec,
-            model,
-            demand,
+        engine = EngineTraits(
             inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len),
             min_prefill=inputs.memory.device.min_prefill,
-            trim=1.0,
-            quickest_ms=math.inf,
-            believes_floor=True,
             has_slack=True,
         )
+        settled = PodState(demand=demand, unattainable="TPOTFloor")
+        return capacity_for(inputs.spec, settled, model, engine)
 
     def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:
         return self._aim(model, demand)[1]
@@ -246,10 +243,10 @@ class _Planner:
         chosen = choose_limits(self._inputs.spec, room, target)
         by_memory, _ = replace(room, target_ms=None).largest_batch(1 << 20)
         return PlannedLimits(
-            batch_size=chosen.caps.batch_size,
+            batch_size=chosen.limits.batch_size,
             batch_bound=chosen.binding,
-            token_budget=chosen.caps.token_budget,
-            step_target_ms=chosen.caps.step_target_ms,
+            token_budget=chosen.limits.token_budget,
+            step_target_ms=chosen.limits.step_target_ms,
             kv_batch_size=by_memory if demand.held <= self._inputs.memory.tokens else 0,
         )
 

@@ -1,1 +1,1 @@
-"""How attention runs: our kernels on a GPU, compiled C or torch on a CPU."""
+"""How attention runs: our kernels on a GPU, compiled C or the kernels' references on a CPU."""

@@ -2,10 +2,8 @@
 
 from typing import Protocol
 
-import torch
-
-from paceline_engine.attention.cpu_attention import CpuAttention
 from paceline_engine.attention.native_attention import NativeAttention, serves
+from paceline_engine.attention.reference_attention import ReferenceAttention
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
@@ -23,9 +21,9 @@ class AttentionBackend(Protocol):
 
 
 def cpu_attention(
-    config: ModelConfig, ops: Ops, kv: KvTensors, tables: Rotations, dtype: torch.dtype
+    config: ModelConfig, ops: Ops, kv: KvTensors, tables: Rotations
 ) -> AttentionBackend:
-    """Choose compiled attention if the elementwise ops are compiled, else torch's."""
+    """Choose compiled attention where the ops are compiled and it serves the model's heads."""
     if isinstance(ops, NativeOps) and serves(config):
         return NativeAttention(config, ops, kv, tables)
-    return CpuAttention(config, ops, kv, tables.to(dtype))
+    return ReferenceAttention(config, kv, tables)

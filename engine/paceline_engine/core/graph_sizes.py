@@ -1,29 +1,30 @@
-"""Sizes of steps that are captured at start, and the one that a step is padded to. Pure.
+"""Sizes of the CUDA graphs that are captured at start, and the one a step is padded to. Pure.
 
-Of decodes alone, in rows: dense where a step is short and padding shows, sparser where one more row
-is a small share:
+Steps of decodes alone, in rows: dense where a step is short and padding shows, sparser where one
+more row is a small share:
 
     1 2 3 4 6 8, then by 8 to 128, by 16 to 256, by 32 to 512, by 64 beyond; the capacity itself
 
-Of what lies between attentions, in tokens: sparse, as each size is a graph for each layer, and up
-to where the device takes long enough for the host to launch every op meanwhile:
+Piecewise graphs, in tokens: sparse, as each size is a graph for each layer, and up to where the
+device takes long enough for the host to launch every op meanwhile:
 
     8 16 32 48 64 96 128 192 256 384 512 768 1024; the budget's capacity where it is less
 """
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import count, takewhile
+from itertools import takewhile
 
 _FEW = (1, 2, 3, 4, 6, 8)
 _RANGES = ((8, 128), (16, 256), (32, 512))
 """By how much sizes grow, and up to where."""
 _STRIDE_BEYOND = 64
-_PIECES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_PIECEWISE = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 def decode_sizes(max_batch_size: int) -> tuple[int, ...]:
-    """Sizes in [1, max_batch_size], ascending, `max_batch_size` always the last of them.
+    """Return sizes in [1, max_batch_size], ascending; `max_batch_size` is always the last.
 
     Raises `ValueError` where there is no row at all.
     """
@@ -32,25 +33,25 @@ def decode_sizes(max_batch_size: int) -> tuple[int, ...]:
     return (*takewhile(lambda size: size < max_batch_size, _ladder()), max_batch_size)
 
 
-def piece_sizes(max_tokens: int) -> tuple[int, ...]:
-    """Numbers of tokens up to `max_tokens`, the most of a step, ascending.
+def piecewise_sizes(max_tokens: int) -> tuple[int, ...]:
+    """Return numbers of tokens up to `max_tokens`, the most of a step, ascending.
 
     Raises `ValueError` where there is no token at all.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    largest = min(max_tokens, _PIECES[-1])
-    return (*takewhile(lambda size: size < largest, _PIECES), largest)
+    largest = min(max_tokens, _PIECEWISE[-1])
+    return (*takewhile(lambda size: size < largest, _PIECEWISE), largest)
 
 
-def padded_size(sizes: Sequence[int], num_decodes: int) -> int:
-    """The least of `sizes`, ascending, that holds `num_decodes` rows, or as many tokens.
+def padded_size(sizes: Sequence[int], count: int) -> int:
+    """Return the least of `sizes`, ascending, that holds `count` rows or tokens.
 
     Raises `ValueError` where none does: nothing was captured for such a step.
     """
-    if not 1 <= num_decodes <= sizes[-1]:
-        raise ValueError(f"num_decodes must be in [1, {sizes[-1]}], got {num_decodes}")
-    return sizes[bisect_left(sizes, num_decodes)]
+    if not 1 <= count <= sizes[-1]:
+        raise ValueError(f"count must be in [1, {sizes[-1]}], got {count}")
+    return sizes[bisect_left(sizes, count)]
 
 
 def _ladder() -> Iterator[int]:
@@ -59,4 +60,4 @@ def _ladder() -> Iterator[int]:
     for stride, end in _RANGES:
         yield from range(last + stride, end + 1, stride)
         last = end
-    yield from count(last + _STRIDE_BEYOND, _STRIDE_BEYOND)
+    yield from itertools.count(last + _STRIDE_BEYOND, _STRIDE_BEYOND)

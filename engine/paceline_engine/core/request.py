@@ -20,7 +20,7 @@ class State(Enum):
     FINISHED = "finished"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Request:
     """Mutable, owned by the scheduler; the runner only reads it."""
 
@@ -71,16 +71,8 @@ class Request:
     """The form that the output must have, if one was asked for."""
     is_plain: bool = field(init=False)
     """Its tokens are chosen by temperature, top-k, top-p and min-p, and nothing is told of them."""
-    likelihood: Likelihood | None = None
-    """Of the newest token, where asked for."""
-    prompt_likelihoods: list[Likelihood] = field(default_factory=list)
-    """Of `token_ids[1:]` as far as computed, up to the end of the prompt, where asked for."""
-    pooled: object = None
-    """What was pooled of the prompt so far."""
-    embedding: bytes = b""
-    """Of the whole prompt, once it is computed, where asked for."""
-    sampler_state: object = None
-    """What the sampler keeps of it between steps."""
+    prompt_logprobs: list[Likelihood] = field(default_factory=list)
+    """Logprobs of `token_ids[1:]` as far as settled, up to the prompt's end, where asked for."""
 
     def __post_init__(self) -> None:
         """Derive once what every step would have to ask."""

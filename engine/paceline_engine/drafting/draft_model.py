@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Batch, Runner, ScheduledChunk
 from paceline_engine.core.request import Request
+from paceline_engine.core.step_features import features_of
 from paceline_engine.drafting.follower import DraftSequence, Followers
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import Pacer
-from paceline_wire import Sampling, StepRecord
+from paceline_wire import Sampling, StepFeatures
 from paceline_wire.limits import Capacity
+from paceline_wire.step_cost import chunk_attention
 
 _WARM_UP_PASSES = 3
 """First passes pay for allocations and caches that no later pass pays for."""
@@ -99,12 +100,9 @@ class DraftModel:
         lengths = [(len(ask.request.token_ids), ask.pending) for ask in asks]
         single = [length for length, pending in lengths if pending <= 1]
         several = [(length, pending) for length, pending in lengths if pending > 1]
-        total = self._pacer.predict_ms(
-            decode=len(single),
-            prefill=sum(pending for _, pending in several),
-            context=sum(single),
-            attention=sum(int(pending * (length - pending / 2)) for length, pending in several),
-        )
+        pairs = sum(int(chunk_attention(pending, length - pending)) for length, pending in several)
+        prefill = sum(pending for _, pending in several)
+        total = self._pacer.predict_ms(StepFeatures(len(single), prefill, sum(single), pairs))
         mean_context = sum(length for length, _ in lengths) / len(lengths)
         passes = Counter(
             sum(ask.count > place for ask in asks)
@@ -168,47 +166,28 @@ class DraftModel:
             ScheduledChunk(turn.follower.own, start, count, samples=draws, is_decode=count == 1)
             for turn, (start, count, draws) in zip(turns, parts, strict=True)
         ]
+        batch = Batch(tuple(slices), num_decodes=sum(piece.is_decode for piece in slices))
         started = self._clock()
         try:
-            tokens = self._runner.run(
-                Batch(tuple(slices), num_decodes=sum(piece.is_decode for piece in slices))
-            )
+            tokens = self._runner.launch(batch).result().tokens
         except RequestError as error:
             for turn in turns:
                 turn.follower.is_broken |= turn.ask.request.id == error.request_id
             return
-        self._learn(slices, started)
+        self._learn(batch, started)
         for turn, piece, token in zip(turns, slices, tokens, strict=True):
             self._followers.computed(turn.follower, turn.ask.request, piece.start, piece.count)
             if isinstance(token, int):
                 piece.request.token_ids.append(token)
 
-    def _learn(self, slices: Sequence[ScheduledChunk], started: float) -> None:
+    def _learn(self, batch: Batch, started: float) -> None:
         ended = self._clock()
-        prompts = [piece for piece in slices if not piece.is_decode]
-        decodes = [piece for piece in slices if piece.is_decode]
-        record = StepRecord(
-            seq=self._num_passes,
-            at=ended,
-            wall_ms=(ended - started) * 1e3,
-            host_ms=0.0,
-            decode=len(decodes),
-            prefill=sum(piece.count for piece in prompts),
-            context=sum(piece.start + 1 for piece in decodes),
-            attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in prompts)),
-            running=len(slices),
-            waiting=0,
-            waiting_tokens=0,
-            kv_used=0,
-            preemptions=0,
-            epoch=0,
-            token_budget=self._capacity.max_token_budget,
-            paced_tokens=self._capacity.max_token_budget,
-            predicted_ms=0.0,
-            clean=self._num_passes >= _WARM_UP_PASSES,
-        )
+        decodes = batch.chunks[: batch.num_decodes]
+        features = features_of(batch, context=sum(chunk.start + 1 for chunk in decodes))
+        measured = features.measured((ended - started) * 1e3)
+        is_clean = self._num_passes >= _WARM_UP_PASSES
         self._num_passes += 1
-        self._pacer.observe(record)
+        self._pacer.observe(measured, at=ended, clean=is_clean)
 
     def _pass_ms(self, rows: int, context: int) -> float:
-        return self._pacer.predict_ms(decode=rows, prefill=0, context=context, attention=0)
+        return self._pacer.predict_ms(StepFeatures(rows, 0, context, 0))

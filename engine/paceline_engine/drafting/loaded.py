@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Runner
 from paceline_wire import ModelInfo
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from paceline_engine.drafting.proposer import Ask, Proposer
 from paceline_engine.pacing.pacer import Pacer
+from paceline_wire import StepFeatures
 
 MARGIN = 1.05
 """A draft that is predicted to win less than this may as well lose."""
@@ -111,6 +112,5 @@ class Price:
         return self._ms(tokens, attention) - self.plain_ms
 
     def _ms(self, tokens: int, attention: int) -> float:
-        return self._pacer.predict_ms(
-            decode=self._decodes, prefill=tokens, context=self._context, attention=attention
-        )
+        step = StepFeatures(self._decodes, tokens, self._context, attention)
+        return self._pacer.predict_ms(step)

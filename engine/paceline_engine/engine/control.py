@@ -8,9 +8,9 @@ the limits return to the last ones that were certified, and stay as they are if 
 import math
 from dataclasses import replace
 
-from paceline_engine.pacing.step_model import NUM_TERMS
 from paceline_wire import Coefficients, LimitsState, SetLimits
 from paceline_wire.limits import Capacity, Limits, clamp
+from paceline_wire.step_cost import NUM_TERMS
 
 _FIELDS = (
     "max_batch_size",

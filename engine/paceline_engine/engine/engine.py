@@ -1,23 +1,24 @@
 """The engine: requests and limits in, outputs out, a step at a time. One thread owns it."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from paceline_engine.core.batch import Runner
 from paceline_engine.core.constraint import Constraint
-from paceline_engine.core.flight import Launcher, Runner
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.engine.control import LimitsControl
 from paceline_engine.engine.intake import refusal
-from paceline_engine.engine.outputs import refused
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
+from paceline_engine.errors import AdapterRefused
 from paceline_engine.kv_cache.swap import Swapper
-from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
+from paceline_engine.lora.adapters import Adapters, LoadedAdapter
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.scheduling import Scheduling, make_scheduler
@@ -35,6 +36,25 @@ from paceline_wire import (
 from paceline_wire.limits import Capacity, Limits
 
 
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine does beside the plain way, and what it has for that."""
+
+    scheduling: Scheduling = "continuous"
+    prefix_caching: bool = True
+    overlap: bool = False
+    """Schedule and launch a step while the one before runs."""
+    swapper: Swapper | None = None
+    """Host memory for the blocks of preempted requests."""
+    adapters: Adapters | None = None
+    draft_tokens: int = 0
+    """Tokens to guess per step and sequence, at most, where that pays."""
+    proposer: Proposer | None = None
+    """What guesses them, if not the sequence itself."""
+    graph_use: GraphUse = field(default_factory=GraphUse)
+    """Where the runner counts the steps that it replays from CUDA graphs."""
+
+
 class Engine:
     """Takes requests and limits in, gives outputs out, one step at a time."""
 
@@ -47,42 +67,37 @@ class Engine:
         *,
         limits: Limits,
         clock: Callable[[], float],
-        prefix_caching: bool = True,
-        swapper: Swapper | None = None,
-        scheduling: Scheduling = "continuous",
-        adapters: Adapters | None = None,
-        draft_tokens: int = 0,
-        proposer: Proposer | None = None,
-        launcher: Launcher | None = None,
-        graph_use: GraphUse | None = None,
+        options: EngineOptions | None = None,
     ) -> None:
-        """Draft up to `draft_tokens` tokens per step and sequence, where that pays.
-
-        With a launcher a step is chosen while the one before runs.
-        """
+        options = options or EngineOptions()
+        speculation = None
+        if options.draft_tokens:
+            proposer = options.proposer or NgramProposer()
+            speculation = Speculation(options.draft_tokens, capacity.max_model_len, proposer)
         self.control = LimitsControl(limits, capacity)
         self.scheduler = make_scheduler(
-            scheduling,
+            options.scheduling,
             capacity,
             pacer,
             eos_token_ids=info.eos_token_ids,
-            prefix_caching=prefix_caching,
-            swapper=swapper,
-            speculation=Speculation(
-                draft_tokens, capacity.max_model_len, proposer or NgramProposer()
-            )
-            if draft_tokens
-            else None,
+            prefix_caching=options.prefix_caching,
+            swapper=options.swapper,
+            speculation=speculation,
         )
         self.requests = self.scheduler.requests
         self.pacer = pacer
         self._steps = Steps(
-            self.scheduler, pacer, runner, launcher=launcher, swapper=swapper, clock=clock
+            self.scheduler,
+            pacer,
+            runner,
+            overlap=options.overlap,
+            swapper=options.swapper,
+            clock=clock,
         )
         self.log = self._steps.log
-        self.totals = self._steps.totals
-        self._adapters = adapters
-        self._graph_use = graph_use or GraphUse()
+        self.counters = self._steps.counters
+        self._adapters = options.adapters
+        self._graph_use = options.graph_use
         self._info = info
         self._capacity = capacity
         self._clock = clock
@@ -91,12 +106,12 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs, nothing waits, nothing is left to be told."""
+        """Whether nothing runs, nothing waits, and every output was given."""
         return not len(self.requests) and not self._unsent and not self._steps.is_in_flight
 
     @property
     def is_gathering(self) -> bool:
-        """Nothing runs because the requests that wait are still too few for a batch."""
+        """Whether nothing runs because the requests that wait are too few for a batch."""
         return self._steps.is_gathering
 
     def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
@@ -118,12 +133,12 @@ class Engine:
 
     def refuse(self, request_id: str, reason: str) -> None:
         """Answer a request that can never run."""
-        self._unsent.append(refused(request_id, reason))
+        self._unsent.append(Output(request_id, [], "error", error=reason, is_invalid=True))
 
     def change_adapters(
         self, change: LoadAdapter | UnloadAdapter, folder: Path | None = None
     ) -> AdaptersState:
-        """Load or unload a LoRA adapter between two steps; what may be named after it.
+        """Load or unload a LoRA adapter between two steps; return what may be named after it.
 
         `folder` is where the adapter was downloaded to; its path where it was not.
         """
@@ -149,7 +164,7 @@ class Engine:
         return self.adapters_state(change.call)
 
     def adapters_state(self, call: int = 0, error: str | None = None) -> AdaptersState:
-        """LoRA adapters that requests may name, as the answer to a call."""
+        """Return the LoRA adapters that requests may name, as the answer to a call."""
         if self._adapters is None:
             return AdaptersState(call, [], error)
         return AdaptersState(call, self._adapters.names, error, self._adapters.paths)
@@ -182,7 +197,7 @@ class Engine:
         return msgspec.structs.replace(state, ignored=["coefficients"])
 
     def expire_lease(self) -> LimitsState | None:
-        """Give up limits whose lease has run out; the new state, if it has."""
+        """Give up limits whose lease has run out; return the new state, if it has."""
         return self.control.expire(
             now=self._clock(),
             next_step=self._steps.next_seq,
@@ -194,7 +209,7 @@ class Engine:
         return self.control.state(call=0, decodes=len(self.requests.decoding))
 
     def step(self) -> list[Output]:
-        """Run one step, if there is anything to run; what the step that ended gave each request."""
+        """Run one step, if there is anything to run; return what the step that ended gave."""
         started = self._clock()
         self._refuse_late(started)
         unsent, self._unsent = self._unsent, []
@@ -208,7 +223,7 @@ class Engine:
         """Describe the engine now."""
         return load_of(
             self.requests,
-            self.totals,
+            self.counters,
             graph_use=self._graph_use,
             stuck_admissions=self._steps.watchdog.num_spells,
             now=self._clock(),
@@ -222,7 +237,7 @@ class Engine:
 
 
 def _request(
-    submit: Submit, number: int, constraint: Constraint | None, adapter: AdapterKey | None
+    submit: Submit, number: int, constraint: Constraint | None, adapter: LoadedAdapter | None
 ) -> Request:
     # The same tokens have other keys and values under another adapter.
     salt = submit.cache_salt if adapter is None else f"{adapter.salt}\0{submit.cache_salt}"

@@ -1,4 +1,4 @@
-"""What telemetry says of the engine: totals since start, step records, the load now."""
+"""What telemetry says of the engine: counters since start, step records, the load now."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ _MAX_LENGTHS = 256
 
 
 @dataclass(slots=True)
-class Totals:
+class Counters:
     """Counted since start."""
 
     steps: int = 0
@@ -64,36 +64,9 @@ class StepLog:
         return taken
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The features of one step (docs/runtime-api.md)."""
-
-    decode: int
-    prefill: int
-    context: int
-    attention: int
-
-
-def work_of(batch: Batch, context: int) -> Work:
-    """Measure a batch whose decodes have `context` tokens of context in all.
-
-    Guessed tokens are computed as a prompt's are, and count as such.
-    """
-    num_decodes = batch.num_decodes + batch.num_drafted
-    chunks = batch.chunks[num_decodes:]
-    drafted = batch.chunks[batch.num_decodes : num_decodes]
-    return Work(
-        decode=num_decodes,
-        prefill=sum(piece.count for piece in chunks) + sum(len(piece.draft) for piece in drafted),
-        context=context,
-        attention=int(sum(piece.count * (piece.start + piece.count / 2) for piece in chunks))
-        + sum(len(piece.draft) * piece.start for piece in drafted),
-    )
-
-
 def load_of(
     requests: RequestTable,
-    totals: Totals,
+    counters: Counters,
     *,
     graph_use: GraphUse,
     stuck_admissions: int,
@@ -114,8 +87,8 @@ def load_of(
         prefix_queries=requests.blocks.prefix.queries,
         prefix_hits=requests.blocks.prefix.hits,
         preemptions=requests.num_preemptions,
-        prompt_tokens=totals.prompt_tokens,
-        output_tokens=totals.output_tokens,
+        prompt_tokens=counters.prompt_tokens,
+        output_tokens=counters.output_tokens,
         gc_pause_ms=gc_pause_ms,
         waiting_by_lane={lane: len(requests.waiting[lane]) for lane in LANES},
         running_by_lane={lane: requests.num_running_of[lane] for lane in LANES},
@@ -124,14 +97,14 @@ def load_of(
         accepted_tokens=requests.num_accepted,
         displaced=requests.num_displaced,
         swapped=requests.num_swapped,
-        padding_tokens=totals.padding_tokens,
-        prompt_tokens_by_lane=_split(totals.prompt_tokens, totals.batch_prompt_tokens),
-        output_tokens_by_lane=_split(totals.output_tokens, totals.batch_output_tokens),
+        padding_tokens=counters.padding_tokens,
+        prompt_tokens_by_lane=_split(counters.prompt_tokens, counters.batch_prompt_tokens),
+        output_tokens_by_lane=_split(counters.output_tokens, counters.batch_output_tokens),
         stuck_admissions=stuck_admissions,
-        overlap_fallbacks=totals.overlap_fallbacks,
-        graph_steps=graph_use.replayed,
+        overlap_fallbacks=counters.overlap_fallbacks,
+        graph_steps=graph_use.full,
         graph_fallbacks=dict(graph_use.eager),
-        graph_piece_steps=graph_use.in_pieces,
+        graph_piece_steps=graph_use.piecewise,
     )
 
 

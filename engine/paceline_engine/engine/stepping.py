@@ -1,34 +1,35 @@
-"""Steps, one after the other: chosen, launched, settled, recorded.
+"""The step loop: schedule a step, launch it, settle it, record it.
 
-Where steps overlap, a step is chosen and launched while the one before is on its way, and only then
-are that one's tokens waited for: the device never waits for the host. Steps are launched, run and
-settled in one order, that of the device's stream, so at most one is behind another. On this rest:
+Where steps overlap, a step is scheduled and launched while the one before is on its way, and only
+then are that one's tokens waited for: the device never waits for the host. Steps are launched, run
+and settled in one order, that of the device's stream, so at most one is behind another. Therefore:
 
 * A request that ends by a token nobody could foresee (a stop, an abort) has one row too many in the
   step behind; its result is thrown away, and its blocks are free at once. The row still writes into
   them, but whatever uses them next is launched later, and so runs later.
 * What would move blocks of a request in flight (preemption, host memory), or needs its token on the
-  host (grammars, drafts), waits: then the step in flight is settled first,
-  as if steps did not overlap (`Scheduler.must_settle`).
+  host (grammars, drafts), waits: then the step in flight is settled first, as if steps did not
+  overlap (`Scheduler.must_settle`).
 
-Without a launcher every step is settled before the next is chosen.
+Where steps do not overlap, every step is settled before the next is scheduled.
 """
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Flight, Launcher, OnDemand, Runner
+from msgspec.structs import astuple
+
+from paceline_engine.core.batch import Batch, Flight, Runner, StepOutput
 from paceline_engine.core.request import Request, State
-from paceline_engine.engine import outputs
-from paceline_engine.engine.stats import StepLog, Totals, Work, work_of
-from paceline_engine.errors import RequestError
+from paceline_engine.core.step_features import features_of
+from paceline_engine.engine.stats import Counters, StepLog
+from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.scheduling import Plan, Scheduler
 from paceline_engine.scheduling.watchdog import AdmissionWatchdog
-from paceline_wire import Output, StepRecord
+from paceline_wire import Output, StepFeatures, StepRecord
 from paceline_wire.limits import Limits
 
 _log = logging.getLogger(__name__)
@@ -42,19 +43,19 @@ class _InFlight:
     plan: Plan
     flight: Flight
     limits: Limits
-    """Those it was chosen by."""
+    """Those it was scheduled by."""
     epoch: int
     """That of `limits`."""
-    work: Work
+    features: StepFeatures
     predicted_ms: float
     started: float
-    """When it began to be chosen."""
+    """When scheduling it began."""
     launched: float
-    """When its copies, or its launch where it has none, began."""
+    """When its copies began, or its launch where it has none."""
 
 
 class Steps:
-    """Runs what the scheduler chooses, and keeps the record of it."""
+    """Runs what the scheduler plans, and keeps the records."""
 
     def __init__(
         self,
@@ -62,18 +63,19 @@ class Steps:
         pacer: Pacer,
         runner: Runner,
         *,
-        launcher: Launcher | None,
+        overlap: bool,
         swapper: Swapper | None,
         clock: Callable[[], float],
     ) -> None:
+        """With `overlap` a step is scheduled and launched while the one before runs."""
         self.log = StepLog()
-        self.totals = Totals()
+        self.counters = Counters()
         self.watchdog = AdmissionWatchdog()
         self._scheduler = scheduler
         self._requests = scheduler.requests
         self._pacer = pacer
-        self._launcher = launcher or OnDemand(runner)
-        self._overlap = launcher is not None
+        self._runner = runner
+        self._overlap = overlap
         self._swapper = swapper
         self._clock = clock
         self.is_gathering = False
@@ -84,22 +86,22 @@ class Steps:
 
     @property
     def is_in_flight(self) -> bool:
-        """A step is on its way whose tokens nobody has seen."""
+        """Whether a step is on its way whose tokens nobody has seen."""
         return self._in_flight is not None
 
     @property
     def next_seq(self) -> int:
-        """Number of the first step that is not chosen yet."""
-        return self.totals.steps + self.is_in_flight
+        """Number of the first step that is not scheduled yet."""
+        return self.counters.steps + self.is_in_flight
 
     def step(self, limits: Limits, now: float, *, epoch: int) -> list[Output]:
-        """Choose and launch a step, if there is anything to run, and settle the one before.
+        """Schedule and launch a step, if there is anything to run, and settle the one before.
 
         `epoch` is that of the limits, for the record of the step.
         """
         given: list[Output] = []
         if self._in_flight is not None and self._scheduler.must_settle(limits):
-            self.totals.overlap_fallbacks += 1
+            self.counters.overlap_fallbacks += 1
             given += self.settle()
             now = self._clock()
         plan = self._scheduler.schedule(limits, now)
@@ -123,55 +125,52 @@ class Steps:
         return [] if step is None else self._settle(step)
 
     def _launch(self, plan: Plan, limits: Limits, started: float, epoch: int) -> list[Output]:
-        work = work_of(plan.batch, plan.context)
-        predicted_ms = self._pacer.predict_ms(
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
-        )
+        features = features_of(plan.batch, plan.context)
+        predicted_ms = self._pacer.predict_ms(features)
         launched = self._clock()
         if plan.copies and self._swapper is not None:
             self._swapper.run(plan.copies)
         try:
-            flight = self._launcher.launch(plan.batch)
+            flight = self._runner.launch(plan.batch)
         except RequestError as error:
             return self._fail(error, plan.batch)
         self._requests.launched(plan.batch)
         self._in_flight = _InFlight(
-            plan, flight, limits, epoch, work, predicted_ms, started, launched
+            plan, flight, limits, epoch, features, predicted_ms, started, launched
         )
         return []
 
     def _settle(self, step: _InFlight) -> list[Output]:
         waited = self._clock()
         try:
-            tokens = step.flight.tokens()
+            output = step.flight.result()
         except RequestError as error:
             self._take_back(step)
             return self._fail(error, step.plan.batch)
         run_ended = self._clock()
-        sampled = self._scheduler.settle(step.plan.batch, tokens, run_ended)
-        given = [outputs.newest(request) for request in sampled]
+        _keep_prompt_logprobs(step.plan.batch, output)
+        sampled = self._scheduler.settle(step.plan.batch, output.tokens, run_ended)
+        given = [_newest(request, output) for request in sampled]
         run_s = run_ended - (waited if self._overlap else step.launched)
         self._record(step, sampled, run_s)
         return given
 
     def _record(self, step: _InFlight, sampled: list[Request], run_s: float) -> None:
-        plan, limits, work, requests = step.plan, step.limits, step.work, self._requests
+        plan, limits, requests = step.plan, step.limits, self._requests
+        decode, prefill, context, attention = astuple(step.features)
         ended = self._clock()
         # Behind another step its time begins when that one was settled.
         # Guesses have a price of their own: the step model is of the step that verifies them.
         wall_ms = (ended - max(step.started, self._ended)) * 1e3 - plan.draft_ms
         record = StepRecord(
-            seq=self.totals.steps,
+            seq=self.counters.steps,
             at=ended,
             wall_ms=wall_ms,
             host_ms=wall_ms - run_s * 1e3,
-            decode=work.decode,
-            prefill=work.prefill,
-            context=work.context,
-            attention=work.attention,
+            decode=decode,
+            prefill=prefill,
+            context=context,
+            attention=attention,
             running=requests.num_running,
             waiting=requests.num_waiting,
             waiting_tokens=requests.num_waiting_tokens,
@@ -181,12 +180,12 @@ class Steps:
             token_budget=limits.token_budget,
             paced_tokens=plan.token_total,
             predicted_ms=step.predicted_ms,
-            clean=self.totals.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
+            clean=self.counters.steps >= _WARM_UP_STEPS and not (plan.preemptions or plan.copies),
             draft_ms=plan.draft_ms,
         )
         self._ended = ended
-        self.totals.count(plan.batch, sampled)
-        self._pacer.observe(record)
+        self.counters.count(plan.batch, sampled)
+        self._pacer.observe(record, at=ended, clean=record.clean)
         self.log.append(record)
         self._watch_admission(plan, limits, ended)
 
@@ -196,7 +195,7 @@ class Steps:
             _log.warning("admission is stuck: %s, %s", queue, limits)
 
     def _take_back(self, step: _InFlight) -> None:
-        """Nothing of a broken step counts, nor of the one behind it, which built on its tokens."""
+        """Undo a broken step, and the one behind it, which built on its tokens."""
         behind, self._in_flight = self._in_flight, None
         for broken in (behind, step):
             if broken is not None:
@@ -204,11 +203,41 @@ class Steps:
 
     def _fail(self, error: RequestError, batch: Batch) -> list[Output]:
         """End the request that broke a step. Nothing was settled, so the others just run again."""
-        named = (piece.request for piece in batch.chunks if piece.request.id == error.request_id)
+        named = (chunk.request for chunk in batch.chunks if chunk.request.id == error.request_id)
         request = next(named, None)
         if request is None:
-            raise error  # a runner that names nobody has broken for all
+            raise error  # a runner that names no request has broken for all
         if request.state is State.FINISHED:
             return []  # it has ended while the step was on its way
         self._scheduler.finish(request, "error")
-        return [outputs.failed(error)]
+        is_invalid = isinstance(error, BadConstraint)
+        return [Output(request.id, [], "error", error=error.message, is_invalid=is_invalid)]
+
+
+def _keep_prompt_logprobs(batch: Batch, output: StepOutput) -> None:
+    """Gather a prompt's logprobs, chunk by chunk, until its first token is told."""
+    if output.prompt_logprobs:
+        for chunk in batch.chunks:
+            chunk.request.prompt_logprobs += output.prompt_logprobs.get(chunk.request.id, ())
+
+
+def _newest(request: Request, step: StepOutput) -> Output:
+    """Tell a request what the step that was settled last gave it."""
+    token_ids = request.token_ids[-request.num_newest :]
+    is_first = request.num_output_tokens == request.num_newest
+    if request.is_plain and not is_first:  # nearly every output of every step
+        return Output(request.id, token_ids, request.finish)
+    logprobs = step.logprobs.get(request.id)
+    likelihoods = [] if logprobs is None else [logprobs]
+    if not is_first:
+        return Output(request.id, token_ids, request.finish, likelihoods=likelihoods)
+    return Output(
+        request.id,
+        token_ids,
+        request.finish,
+        cached_tokens=request.num_cached,
+        scheduled_at=request.scheduled_at,
+        likelihoods=likelihoods,
+        prompt_likelihoods=request.prompt_logprobs,
+        embedding=step.embeddings.get(request.id, b""),
+    )

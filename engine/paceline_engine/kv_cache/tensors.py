@@ -8,7 +8,7 @@ from torch import Tensor
 from paceline_engine.core.model_config import ModelConfig
 from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu import prefer_huge_pages
-from paceline_kernels.fp8 import CODES, EXPONENTS, quantize_heads
+from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.paged_kv.gathered import gathered
 
 
@@ -18,42 +18,28 @@ class KvTensors:
 
     keys: tuple[Tensor, ...]  # per layer [num_blocks, block_size, num_kv_heads, head_size]
     values: tuple[Tensor, ...]  # as keys
-    # Of FP8, per layer [num_blocks, block_size, num_kv_heads]; none of any other type.
+    # For FP8, per layer [num_blocks, block_size, num_kv_heads]; none of any other type.
     key_exponents: tuple[Tensor, ...] = ()
     value_exponents: tuple[Tensor, ...] = ()
 
     @property
     def block_size(self) -> int:
-        """Tokens in one block."""
+        """Count the tokens of one block."""
         return self.keys[0].shape[1]
 
     @property
     def all(self) -> tuple[Tensor, ...]:
-        """Every tensor, each [num_blocks, ...]: together they are all that is known of a block."""
+        """Return every tensor, each [num_blocks, ...]: together they hold all of a block."""
         return (*self.keys, *self.values, *self.key_exponents, *self.value_exponents)
 
     def exponents(self, layer: int) -> Exponents:
-        """Of a layer's keys and values; None unless they are FP8."""
+        """Return the exponents of a layer's keys and values; None unless they are FP8."""
         if not self.key_exponents:
             return None
         return self.key_exponents[layer], self.value_exponents[layer]
 
-    def store(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Write keys and values of some tokens, each [T, num_kv_heads, head_size], to their slots.
-
-        `slots` [T]: block * block_size + offset.
-        """
-        if self.key_exponents:
-            k_codes, k_exponents = quantize_heads(k)
-            v_codes, v_exponents = quantize_heads(v)
-            _put(self.key_exponents[layer], slots, k_exponents)
-            _put(self.value_exponents[layer], slots, v_exponents)
-            k, v = k_codes, v_codes
-        _put(self.keys[layer], slots, k)
-        _put(self.values[layer], slots, v)
-
     def gathered(self, layer: int, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values of some blocks [P], each [P, block_size, num_kv_heads, head_size]."""
+        """Copy some blocks [P] of K and V: each [P, block_size, num_kv_heads, head_size]."""
         exponents = self.exponents(layer)
         return gathered(self.keys[layer], self.values[layer], blocks, exponents, dtype=dtype)
 
@@ -77,12 +63,6 @@ def allocate(
     if dtype != CODES:
         return KvTensors(keys, values)
     return KvTensors(keys, values, per_layer(heads, EXPONENTS), per_layer(heads, EXPONENTS))
-
-
-def _put(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
-    if cache.dtype == CODES:  # which torch does not copy by an index
-        cache, rows = cache.view(torch.uint8), rows.view(torch.uint8)
-    cache.flatten(0, 1).index_copy_(0, slots, rows)
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:

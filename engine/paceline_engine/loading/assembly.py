@@ -29,7 +29,7 @@ from paceline_engine.runner.cpu_tables import HostTables
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.sampling.chosen import Chooser
+from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Quantization, Settings
 from paceline_kernels.cpu import NativeOps
 from paceline_wire import ModelInfo
@@ -95,7 +95,7 @@ class Assembly:
         decoder: Decoder,
         kv: KvTensors,
         capacity: Capacity,
-        sampler: Chooser,
+        sampler: Sampler,
         *,
         salt: bytes,
         adapters: LoraAdapters | None = None,
@@ -111,12 +111,12 @@ class Assembly:
         angles = rotations(config, capacity.max_model_len).to(self.device)
         attention: AttentionBackend
         if self.device.type == "cpu":
-            attention = cpu_attention(config, decoder.ops, kv, angles, self.dtype)
+            attention = cpu_attention(config, decoder.ops, kv, angles)
         else:
             attention = KernelAttention(config, kv, angles, self._prefill(config, kv, capacity))
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // block_size)
-        book = InputBatch(
+        input_batch = InputBatch(
             num_rows,
             num_columns,
             block_size,
@@ -132,7 +132,7 @@ class Assembly:
             num_tokens = max(capacity.max_token_budget, num_rows)
             tables = DeviceTables(num_rows, num_columns, block_size, num_tokens, self.device)
         return ModelRunner(
-            decoder, attention, sampler, book, tables, adapters=adapters, group=group
+            decoder, attention, sampler, input_batch, tables, adapters=adapters, group=group
         )
 
     def _prefill(self, config: ModelConfig, kv: KvTensors, capacity: Capacity) -> PrefillChoice:

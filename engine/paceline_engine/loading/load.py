@@ -18,19 +18,18 @@ from paceline_engine.errors import DoesNotFit
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading import memory
 from paceline_engine.loading.assembly import Assembly
+from paceline_engine.loading.capture import capture_graphs, graphs_bytes, uses_graphs
 from paceline_engine.loading.device import choose_device, look, require_kernels_cover
 from paceline_engine.loading.draft import OpenedDraft, open_draft
-from paceline_engine.loading.recording import is_recorded, record, recorded_bytes
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.profiling.warm_up import warm_up
 from paceline_engine.runner.graph_use import GraphUse
-from paceline_engine.runner.launcher import ModelLauncher
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.sampling.chosen import Chooser
-from paceline_engine.sampling.on_device import DeviceSampler
+from paceline_engine.sampling.cpu_sampler import CpuSampler
+from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_wire import ModelInfo
@@ -51,22 +50,20 @@ class LoadedModel:
     swapper: HostBlocks | None = None
     """Host memory for preempted requests, where the settings give any."""
     adapters: LoraAdapters | None = None
-    """Where the settings allow any."""
+    """None where the settings allow none."""
     group: Group = field(default_factory=Group)
     """The ranks that run it."""
     draft: LoadedDraft | None = None
     """A second model that guesses for it, where the settings name one."""
 
     @property
-    def launcher(self) -> ModelLauncher | None:
-        """What lets steps overlap; ranks above 0 would need tokens that only rank 0 has."""
-        if self.group.size > 1:
-            return None
-        return ModelLauncher(self.runner, self.capacity.max_batch_size)
+    def can_overlap(self) -> bool:
+        """Tell whether steps can overlap; ranks above 0 would need tokens that only rank 0 has."""
+        return self.group.size == 1
 
     @property
     def graph_use(self) -> GraphUse:
-        """How often steps are replayed."""
+        """Count how often steps are replayed from CUDA graphs."""
         return self.runner.graph_use
 
     def write_tokenizer(self, run_dir: Path) -> None:
@@ -155,9 +152,9 @@ def load_checkpoint(
     kv = parts.kv(decoder, capacity)
     # One for both: what draws with the same number draws the same token.
     salt = os.urandom(16)
-    sampler: Chooser = DeviceSampler(checkpoint.eos_token_ids)
+    sampler: Sampler = DeviceSampler(checkpoint.eos_token_ids)
     if parts.device.type == "cpu":
-        sampler = Sampler(checkpoint.eos_token_ids, salt)
+        sampler = CpuSampler(checkpoint.eos_token_ids, salt)
     runner = parts.runner(decoder, kv, capacity, sampler, salt=salt, adapters=adapters, group=group)
     draft_runner = loaded_draft = None
     if draft is not None and guesser is not None:
@@ -184,8 +181,8 @@ def load_checkpoint(
     if group.rank == 0:
         warm_up(runner, capacity)
     progress("warming up", 1.0)
-    if is_recorded(settings, device):
-        record(settings, runner, capacity, progress, draft=draft_runner)
+    if uses_graphs(settings, device):
+        capture_graphs(settings, runner, capacity, progress, draft=draft_runner)
     return LoadedModel(
         runner,
         parts.info(located, checkpoint, capacity, decoder, settings.quantization),
@@ -199,15 +196,15 @@ def load_checkpoint(
 
 
 def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group: Group) -> Capacity:
-    """What the memory that is left holds, of both models' caches."""
+    """Return what the memory that is left holds of both models' caches."""
     settings, dtype, device = parts.settings, parts.dtype, parts.device
     beside = [] if guesser is None else [guesser.config]
     step_bytes = max(
         memory.peak_step_bytes(config, settings.max_token_budget, dtype)
         for config in [decoder.config, *beside]
     )
-    if is_recorded(settings, device):
-        step_bytes += recorded_bytes(settings, decoder.config, dtype, beside=beside)
+    if uses_graphs(settings, device):
+        step_bytes += graphs_bytes(settings, decoder.config, dtype, beside=beside)
     kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
     return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
 

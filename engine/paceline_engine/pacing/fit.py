@@ -8,14 +8,16 @@ Unknowns are multiples of the prior, so that one pull and one box suit every coe
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline_engine.pacing.prior import Prior
-from paceline_engine.pacing.step_model import NUM_TERMS, StepModel, step_model
-from paceline_engine.pacing.store import Sample
+from paceline_wire import MeasuredStep
+from paceline_wire.step_cost import NUM_TERMS, StepModel, step_model, step_ms, step_terms
 
+_FEATURES_AND_MS = attrgetter("decode", "prefill", "context", "attention", "wall_ms")
 _PRIOR_WORTH = 3.0  # samples
 _PRIOR_FLOOR = 1e-3  # keeps a term that was never excited at its prior
 _MAX_SWEEPS = 300
@@ -37,7 +39,7 @@ class Fit:
     """Why not to use it; empty when it may be used."""
 
 
-def fit(training: Sequence[Sample], holdout: Sequence[Sample], prior: Prior) -> Fit:
+def fit(training: Sequence[MeasuredStep], holdout: Sequence[MeasuredStep], prior: Prior) -> Fit:
     """Fit the coefficients to `training`, judge them by `holdout`."""
     if prior.is_guess:
         prior = replace(prior, model=prior.model.scaled(scale_of(training, prior.model)))
@@ -49,39 +51,35 @@ def fit(training: Sequence[Sample], holdout: Sequence[Sample], prior: Prior) -> 
     return Fit(model, prior.model, mape, _refusal(multiples, z, prior, mape))
 
 
-def scale_of(samples: Iterable[Sample], model: StepModel) -> float:
+def scale_of(samples: Iterable[MeasuredStep], model: StepModel) -> float:
     """How many times as slow as `model` the steps were."""
     return float(np.median(_ratios(samples, model)))
 
 
-def _ratios(samples: Iterable[Sample], model: StepModel) -> Array:
+def _ratios(samples: Iterable[MeasuredStep], model: StepModel) -> Array:
     tokens, context, attention, wall_ms = _columns(samples)
-    th0, th1, th2, th3, th4 = model.theta
-    # In the order of `StepModel.ms`, so that both round alike.
-    line_ms = th0 + th1 * tokens + th2 * np.maximum(tokens - model.knee, 0.0)
-    line_ms = line_ms + th3 * context * 1e-3 + th4 * attention * 1e-6
-    ratios: Array = wall_ms / line_ms
+    ratios: Array = wall_ms / step_ms(model.theta, model.knee, tokens, context, attention)
     return ratios
 
 
-def _spread(samples: Sequence[Sample], model: StepModel) -> float:
+def _spread(samples: Sequence[MeasuredStep], model: StepModel) -> float:
     """Mean relative error once the level is taken out: a slow hour is not a wrong model."""
     ratios = _ratios(samples, model)
     return float(np.mean(np.abs(ratios / np.median(ratios) - 1.0)))
 
 
-def _relative(samples: Sequence[Sample], model: StepModel) -> Array:
+def _relative(samples: Sequence[MeasuredStep], model: StepModel) -> Array:
     tokens, context, attention, wall_ms = _columns(samples)
-    above = np.maximum(tokens - model.knee, 0.0)
-    terms = (np.ones_like(tokens), tokens, above, context * 1e-3, attention * 1e-6)
+    terms = np.broadcast_arrays(*step_terms(model.knee, tokens, context, attention))
     relative: Array = np.stack(terms, axis=1) * np.array(model.theta) / wall_ms[:, None]
     return relative
 
 
-def _columns(samples: Iterable[Sample]) -> Array:
-    """[4, samples]: whole columns at once, as hundreds of samples one by one hold up a step."""
-    columns: Array = np.array(list(zip(*samples, strict=True)), dtype=np.float64)
-    return columns
+def _columns(samples: Iterable[MeasuredStep]) -> tuple[Array, Array, Array, Array]:
+    """T, C, A and ms: whole columns at once, as hundreds of samples one by one hold up a step."""
+    columns = list(zip(*map(_FEATURES_AND_MS, samples), strict=True))
+    decode, prefill, context, attention, ms = np.array(columns, dtype=np.float64)
+    return decode + prefill, context, attention, ms
 
 
 def _solve(z: Array, prior: Prior) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from paceline_engine.pacing.fit import fit
 from paceline_engine.pacing.prior import Prior
-from paceline_engine.pacing.store import Sample
+from paceline_wire import MeasuredStep
 
 _KNEES = (128, 256, 512)
 _GAIN = 0.9  # of the holdout error: a knee that is no better by a tenth is noise
@@ -35,7 +35,9 @@ class KneeWatch:
         return True
 
 
-def best_knee(training: Sequence[Sample], holdout: Sequence[Sample], prior: Prior) -> int:
+def best_knee(
+    training: Sequence[MeasuredStep], holdout: Sequence[MeasuredStep], prior: Prior
+) -> int:
     """The knee whose accepted fit misses the newest samples least; the prior's where it may stay.
 
     Costs a fit for each candidate.

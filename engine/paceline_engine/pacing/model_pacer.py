@@ -2,20 +2,20 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline_engine.pacing.cost_table import CostTable
 from paceline_engine.pacing.fit import Fit, fit, scale_of
 from paceline_engine.pacing.knee import KneeWatch, best_knee, with_knee
 from paceline_engine.pacing.pacer import StepShape
 from paceline_engine.pacing.prior import Prior, seeded, unbounded
 from paceline_engine.pacing.residuals import Residuals
 from paceline_engine.pacing.slack import step_allowance_ms
-from paceline_engine.pacing.step_model import StepModel, step_model
-from paceline_engine.pacing.store import Sample, SampleStore
+from paceline_engine.pacing.store import SampleStore
 from paceline_engine.pacing.totals import Totals
-from paceline_wire import Coefficients, Origin, StepModelInfo, StepRecord
+from paceline_wire import Coefficients, MeasuredStep, Origin, StepFeatures, StepModelInfo
 from paceline_wire.limits import Capacity, Limits
+from paceline_wire.step_cost import StepModel, step_model
 
 _FIRST_FIT_STEPS = 20
 _FIRST_SCALE_STEPS = 3
@@ -25,7 +25,7 @@ _REFIT_STEPS = 200
 _REFIT_S = 5.0  # where steps are slow, 200 of them are minutes
 _OUTLIER = 2.0  # measured / predicted of a step that teaches nothing, once warm
 _RECENT = 600
-_MAX_WALL_MS = 1e7
+_MAX_MS = 1e7
 _SEED_RANGE = 1.5  # times as fast or slow: a seed further off has its form only
 _REPEATS = 10  # steps that each time of a profile stands for: the guess only fills its gaps
 _STARTED = {"profile": "profiled at start", "seed": "seeded"}
@@ -45,9 +45,9 @@ class ModelPacer:
         self._anchor = prior.model
         self._residuals = Residuals(capacity.max_token_budget, prior.bin_tokens)
         self._store = SampleStore()
-        self._profile: list[Sample] = []
+        self._profile: list[MeasuredStep] = []
         """Steps measured before any request."""
-        self._recent: deque[Sample] = deque(maxlen=_RECENT)
+        self._recent: deque[MeasuredStep] = deque(maxlen=_RECENT)
         self._origin: Origin = "prior"
         self._samples = 0
         self._steps = 0
@@ -86,32 +86,28 @@ class ModelPacer:
         target_ms = self._step_target_ms(shape, limits)
         return math.inf if target_ms is None else target_ms / self._residuals.q_r
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:
+    def predict_ms(self, step: StepFeatures) -> float:
         """Predicted step time in milliseconds, without the safety factor q_r."""
-        tokens = decode + prefill
-        line = self._model.ms(tokens=tokens, context=context, attention=attention)
-        return line * self._residuals.factor(tokens)
+        return self._model.ms(step) * self._residuals.factor(step.tokens)
 
-    def observe(self, record: StepRecord) -> None:
-        """Learn from a step that has run."""
+    def observe(self, step: MeasuredStep, *, at: float, clean: bool = True) -> None:
+        """Learn from a step that ended `at` (seconds); one that is not clean only counts."""
         self._steps += 1
-        if not record.clean or not self._is_plausible(record):
+        if not clean or not self._is_plausible(step):
             return
-        tokens = record.decode + record.prefill
-        sample = Sample(tokens, record.context, record.attention, record.wall_ms)
-        ratio = self._residuals.learn(tokens, record.wall_ms, self._line_ms(sample))
+        ratio = self._residuals.learn(step.tokens, step.wall_ms, self._model.ms(step))
         self._samples += 1
         self._since_fit += 1
-        self._recent.append(sample)
+        self._recent.append(step)
         if self._residuals.is_lost:
             self._store.clear()
             self._residuals.forget()
             self._recent.clear()
             self._reason = "learning anew: steps take far more or less time than before"
         if self._reason or ratio <= _OUTLIER:
-            self._store.add(sample, has_prefill=record.prefill > 0)
-        if self._is_fit_due(record.at):
-            self._refit(record.at)
+            self._store.add(step)
+        if self._is_fit_due(at):
+            self._refit(at)
         elif self._origin != "fit":
             self._scale()
 
@@ -129,17 +125,14 @@ class ModelPacer:
         self._judge_anew()
         return True
 
-    def learn_profile(self, table: CostTable) -> bool:
+    def learn_profile(self, steps: Sequence[MeasuredStep]) -> bool:
         """Start from steps that were measured before any request; False where they say too little.
 
         They stand in for the prior: this engine's own steps outvote them as they would outvote it.
         """
-        if self._origin != "prior" or len(table) < _LEAST_PROFILE:
+        if self._origin != "prior" or len(steps) < _LEAST_PROFILE:
             return False
-        self._profile = [
-            Sample(row.decode + row.prefill, row.context, row.attention, row.ms)
-            for row in table.rows
-        ]
+        self._profile = list(steps)
         found = fit(self._profile * _REPEATS, self._profile, unbounded(self._assumed))
         self._start_from(found.model, "profile")
         return True
@@ -200,22 +193,16 @@ class ModelPacer:
         if self._prior.is_guess:
             self._model = self._prior.model.scaled(scale)
 
-    def _line_ms(self, sample: Sample) -> float:
-        return self._model.ms(
-            tokens=sample.tokens, context=sample.context, attention=sample.attention
-        )
-
-    def _is_plausible(self, record: StepRecord) -> bool:
+    def _is_plausible(self, step: MeasuredStep) -> bool:
         capacity = self._capacity
-        tokens = record.decode + record.prefill
         return (
-            math.isfinite(record.wall_ms)
-            and 0.0 < record.wall_ms < _MAX_WALL_MS
-            and record.decode >= 0
-            and record.prefill >= 0
-            and 0 < tokens <= capacity.max_token_budget
-            and 0 <= record.context <= capacity.max_batch_size * capacity.max_model_len
-            and 0 <= record.attention <= tokens * capacity.max_model_len
+            math.isfinite(step.wall_ms)
+            and 0.0 < step.wall_ms < _MAX_MS
+            and step.decode >= 0
+            and step.prefill >= 0
+            and 0 < step.tokens <= capacity.max_token_budget
+            and 0 <= step.context <= capacity.max_batch_size * capacity.max_model_len
+            and 0 <= step.attention <= step.tokens * capacity.max_model_len
         )
 
     def _is_fit_due(self, at: float) -> bool:
@@ -256,7 +243,7 @@ class ModelPacer:
         # They were measured against a line that is no more.
         self._residuals.forget()
 
-    def _fit(self, training: list[Sample], holdout: list[Sample], prior: Prior) -> Fit:
+    def _fit(self, training: list[MeasuredStep], holdout: list[MeasuredStep], prior: Prior) -> Fit:
         """Fit all that is stored; where that is refused, the newest steps alone."""
         result = fit(training, holdout, prior)
         latest = list(self._recent)[-_LATEST:]
@@ -267,7 +254,7 @@ class ModelPacer:
         return result
 
     def _judge_anew(self) -> None:
-        """Compare the recent steps with the line that holds now."""
+        """Compare the recent steps with the present line."""
         self._residuals.restart(
-            [(sample.tokens, sample.wall_ms, self._line_ms(sample)) for sample in self._recent]
+            [(step.tokens, step.wall_ms, self._model.ms(step)) for step in self._recent]
         )

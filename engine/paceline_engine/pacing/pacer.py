@@ -1,17 +1,17 @@
-"""Pacer (Protocol): what the scheduler asks before a step, and tells after it."""
+"""Pacer (Protocol): what the scheduler asks before a step, and reports after it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
-from paceline_engine.pacing.cost_table import CostTable
-from paceline_wire import Coefficients, StepModelInfo, StepRecord
+from paceline_wire import Coefficients, MeasuredStep, StepFeatures, StepModelInfo
 from paceline_wire.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What is known of the next step before its prefill is chosen."""
+    """What is known of the next step before its prefill is chosen; its cost is not known yet."""
 
     decode: int
     """d: decode sequences that will run."""
@@ -36,19 +36,19 @@ class Pacer(Protocol):
         """Predicted time that this step may take to keep its target; infinite without one."""
         ...
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:
+    def predict_ms(self, step: StepFeatures) -> float:
         """Predicted step time in milliseconds, without the safety factor q_r."""
         ...
 
-    def observe(self, record: StepRecord) -> None:
-        """Learn from a step that has run."""
+    def observe(self, step: MeasuredStep, *, at: float, clean: bool = True) -> None:
+        """Learn from a step that ended `at` (seconds); one that is not clean only counts."""
         ...
 
     def seed(self, coefficients: Coefficients) -> bool:
         """Start from a model fitted elsewhere; False where there is a fit of its own already."""
         ...
 
-    def learn_profile(self, table: CostTable) -> bool:
+    def learn_profile(self, steps: Sequence[MeasuredStep]) -> bool:
         """Start from steps measured before any request; False where they are of no use."""
         ...
 
@@ -68,18 +68,18 @@ class NoPacer:
         """Keep no target."""
         return inf
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
+    def predict_ms(self, step: StepFeatures) -> float:  # noqa: ARG002 - the port's shape
         """Predict nothing."""
         return 0.0
 
-    def observe(self, record: StepRecord) -> None:
+    def observe(self, step: MeasuredStep, *, at: float, clean: bool = True) -> None:
         """Learn nothing."""
 
     def seed(self, coefficients: Coefficients) -> bool:  # noqa: ARG002 - the port's shape
         """Start from nothing."""
         return False
 
-    def learn_profile(self, table: CostTable) -> bool:  # noqa: ARG002 - the port's shape
+    def learn_profile(self, steps: Sequence[MeasuredStep]) -> bool:  # noqa: ARG002 - the port's shape
         """Start from nothing."""
         return False
 

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, replace
 
-from paceline_engine.pacing.step_model import NUM_TERMS, StepModel, step_model
 from paceline_wire import ModelInfo
+from paceline_wire.step_cost import NUM_TERMS, StepModel, step_model, step_ms
 
 _DEVICES = {  # datasheet: memory bandwidth GB/s, dense bf16 TFLOP/s
     "b200": (8000.0, 2250.0),
@@ -57,8 +57,8 @@ def prior_for(info: ModelInfo) -> Prior:
 
 def seeded(prior: Prior, seed: StepModel) -> Prior:
     """Pull to a model that was fitted elsewhere, as far as `prior` would let a fit go."""
-    at_knee = seed.ms(tokens=seed.knee, context=0, attention=0)
-    scale = at_knee / prior.model.ms(tokens=seed.knee, context=0, attention=0)
+    at_knee = step_ms(seed.theta, seed.knee, seed.knee, 0, 0)
+    scale = at_knee / step_ms(prior.model.theta, prior.model.knee, seed.knee, 0, 0)
     anchor = [
         _REVIVED * scale * assumed if told < _SILENT * scale * assumed else told
         for told, assumed in zip(seed.theta, prior.model.theta, strict=True)

@@ -1,7 +1,8 @@
 """What the fitted line misses: a slow minute, a tile of tokens, a slow moment, and the tail.
 
-t^ = fast * correction[(T - 1) // w] * echo * t(x)          q_r = 0.95 quantile of measured / t^
+t^ = fast * correction[(T - 1) // w] * n * t(x)          q_r = 0.95 quantile of measured / t^
 
+`fast` is the level of the last steps, n what the step before says of the next (`autocorrelation`).
 Bins are w tokens wide and end where a full tile does: 128 on a GPU, 4 on a CPU.
 """
 
@@ -10,7 +11,8 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
-from paceline_engine.pacing.echo import Echo
+from paceline_engine.pacing.autocorrelation import Autocorrelation
+from paceline_wire.step_cost import correction_bin
 
 BIN_TOKENS = 128
 _MAX_BINS = 256  # the last one holds all that is larger
@@ -40,7 +42,7 @@ class Residuals:
 
     __slots__ = (
         "_correction",
-        "_echo",
+        "_neighbours",
         "_pending",
         "_pinned",
         "_ratios",
@@ -65,7 +67,7 @@ class Residuals:
         self._pending = 0
         self._pinned = 0
         self._steps = 0
-        self._echo = Echo()
+        self._neighbours = Autocorrelation()
         self.fast = 1.0
         self.lowest = 1.0
         """The least correction in use."""
@@ -78,8 +80,8 @@ class Residuals:
         return self._used
 
     def factor(self, tokens: int) -> float:
-        """What the line is multiplied by: fast * correction[bin] * echo."""
-        return self.fast * self._used[self._place(tokens)] * self._echo.factor
+        """What the line is multiplied by: fast * correction[bin] * n."""
+        return self.fast * self._used[self._place(tokens)] * self._neighbours.factor
 
     def correction_of(self, tokens: int) -> float:
         """What steps of this size take, over what the line says of them."""
@@ -88,7 +90,7 @@ class Residuals:
     @property
     def least(self) -> float:
         """The least factor of any size."""
-        return self.fast * self.lowest * self._echo.factor
+        return self.fast * self.lowest * self._neighbours.factor
 
     def is_known(self, tokens: int) -> bool:
         """The correction of this size is in use, not assumed."""
@@ -134,7 +136,7 @@ class Residuals:
         """Judge a new line by recent steps: (tokens, measured ms, line ms), oldest first."""
         self._ratios.clear()
         self.fast = 1.0
-        self._echo = Echo()
+        self._neighbours = Autocorrelation()
         if steps:
             self._keep_what_helps(steps)
         levels = [
@@ -163,15 +165,15 @@ class Residuals:
             self.forget()
 
     def _place(self, tokens: int) -> int:
-        return min(max(tokens - 1, 0) // self.bin_tokens, len(self._used) - 1)
+        return correction_bin(tokens, self.bin_tokens, len(self._used))
 
     def _follow(self, level: float) -> float:
-        """Let level and echo follow one step, corrected measured / line; give measured / t^."""
-        ratio = level / (self.fast * self._echo.factor)
+        """Follow one step, given its corrected measured / line; return its measured / t^."""
+        ratio = level / (self.fast * self._neighbours.factor)
         believed = _clip(level / self.fast, _BELIEVED)
         before = self.fast
         self.fast = _clip(before * (1 + _FAST_RATE * (believed - 1)), _FAST_RANGE)
-        self._echo.hear(believed * before / self.fast)
+        self._neighbours.observe(believed * before / self.fast)
         return ratio
 
     def _correct(self, place: int, ratio: float) -> None:

@@ -6,20 +6,12 @@ other size, and the coefficients would drift along the direction that nothing ex
 
 import math
 from collections import deque
-from typing import NamedTuple
+
+from paceline_wire import MeasuredStep
 
 _PER_BUCKET = 24
 _CONTEXT_PER_BUCKET = 25_000
 _HOLDOUT = 10  # one of ten, the newest
-
-
-class Sample(NamedTuple):
-    """One measured step."""
-
-    tokens: int
-    context: int
-    attention: int
-    wall_ms: float
 
 
 class SampleStore:
@@ -29,24 +21,24 @@ class SampleStore:
 
     def __init__(self) -> None:
         """Hold nothing."""
-        self._buckets: dict[tuple[int, int, bool], deque[Sample]] = {}
+        self._buckets: dict[tuple[int, int, bool], deque[MeasuredStep]] = {}
 
-    def add(self, sample: Sample, *, has_prefill: bool) -> None:
-        """Keep the sample, and let go of its bucket's oldest."""
+    def add(self, sample: MeasuredStep) -> None:
+        """Keep the sample, and drop the oldest of its bucket."""
         key = (
             math.floor(2 * math.log2(sample.tokens)),
             sample.context // _CONTEXT_PER_BUCKET,
-            has_prefill,
+            sample.prefill > 0,
         )
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = deque(maxlen=_PER_BUCKET)
         bucket.append(sample)
 
-    def split(self) -> tuple[list[Sample], list[Sample]]:
+    def split(self) -> tuple[list[MeasuredStep], list[MeasuredStep]]:
         """Samples to fit from, and the newest tenth of each bucket to judge by."""
-        training: list[Sample] = []
-        holdout: list[Sample] = []
+        training: list[MeasuredStep] = []
+        holdout: list[MeasuredStep] = []
         for bucket in self._buckets.values():
             samples = list(bucket)
             kept = len(samples) - len(samples) // _HOLDOUT

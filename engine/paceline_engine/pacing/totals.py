@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paceline_engine.pacing.pacer import StepShape
 from paceline_engine.pacing.residuals import Residuals
-from paceline_engine.pacing.step_model import StepModel
+from paceline_wire.step_cost import StepModel, chunk_attention, step_ms
 
 _BETTER = 1.02  # times the prefill rate: less is within the noise of a correction
 _EVEN = 0.98  # of the rate: on average a bin holds half a tile of nothing, and its end none
@@ -91,8 +91,8 @@ class Totals:
 
     def _line_ms(self, total: int, context: int) -> float:
         chunk = total - self.shape.decode
-        attention = chunk * (self.shape.prefill_context + chunk * 0.5)
-        return self.model.ms(tokens=total, context=context, attention=attention)
+        attention = chunk_attention(chunk, self.shape.prefill_context)
+        return step_ms(self.model.theta, self.model.knee, total, context, attention)
 
     def _bisect(self, low: int, high: int, line_ms: float) -> int:
         """The largest total in [low, high] whose line is within `line_ms`, else low - 1."""

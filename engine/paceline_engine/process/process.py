@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from paceline_engine.core.flight import Launcher, OnDemand, Runner
+from paceline_engine.core.batch import Runner
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.drafting.loaded import LoadedDraft
 from paceline_engine.drafting.proposer import Proposer
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import EngineError, StepHung
 from paceline_engine.grammar.grammar import Grammars
 from paceline_engine.kv_cache.swap import Swapper
@@ -28,7 +28,7 @@ from paceline_engine.process.ipc import Link, Stop
 from paceline_engine.process.loading_log import LoadingLog
 from paceline_engine.process.step_watch import STDERR, StepWatch
 from paceline_engine.process.worker import Worker, WorkerSettings
-from paceline_engine.profiling.start import begin_with_profile
+from paceline_engine.profiling.profile import begin_with_profile
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.settings import Settings
 from paceline_wire import Failed, Loading, ModelInfo
@@ -81,13 +81,13 @@ class LoadedModel(Protocol):
         ...
 
     @property
-    def launcher(self) -> Launcher | None:
-        """What lets steps overlap, where they can."""
+    def can_overlap(self) -> bool:
+        """Whether a step can be launched while the one before runs."""
         ...
 
     @property
     def graph_use(self) -> GraphUse:
-        """How often steps are replayed."""
+        """How often steps are replayed from CUDA graphs."""
         ...
 
     def write_tokenizer(self, run_dir: Path) -> None:
@@ -163,12 +163,12 @@ def _run(
 ) -> None:
     """Profile the model's steps, then serve until stopped."""
     pacer = make_pacer(model.info, model.capacity)
-    launcher = model.launcher if _overlaps(settings, model.info) else None
+    overlap = model.can_overlap and _overlaps(settings, model.info)
     profile = begin_with_profile(
         pacer,
-        launcher or OnDemand(model.runner),
+        model.runner,
         model.capacity,
-        overlap=launcher is not None,
+        overlap=overlap,
         budget_s=_profile_s(settings, model.info),
         clock=time.monotonic,
     )
@@ -178,7 +178,7 @@ def _run(
         lambda hung_s: _leave_hung(link, settings, instance, hung_s),
     )
     worker = Worker(
-        _engine(settings, model, pacer, _proposer(model, make_pacer), launcher),
+        _engine(settings, model, pacer, _proposer(model, make_pacer), overlap=overlap),
         link,
         WorkerSettings(instance, model.info, settings.drain_s, profile),
         grammars=_grammars(settings, model.info),
@@ -199,7 +199,8 @@ def _engine(
     model: LoadedModel,
     pacer: Pacer,
     proposer: Proposer | None,
-    launcher: Launcher | None,
+    *,
+    overlap: bool,
 ) -> Engine:
     return Engine(
         model.runner,
@@ -208,14 +209,16 @@ def _engine(
         pacer,
         limits=_initial_limits(settings, model.capacity),
         clock=time.monotonic,
-        prefix_caching=settings.prefix_caching,
-        swapper=model.swapper,
-        scheduling=settings.scheduling,
-        adapters=model.adapters,
-        draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
-        proposer=proposer,
-        launcher=launcher,
-        graph_use=model.graph_use,
+        options=EngineOptions(
+            scheduling=settings.scheduling,
+            prefix_caching=settings.prefix_caching,
+            overlap=overlap,
+            swapper=model.swapper,
+            adapters=model.adapters,
+            draft_tokens=0 if settings.speculative == "none" else settings.speculative_tokens,
+            proposer=proposer,
+            graph_use=model.graph_use,
+        ),
     )
 
 

@@ -1,8 +1,8 @@
-"""Which sizes of steps are computed from recorded pieces: those that are faster so, measured.
+"""Which sizes of steps use piecewise graphs: those that are measured to be faster with them.
 
 A size is measured at the shortest step that is padded to it, where padding costs the most. Sizes
-are tried upwards, as pieces gain least where a step takes the device long; what the time does not
-suffice for is computed op by op.
+are tried upwards, as graphs gain least where a step takes the device long; sizes that the time does
+not suffice for are computed op by op.
 """
 
 import logging
@@ -12,93 +12,97 @@ from statistics import median
 from typing import Protocol
 
 WORTH_IT = 0.95
-"""Of the time op by op: less gain is noise."""
+"""Share of the time op by op: less gain is noise."""
 BUDGET_S = 3.0
 _ROUNDS = 3
 
 _log = logging.getLogger(__name__)
 
 SecondsOf = Callable[[int], Sequence[float] | None]
-"""Runs steps of so many tokens; what each took, or None where the engine cannot hold one."""
+"""Runs steps of so many tokens; gives what each took, or None where the engine holds none."""
 
 
-class Pieces(Protocol):
-    """What was recorded."""
+class SwitchableGraphs(Protocol):
+    """Graphs of several sizes, of which some are used."""
 
     @property
     def sizes(self) -> Sequence[int]:
         """Numbers of tokens, ascending."""
         ...
 
-    def serve(self, sizes: Sequence[int]) -> None:
-        """Serve steps of these sizes alone, until told otherwise."""
+    def enable(self, sizes: Sequence[int]) -> None:
+        """Use these sizes alone, until told otherwise."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class SizeTimes:
     """One size's steps, in seconds each."""
 
-    in_pieces: tuple[float, ...]
+    piecewise: tuple[float, ...]
     eager: tuple[float, ...]
 
     @property
     def share(self) -> float:
-        """Of the time op by op."""
-        return median(self.in_pieces) / median(self.eager)
+        """The time with graphs as a share of that op by op."""
+        return median(self.piecewise) / median(self.eager)
 
 
-def worth_it(times: Mapping[int, Times]) -> tuple[int, ...]:
-    """Sizes at which pieces take clearly less time, ascending."""
+def worth_it(times: Mapping[int, SizeTimes]) -> tuple[int, ...]:
+    """Return the sizes at which graphs take clearly less time, ascending."""
     return tuple(size for size in sorted(times) if times[size].share <= WORTH_IT)
 
 
 def measure(
-    pieces: Pieces,
+    graphs: SwitchableGraphs,
     seconds_of: SecondsOf,
     *,
     clock: Callable[[], float],
     budget_s: float = BUDGET_S,
-) -> dict[int, Times]:
+) -> dict[int, SizeTimes]:
     """Time both ways of each size, in turn, until `budget_s` seconds have passed.
 
-    No size is begun after that, so one more than it allows is the most. Nothing is served after.
+    No size is begun after that, so one more than it allows is the most. Afterwards none is enabled.
     """
     began = clock()
-    times: dict[int, Times] = {}
-    for shorter, size in zip((0, *pieces.sizes), pieces.sizes, strict=False):
+    times: dict[int, SizeTimes] = {}
+    for shorter, size in zip((0, *graphs.sizes), graphs.sizes, strict=False):
         if clock() - began >= budget_s:
             break
-        found = _both_ways(pieces, size, shorter + 1, seconds_of)
+        found = _both_ways(graphs, size, shorter + 1, seconds_of)
         if found is not None:
             times[size] = found
-    pieces.serve(())
+    graphs.enable(())
     return times
 
 
-def _both_ways(pieces: Pieces, size: int, num_tokens: int, seconds_of: SecondsOf) -> Times | None:
-    """A first round pays for what is compiled or taken once, and is not counted."""
+def _both_ways(
+    graphs: SwitchableGraphs, size: int, num_tokens: int, seconds_of: SecondsOf
+) -> SizeTimes | None:
+    """Time both ways; a first round pays for what is compiled or taken once, and does not count."""
     ways: tuple[tuple[int, ...], ...] = ((size,), ())
     seconds: tuple[list[float], ...] = ([], [])
     for number in range(_ROUNDS + 1):
-        for served, taken in zip(ways, seconds, strict=True):
-            pieces.serve(served)
+        for enabled, taken in zip(ways, seconds, strict=True):
+            graphs.enable(enabled)
             took = seconds_of(num_tokens)
             if took is None:
                 return None
             if number:
                 taken.extend(took)
-    return Times(*map(tuple, seconds))
+    return SizeTimes(*map(tuple, seconds))
 
 
-def choose(pieces: Pieces, seconds_of: SecondsOf, *, clock: Callable[[], float]) -> tuple[int, ...]:
-    """Measure, and choose the sizes that are to be kept; says so in one sentence."""
+def choose_sizes(
+    graphs: SwitchableGraphs, seconds_of: SecondsOf, *, clock: Callable[[], float]
+) -> tuple[int, ...]:
+    """Measure, choose the sizes that are kept, and log them in one sentence."""
     began = clock()
-    times = measure(pieces, seconds_of, clock=clock)
+    times = measure(graphs, seconds_of, clock=clock)
     chosen = worth_it(times)
     shares = ", ".join(f"{size}: {one.share:.2f}" for size, one in times.items())
     _log.info(
-        "steps with prompts or drafts are computed in recorded pieces at up to %s tokens; "
+        "steps with prompts or drafts use piecewise graphs at up to %s tokens; "
         "time over that of op by op (%s), measured in %.1f s",
         ", ".join(map(str, chosen)) or "no",
         shares or "none could be had",

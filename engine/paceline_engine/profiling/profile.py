@@ -1,63 +1,50 @@
-"""Measures steps of many sizes before the first request, within a time that was given.
+"""Measures steps of many sizes before the first request, and lets the pacer start from them.
 
-Each step is run as a request's would be: through the port that serves, over blocks that nobody
-owns yet, by requests that nobody sent. Scheduler, prefix cache, statistics and pacer see none of
-it. Sizes are tried upwards until the next would take too long; then all are repeated, one after the
+Sizes are tried upwards until the next would take too long; then all are repeated, one after the
 other, so that a slow moment of a shared machine meets each of them once and is outvoted.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Flight, Launcher
-from paceline_engine.core.request import Request
-from paceline_engine.pacing.cost_points import CostPoint, cost_points
-from paceline_engine.pacing.cost_table import CostTable, cost_table
-from paceline_wire import Sampling
+from paceline_engine.core.batch import Runner
+from paceline_engine.pacing.pacer import Pacer
+from paceline_engine.profiling.monotone import monotone
+from paceline_engine.profiling.probe_steps import ProbeStep, probe_steps
+from paceline_engine.profiling.step_timer import StepTimer
+from paceline_wire import MeasuredStep, StepFeatures, StepProfile
 from paceline_wire.limits import Capacity
 
 _REPEATS = 3
 
-Milliseconds = Callable[[CostPoint], float]
+Milliseconds = Callable[[ProbeStep], float]
+
+_log = logging.getLogger(__name__)
 
 
-class StepTimer:
-    """Times single steps of one engine that has no requests."""
+def begin_with_profile(
+    pacer: Pacer,
+    runner: Runner,
+    capacity: Capacity,
+    *,
+    overlap: bool,
+    budget_s: float,
+    clock: Callable[[], float],
+) -> StepProfile | None:
+    """Measure for `budget_s` seconds; None where that is 0, or the pacer has no model."""
 
-    def __init__(
-        self,
-        launcher: Launcher,
-        capacity: Capacity,
-        clock: Callable[[], float],
-        *,
-        overlap: bool,
-    ) -> None:
-        """With `overlap` a step is timed behind another, as it will run beside the host."""
-        self._launcher = launcher
-        self._capacity = capacity
-        self._clock = clock
-        self._overlap = overlap
+    def expected_ms(step: ProbeStep) -> float:
+        return pacer.predict_ms(step.features)
 
-    def ms(self, point: CostPoint) -> float:
-        """Run such a step; the time it took, in milliseconds.
-
-        Behind another it takes what the device took from one's end to the other's, or, if that is
-        longer, the host to launch it meanwhile.
-        """
-        batch = scratch_batch(point, self._capacity.block_size)
-        ahead = self._launch(batch) if self._overlap else None
-        started = self._clock()
-        flight = self._launch(batch)
-        launching_s = 0.0
-        if ahead is not None:
-            launching_s = self._clock() - started
-            ahead.tokens()
-            started = self._clock()
-        flight.tokens()
-        return max(launching_s, self._clock() - started) * 1e3
-
-    def _launch(self, batch: Batch) -> Flight:
-        return self._launcher.launch(batch)
+    if budget_s <= 0 or pacer.predict_ms(StepFeatures(1, 0, 1, 0)) <= 0:
+        return None
+    timer = StepTimer(runner, capacity, clock, overlap=overlap)
+    started = clock()
+    steps = profile(timer, capacity, expected_ms, budget_s=budget_s, clock=clock)
+    taken = StepProfile(clock() - started, is_used=pacer.learn_profile(steps), steps=steps)
+    _report(taken)
+    return taken
 
 
 def profile(
@@ -67,30 +54,30 @@ def profile(
     *,
     budget_s: float,
     clock: Callable[[], float],
-) -> CostTable:
+) -> tuple[MeasuredStep, ...]:
     """Measure what fits into `budget_s` seconds; `expected_ms` need only be right in its form."""
     started = clock()
 
     def left_ms() -> float:
         return (started + budget_s - clock()) * 1e3
 
-    measured: dict[CostPoint, list[float]] = {}
+    measured: dict[ProbeStep, list[float]] = {}
     least_ms: list[float] = []
     scale = 1.0
-    for point in cost_points(capacity, expected_ms):
-        if not is_affordable([expected_ms(point) * scale, *least_ms], left_ms()):
+    for step in probe_steps(capacity, expected_ms):
+        if not is_affordable([expected_ms(step) * scale, *least_ms], left_ms()):
             break
-        first_ms = timer.ms(point)  # algorithms are chosen, code compiled, memory taken
-        measured[point] = [took_ms] = [timer.ms(point)]
-        # Of the two the one that nothing held up: a stall must not make the next look too dear.
+        first_ms = timer.ms(step)  # algorithms are chosen, code compiled, memory taken
+        measured[step] = [took_ms] = [timer.ms(step)]
+        # The one that nothing held up: a stall must not make the next look too dear.
         least_ms.append(min(first_ms, took_ms))
-        scale = least_ms[-1] / expected_ms(point)
+        scale = least_ms[-1] / expected_ms(step)
     for _ in range(_REPEATS - 1):
-        for point, times in measured.items():
+        for step, times in measured.items():
             if left_ms() <= times[0]:
                 break
-            times.append(timer.ms(point))
-    return cost_table(measured, clock() - started)
+            times.append(timer.ms(step))
+    return measured_steps(measured)
 
 
 def is_affordable(foreseen_ms: Sequence[float], left_ms: float) -> bool:
@@ -99,46 +86,23 @@ def is_affordable(foreseen_ms: Sequence[float], left_ms: float) -> bool:
     return first * (1 + _REPEATS) + sum(others) * (_REPEATS - 1) <= left_ms
 
 
-def scratch_batch(point: CostPoint, block_size: int) -> Batch:
-    """Make a step of such a size, in the first blocks of the pool, by requests that nobody sent."""
-    scratch = _Scratch(block_size)
-    decodes = [
-        ScheduledChunk(
-            scratch.request(point.context_each),
-            point.context_each - 1,
-            1,
-            samples=True,
-            is_decode=True,
-        )
-        for _ in range(point.decode)
-    ]
-    before = point.prefill_context
-    prompts = [
-        ScheduledChunk(
-            scratch.request(before + chunk), before, chunk, samples=True, is_decode=False
-        )
-        for chunk in point.chunks
-    ]
-    return Batch((*decodes, *prompts), num_decodes=point.decode)
+def measured_steps(measured: Mapping[ProbeStep, Sequence[float]]) -> tuple[MeasuredStep, ...]:
+    """Take the median of each step's repeats (milliseconds), and make them monotone."""
+    features = [step.features for step in measured]
+    times = monotone(features, [median(repeats) for repeats in measured.values()])
+    return tuple(step.measured(ms) for step, ms in zip(features, times, strict=True))
 
 
-class _Scratch:
-    """Hands out rows and blocks, each once."""
-
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._rows = 0
-        self._blocks = 0
-
-    def request(self, num_tokens: int) -> Request:
-        """A request whose tokens are all known."""
-        first, self._blocks = self._blocks, self._blocks + -(-num_tokens // self._block_size)
-        row, self._rows = self._rows, self._rows + 1
-        return Request(
-            id=f"profile {row}",
-            token_ids=[0] * num_tokens,
-            num_prompt_tokens=num_tokens,
-            sampling=Sampling(max_tokens=1, temperature=1.0),
-            row=row,
-            block_ids=list(range(first, self._blocks)),
-        )
+def _report(taken: StepProfile) -> None:
+    measured = f"profiled {len(taken.steps)} sizes of steps in {taken.took_s:.2f} s"
+    if not taken.is_used:
+        too_short = "too few for the step model, PACELINE_ENGINE_PROFILE_S is too short"
+        _log.warning("%s: %s", measured, too_short)
+        return
+    least, most = taken.steps[0], max(taken.steps, key=lambda step: step.wall_ms)
+    _log.info(
+        "%s: %.2f ms with %d decodes and %d prompt tokens, %.2f ms with %d and %d",
+        measured,
+        *(least.wall_ms, least.decode, least.prefill),
+        *(most.wall_ms, most.decode, most.prefill),
+    )

@@ -1,7 +1,6 @@
 """A few steps before the first request: libraries choose their algorithms, buffers are taken."""
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Runner
+from paceline_engine.core.batch import Batch, Runner, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_wire import Sampling
 from paceline_wire.limits import Capacity
@@ -22,6 +21,6 @@ def warm_up(runner: Runner, capacity: Capacity) -> None:
     )
     for _ in range(2):
         prefill = ScheduledChunk(request, 0, length, samples=True, is_decode=False)
-        runner.run(Batch((prefill,), num_decodes=0))
+        runner.launch(Batch((prefill,), num_decodes=0)).result()
         decode = ScheduledChunk(request, length, 1, samples=True, is_decode=True)
-        runner.run(Batch((decode,), num_decodes=1))
+        runner.launch(Batch((decode,), num_decodes=1)).result()

@@ -1,16 +1,21 @@
-"""The rows' tables of a CPU, in numpy. Implements the `RowTables` port."""
+"""The rows' tables on a CPU, in numpy. Implements `RowTables`."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.core.sampling_tensors import Parameters
-from paceline_engine.core.step_inputs import Int32s, Int64s, RowWrites, StepInputs
-from paceline_engine.core.step_tensors import StepTensors
+from paceline_engine.core.step_tensors import (
+    Int32s,
+    Int64s,
+    RowWrites,
+    SamplingTensors,
+    StepInputs,
+    StepTensors,
+)
 
 
 class HostTables:
-    """Blocks and newest tokens of every row."""
+    """Blocks and newest token of every row."""
 
     def __init__(self, num_rows: int, num_columns: int, block_size: int) -> None:
         self._block_size = block_size
@@ -36,8 +41,8 @@ class HostTables:
             chunks=inputs.chunks,
         )
 
-    def parameters(self, inputs: StepInputs) -> Parameters | None:
-        """See `RowTables`: the sampler of a CPU asks the requests."""
+    def parameters(self, inputs: StepInputs) -> SamplingTensors | None:
+        """See `RowTables`: a CPU's sampler asks the requests."""
         del inputs
         return None
 
@@ -55,20 +60,22 @@ class HostTables:
         num_blocks = -(-ends // self._block_size)
         columns = np.arange(num_blocks.max())
         held = self._blocks[rows, : len(columns)]
-        held[columns >= num_blocks[:, None]] = 0  # of whoever had the row before, or comes later
+        held[columns >= num_blocks[:, None]] = (
+            0  # an earlier owner's blocks, or later ones of its own
+        )
         return held
 
     def _token_ids(self, inputs: StepInputs) -> Int64s:  # [T]
         token_ids = inputs.token_ids.copy()
         decodes = token_ids[: inputs.num_decodes]
         at_rows = decodes < 0
-        # In place of a token that is none any will do: the step before tells that it broke.
+        # The step before may have sampled no token here; then it fails, and any token will do.
         decodes[at_rows] = self._latest[inputs.rows[: inputs.num_decodes][at_rows]].clip(min=0)
         return token_ids
 
 
 def _places(inputs: StepInputs) -> tuple[Int64s, Int64s]:  # each [T]
-    """Of each token, its sequence and its place in that."""
+    """Return each token's sequence, and its place in that."""
     num_sequences = len(inputs.rows)
     sequences = np.arange(num_sequences)
     if inputs.num_decodes == num_sequences:

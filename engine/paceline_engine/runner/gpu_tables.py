@@ -1,4 +1,8 @@
-"""The rows' tables of a GPU: they stay on it, and a step sends what changed. See `RowTables`."""
+"""The rows' tables on a GPU: they stay there, and a step sends what changed.
+
+Implements `RowTables`, and beside it the steps of decodes alone in tensors that stay where they
+are, which a CUDA graph reads and writes.
+"""
 
 from dataclasses import dataclass
 
@@ -6,36 +10,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.core.sampling_tensors import Parameters
-from paceline_engine.core.step_inputs import Int64s, RowWrites, StepInputs
-from paceline_engine.core.step_tensors import StepTensors
-from paceline_engine.runner.staging import Staging
-from paceline_engine.runner.static_decodes import StaticDecodes
+from paceline_engine.core.step_tensors import (
+    Int64s,
+    RowWrites,
+    SamplingTensors,
+    StepInputs,
+    StepTensors,
+)
+from paceline_engine.runner.staging import StepStaging
 from paceline_kernels import keep_tokens, lay_out_draws, lay_out_step, write_rows
 from paceline_kernels.input_prep import DRAW_COLUMNS
 
 _WRITES_ROOM = 65_536
 """Numbers of writes in one copy: 512 KiB. What is more goes ahead in copies of its own."""
 
-
 _PADDING = -1
-"""In place of a row: nobody's."""
+"""In place of a row: a padding row, which belongs to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A step's numbers on the device, until the next step's are copied there; all int64."""
+    """A step's numbers on the device, all int64; they last until the next step's are copied."""
 
     rows: Tensor  # [S]
     starts: Tensor  # [S]
     bounds: Tensor  # [S + 1]
     token_ids: Tensor  # [T]
-    sampled_rows: Tensor  # [R]: whose row each token is that samples
+    sampled_rows: Tensor  # [R]: the row of each token that samples
     sampled_at: Tensor  # [R]: its place in its sequence
 
 
 class DeviceTables:
-    """Blocks, draws and newest tokens of every row, on a device."""
+    """Blocks, sampling parameters and newest token of every row, on a device."""
 
     def __init__(
         self,
@@ -48,16 +54,16 @@ class DeviceTables:
         """`num_tokens`: the most in one step."""
         self._block_size = block_size
         self._num_columns = num_columns
-        # Of each row its blocks, and behind them what its owner's tokens are drawn by.
+        # Each row holds its blocks, and behind them what its owner's tokens are drawn by.
         width = num_columns + DRAW_COLUMNS
         self._table = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
         self._latest = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        # Rows, starts, bounds and tokens, and of those that sample rows and places: none are more
-        # than the step's tokens.
-        self._staging = Staging(6 * num_tokens + 3 + _WRITES_ROOM, device)
+        # Rows, starts, bounds, tokens, and rows and places of those that sample: none of these
+        # arrays is longer than the step's tokens.
+        self._staging = StepStaging(6 * num_tokens + 3 + _WRITES_ROOM, device)
         none = torch.empty(0, dtype=torch.int64, device=device)
         self._sampled_rows, self._sampled_at = none, none
-        self._static = StaticDecodes(num_rows, num_columns, device)
+        self._static = _StaticDecodes(num_rows, num_columns, device)
 
     @property
     def device(self) -> torch.device:
@@ -93,16 +99,14 @@ class DeviceTables:
         self._sampled_rows, self._sampled_at = staged.sampled_rows, staged.sampled_at
         return staged
 
-    def parameters(self, inputs: StepInputs) -> Parameters | None:  # [R]
+    def parameters(self, inputs: StepInputs) -> SamplingTensors | None:  # [R]
         """See `RowTables`."""
-        parameters = Parameters.empty(len(inputs.sample_rows), self.device)
-        self._lay_out_draws(self._sampled_rows, self._sampled_at, parameters)
+        parameters = SamplingTensors.empty(len(inputs.sample_rows), self.device)
+        self._lay_out_sampling(self._sampled_rows, self._sampled_at, parameters)
         return parameters
 
-    # --- a step of decodes alone, in tensors that stay where they are -----------------------------
-
     def stage_decodes(self, inputs: StepInputs, size: int) -> None:
-        """Copy a step's numbers to the places of this size, padded, and write what changed."""
+        """Copy a step of decodes to the places of this size, padded, and write what changed."""
         num_rows = len(inputs.rows)
         step = np.zeros((3, size), dtype=np.int64)
         step[0, num_rows:] = _PADDING
@@ -111,7 +115,7 @@ class DeviceTables:
         self._sampled_rows, self._sampled_at = rows[:num_rows], starts[:num_rows]
 
     def stage_padding(self, size: int) -> None:
-        """Copy a step of nobody's rows to the places of this size."""
+        """Copy a step of padding rows to the places of this size."""
         step = np.zeros((3, size), dtype=np.int64)
         step[0] = _PADDING
         self._staging.put(list(step))
@@ -137,22 +141,20 @@ class DeviceTables:
         )
         return step
 
-    def lay_out_draws(self, size: int) -> Parameters:  # [size]
-        """Make what the step that was staged at this size draws its tokens by; as above."""
+    def lay_out_sampling(self, size: int) -> SamplingTensors:  # [size]
+        """Make what the step staged at this size draws its tokens by; asks the host for nothing."""
         rows, starts = self._staging.places([size] * 2)
-        parameters = self.draws(size)
-        self._lay_out_draws(rows, starts, parameters)
+        parameters = self.sampling_tensors(size)
+        self._lay_out_sampling(rows, starts, parameters)
         return parameters
 
-    def draws(self, num_rows: int) -> Parameters:  # [num_rows]
-        """Where that lies, until the next step is made."""
-        return self._static.parameters(num_rows)
+    def sampling_tensors(self, num_rows: int) -> SamplingTensors:  # [num_rows]
+        """Return where those lie, until the next step is made."""
+        return self._static.parameters.first(num_rows)
 
     def keep_decodes(self, size: int, tokens: Tensor) -> None:  # [size]
         """Leave what was sampled at the rows that were staged at this size."""
         keep_tokens(self._latest, self._staging.places([size])[0], tokens)
-
-    # ----------------------------------------------------------------------------------------------
 
     def _put(self, step: list[Int64s], writes: RowWrites) -> list[Tensor]:
         """Copy a step's numbers, and write what changed before anybody reads it."""
@@ -166,11 +168,11 @@ class DeviceTables:
         return numbers[: len(step)]
 
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:
-        """See `RowTables`; of the step laid out last."""
+        """See `RowTables`; `inputs` are those of the step laid out last."""
         if inputs.kept_at is not None and len(tokens):
             keep_tokens(self._latest, self._sampled_rows, tokens)
 
-    def _lay_out_draws(self, rows: Tensor, places: Tensor, parameters: Parameters) -> None:
+    def _lay_out_sampling(self, rows: Tensor, places: Tensor, parameters: SamplingTensors) -> None:
         lay_out_draws(self._table, rows, places, column=self._num_columns, **parameters._asdict())
 
     def _empty_step(self, inputs: StepInputs, bounds: Tensor) -> StepTensors:
@@ -187,8 +189,38 @@ class DeviceTables:
             positions=empty(num_tokens),
             slots=empty(num_tokens),
             block_table=empty(num_sequences, width, dtype=torch.int32),
-            # Of decodes alone nobody reads them.
+            # Nobody reads them where all are decodes.
             bounds=bounds if is_decode else bounds.to(torch.int32),
             context_lens=empty(num_sequences, dtype=torch.int32),
             chunks=inputs.chunks,
+        )
+
+
+class _StaticDecodes:
+    """Tensors of a step of decodes alone, taken once: a padded step uses the first rows of them."""
+
+    def __init__(self, num_rows: int, num_columns: int, device: torch.device) -> None:
+        def zeros(*sizes: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(sizes, dtype=dtype, device=device)
+
+        self._token_ids = zeros(num_rows)
+        self._positions = zeros(num_rows)
+        self._slots = zeros(num_rows)
+        # As wide as the longest sequence: a captured grid must not depend on who is in the batch.
+        self._block_table = zeros(num_rows, num_columns, dtype=torch.int32)
+        self._context_lens = zeros(num_rows, dtype=torch.int32)
+        self._bounds = torch.arange(num_rows + 1, device=device)
+        self.parameters = SamplingTensors.empty(num_rows, device)
+
+    def step(self, size: int) -> StepTensors:
+        """Return the step of so many rows."""
+        return StepTensors(
+            num_decodes=size,
+            token_ids=self._token_ids[:size],
+            positions=self._positions[:size],
+            slots=self._slots[:size],
+            block_table=self._block_table[:size],
+            bounds=self._bounds[: size + 1],
+            context_lens=self._context_lens[:size],
+            chunks=(),
         )

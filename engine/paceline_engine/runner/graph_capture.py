@@ -1,10 +1,23 @@
-"""CUDA graphs. Implements the `GraphCapture` port; never yet run: no GPU was at hand."""
+"""CUDA graph capture: what a function does on the device, captured once and replayed at will."""
 
 from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 import torch
 
-from paceline_engine.runner.cuda_graphs import Replay
+Replay: TypeAlias = Callable[[], None]
+
+
+class GraphCapture(Protocol):
+    """Captures what a function does on the device."""
+
+    def capture(self, compute: Callable[[], None]) -> Replay:
+        """Run the function and capture it; the result replays it on the tensors as they are then.
+
+        Graphs may share memory: what one leaves outside of tensors that were there before the
+        capture is gone with the next replay of another.
+        """
+        ...
 
 
 class CudaGraphCapture:
@@ -15,13 +28,14 @@ class CudaGraphCapture:
         self._stream = torch.cuda.Stream(device)
         self._device = device
 
-    def record(self, compute: Callable[[], None]) -> Replay:
+    def capture(self, compute: Callable[[], None]) -> Replay:
         """See `GraphCapture`."""
         serving = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(serving)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
-            compute()  # kernels are compiled, libraries choose: neither can be while capturing
+            # Compiling kernels and choosing algorithms cannot happen during a capture.
+            compute()
             self._stream.synchronize()
             # Other threads must not be held up by what a capture forbids; they use no GPU.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

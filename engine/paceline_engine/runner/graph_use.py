@@ -1,4 +1,4 @@
-"""How often steps were replayed, and why others were not. Pure."""
+"""How often steps were replayed from CUDA graphs, and why others were not. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,45 +7,45 @@ from typing import Literal
 from paceline_engine.core.batch import Batch
 from paceline_wire import WhyEager
 
-Way = Literal["replayed", "in pieces", "eager"]
-"""How a step is computed: whole from a graph, from graphs between attentions, or op by op."""
+ExecutionMode = Literal["full graph", "piecewise graphs", "eager"]
+"""How a step is computed: from one graph, from graphs between attentions, or op by op."""
 
 
 @dataclass(slots=True)
 class GraphUse:
-    """Counted since start; nothing where nothing was recorded."""
+    """Steps by how they were computed, since start; all 0 where nothing was captured."""
 
-    replayed: int = 0
-    in_pieces: int = 0
+    full: int = 0
+    piecewise: int = 0
     eager: Counter[str] = field(default_factory=Counter)
 
-    def count(self, way: Way, why: WhyEager | None) -> None:
-        """Count a step; `why` it was not replayed whole."""
-        if way == "in pieces":
-            self.in_pieces += 1
+    def count(self, mode: ExecutionMode, why: WhyEager | None) -> None:
+        """Count a step; `why` it was not replayed from one graph."""
+        if mode == "piecewise graphs":
+            self.piecewise += 1
         elif why is None:
-            self.replayed += 1
+            self.full += 1
         else:
             self.eager[why] += 1
 
     def restart(self) -> None:
-        """Count from now on: what ran before was no request's."""
-        self.replayed = 0
-        self.in_pieces = 0
+        """Count from now on: the steps before were no request's."""
+        self.full = 0
+        self.piecewise = 0
         self.eager.clear()
 
 
 def why_eager(batch: Batch) -> WhyEager | None:
-    """Why a step is not replayed whole: it is no plain decode of every row; None if it is.
+    """Say why a step is not a plain decode of every row, replayed from one graph; None if it is.
 
-    An adapter comes first: nothing that was recorded has any.
+    An adapter comes first: no graph has one.
     """
-    if any(piece.request.adapter_slot is not None for piece in batch.chunks):
+    if any(chunk.request.adapter_slot is not None for chunk in batch.chunks):
         return "adapter"
     if batch.num_drafted:
         return "draft"
     if len(batch.chunks) > batch.num_decodes:
         return "prefill"
-    if not all(piece.samples for piece in batch.chunks):
+    if not all(chunk.samples for chunk in batch.chunks):
         return "padding"
     return None

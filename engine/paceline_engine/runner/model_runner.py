@@ -1,7 +1,11 @@
-"""One step on the device: prepare, attend and multiply, sample. Implements the `Runner` port."""
+"""One step on the device: prepare, run the decoder, sample. Implements the `Runner` port.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+A decode's input token that is not known yet lies at the row of its request, where the step before
+puts what it samples. On a CPU, where nothing is queued, a launch computes the step.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import torch
@@ -9,30 +13,62 @@ from torch import Tensor
 
 from paceline_engine.attention.backend import AttentionBackend
 from paceline_engine.attention.kernel_attention import KernelAttention
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.core.request import Request
-from paceline_engine.core.step_inputs import StepInputs
-from paceline_engine.core.step_tensors import RowTables
-from paceline_engine.core.to_device import to_device
+from paceline_engine.core.step_tensors import RowTables, StepInputs, to_device
 from paceline_engine.drafting.acceptance import verify
 from paceline_engine.errors import RequestError
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
-from paceline_engine.runner.cuda_graphs import DecodeGraphs, GraphCapture
+from paceline_engine.runner.decode_graphs import DecodeGraphs
 from paceline_engine.runner.gpu_tables import DeviceTables
-from paceline_engine.runner.graph_use import GraphUse, Way, why_eager
+from paceline_engine.runner.graph_capture import GraphCapture
+from paceline_engine.runner.graph_use import ExecutionMode, GraphUse, why_eager
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
-from paceline_engine.sampling.chosen import Chooser, Chosen
-from paceline_engine.sampling.likeliest import NOT_A_TOKEN
+from paceline_engine.runner.token_copies import TokenCopies
+from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.masks import MaskMaker, PendingMasks
-from paceline_engine.sampling.on_device import DeviceSampler
-from paceline_engine.sampling.pooling import pool_prompts
-from paceline_engine.sampling.prompt import score_prompts
+from paceline_engine.sampling.pooling import Pooling
+from paceline_engine.sampling.prompt_logprobs import prompt_logprobs
+from paceline_engine.sampling.sampler import NOT_A_TOKEN, HostTokens, SampledTokens, Sampler
+from paceline_wire import Likelihood
 
 Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step gives: tokens on the device, and what was read of prompts on the host."""
+
+    sampled: SampledTokens
+    prompt_logprobs: Mapping[str, Sequence[Likelihood]] = field(default_factory=dict)
+    embeddings: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlight:
+    """A step on its way. Implements `Flight`."""
+
+    batch: Batch
+    sampled: tuple[Request, ...]
+    computed: Computed
+    fetch: Callable[[], HostTokens]
+
+    def result(self) -> StepOutput:
+        """See `Flight`."""
+        token_ids, logprobs = self.fetch()
+        for request, token in zip(self.sampled, token_ids, strict=True):
+            if token == NOT_A_TOKEN:
+                raise RequestError(request.id, "the model's output is not a number")
+        left = iter(token_ids)
+        return StepOutput(
+            [_next(chunk, left) if chunk.samples else None for chunk in self.batch.chunks],
+            logprobs,
+            self.computed.prompt_logprobs,
+            self.computed.embeddings,
+        )
 
 
 class ModelRunner:
@@ -42,8 +78,8 @@ class ModelRunner:
         self,
         decoder: Decoder,
         attention: AttentionBackend,
-        sampler: Chooser,
-        book: InputBatch,
+        sampler: Sampler,
+        input_batch: InputBatch,
         tables: RowTables,
         *,
         adapters: LoraAdapters | None = None,
@@ -52,71 +88,85 @@ class ModelRunner:
         self._decoder = decoder
         self._attention = attention
         self._sampler = sampler
-        self._book = book
+        self._input_batch = input_batch
         self._tables = tables
         self._adapters = adapters
         self._group = group or Group()
         self.device = decoder.embedding.device
+        is_gpu = self.device.type == "cuda"
+        self._copies = TokenCopies(self.device, input_batch.num_rows) if is_gpu else None
         self._mask_maker = MaskMaker()
-        self._graphs: DecodeGraphs | None = None
-        self._pieces: PiecewiseGraphs | None = None
+        self._pooling = Pooling()
+        self._decode_graphs: DecodeGraphs | None = None
+        self._piecewise: PiecewiseGraphs | None = None
         self.graph_use = GraphUse()
 
-    def run(self, batch: Batch) -> list[Next]:
-        """Compute every slice and write its KV; what follows each slice that samples."""
+    def launch(self, batch: Batch) -> ModelFlight:
+        """See `Runner`."""
         inputs = self.prepare(batch)
-        sampled = self.sampled(batch, inputs).on_host()
-        require_tokens(inputs.sampled, sampled)
-        tokens = iter(sampled)
-        if batch.num_drafted:
-            return [_verified(piece, tokens) for piece in batch.chunks]
-        return [next(tokens) if piece.samples else None for piece in batch.chunks]
+        # Beside drafts and padding no step is on its way: every token before is known.
+        if not (inputs.rows_suffice or batch.num_drafted or batch.num_padding):
+            inputs = replace(inputs, ahead=_tokens_ahead(batch))
+        computed = self.compute(batch, inputs)
+        sampled = computed.sampled
+        fetch = sampled.on_host if self._copies is None else self._copies.start(sampled)
+        return ModelFlight(batch, inputs.sampled, computed, fetch)
 
     def prepare(self, batch: Batch) -> StepInputs:
         """Find out what a step needs that its rows lack, and choose the adapters of its tokens.
 
-        What was prepared is to be computed, before the next is prepared.
+        What was prepared must be computed before the next step is prepared.
         """
-        inputs = self._book.prepare(batch)
+        inputs = self._input_batch.prepare(batch)
         # An adapter is chosen for every token of the step.
         if self._adapters is not None and self._adapters.choose(batch):
             return replace(inputs, keeps_every_state=True)
         return inputs
 
     @torch.inference_mode()
-    def sampled(self, batch: Batch, inputs: StepInputs) -> Chosen:  # [R]
-        """Compute a step; what it samples, left on the device, for the next step too.
+    def compute(self, batch: Batch, inputs: StepInputs) -> Computed:
+        """Compute a step; what it samples stays on the device, for the next step too.
 
-        Aligned with `inputs.sampled`; `NOT_A_TOKEN` where the model's output is not a number.
+        A token is `NOT_A_TOKEN` where the model's output is not a number.
         """
-        vocab_size = self._decoder.config.vocab_size
         masks = None
-        if not inputs.rows_suffice:
-            masks = self._mask_maker.begin(inputs.sampled, vocab_size)
-        way = self._way(batch)
-        if way == "replayed" and self._graphs is not None:
-            self._graphs.replay(inputs)
-            return self._graphs.chosen(inputs, masks)
-        hidden = self._hidden(inputs, self._pieces if way == "in pieces" else None)
-        score_prompts(batch, hidden, self._decoder.logits)
-        pool_prompts(batch, hidden)
-        if not inputs.sampled:
-            return Chosen(torch.empty(0, dtype=torch.int64, device=self.device))
-        logits = self._sampled_logits(hidden, inputs)
-        return self._chosen(logits, inputs, masks)
-
-    def _chosen(self, logits: Tensor, inputs: StepInputs, masks: PendingMasks | None) -> Chosen:
-        parameters = self._tables.parameters(inputs)
-        chosen = self._sampler.choose(
-            logits, inputs.sampled, masks, ahead=inputs.ahead, parameters=parameters
+        if not inputs.is_plain:
+            masks = self._mask_maker.begin(inputs.sampled, self._decoder.config.vocab_size)
+        mode = self._mode(batch)
+        if mode == "full graph" and self._decode_graphs is not None:
+            self._decode_graphs.replay(inputs)
+            return Computed(self._decode_graphs.sampled(inputs, masks))
+        hidden = self._hidden(inputs, self._piecewise if mode == "piecewise graphs" else None)
+        sampled = self._sample(hidden, inputs, masks)
+        if not inputs.reads_prompts:
+            return Computed(sampled)
+        return Computed(
+            sampled,
+            prompt_logprobs(batch, hidden, self._decoder.logits),
+            self._pooling.embeddings(batch, hidden),
         )
-        self._tables.keep(inputs, chosen.tokens)
-        return chosen
 
-    def record(self, recorder: GraphCapture, sizes: Sequence[int], progress: Progress) -> None:
-        """Record decodes of these sizes, up to the capacity: from now on they are replayed.
+    def _sample(
+        self, hidden: Tensor, inputs: StepInputs, masks: PendingMasks | None
+    ) -> SampledTokens:
+        if not inputs.sampled:
+            return SampledTokens(torch.empty(0, dtype=torch.int64, device=self.device))
+        sampled = self._sampler.sample(
+            self._sampled_logits(hidden, inputs),
+            inputs.sampled,
+            masks,
+            ahead=inputs.ahead,
+            parameters=self._tables.parameters(inputs),
+        )
+        self._tables.keep(inputs, sampled.token_ids)
+        return sampled
 
-        For one rank whose rows lie on the device.
+    def capture_decodes(
+        self, capture: GraphCapture, sizes: Sequence[int], progress: Progress
+    ) -> None:
+        """Capture decodes of these sizes, up to the capacity: from now on they are replayed.
+
+        Only for a single rank whose rows lie on the device.
         """
         if not isinstance(self._tables, DeviceTables) or self._group.size > 1:
             raise TypeError(f"graphs need one rank, and rows on the device, got {self._tables}")
@@ -128,53 +178,54 @@ class ModelRunner:
             self._tables,
             lambda step: decoder.logits(decoder.hidden(step.token_ids, attention.plan(step))),
             self._sampler,
-            recorder,
             vocab_size=decoder.config.vocab_size,
             dtype=decoder.embedding.dtype,
         )
-        graphs.record(progress)
-        self._graphs = graphs
+        graphs.capture(capture, progress)
+        self._decode_graphs = graphs
 
-    def record_pieces(
-        self, recorder: GraphCapture, sizes: Sequence[int], progress: Progress
+    def capture_piecewise(
+        self, capture: GraphCapture, sizes: Sequence[int], progress: Progress
     ) -> PiecewiseGraphs:
-        """Record what lies between attentions, for steps that are no plain decodes; `keep_pieces`.
+        """Capture what lies between attentions, for steps that are no plain decodes.
 
-        Behind `record`, and for whom that is.
+        Called after `capture_decodes`, with the same conditions; see `keep_piecewise`.
         """
-        if self._graphs is None or not isinstance(self._attention, KernelAttention):
-            raise TypeError(f"pieces need recorded decodes and kernels, got {self._attention}")
-        self._pieces = PiecewiseGraphs(sizes, self._decoder, self._attention, recorder)
-        self._pieces.record(progress)
-        return self._pieces
+        if self._decode_graphs is None or not isinstance(self._attention, KernelAttention):
+            raise TypeError(
+                f"piecewise graphs need decode graphs and kernels, got {self._attention}"
+            )
+        self._piecewise = PiecewiseGraphs(sizes, self._decoder, self._attention)
+        self._piecewise.capture(capture, progress)
+        return self._piecewise
 
     @property
-    def sizes_in_pieces(self) -> tuple[int, ...]:
-        """Numbers of tokens up to which steps are computed in pieces, ascending."""
-        return () if self._pieces is None else self._pieces.served
+    def piecewise_sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens for which piecewise graphs are used, ascending."""
+        return () if self._piecewise is None else self._piecewise.enabled
 
-    def keep_pieces(self, sizes: Sequence[int]) -> None:
-        """Compute steps of these sizes alone in pieces; give up what was recorded of others."""
-        if self._pieces is not None and sizes:
-            self._pieces.keep(sizes)
+    def keep_piecewise(self, sizes: Sequence[int]) -> None:
+        """Use piecewise graphs of these sizes alone; give up what was captured of others."""
+        if self._piecewise is not None and sizes:
+            self._piecewise.keep(sizes)
         else:
-            self._pieces = None
+            self._piecewise = None
 
-    def _way(self, batch: Batch) -> Way:
+    def _mode(self, batch: Batch) -> ExecutionMode:
         """Choose how a step is computed, and count it."""
-        if self._graphs is None:
+        if self._decode_graphs is None:
             return "eager"
-        way: Way = "eager"
+        mode: ExecutionMode = "eager"
         if (why := why_eager(batch)) is None:
-            way = "replayed"
-        elif why != "adapter" and self._pieces and self._pieces.serves(batch.num_tokens):
-            way = "in pieces"
-        self.graph_use.count(way, why)
-        return way
+            mode = "full graph"
+        elif why != "adapter" and self._piecewise and self._piecewise.covers(batch.num_tokens):
+            mode = "piecewise graphs"
+        self.graph_use.count(mode, why)
+        return mode
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]
-        """Run the decoder; the scores of the tokens that sample. None of them is chosen."""
+        """Run the decoder and return the logits of the tokens that sample; none is sampled."""
         inputs = self.prepare(batch)
         return self._sampled_logits(self._hidden(inputs), inputs)
 
@@ -185,20 +236,20 @@ class ModelRunner:
             self._run_decoder(inputs)
 
     def _hidden(
-        self, inputs: StepInputs, pieces: PiecewiseGraphs | None = None
+        self, inputs: StepInputs, piecewise: PiecewiseGraphs | None = None
     ) -> Tensor:  # [kept, hidden]
         if self._group.size > 1:
             self._group.tell(replace(inputs, sampled=()))
-        return self._run_decoder(inputs, pieces)
+        return self._run_decoder(inputs, piecewise)
 
     def _run_decoder(
-        self, inputs: StepInputs, pieces: PiecewiseGraphs | None = None
+        self, inputs: StepInputs, piecewise: PiecewiseGraphs | None = None
     ) -> Tensor:  # [kept, hidden]
         step = self._tables.lay_out(inputs)
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)
-        if pieces is not None:
-            return pieces.hidden(step, rows)
+        if piecewise is not None:
+            return piecewise.hidden(step, rows)
         return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)
 
     def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]
@@ -207,16 +258,22 @@ class ModelRunner:
         return self._decoder.logits(hidden)
 
 
-def require_tokens(sampled: Sequence[Request], tokens: Sequence[int]) -> None:
-    """Raise the `RequestError` of a row whose scores are not numbers."""
-    for request, token in zip(sampled, tokens, strict=True):
-        if token == NOT_A_TOKEN:
-            raise RequestError(request.id, "the model's output is not a number")
+def _tokens_ahead(batch: Batch) -> tuple[int, ...]:  # [R]
+    """Return how many tokens on their way lie between the last known one and each sampled one.
+
+    The host must not have settled a step since the batch was scheduled.
+    """
+    return tuple(
+        [
+            chunk.start + chunk.count - len(chunk.request.token_ids)
+            for chunk in batch.chunks
+            if chunk.samples
+        ]
+    )
 
 
-def _verified(piece: ScheduledChunk, tokens: Iterator[int]) -> Next:
-    if not piece.samples:
-        return None
-    if not piece.draft:
-        return next(tokens)
-    return verify(piece.draft, list(islice(tokens, len(piece.draft) + 1)))
+def _next(chunk: ScheduledChunk, sampled: Iterator[int]) -> Next:
+    """Take a chunk's tokens of those that were sampled; of a draft's, those that hold."""
+    if not chunk.draft:
+        return next(sampled)
+    return verify(chunk.draft, list(islice(sampled, len(chunk.draft) + 1)))

@@ -1,9 +1,9 @@
-"""What a decoder computes between its attentions, recorded at start for a ladder of token counts.
+"""CUDA graphs of what a decoder computes between its attentions, for a ladder of token counts.
 
-Those pieces are functions of the step's tokens alone, so they serve every step: prompts beside
-decodes, guesses that are verified. Attention, and what follows it in the last layer for the tokens
-that are read, are computed op by op. A step is padded to the next size by whatever lies in the
-tensors behind its tokens: no piece mixes tokens, and attention sees only the step's own.
+What lies between attentions depends on the step's tokens alone, so its graphs serve every step:
+prompts beside decodes, drafts that are verified. Attention, and what follows it in the last layer
+for the tokens that are read, are computed op by op. A step is padded to the next size by whatever
+lies in the tensors behind its tokens: no graph mixes tokens, and attention sees only the step's.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,24 +17,22 @@ from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.graph_sizes import padded_size
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.model.decoder import Decoder
-from paceline_engine.runner.cuda_graphs import GraphCapture, Replay
+from paceline_engine.runner.graph_capture import GraphCapture, Replay
 
 
 class PiecewiseGraphs:
-    """The recorded pieces of one model, and the tensors through which they reach each other."""
+    """The piecewise graphs of one model, and the tensors through which they reach each other."""
 
     def __init__(
         self,
         sizes: Sequence[int],
         decoder: Decoder,
         attention: KernelAttention,
-        recorder: GraphCapture,
     ) -> None:
         """`sizes` are numbers of tokens, ascending."""
         self.sizes = tuple(sizes)
         self._decoder = decoder
         self._attention = attention
-        self._recorder = recorder
         config = decoder.config
 
         def zeros(width: int) -> Tensor:
@@ -46,54 +44,54 @@ class PiecewiseGraphs:
         self._qkv = zeros(config.qkv_size)
         self._residual = zeros(config.hidden_size)
         self._replays: dict[int, tuple[Replay, ...]] = {}
-        self._served: frozenset[int] = frozenset()
+        self._enabled: frozenset[int] = frozenset()
 
     @torch.inference_mode()
-    def record(self, progress: Callable[[float], None]) -> None:
-        """Record every size, the largest first: the others fit into the memory it has taken."""
+    def capture(self, capture: GraphCapture, progress: Callable[[float], None]) -> None:
+        """Capture every size, the largest first: the others fit into the memory it has taken."""
         for done, size in enumerate(reversed(self.sizes)):
             progress(done / len(self.sizes))
-            pieces = [partial(self._first, size)]
-            pieces += [
+            computes = [partial(self._first, size)]
+            computes += [
                 partial(self._between, size, index)
                 for index in range(len(self._decoder.layers) - 1)
             ]
-            self._replays[size] = tuple(map(self._recorder.record, pieces))
-        self._served = frozenset(self.sizes)
+            self._replays[size] = tuple(map(capture.capture, computes))
+        self._enabled = frozenset(self.sizes)
 
     @property
-    def served(self) -> tuple[int, ...]:
-        """Sizes whose steps are computed from pieces, ascending."""
-        return tuple(sorted(self._served))
+    def enabled(self) -> tuple[int, ...]:
+        """Sizes that steps are computed with, ascending."""
+        return tuple(sorted(self._enabled))
 
-    def serve(self, sizes: Collection[int]) -> None:
-        """Serve steps of these sizes alone, until told otherwise."""
-        self._served = frozenset(sizes)
+    def enable(self, sizes: Collection[int]) -> None:
+        """Use these sizes alone, until told otherwise."""
+        self._enabled = frozenset(sizes)
 
     def keep(self, sizes: Collection[int]) -> None:
-        """Serve steps of these sizes alone, and forget the others."""
+        """Use these sizes alone, and forget the others."""
         self._replays = {size: self._replays[size] for size in sizes}
-        self._served = frozenset(sizes)
+        self._enabled = frozenset(sizes)
 
-    def serves(self, num_tokens: int) -> bool:
-        """Tell whether steps of so many tokens are computed from pieces."""
-        return num_tokens <= self.sizes[-1] and self._size_of(num_tokens) in self._served
+    def covers(self, num_tokens: int) -> bool:
+        """Tell whether steps of so many tokens are computed with these graphs."""
+        return num_tokens <= self.sizes[-1] and self._size_of(num_tokens) in self._enabled
 
     def hidden(
         self,
         step: StepTensors,
         kept_rows: Tensor | None,  # [kept]
     ) -> Tensor:  # [kept, hidden]
-        """Compute a step of a size that is served; see `Decoder.hidden`."""
+        """Compute a step of a size that is enabled; see `Decoder.hidden`."""
         num_tokens = len(step.token_ids)
-        pieces = _StepPieces(
+        graphs = _StepGraphs(
             self._replays[self._size_of(num_tokens)],
             token_ids=self._token_ids[:num_tokens],
             attended=self._attended[:num_tokens],
             given=(self._qkv[:num_tokens], self._residual[:num_tokens]),
         )
-        attention = self._attention.plan(step, into=pieces.attended)
-        return self._decoder.hidden(step.token_ids, attention, kept_rows, pieces)
+        attention = self._attention.plan(step, into=graphs.attended)
+        return self._decoder.hidden(step.token_ids, attention, kept_rows, graphs)
 
     def _size_of(self, num_tokens: int) -> int:
         return padded_size(self.sizes, num_tokens)
@@ -111,8 +109,8 @@ class PiecewiseGraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class _StepPieces:
-    """One step's part of the tensors, of T tokens. Implements `Pieces`."""
+class _StepGraphs:
+    """One step's part of the tensors, of T tokens. Implements `DecoderStages`."""
 
     replays: tuple[Replay, ...]
     token_ids: Tensor  # [T]
@@ -120,7 +118,7 @@ class _StepPieces:
     given: tuple[Tensor, Tensor]  # qkv [T, qkv_size] and residual stream [T, hidden]
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Pieces`."""
+        """See `DecoderStages`."""
         self.token_ids.copy_(token_ids)
         self.replays[0]()
         return self.given
@@ -129,9 +127,9 @@ class _StepPieces:
         self,
         index: int,
         attended: Tensor,
-        residual: Tensor,  # noqa: ARG002 - it lies where the piece reads it
+        residual: Tensor,  # noqa: ARG002 - it lies where the graph reads it
     ) -> tuple[Tensor, Tensor]:
-        """See `Pieces`."""
+        """See `DecoderStages`."""
         if attended is not self.attended:
             self.attended.copy_(attended)
         self.replays[index + 1]()

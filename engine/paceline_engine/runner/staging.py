@@ -1,8 +1,8 @@
 """Arrays of a step on their way to the device: side by side in one copy, out of pinned memory.
 
-The memory is taken once. There are two pieces of it: while the device still reads one, the host
-writes the other, and waits only if the device is two copies behind. On the device one piece is
-enough: its stream copies the next step's numbers there when the step before has read its own.
+The memory is taken once. There are two buffers on the host: while the device still reads one, the
+host writes the other, and waits only if the device is two copies behind. On the device one buffer
+is enough: its stream copies the next step's numbers there once the step before has read its own.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.core.step_inputs import Int64s
+from paceline_engine.core.step_tensors import Int64s
 
 
-class Staging:
+class StepStaging:
     """Takes arrays of int64 to the device, up to `room` numbers at a time."""
 
     def __init__(self, room: int, device: torch.device) -> None:
@@ -35,7 +35,7 @@ class Staging:
         return len(self._on_device)
 
     def put(self, arrays: Sequence[Int64s]) -> list[Tensor]:
-        """Copy the arrays in one go; where they lie on the device until the next copy."""
+        """Copy the arrays in one go; return where they lie on the device until the next copy."""
         bounds = np.cumsum([0, *map(len, arrays)]).tolist()
         if bounds[-1] > self.room:
             raise ValueError(f"a step must stage at most {self.room} numbers, got {bounds[-1]}")
@@ -53,6 +53,6 @@ class Staging:
         return self.places([len(array) for array in arrays])
 
     def places(self, lengths: Sequence[int]) -> list[Tensor]:
-        """Where arrays of these lengths lie on the device: always there."""
+        """Return where arrays of these lengths lie on the device, at every copy."""
         bounds = accumulate(lengths, initial=0)
         return [self._on_device[first:end] for first, end in pairwise(bounds)]

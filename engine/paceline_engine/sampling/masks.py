@@ -13,7 +13,7 @@ from torch import Tensor
 import paceline_kernels
 from paceline_engine.core.constraint import Constraint, TokenBitmask, empty_bitmasks
 from paceline_engine.core.request import Request
-from paceline_engine.core.to_device import to_device
+from paceline_engine.core.step_tensors import to_device
 from paceline_engine.errors import BadConstraint
 
 # Of its thread's own time, so that a busy machine refuses nobody. A matcher gives up by itself at

@@ -1,10 +1,11 @@
-"""Embeddings: what the model makes of a prompt, pooled over its tokens, chunk by chunk.
+"""Embeddings: the states of a prompt, pooled over its tokens, chunk by chunk.
 
-Pooled are the states that the head reads, after the last norm: `last` takes that of the last token,
-`mean` the mean over all. The result is scaled to length 1.
+What is pooled are the states that the head reads, after the last norm: `last` takes that of the
+last token, `mean` the mean over all. The result is scaled to length 1.
 """
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
@@ -14,39 +15,56 @@ from paceline_engine.core.request import Request
 
 @dataclass(slots=True)
 class _Sum:
-    """Of the states of the first `count` tokens."""
+    """The sum of the states of the first `count` tokens."""
 
     total: Tensor  # [hidden]
     count: int
 
 
-def pool_prompts(batch: Batch, hidden: Tensor) -> None:  # [tokens of the batch, hidden]
-    """Set `embedding` of each request that asks for it when its prompt is complete."""
-    offset = batch.num_decodes  # a decode is one token
-    for piece in batch.chunks[batch.num_decodes :]:
-        if piece.request.sampling.pooling is not None:
-            _pool(piece, hidden[offset : offset + piece.count])
-        offset += piece.count
+class Pooling:
+    """Pools prompts; keeps the sums of those that are not complete yet."""
 
+    def __init__(self) -> None:
+        self._sums: WeakKeyDictionary[Request, _Sum] = WeakKeyDictionary()
 
-def _pool(piece: ScheduledChunk, states: Tensor) -> None:  # [tokens of the piece, hidden]
-    request = piece.request
-    end = min(piece.start + piece.count, request.num_prompt_tokens)
-    if request.sampling.pooling == "mean":
-        _add(request, piece.start, states[: end - piece.start])
-    if end < request.num_prompt_tokens or request.embedding:
-        return
-    pooled = request.pooled
-    vector = pooled.total if isinstance(pooled, _Sum) else states[end - piece.start - 1].float()
-    vector = vector / vector.norm().clamp(min=1e-12)
-    request.embedding = vector.cpu().numpy().astype("<f4").tobytes()
+    def embeddings(
+        self,
+        batch: Batch,
+        hidden: Tensor,  # [tokens of the batch, hidden]
+    ) -> dict[str, bytes]:
+        """Return the embedding of each request that asks for one and whose prompt is complete."""
+        offset = batch.num_decodes  # a decode is one token
+        found = {}
+        for chunk in batch.chunks[batch.num_decodes :]:
+            if chunk.request.sampling.pooling is not None:
+                embedding = self._pool(chunk, hidden[offset : offset + chunk.count])
+                if embedding is not None:
+                    found[chunk.request.id] = embedding
+            offset += chunk.count
+        return found
 
+    def _pool(
+        self,
+        chunk: ScheduledChunk,
+        states: Tensor,  # [tokens of the chunk, hidden]
+    ) -> bytes | None:
+        request = chunk.request
+        end = min(chunk.start + chunk.count, request.num_prompt_tokens)
+        if request.sampling.pooling == "mean":
+            self._add(request, chunk.start, states[: end - chunk.start])
+        if end < request.num_prompt_tokens or request.num_output_tokens:
+            return None
+        pooled = self._sums.get(request)
+        vector = states[end - chunk.start - 1].float() if pooled is None else pooled.total
+        vector = vector / vector.norm().clamp(min=1e-12)
+        embedding: bytes = vector.cpu().numpy().astype("<f4").tobytes()
+        return embedding
 
-def _add(request: Request, start: int, states: Tensor) -> None:
-    """Add what is new: after a preemption a prompt is computed again."""
-    pooled = request.pooled
-    if not isinstance(pooled, _Sum):
-        pooled = request.pooled = _Sum(states.new_zeros(states.shape[-1]).float(), 0)
-    fresh = states[max(0, pooled.count - start) :]
-    pooled.total = pooled.total + fresh.float().sum(dim=0)
-    pooled.count += len(fresh)
+    def _add(self, request: Request, start: int, states: Tensor) -> None:
+        """Add the states that are new: after a preemption a prompt is computed again."""
+        pooled = self._sums.get(request)
+        if pooled is None:
+            pooled = self._sums[request] = _Sum(states.new_zeros(states.shape[-1]).float(), 0)
+        fresh = states[max(0, pooled.count - start) :]
+        pooled.total = pooled.total + fresh.float().sum(dim=0)
+        pooled.count += len(fresh)

@@ -1,39 +1,75 @@
-"""From logits to tokens on a CPU, for all rows of a step at once; beside a GPU see `on_device.py`.
+"""What every sampler is asked, what it gives, and what both kinds of sampler share.
 
-Greedy rows take the first of the largest logits. The others draw once: the token at which the
-running sum of probabilities passes the draw. Rows with top-k or top-p sum over their candidates,
-best first; the candidates are nearly always few, so a partial sort finds them.
-
-What else a request asks for (penalties, biases, log-probabilities) is done for its row alone:
-`scores.py`.
+`CpuSampler` draws on a CPU, `DeviceSampler` beside a GPU. Tokens and logprobs stay on the device
+until somebody asks for them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from paceline_engine.core.draw import seed_of, uniform
 from paceline_engine.core.request import Request
-from paceline_engine.core.sampling_tensors import Parameters
-from paceline_engine.sampling.before import Before
-from paceline_engine.sampling.chosen import Chosen
-from paceline_engine.sampling.likeliest import GREEDY_BELOW, NOT_A_TOKEN, likeliest
+from paceline_engine.core.step_tensors import SamplingTensors, to_device
 from paceline_engine.sampling.masks import PendingMasks
-from paceline_engine.sampling.scores import asked_rows
+from paceline_wire import Likelihood
 
-# Candidates looked at before a whole sort: 49,152 logits take 0.3 ms this way and 3 ms the other.
-_FEW = 256
+NOT_A_TOKEN = -1
+"""In place of a token: the logits of the row are not numbers."""
+
+GREEDY_BELOW = 1e-4
+"""A temperature below this is greedy: the division would leave the range of float32."""
 
 
-class Sampler:
-    """Implements `Chooser` by torch's ops."""
+class HostTokens(NamedTuple):
+    """The tokens of a step, and the logprobs that were asked for, on the host."""
 
-    def __init__(self, eos_token_ids: Sequence[int], salt: bytes) -> None:
-        self._eos_token_ids = tuple(eos_token_ids)
-        self._salt = salt
-        """Random per engine run: makes the seeds of requests that bring none."""
-        self._before = Before()
+    token_ids: list[int]  # [R]
+    logprobs: dict[str, Likelihood]
+    """The logprobs of the requests that ask for them, by request id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Logprobs of the rows whose requests ask for them, on the device."""
+
+    rows: tuple[int, ...]  # [M]
+    requests: tuple[Request, ...]  # [M]
+    numbers: Tensor  # [M, 2 + 2 * most] of `paceline_kernels.token_likelihoods`
+
+    def by_request(
+        self, token_ids: Sequence[int], numbers: Sequence[Sequence[float]]
+    ) -> dict[str, Likelihood]:
+        """Return each request's logprobs; tokens and `numbers` are on the host by now."""
+        found = {}
+        for row, request, own in zip(self.rows, self.requests, numbers, strict=True):
+            # A row without a token ends its request, so its logprobs do not matter.
+            num_top = request.sampling.logprobs or 0
+            found[request.id] = logprobs_of(max(token_ids[row], 0), own, num_top)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """What sampling gives for one step, on the device."""
+
+    token_ids: Tensor  # [R] int64; `NOT_A_TOKEN` where the logits are not numbers
+    logprobs: Logprobs | None = None
+
+    def on_host(self) -> HostTokens:
+        """Wait for the tokens and the logprobs."""
+        token_ids: list[int] = self.token_ids.tolist()
+        if self.logprobs is None:
+            return HostTokens(token_ids, {})
+        numbers = self.logprobs.numbers.tolist()
+        return HostTokens(token_ids, self.logprobs.by_request(token_ids, numbers))
+
+
+class Sampler(Protocol):
+    """Chooses the next token of every request that samples."""
 
     def sample(
         self,
@@ -42,132 +78,53 @@ class Sampler:
         masks: PendingMasks | None = None,
         *,
         ahead: Sequence[int] = (),
-    ) -> list[int]:
-        """As `choose`, on the host."""
-        return self.choose(logits, requests, masks, ahead=ahead).on_host()
+        parameters: SamplingTensors | None = None,
+    ) -> SampledTokens:
+        """Choose a token per row of `logits` [rows, vocab], which may be overwritten.
 
-    def choose(
-        self,
-        logits: Tensor,
-        requests: Sequence[Request],
-        masks: PendingMasks | None = None,
-        *,
-        ahead: Sequence[int] = (),
-        parameters: Parameters | None = None,
-    ) -> Chosen:
-        """See `Chooser`."""
-        del parameters  # looked up at the requests
-        coming = ahead or (0,) * len(requests)
-        asked = asked_rows(
-            logits,
-            requests,
-            coming,
-            masks,
-            before=self._before,
-            eos_token_ids=self._eos_token_ids,
-        )
-        scores = logits if asked is None else asked.within(logits)
-        tokens = self._choose(scores, requests, ahead)
-        self._before.keep(requests, tokens)
-        return Chosen(tokens, None if asked is None else asked.told(tokens))
+        `masks` are of the rows whose requests have a constraint. `ahead` are the tokens between a
+        request's last known one and the row, 0 where empty: the draft's tokens, of plain requests,
+        or the one that the call before has chosen. `parameters` are those of the rows where they
+        lie on a device, and None on a CPU. Waits for no device except for grammars' masks.
+        """
+        ...
 
-    def _choose(
-        self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
-    ) -> Tensor:  # [rows]
-        tokens = likeliest(logits)
-        drawn = [
-            row
-            for row, request in enumerate(requests)
-            if request.sampling.temperature >= GREEDY_BELOW
+
+@dataclass(slots=True)
+class PreviousTokens:
+    """The tokens of the step before: on the device, and perhaps not yet known to the host."""
+
+    requests: Sequence[Request] = ()
+    token_ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def keep(self, requests: Sequence[Request], token_ids: Tensor) -> None:
+        """Take the tokens [rows] of a step that was just sampled."""
+        self.requests, self.token_ids = requests, token_ids
+
+    def arriving(
+        self, requests: Sequence[Request], ahead: Sequence[int], device: torch.device
+    ) -> Tensor:  # [rows] int64
+        """Return the token of each request that is on its way; -1 where `ahead` says none is."""
+        if not any(ahead):
+            return torch.full((len(requests),), -1, dtype=torch.int64, device=device)
+        places = {id(request): place for place, request in enumerate(self.requests)}
+        nobody = len(self.requests)  # the place behind the last: the -1 that is appended
+        taken = [
+            places[id(request)] if coming else nobody
+            for request, coming in zip(requests, ahead, strict=True)
         ]
-        if drawn:
-            rows = torch.tensor(drawn)
-            picked = self._draw(
-                logits[rows].float(),
-                [requests[row] for row in drawn],
-                [ahead[row] for row in drawn] if ahead else [0] * len(drawn),
-            )
-            tokens[rows] = torch.where(tokens[rows] == NOT_A_TOKEN, NOT_A_TOKEN, picked)
-        return tokens
-
-    def _draw(
-        self, logits: Tensor, requests: Sequence[Request], ahead: Sequence[int]
-    ) -> Tensor:  # [rows]
-        def column(values: Sequence[float]) -> Tensor:  # [rows, 1]
-            return torch.tensor(values, dtype=torch.float64).unsqueeze(1)
-
-        draws = column(
-            [
-                uniform(seed_of(each, self._salt), len(each.token_ids) + guessed)
-                for each, guessed in zip(requests, ahead, strict=True)
-            ]
-        )
-        logits = logits / column([each.sampling.temperature for each in requests]).float()
-        if any(each.sampling.min_p > 0 for each in requests):
-            _drop_unlikely(logits, column([each.sampling.min_p for each in requests]).float())
-        top_k = [each.sampling.top_k or logits.shape[-1] for each in requests]
-        top_p = [each.sampling.top_p for each in requests]
-        is_cut = [k < logits.shape[-1] or p < 1 for k, p in zip(top_k, top_p, strict=True)]
-        if not any(is_cut):
-            return _among_all(logits, draws)
-        cut = torch.tensor([row for row, is_it in enumerate(is_cut) if is_it], dtype=torch.int64)
-        whole = torch.tensor(
-            [row for row, is_it in enumerate(is_cut) if not is_it], dtype=torch.int64
-        )
-        tokens = torch.empty(len(requests), dtype=torch.int64)
-        if len(whole):
-            tokens[whole] = _among_all(logits[whole], draws[whole])
-        limits_k, limits_p = column(top_k), column(top_p)
-        tokens[cut] = _among_best(logits[cut], limits_k[cut], limits_p[cut], draws[cut])
-        return tokens
+        with_nobody = torch.cat((self.token_ids, self.token_ids.new_full((1,), -1)))
+        return with_nobody[to_device(np.array(taken, dtype=np.int64), device)]
 
 
-def _drop_unlikely(logits: Tensor, min_p: Tensor) -> None:  # [rows, vocab], [rows, 1]
-    """Drop tokens whose probability is below `min_p` times that of the likeliest."""
-    least = logits.amax(dim=-1, keepdim=True) + min_p.log()
-    logits.masked_fill_(logits < least, -torch.inf)
-
-
-def _among_all(logits: Tensor, draws: Tensor) -> Tensor:  # [rows, vocab], [rows, 1] -> [rows]
-    """Draw from the whole vocabulary."""
-    sums = logits.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
-    return _first_above(sums, draws * sums[:, -1:])
-
-
-def _among_best(logits: Tensor, top_k: Tensor, top_p: Tensor, draws: Tensor) -> Tensor:
-    """Draw from the `top_k` best that together have the probability `top_p`."""
-    vocab = logits.shape[-1]
-    weights = (logits - logits.amax(dim=-1, keepdim=True)).double().exp()
-    # top-p counts of what top-k leaves; without top-k that is everything.
-    everything = weights.sum(dim=-1, keepdim=True)
-    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    open_rows = torch.arange(len(logits), device=logits.device)
-    for count in (min(_FEW, vocab), vocab):
-        best, ids = weights[open_rows].topk(count, dim=-1)
-        sums = best.cumsum(dim=-1)
-        limit_k = top_k[open_rows]
-        of_k = torch.where(
-            limit_k < count,
-            sums.gather(1, (limit_k.long() - 1).clamp(max=count - 1)),
-            torch.where(limit_k < vocab, sums[:, -1:], everything[open_rows]),
-        )
-        wanted = top_p[open_rows] * of_k
-        is_enough = (limit_k <= count) | ((limit_k >= vocab) & (sums[:, -1:] >= wanted))
-        is_enough = (is_enough | (count == vocab)).squeeze(1)
-        # A candidate stays while those before it have not reached top-p, the best one always.
-        stays = (sums - best < wanted) & (torch.arange(count, device=sums.device) < limit_k)
-        stays[:, 0] = True
-        kept = (best * stays).cumsum(dim=-1)
-        picks = _first_above(kept, draws[open_rows] * kept[:, -1:])
-        chosen = ids.gather(1, picks.unsqueeze(1)).squeeze(1)
-        tokens[open_rows[is_enough]] = chosen[is_enough]
-        open_rows = open_rows[~is_enough]
-        if not len(open_rows):
-            break
-    return tokens
-
-
-def _first_above(sums: Tensor, marks: Tensor) -> Tensor:  # [rows, n] rising, [rows, 1] -> [rows]
-    """Index of the first sum that is above the mark."""
-    found = torch.searchsorted(sums, marks, right=True).squeeze(1)
-    return found.clamp(max=sums.shape[-1] - 1)
+def logprobs_of(token_id: int, numbers: Sequence[float], num_top: int) -> Likelihood:
+    """Read one row of `paceline_kernels.token_likelihoods`."""
+    most = (len(numbers) - 2) // 2
+    top_logprobs, top_ids = numbers[2 : 2 + most], numbers[2 + most :]
+    return Likelihood(
+        token_id,
+        numbers[0],
+        int(numbers[1]),
+        [int(each) for each in top_ids[:num_top]],
+        list(top_logprobs[:num_top]),
+    )

@@ -16,15 +16,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk
 from paceline_engine.core.request import Request, State
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.scheduling.lane_pace import LanePace
-from paceline_wire import FinishReason
+from paceline_wire import FinishReason, StepFeatures
 from paceline_wire.limits import Capacity, Lane
+from paceline_wire.step_cost import chunk_attention
 
 LANES: tuple[Lane, ...] = ("interactive", "batch")
 
@@ -365,8 +365,7 @@ def _expendability(request: Request) -> tuple[bool, int]:
 
 def _recompute_ms(pacer: Pacer, num_tokens: int) -> float | None:
     """Predict what so many tokens add to steps that run anyway; None without a step model."""
-    whole = pacer.predict_ms(
-        decode=0, prefill=num_tokens, context=0, attention=num_tokens * num_tokens // 2
-    )
-    empty = pacer.predict_ms(decode=0, prefill=0, context=0, attention=0)
+    attention = int(chunk_attention(num_tokens, before=0))
+    whole = pacer.predict_ms(StepFeatures(0, num_tokens, 0, attention))
+    empty = pacer.predict_ms(StepFeatures(0, 0, 0, 0))
     return whole - empty if whole > 0 else None

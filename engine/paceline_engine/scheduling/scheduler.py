@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk
 from paceline_engine.core.request import Request, State
 from paceline_engine.drafting.proposer import Ask
 from paceline_engine.drafting.speculation import Speculation

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.flight import Next
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.scheduling.request_table import LANES, RequestTable
 from paceline_engine.scheduling.scheduler import Plan

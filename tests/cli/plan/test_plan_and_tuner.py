@@ -80,7 +80,7 @@ def tuned(inputs: Inputs) -> TunedLimits:
     assert evidence is not None
     state = PodState(instance="a", sla=inputs.spec.sla, demand=mix(inputs.requests))
     first = decide(inputs.spec, "pod", evidence, state, now=100.0)
-    if first.memory.obstacle != "TPOTFloor":
+    if first.state.obstacle != "TPOTFloor":
         assert first.wanted is not None
         return first.wanted
     believing = replace(state, unattainable="TPOTFloor")

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch
-from paceline_engine.core.flight import Next
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_model_info, a_submit, answer
-from paceline_testing.fake_runner import FakeRunner, right_at
+from paceline_testing.fake_runner import DoneFlight, FakeRunner, right_at
 from paceline_wire import Submit
 from paceline_wire.limits import Limits
 
@@ -128,7 +127,7 @@ def test_what_agrees_with_the_model_is_never_refused() -> None:
 
     load = under_test.engine.load()
     assert load.accepted_tokens == load.draft_tokens == 2 * 32
-    assert under_test.engine.totals.steps == 1 + 8
+    assert under_test.engine.counters.steps == 1 + 8
 
 
 def test_each_token_is_computed_once_where_drafts_are_accepted() -> None:
@@ -206,15 +205,15 @@ def test_a_draft_model_that_breaks_on_a_request_leaves_it_alone() -> None:
     under_test = drafted(8, a_submit("a", max_tokens=30), a_submit("b", [9], max_tokens=30))
     draft_runner = under_test.draft_runner
     assert draft_runner is not None
-    run = draft_runner.run
+    launch = draft_runner.launch
 
-    def broken(batch: Batch) -> list[Next]:
+    def broken(batch: Batch) -> DoneFlight:
         for piece in batch.chunks:
             if piece.request.id == "a":
                 raise RequestError("a", "the model's output is not a number")
-        return run(batch)
+        return launch(batch)
 
-    draft_runner.run = broken  # type: ignore[method-assign] # as a model that is broken for one
+    draft_runner.launch = broken  # type: ignore[method-assign] # as a model that is broken for one
     under_test.run_to_end()
 
     for submit in (a_submit("a", max_tokens=30), a_submit("b", [9], max_tokens=30)):

@@ -19,7 +19,7 @@ from paceline_engine.pacing.prior import prior_for
 from paceline_engine.scheduling.scheduler import ContinuousScheduler
 from paceline_testing.engines import EngineUnderTest, a_135m_info, a_capacity, a_submit
 from paceline_testing.fake_runner import FakeRunner, right_at
-from paceline_wire import Sampling
+from paceline_wire import Sampling, StepFeatures
 from paceline_wire.limits import Lane, Limits
 
 VOCAB = 1000
@@ -74,12 +74,12 @@ def serve(
 ) -> float:
     """Answer so many, one after the other; milliseconds for each token."""
     started = under_test.clock.now
-    before = under_test.engine.totals.output_tokens
+    before = under_test.engine.counters.output_tokens
     for number in range(requests):
         id_ = f"{before} {number}"
         under_test.submit(a_submit(id_, [number % 7] * prompt, max_tokens=tokens))
         under_test.run_to_end()
-    made = under_test.engine.totals.output_tokens - before
+    made = under_test.engine.counters.output_tokens - before
     return (under_test.clock.now - started) * 1e3 / made
 
 
@@ -118,9 +118,9 @@ def test_a_price_that_is_wrong_costs_no_more_than_the_budget_holds() -> None:
 
     took = serve(under_test, 60)
 
-    lost_ms = (took - plain_ms(10.0, 0.1)) * under_test.engine.totals.output_tokens
+    lost_ms = (took - plain_ms(10.0, 0.1)) * under_test.engine.counters.output_tokens
     one_try_ms = 4 * 31.0
-    passed_ms = plain_ms(10.0, 0.1) * under_test.engine.totals.output_tokens
+    passed_ms = plain_ms(10.0, 0.1) * under_test.engine.counters.output_tokens
     assert 1000.0 < lost_ms < 2000.0 + one_try_ms + 0.011 * passed_ms
 
 
@@ -207,8 +207,8 @@ class Passes:
 class TenMilliseconds(NoPacer):
     """A step takes ten, and a tenth more for each token."""
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        return 10.0 + 0.1 * (decode + prefill)
+    def predict_ms(self, step: StepFeatures) -> float:
+        return 10.0 + 0.1 * step.tokens
 
 
 def a_request(*, generated: int, max_tokens: int = 1000) -> Request:

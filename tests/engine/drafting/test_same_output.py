@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Quantization, Settings
@@ -78,7 +78,7 @@ def test_whatever_is_drafted_the_tokens_are_the_same(
         assert drafted.tokens(submit.id) == plain.tokens(submit.id)
         assert drafted.finish(submit.id) == plain.finish(submit.id)
     assert drafted.engine.requests.blocks.pool.num_used == 0
-    assert drafted.engine.totals.output_tokens == plain.engine.totals.output_tokens
+    assert drafted.engine.counters.output_tokens == plain.engine.counters.output_tokens
 
 
 def test_accepted_drafts_save_steps() -> None:
@@ -88,8 +88,8 @@ def test_accepted_drafts_save_steps() -> None:
     plain, drafted = recited(0, submit), recited(4, submit)
 
     load = drafted.engine.load()
-    steps = drafted.engine.totals.steps
-    assert steps < 0.6 * plain.engine.totals.steps
+    steps = drafted.engine.counters.steps
+    assert steps < 0.6 * plain.engine.counters.steps
     assert 0 < load.accepted_tokens < load.draft_tokens
     assert steps + load.accepted_tokens == 60
 
@@ -160,8 +160,7 @@ def answers(
         NoPacer(),
         limits=Limits(8, 256),
         clock=clock,
-        draft_tokens=draft_tokens,
-        proposer=proposer,
+        options=EngineOptions(draft_tokens=draft_tokens, proposer=proposer),
     )
     for submit in submits:
         engine.submit(submit)
@@ -248,4 +247,4 @@ def test_the_embedded_model_drafts_for_itself(quantization: Quantization | None)
     assert drafted == plain
     told = fast.load()
     assert told.accepted_tokens > 0.9 * told.draft_tokens > 0
-    assert fast.totals.steps < slow.totals.steps / 2
+    assert fast.counters.steps < slow.counters.steps / 2

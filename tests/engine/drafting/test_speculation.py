@@ -9,7 +9,7 @@ from paceline_engine.drafting.acceptance import verify
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_wire import Sampling
+from paceline_wire import Sampling, StepFeatures
 from paceline_wire.limits import Lane
 
 REPETITIVE = [1, 2, 3, 4, 5, 6] * 20
@@ -22,8 +22,8 @@ class PricedPacer(NoPacer):
         self._fixed_ms = fixed_ms
         self._token_ms = token_ms
 
-    def predict_ms(self, *, decode: int, prefill: int, context: int, attention: int) -> float:  # noqa: ARG002 - the port's shape
-        return self._fixed_ms + self._token_ms * (decode + prefill)
+    def predict_ms(self, step: StepFeatures) -> float:
+        return self._fixed_ms + self._token_ms * step.tokens
 
 
 IDLE_GPU = PricedPacer(fixed_ms=10.0, token_ms=0.01)

@@ -2,14 +2,16 @@
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.pacing.fit import _ratios, fit
 from paceline_engine.pacing.prior import Prior
-from paceline_engine.pacing.step_model import StepModel
-from paceline_engine.pacing.store import Sample, SampleStore
+from paceline_engine.pacing.store import SampleStore
+from paceline_wire import MeasuredStep, StepFeatures
+from paceline_wire.step_cost import StepModel, chunk_attention
 
 TRUTH = StepModel((5.0, 0.004, 0.03, 0.05, 2.0), knee=256)
 
@@ -26,7 +28,7 @@ def a_prior(*, off_by: float = 0.7, is_guess: bool = False) -> Prior:
     )
 
 
-def steps(model: StepModel, count: int, *, noise: float, seed: int = 7) -> list[Sample]:
+def steps(model: StepModel, count: int, *, noise: float, seed: int = 7) -> list[MeasuredStep]:
     """Steps of many sizes, as a warm-up with mixed traffic gives them."""
     rng = random.Random(seed)
     samples = []
@@ -34,9 +36,9 @@ def steps(model: StepModel, count: int, *, noise: float, seed: int = 7) -> list[
         decode = rng.randint(1, 128)
         chunk = rng.choice([0, 0, 64, 200, 500, 1000, 2000])
         context = decode * rng.randint(100, 3000)
-        attention = int(chunk * (rng.randint(0, 4000) + chunk / 2))
-        exact = model.ms(tokens=decode + chunk, context=context, attention=attention)
-        samples.append(Sample(decode + chunk, context, attention, exact * rng.gauss(1.0, noise)))
+        attention = int(chunk_attention(chunk, rng.randint(0, 4000)))
+        ms = model.ms(StepFeatures(decode, chunk, context, attention)) * rng.gauss(1.0, noise)
+        samples.append(MeasuredStep(decode, chunk, context, attention, ms))
     return samples
 
 
@@ -60,7 +62,8 @@ def test_a_guessed_prior_is_scaled_to_the_hardware() -> None:
 
 def test_one_repeated_step_leaves_the_other_coefficients_at_their_prior() -> None:
     """Loss of excitation: a loop that has settled must not invent the cost of prefill."""
-    same = [Sample(32, 32_000, 0, TRUTH.ms(tokens=32, context=32_000, attention=0))] * 500
+    ms = TRUTH.ms(StepFeatures(32, 0, 32_000, 0))
+    same = [MeasuredStep(32, 0, 32_000, 0, ms)] * 500
 
     result = fit(same, [], a_prior(off_by=1.0))
 
@@ -71,24 +74,23 @@ def test_the_store_remembers_sizes_that_are_no_longer_run() -> None:
     """Thousands of equal steps push out only their own kind."""
     store = SampleStore()
     for sample in steps(TRUTH, 400, noise=0.03):
-        store.add(sample, has_prefill=sample.attention > 0)
+        store.add(sample)
     for _ in range(5000):
-        store.add(Sample(32, 32_000, 0, 6.7), has_prefill=False)
+        store.add(MeasuredStep(32, 0, 32_000, 0, 6.7))
 
     training, holdout = store.split()
     result = fit(training, holdout, a_prior())
 
     assert result.refusal == ""
-    assert result.model.ms(tokens=2000, context=1000, attention=2_000_000) == pytest.approx(
-        TRUTH.ms(tokens=2000, context=1000, attention=2_000_000), rel=0.05
-    )
+    forgotten = StepFeatures(decode=0, prefill=2000, context=1000, attention=2_000_000)
+    assert result.model.ms(forgotten) == pytest.approx(TRUTH.ms(forgotten), rel=0.05)
 
 
 def test_a_form_that_does_not_hold_is_refused() -> None:
     """Steps that take half or twice as long at equal size must not become a model."""
     rng = random.Random(3)
     wild = [
-        sample._replace(wall_ms=sample.wall_ms * rng.choice([0.5, 2.0]))
+        msgspec.structs.replace(sample, wall_ms=sample.wall_ms * rng.choice([0.5, 2.0]))
         for sample in steps(TRUTH, 300, noise=0.03)
     ]
 
@@ -106,8 +108,9 @@ def test_a_fit_held_by_its_bounds_is_refused() -> None:
 @given(
     st.lists(
         st.builds(
-            Sample,
-            st.integers(1, 5000),
+            MeasuredStep,
+            st.integers(1, 500),
+            st.integers(0, 5000),
             st.integers(0, 10**6),
             st.integers(0, 10**8),
             st.floats(0.01, 1e4),
@@ -118,15 +121,11 @@ def test_a_fit_held_by_its_bounds_is_refused() -> None:
     st.tuples(*[st.floats(0.001, 10.0)] * 5),
 )
 def test_columns_round_as_the_step_model_does(
-    samples: list[Sample], theta: tuple[float, float, float, float, float]
+    samples: list[MeasuredStep], theta: tuple[float, float, float, float, float]
 ) -> None:
     """A fit judges its line by what the pacer will predict with it, to the last bit."""
     model = StepModel(theta, knee=256)
 
-    one_by_one = [
-        sample.wall_ms
-        / model.ms(tokens=sample.tokens, context=sample.context, attention=sample.attention)
-        for sample in samples
-    ]
+    one_by_one = [sample.wall_ms / model.ms(sample) for sample in samples]
 
     assert _ratios(samples, model).tolist() == one_by_one

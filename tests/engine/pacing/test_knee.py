@@ -4,13 +4,13 @@ import math
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.knee import KneeWatch, best_knee
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_engine.pacing.prior import prior_for
-from paceline_engine.pacing.store import Sample
-from paceline_wire import ModelInfo, StepRecord
+from paceline_wire import MeasuredStep, ModelInfo, StepFeatures
 from paceline_wire.limits import Capacity
 
 INFO = ModelInfo(
@@ -24,39 +24,18 @@ def step_ms(tokens: int, knee: int) -> float:
     return 9.0 + 0.002 * tokens + 0.03 * max(0, tokens - knee)
 
 
-def samples(knee: int, count: int, seed: int, *, noise: float = 0.03) -> list[Sample]:
+def samples(knee: int, count: int, seed: int, *, noise: float = 0.03) -> list[MeasuredStep]:
     rng = random.Random(seed)
     sizes = [rng.randint(1, 1500) for _ in range(count)]
     return [
-        Sample(tokens, 0, 0, step_ms(tokens, knee) * rng.lognormvariate(0.0, noise))
+        MeasuredStep(1, tokens - 1, 0, 0, step_ms(tokens, knee) * rng.lognormvariate(0.0, noise))
         for tokens in sizes
     ]
 
 
 def served(pacer: ModelPacer, steps: int, knee: int) -> ModelPacer:
-    for seq, sample in enumerate(samples(knee, steps, 3)):
-        pacer.observe(
-            StepRecord(
-                seq=seq,
-                at=seq * 0.02,
-                wall_ms=sample.wall_ms,
-                host_ms=0.1,
-                decode=1,
-                prefill=sample.tokens - 1,
-                context=0,
-                attention=0,
-                running=1,
-                waiting=0,
-                waiting_tokens=0,
-                kv_used=0,
-                preemptions=0,
-                epoch=1,
-                token_budget=4096,
-                paced_tokens=4096,
-                predicted_ms=0.0,
-                clean=True,
-            )
-        )
+    for seq, step in enumerate(samples(knee, steps, 3)):
+        pacer.observe(step, at=seq * 0.02)
     return pacer
 
 
@@ -71,11 +50,11 @@ def test_the_knee_that_predicts_best_is_chosen(knee: int) -> None:
 
 def test_noise_does_not_turn_the_knee() -> None:
     """A straight line fits alike whatever the knee: then it stays."""
-    straight = [sample._replace(wall_ms=20.0) for sample in samples(256, 300, 1)]
+    straight = [replace(sample, wall_ms=20.0) for sample in samples(256, 300, 1)]
 
     for seed in range(5):
         rng = random.Random(seed)
-        noisy = [s._replace(wall_ms=20.0 * rng.lognormvariate(0.0, 0.05)) for s in straight]
+        noisy = [replace(s, wall_ms=20.0 * rng.lognormvariate(0.0, 0.05)) for s in straight]
         assert best_knee(noisy[:240], noisy[240:], prior_for(INFO)) == 256
 
 
@@ -84,10 +63,10 @@ def test_an_engine_whose_knee_is_at_512_is_learned() -> None:
     pacer = make_pacer(INFO, CAPACITY)
     assert isinstance(pacer, ModelPacer)
     before = served(pacer, 1_900, 512).info()
-    error_before = abs(pacer.predict_ms(decode=1, prefill=511, context=0, attention=0) - 10.024)
+    error_before = abs(pacer.predict_ms(StepFeatures(1, 511, 0, 0)) - 10.024)
 
     after = served(pacer, 400, 512).info()
-    error_after = abs(pacer.predict_ms(decode=1, prefill=511, context=0, attention=0) - 10.024)
+    error_after = abs(pacer.predict_ms(StepFeatures(1, 511, 0, 0)) - 10.024)
 
     assert (before.knee, after.knee) == (256, 512)
     assert after.valid

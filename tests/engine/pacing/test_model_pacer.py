@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_testing.engines import a_135m_info
-from paceline_wire import StepRecord
+from paceline_wire import MeasuredStep, StepFeatures
 from paceline_wire.limits import Capacity, Limits
 
 CAPACITY = Capacity(
@@ -24,27 +24,8 @@ def a_pacer(device: str = "cpu") -> ModelPacer:
     return pacer
 
 
-def a_record(
-    seq: int, *, wall_ms: float, decode: int, prefill: int = 0, **fields: object
-) -> StepRecord:
-    base: dict[str, object] = {
-        "at": seq * 0.1,
-        "host_ms": 0.1,
-        "context": decode * 200,
-        "attention": prefill * prefill // 2,
-        "running": decode,
-        "waiting": 0,
-        "waiting_tokens": 0,
-        "kv_used": 0,
-        "preemptions": 0,
-        "epoch": 1,
-        "token_budget": 4096,
-        "paced_tokens": 4096,
-        "predicted_ms": 0.0,
-        "clean": True,
-    }
-    fields = base | fields
-    return StepRecord(seq=seq, wall_ms=wall_ms, decode=decode, prefill=prefill, **fields)  # type: ignore[arg-type]  # a builder's free fields
+def a_step(decode: int, prefill: int = 0, *, ms: float) -> MeasuredStep:
+    return MeasuredStep(decode, prefill, decode * 200, prefill * prefill // 2, ms)
 
 
 def laptop_ms(decode: int, prefill: int) -> float:
@@ -59,7 +40,7 @@ def taught(pacer: ModelPacer, steps: int, *, slower: float = 1.0, seed: int = 1)
         decode = rng.randint(0, 12)
         prefill = rng.choice([0, 0, 16, 48, 100, 256]) if decode else 64
         wall = slower * laptop_ms(decode, prefill) * rng.lognormvariate(0.0, 0.08)
-        pacer.observe(a_record(seq, wall_ms=wall, decode=decode, prefill=prefill))
+        pacer.observe(a_step(decode, prefill, ms=wall), at=seq * 0.1)
     return pacer
 
 
@@ -67,24 +48,8 @@ numbers = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True), st.floats(min_value=0.01, max_value=1e4)
 )
 counts = st.one_of(st.integers(-5, 300), st.integers(0, 10**12))
-records = st.builds(
-    lambda wall, decode, prefill, context, attention, at, clean: a_record(
-        1,
-        wall_ms=wall,
-        decode=decode,
-        prefill=prefill,
-        context=context,
-        attention=attention,
-        at=at,
-        clean=clean,
-    ),
-    numbers,
-    counts,
-    counts,
-    counts,
-    counts,
-    numbers,
-    st.booleans(),
+observed = st.tuples(
+    st.builds(MeasuredStep, counts, counts, counts, counts, numbers), numbers, st.booleans()
 )
 shapes = st.builds(
     StepShape,
@@ -97,18 +62,21 @@ shapes = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    told=st.lists(records, max_size=60),
+    steps=st.lists(observed, max_size=60),
     shape=shapes,
     budget=st.integers(256, 4096),
     targets=st.tuples(st.floats(0.001, 1e5), st.floats(0.001, 1e5)),
 )
 def test_the_total_is_bounded_and_grows_with_the_target(
-    told: list[StepRecord], shape: StepShape, budget: int, targets: tuple[float, float]
+    steps: list[tuple[MeasuredStep, float, bool]],
+    shape: StepShape,
+    budget: int,
+    targets: tuple[float, float],
 ) -> None:
     """Decodes always run, the budget always holds, and more time never means fewer tokens."""
     pacer = a_pacer("NVIDIA H200")
-    for record in told:
-        pacer.observe(record)
+    for step, at, clean in steps:
+        pacer.observe(step, at=at, clean=clean)
 
     low, high = (
         pacer.token_total(shape, Limits(256, budget, step_target_ms=target))
@@ -119,7 +87,7 @@ def test_the_total_is_bounded_and_grows_with_the_target(
     info = pacer.info()
     figures = [*info.theta, *info.correction, info.fast, info.q_r, info.mape]
     assert all(math.isfinite(value) and value >= 0 for value in figures)
-    assert pacer.predict_ms(decode=8, prefill=64, context=1000, attention=2048) > 0
+    assert pacer.predict_ms(StepFeatures(8, 64, 1000, 2048)) > 0
 
 
 def test_a_step_with_no_decode_takes_the_whole_budget() -> None:
@@ -161,7 +129,9 @@ def test_a_hot_neighbour_is_followed_within_a_minute_of_steps() -> None:
     """A level that moved by a third belongs to the fast factor, not to a refusal to predict."""
     pacer = taught(taught(a_pacer(), 300), 150, slower=1.35, seed=2)
 
-    predicted = pacer.predict_ms(decode=6, prefill=48, context=1200, attention=48 * 24)
+    predicted = pacer.predict_ms(
+        StepFeatures(decode=6, prefill=48, context=1200, attention=48 * 24)
+    )
 
     assert pacer.info().valid
     assert predicted == pytest.approx(1.35 * laptop_ms(6, 48), rel=0.2)
@@ -171,7 +141,9 @@ def test_an_engine_three_times_slower_is_learned_anew() -> None:
     """Outliers that do not stop are the new normal, not outliers."""
     pacer = taught(taught(a_pacer(), 300), 300, slower=3.0, seed=2)
 
-    predicted = pacer.predict_ms(decode=6, prefill=48, context=1200, attention=48 * 24)
+    predicted = pacer.predict_ms(
+        StepFeatures(decode=6, prefill=48, context=1200, attention=48 * 24)
+    )
 
     assert predicted == pytest.approx(3.0 * laptop_ms(6, 48), rel=0.25)
 
@@ -179,11 +151,11 @@ def test_an_engine_three_times_slower_is_learned_anew() -> None:
 def test_a_stalled_step_teaches_nothing() -> None:
     """One page fault of two seconds must not change what a step is predicted to take."""
     pacer = taught(a_pacer(), 300)
-    before = pacer.predict_ms(decode=6, prefill=48, context=1200, attention=1152)
+    before = pacer.predict_ms(StepFeatures(6, 48, 1200, 1152))
 
-    pacer.observe(a_record(301, wall_ms=2000.0, decode=6, prefill=48))
+    pacer.observe(a_step(6, 48, ms=2000.0), at=30.1)
 
-    after = pacer.predict_ms(decode=6, prefill=48, context=1200, attention=1152)
+    after = pacer.predict_ms(StepFeatures(6, 48, 1200, 1152))
     assert after == pytest.approx(before, rel=0.05)
 
 
@@ -193,9 +165,11 @@ def test_a_steady_decode_keeps_the_cost_of_prefill() -> None:
     rng = random.Random(5)
     for seq in range(3000):
         wall = laptop_ms(6, 0) * rng.lognormvariate(0.0, 0.08)
-        pacer.observe(a_record(1000 + seq, wall_ms=wall, decode=6))
+        pacer.observe(a_step(6, ms=wall), at=100.0 + seq * 0.1)
 
-    predicted = pacer.predict_ms(decode=6, prefill=256, context=1200, attention=32_768)
+    predicted = pacer.predict_ms(
+        StepFeatures(decode=6, prefill=256, context=1200, attention=32_768)
+    )
 
     assert predicted == pytest.approx(laptop_ms(6, 256), rel=0.25)
 
@@ -209,7 +183,12 @@ def test_the_safety_factor_covers_nineteen_of_twenty_steps() -> None:
         decode, prefill = rng.randint(1, 12), rng.choice([0, 0, 16, 48, 100, 256])
         wall = laptop_ms(decode, prefill) * rng.lognormvariate(0.0, 0.08)
         predicted = pacer.predict_ms(
-            decode=decode, prefill=prefill, context=decode * 200, attention=prefill * prefill // 2
+            StepFeatures(
+                decode=decode,
+                prefill=prefill,
+                context=decode * 200,
+                attention=prefill * prefill // 2,
+            )
         )
         over += wall > predicted * pacer.info().q_r
 

@@ -6,11 +6,11 @@ from paceline_engine.core.request import Request
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.pacing import StepShape, make_pacer
-from paceline_engine.pacing.cost_points import CostPoint, cost_points
-from paceline_engine.pacing.cost_table import CostTable, cost_table
 from paceline_engine.pacing.model_pacer import ModelPacer
+from paceline_engine.profiling.probe_steps import ProbeStep, probe_steps
+from paceline_engine.profiling.profile import measured_steps
 from paceline_testing.engines import a_135m_info
-from paceline_wire import Coefficients, Sampling, StepRecord
+from paceline_wire import Coefficients, MeasuredStep, Sampling, StepFeatures
 from paceline_wire.limits import Capacity, Limits
 
 CAPACITY = Capacity(
@@ -37,36 +37,29 @@ def true_ms(theta: Theta, tokens: int, context: int, attention: int) -> float:
     return th0 + th1 * tokens + th2 * above + th3 * context / 1e3 + th4 * attention / 1e6
 
 
-def a_table(theta: Theta, *, most_ms: float = 1e9) -> CostTable:
+def a_profile(theta: Theta, *, most_ms: float = 1e9) -> tuple[MeasuredStep, ...]:
     """What a profile of such an engine finds, of steps up to `most_ms`."""
-    points = cost_points(CAPACITY, lambda point: point.tokens)
-    times = {point: _ms_of(theta, point) for point in points}
-    return cost_table({point: [ms] for point, ms in times.items() if ms <= most_ms}, took_s=1.0)
+    steps = probe_steps(CAPACITY, lambda step: step.features.tokens)
+    times = {step: _ms_of(theta, step) for step in steps}
+    return measured_steps({step: [ms] for step, ms in times.items() if ms <= most_ms})
 
 
-def _ms_of(theta: Theta, point: CostPoint) -> float:
-    return true_ms(theta, point.tokens, point.context, point.attention)
+def _ms_of(theta: Theta, step: ProbeStep) -> float:
+    features = step.features
+    return true_ms(theta, features.tokens, features.context, features.attention)
 
 
-def a_record(seq: int, theta: Theta, *, decode: int, prefill: int) -> StepRecord:
-    values: dict[str, object] = dict.fromkeys(StepRecord.__struct_fields__, 0)
+def a_step(theta: Theta, *, decode: int, prefill: int) -> MeasuredStep:
     context, attention = decode * 300, prefill * prefill // 2
-    values |= {
-        "seq": seq,
-        "at": seq * 0.02,
-        "wall_ms": true_ms(theta, decode + prefill, context, attention),
-        "decode": decode,
-        "prefill": prefill,
-        "context": context,
-        "attention": attention,
-        "clean": True,
-    }
-    return StepRecord(**values)  # type: ignore[arg-type]  # by name, from the fields themselves
+    ms = true_ms(theta, decode + prefill, context, attention)
+    return MeasuredStep(decode, prefill, context, attention, ms)
 
 
 def predicted(pacer: ModelPacer, decode: int, prefill: int) -> float:
     return pacer.predict_ms(
-        decode=decode, prefill=prefill, context=decode * 300, attention=prefill * prefill // 2
+        StepFeatures(
+            decode=decode, prefill=prefill, context=decode * 300, attention=prefill * prefill // 2
+        )
     )
 
 
@@ -82,7 +75,7 @@ def test_the_first_prediction_is_what_was_measured(
     """Before any request, of sizes between those of the profile too."""
     pacer = a_pacer(device)
 
-    assert pacer.learn_profile(a_table(theta))
+    assert pacer.learn_profile(a_profile(theta))
 
     expected = true_ms(theta, decode + prefill, decode * 300, prefill * prefill // 2)
     assert predicted(pacer, decode, prefill) == pytest.approx(expected, rel=0.15)
@@ -92,7 +85,7 @@ def test_a_profiled_pacer_says_so_and_is_careful() -> None:
     """As one that was seeded: not trusted before its own steps, and without any sample of them."""
     pacer = a_pacer()
 
-    pacer.learn_profile(a_table(BUSY))
+    pacer.learn_profile(a_profile(BUSY))
 
     info = pacer.info()
     assert (info.origin, info.valid, info.q_r, info.samples) == ("profile", False, 1.3, 0)
@@ -107,7 +100,7 @@ def test_chunks_are_priced_from_the_first_request_on() -> None:
     limits = Limits(max_batch_size=64, token_budget=4096, step_target_ms=100.0)
     profiled, assumed = a_pacer(), a_pacer()
 
-    profiled.learn_profile(a_table(BUSY))
+    profiled.learn_profile(a_profile(BUSY))
 
     def first_step_ms(pacer: ModelPacer) -> float:
         chunk = pacer.token_total(shape, limits) - 8
@@ -125,7 +118,7 @@ def test_speculation_is_switched_from_the_first_request_on(theta: Theta, pays: b
     requests = [_a_repetitive_request(str(number)) for number in range(64)]
     speculation = Speculation(max_tokens=4, max_model_len=2048, proposer=NgramProposer())
 
-    pacer.learn_profile(a_table(theta))
+    pacer.learn_profile(a_profile(theta))
 
     context = sum(len(request.token_ids) for request in requests)
     assert bool(speculation.plan(requests, pacer, context=context, room=1000)) == pays
@@ -146,11 +139,11 @@ def test_real_steps_outvote_a_wrong_profile(device: str, times: float) -> None:
     wrong = (*(value * times for value in theta),)
     pacer = a_pacer(device)
     assert len(wrong) == 5
-    pacer.learn_profile(a_table(wrong))
+    pacer.learn_profile(a_profile(wrong))
 
     for seq in range(300):
         decode, prefill = 1 + seq % 12, (0, 0, 40, 300)[seq % 4]
-        pacer.observe(a_record(seq, theta, decode=decode, prefill=prefill))
+        pacer.observe(a_step(theta, decode=decode, prefill=prefill), at=seq * 0.02)
 
     assert pacer.info().origin == "fit"
     assert pacer.info().valid
@@ -162,10 +155,10 @@ def test_real_steps_outvote_a_wrong_profile(device: str, times: float) -> None:
 def test_the_first_fit_keeps_what_its_steps_did_not_show() -> None:
     """Twenty decodes say nothing of prompts; the profile did."""
     pacer = a_pacer()
-    pacer.learn_profile(a_table(BUSY))
+    pacer.learn_profile(a_profile(BUSY))
 
     for seq in range(30):
-        pacer.observe(a_record(seq, BUSY, decode=1 + seq % 8, prefill=0))
+        pacer.observe(a_step(BUSY, decode=1 + seq % 8, prefill=0), at=seq * 0.02)
 
     assert pacer.info().origin == "fit"
     assert predicted(pacer, 4, 1000) == pytest.approx(true_ms(BUSY, 1004, 1200, 500_000), rel=0.15)
@@ -174,7 +167,7 @@ def test_the_first_fit_keeps_what_its_steps_did_not_show() -> None:
 def test_a_profile_of_small_steps_leaves_the_rest_to_the_prior() -> None:
     """Time ran out before prompts were measured: their price stays that of the datasheet."""
     pacer, assumed = a_pacer(), a_pacer()
-    pacer.learn_profile(a_table(SLOW_HOST, most_ms=14.5))
+    pacer.learn_profile(a_profile(SLOW_HOST, most_ms=14.5))
 
     assert predicted(pacer, 1, 0) == pytest.approx(14.0, rel=0.05)
     extra = predicted(pacer, 1, 2000) - predicted(pacer, 1, 0)
@@ -186,16 +179,15 @@ def test_too_few_sizes_change_nothing() -> None:
     """What few small steps say of long prompts is noise: the prior knows better."""
     pacer = a_pacer()
     before = pacer.info()
-    table = a_table(BUSY)
 
-    assert not pacer.learn_profile(CostTable(table.rows[:7], took_s=0.1))
+    assert not pacer.learn_profile(a_profile(BUSY)[:7])
     assert pacer.info() == before
 
 
 def test_a_seed_of_such_a_device_is_still_taken() -> None:
     """It was fitted to real traffic for hours: it goes before a profile of seconds."""
     pacer = a_pacer()
-    pacer.learn_profile(a_table(BUSY))
+    pacer.learn_profile(a_profile(BUSY))
 
     assert pacer.seed(Coefficients([value * 1.1 for value in BUSY], 256))
     assert pacer.info().origin == "seed"
@@ -205,7 +197,7 @@ def test_a_seed_of_such_a_device_is_still_taken() -> None:
 def test_a_seed_that_the_profile_contradicts_is_not_taken(times: float) -> None:
     """Another machine under the same name: what was measured here says so before any request."""
     pacer = a_pacer()
-    pacer.learn_profile(a_table(BUSY))
+    pacer.learn_profile(a_profile(BUSY))
     before = pacer.info()
 
     assert not pacer.seed(Coefficients([value * times for value in BUSY], 256))
@@ -216,9 +208,9 @@ def test_a_fit_is_not_given_up_for_a_profile() -> None:
     """Whatever the order: this engine's own steps are worth more."""
     pacer = a_pacer()
     for seq in range(30):
-        pacer.observe(a_record(seq, BUSY, decode=1 + seq % 8, prefill=0))
+        pacer.observe(a_step(BUSY, decode=1 + seq % 8, prefill=0), at=seq * 0.02)
     before = pacer.info()
 
     assert before.origin == "fit"
-    assert not pacer.learn_profile(a_table(SLOW_HOST))
+    assert not pacer.learn_profile(a_profile(SLOW_HOST))
     assert pacer.info() == before

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.pacing.echo import Echo
+from paceline_engine.pacing.autocorrelation import Autocorrelation
 from paceline_engine.pacing.residuals import Residuals, _quantile
 
 
@@ -94,11 +94,11 @@ def test_the_tail_is_not_that_of_a_level_that_wavers() -> None:
 @given(st.lists(st.floats(0.6, 1.5), max_size=400))
 def test_an_echo_is_bounded_whatever_is_heard(ratios: list[float]) -> None:
     """It multiplies what a step may take: it must not run away."""
-    echo = Echo()
+    neighbours = Autocorrelation()
     for ratio in ratios:
-        echo.hear(ratio)
+        neighbours.observe(ratio)
 
-    assert 0.6 <= echo.factor <= 1.5
+    assert 0.6 <= neighbours.factor <= 1.5
 
 
 @settings(deadline=None)

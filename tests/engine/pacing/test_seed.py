@@ -9,7 +9,7 @@ import pytest
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_testing.engines import a_135m_info
-from paceline_wire import Coefficients, StepRecord
+from paceline_wire import Coefficients, MeasuredStep, StepFeatures
 from paceline_wire.limits import Capacity
 
 CAPACITY = Capacity(
@@ -46,34 +46,17 @@ def taught(
     rng = random.Random(1)
     for seq in range(steps):
         decode, prefill = rng.randint(1, 12), rng.choice(prefills)
-        pacer.observe(
-            StepRecord(
-                seq=seq,
-                at=seq * 0.1,
-                wall_ms=true_ms(decode, prefill) * rng.lognormvariate(0.0, 0.05),
-                host_ms=0.1,
-                decode=decode,
-                prefill=prefill,
-                context=decode * 200,
-                attention=prefill * prefill // 2,
-                running=decode,
-                waiting=0,
-                waiting_tokens=0,
-                kv_used=0,
-                preemptions=0,
-                epoch=1,
-                token_budget=4096,
-                paced_tokens=4096,
-                predicted_ms=0.0,
-                clean=True,
-            )
-        )
+        ms = true_ms(decode, prefill) * rng.lognormvariate(0.0, 0.05)
+        step = MeasuredStep(decode, prefill, decode * 200, prefill * prefill // 2, ms)
+        pacer.observe(step, at=seq * 0.1)
     return pacer
 
 
 def predicted(pacer: ModelPacer, decode: int, prefill: int) -> float:
     return pacer.predict_ms(
-        decode=decode, prefill=prefill, context=decode * 200, attention=prefill * prefill // 2
+        StepFeatures(
+            decode=decode, prefill=prefill, context=decode * 200, attention=prefill * prefill // 2
+        )
     )
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_engine.pacing.residuals import Residuals
-from paceline_engine.pacing.step_model import StepModel
 from paceline_engine.pacing.totals import Totals
-from paceline_wire import Coefficients, ModelInfo, StepRecord
+from paceline_wire import Coefficients, MeasuredStep, ModelInfo, StepFeatures
 from paceline_wire.limits import Capacity, Limits
+from paceline_wire.step_cost import StepModel, chunk_attention
 
 CAPACITY = Capacity(256, 4096, 4096, 16, 4096)
 BACKLOG = StepShape(decode=20, context=8000, prefill_wanted=100_000, prefill_context=0)
@@ -29,27 +29,8 @@ def a_pacer() -> ModelPacer:
     return pacer
 
 
-def a_record(seq: int, *, decode: int, prefill: int, context: int, wall_ms: float) -> StepRecord:
-    return StepRecord(
-        seq=seq,
-        at=seq * 0.02,
-        wall_ms=wall_ms,
-        host_ms=0.1,
-        decode=decode,
-        prefill=prefill,
-        context=context,
-        attention=prefill * prefill // 2,
-        running=decode,
-        waiting=0,
-        waiting_tokens=0,
-        kv_used=0,
-        preemptions=0,
-        epoch=1,
-        token_budget=4096,
-        paced_tokens=4096,
-        predicted_ms=0.0,
-        clean=True,
-    )
+def a_step(*, decode: int, prefill: int, context: int, ms: float) -> MeasuredStep:
+    return MeasuredStep(decode, prefill, context, prefill * prefill // 2, ms)
 
 
 def taught(pacer: ModelPacer, steps: int = 400) -> ModelPacer:
@@ -59,9 +40,8 @@ def taught(pacer: ModelPacer, steps: int = 400) -> ModelPacer:
         decode, prefill = rng.randint(1, 60), rng.choice([0, 0, 64, 200, 400, 700, 1000, 1500])
         tiles = math.ceil((decode + prefill) / 128)
         wall_ms = (9.0 + 2.5 * tiles + decode * 0.02) * rng.lognormvariate(0.0, 0.03)
-        pacer.observe(
-            a_record(seq, decode=decode, prefill=prefill, context=decode * 400, wall_ms=wall_ms)
-        )
+        step = a_step(decode=decode, prefill=prefill, context=decode * 400, ms=wall_ms)
+        pacer.observe(step, at=seq * 0.02)
     assert pacer.info().valid
     return pacer
 
@@ -109,10 +89,12 @@ def test_a_step_keeps_its_slack_or_grants_the_least(
         tau_ms = min(max(known_ms, 0.9 * pace_ms), 2 * pace_ms)
         chunk = total - shape.decode
         predicted_ms = pacer.predict_ms(
-            decode=shape.decode,
-            prefill=chunk,
-            context=shape.context,
-            attention=int(chunk * (shape.prefill_context + chunk / 2)),
+            StepFeatures(
+                decode=shape.decode,
+                prefill=chunk,
+                context=shape.context,
+                attention=int(chunk_attention(chunk, shape.prefill_context)),
+            )
         )
         assert predicted_ms * pacer.info().q_r <= tau_ms * (1 + 1e-9)
 
@@ -211,8 +193,8 @@ def test_without_a_valid_fit_no_step_looks_elsewhere() -> None:
         for seq in range(300):
             found.add(pacer.token_total(BACKLOG, limits))
             # A step that was preempted teaches nothing but goes by.
-            record = a_record(seq, decode=20, prefill=0, context=8000, wall_ms=math.nan)
-            pacer.observe(record)
+            step = a_step(decode=20, prefill=0, context=8000, ms=math.nan)
+            pacer.observe(step, at=seq * 0.02)
         return found
 
     assert len(totals(seeded)) == 1
@@ -226,7 +208,8 @@ def test_what_finishes_every_prompt_is_not_cut_to_a_tile() -> None:
 
     for seq in range(300):
         assert TAUGHT.token_total(shape, limits) >= 320
-        TAUGHT.observe(a_record(seq, decode=20, prefill=0, context=8000, wall_ms=math.nan))
+        step = a_step(decode=20, prefill=0, context=8000, ms=math.nan)
+        TAUGHT.observe(step, at=seq * 0.02)
 
 
 @pytest.mark.parametrize("budget", [1, 20, 64])

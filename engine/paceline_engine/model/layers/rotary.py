@@ -16,11 +16,11 @@ class Rotations:
     everywhere: Tensor  # [max_len, head_size]
     windowed: Tensor  # the same, of layers with a window
 
-    def to(self, target: torch.device | torch.dtype) -> "Rotations":
-        """On another device, or in another type."""
-        everywhere = self.everywhere.to(target)
+    def to(self, device: torch.device) -> "Rotations":
+        """Copy the tables to a device."""
+        everywhere = self.everywhere.to(device)
         is_one = self.windowed is self.everywhere
-        return Rotations(everywhere, everywhere if is_one else self.windowed.to(target))
+        return Rotations(everywhere, everywhere if is_one else self.windowed.to(device))
 
     def of(self, window: int | None) -> Tensor:  # [max_len, head_size]
         """The table of a layer with this window."""

@@ -1,0 +1,84 @@
+"""CUDA graph capture before the first request, and the memory that is set aside for the graphs."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from paceline_engine.core.graph_sizes import decode_sizes, piecewise_sizes
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.loading import memory
+from paceline_engine.profiling.piecewise_choice import choose_sizes
+from paceline_engine.profiling.piecewise_probe import PiecewiseProbe
+from paceline_engine.profiling.step_timer import StepTimer
+from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
+from paceline_engine.runner.model_runner import ModelRunner
+from paceline_engine.settings import Settings
+from paceline_wire.limits import Capacity
+
+Progress = Callable[[str, float], None]
+"""Told the stage and its fraction, 0 to 1."""
+
+
+def uses_graphs(settings: Settings, device: torch.device) -> bool:
+    """Tell whether graphs are captured: on a GPU, unless ranks share the layers."""
+    is_wanted = settings.graphs != "off" and settings.tensor_parallel_size == 1
+    return is_wanted and device.type == "cuda"
+
+
+def graphs_bytes(
+    settings: Settings,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    *,
+    beside: Sequence[ModelConfig] = (),
+) -> int:
+    """Estimate what graphs take beside weights and cache.
+
+    For the models `beside` the first, decodes alone are captured.
+    """
+    rows, block_size = settings.max_batch_size, settings.block_size
+    most_tokens = piecewise_sizes(settings.max_token_budget)[-1]
+    of_decodes = sum(
+        memory.graph_bytes(each, rows, block_size, dtype) for each in (config, *beside)
+    )
+    return of_decodes + memory.piece_bytes(config, most_tokens, dtype)
+
+
+def capture_graphs(
+    settings: Settings,
+    runner: ModelRunner,
+    capacity: Capacity,
+    progress: Progress,
+    *,
+    draft: ModelRunner | None = None,
+    new_capture: Callable[[], GraphCapture] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Capture decodes, then piecewise graphs for other steps, where those are faster.
+
+    A draft model guesses by decodes, one behind the other: these alone are captured for it.
+    """
+    new_capture = new_capture or (lambda: CudaGraphCapture(runner.device))
+
+    def decodes(fraction: float) -> None:
+        progress("capturing graphs", fraction)
+
+    def piecewise(fraction: float) -> None:
+        progress("capturing piecewise graphs", fraction)
+
+    def drafts(fraction: float) -> None:
+        progress("capturing the draft model", fraction)
+
+    runner.capture_decodes(new_capture(), decode_sizes(capacity.max_batch_size), decodes)
+    decodes(1.0)
+    if draft is not None:
+        draft.capture_decodes(new_capture(), decode_sizes(capacity.max_batch_size), drafts)
+        drafts(1.0)
+    # A capture of its own has memory of its own, which is free again where none is kept.
+    sizes = piecewise_sizes(capacity.max_token_budget)
+    graphs = runner.capture_piecewise(new_capture(), sizes, piecewise)
+    overlap = settings.overlap != "off" and settings.can_overlap
+    probe = PiecewiseProbe(StepTimer(runner, capacity, clock, overlap=overlap), capacity)
+    runner.keep_piecewise(choose_sizes(graphs, probe.seconds_of, clock=clock))
+    piecewise(1.0)

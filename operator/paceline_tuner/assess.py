@@ -1,0 +1,88 @@
+"""Whether the SLA can be kept on this pod, and what stands in the way. Pure."""
+
+from dataclasses import dataclass
+
+from paceline_tuner.condition import Obstacle
+from paceline_tuner.pod_view import PodView
+from paceline_tuner.propose import LimitsProposal
+from paceline_tuner.window import Evidence
+
+_DEGRADED = 1.2
+_FULL = 0.9  # of the batch size: below, it is not what bounds the pod
+_QUEUED_SHARE = 0.8  # of the steps: the queue never empties
+_MIN_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What one decision sees; an obstacle is believed only when it persists."""
+
+    obstacle: Obstacle
+    capacity_rps: float | None
+    """λ* under the proposed limits; None without a trusted step model."""
+
+
+def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
+    """Name what keeps the SLA from being met under the proposed limits, or nothing.
+
+    Requests that missed count, in the last minute and in the whole burn window: a slow gap is the
+    pace's matter, and a bad minute within a good burn window is a burst.
+    """
+    if not view.is_trusted:
+        return Assessment("", None)
+    capacity_rps = view.capacity_model.sustainable_rps(proposal.limits.batch_size)
+    burn, objective, now = view.state.burn, view.spec.sla.objective, view.evidence.now
+    obstacle = _floor(view)
+    if not obstacle and burn.is_burning(objective, now) and burn.is_spent(objective):
+        obstacle = (
+            _overload(view, proposal, capacity_rps) or _conflict(view, proposal) or _bursts(view)
+        )
+    return Assessment(obstacle, capacity_rps)
+
+
+def _floor(view: PodView) -> Obstacle:
+    """One request alone misses its target."""
+    ttft_ms = view.spec.sla.ttft_p99_ms
+    if view.target.is_below_floor:
+        return "TPOTFloor"
+    if ttft_ms is not None and view.capacity_model.ttft_floor_ms() > ttft_ms:
+        return "TTFTFloor"
+    return ""
+
+
+def _overload(view: PodView, proposal: LimitsProposal, capacity_rps: float) -> Obstacle:
+    """More arrives than the pod can serve."""
+    arrivals_rps, slowdown = view.state.demand.arrival_rps, view.state.slowdown.ratio
+    if arrivals_rps <= capacity_rps and not _queue_never_empties(view.evidence):
+        return ""
+    if slowdown > _DEGRADED and arrivals_rps <= capacity_rps * slowdown:
+        return "DegradedHardware"
+    is_full = view.evidence.load.running >= _FULL * proposal.limits.batch_size
+    return "KVBound" if proposal.batch_bound == "KV" and is_full else "CapacityExceeded"
+
+
+def _conflict(view: PodView, proposal: LimitsProposal) -> Obstacle:
+    """Keeping the pace of what runs leaves too little for prompts."""
+    ttft_ms, limits = view.spec.sla.ttft_p99_ms, proposal.limits
+    if ttft_ms is None:
+        return ""
+    running = min(limits.batch_size, max(1, view.evidence.load.running))
+    prefill_ms = view.capacity_model.prefill_ms(decode=running, budget=limits.token_budget)
+    return "TTFTvsTPOTConflict" if prefill_ms > ttft_ms else ""
+
+
+def _bursts(view: PodView) -> Obstacle:
+    """What arrives fits on average, and five minutes of the best limits have not kept the SLA."""
+    spec = view.spec
+    follows_model = spec.mode == "Auto" and not spec.paused and not view.is_missing_pace
+    is_lost = view.state.burn.is_lost(spec.sla.objective, view.evidence.now)
+    return "CapacityExceeded" if follows_model and is_lost else ""
+
+
+def _queue_never_empties(evidence: Evidence) -> bool:
+    steps = evidence.steps
+    if len(steps) < _MIN_STEPS or evidence.load.waiting == 0:
+        return False
+    if steps[0].at > evidence.now - 0.5 * evidence.window_s:
+        return False  # a burst is not a load
+    return sum(step.waiting > 0 for step in steps) > _QUEUED_SHARE * len(steps)

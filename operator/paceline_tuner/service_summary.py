@@ -1,0 +1,84 @@
+"""What the pods' decisions say about the whole service (loop L4)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline_tuner.attainment import NOTHING, combined
+from paceline_tuner.condition import Condition
+from paceline_tuner.decision import Decision
+from paceline_tuner.lanes import batch_report
+from paceline_tuner.service_report import PodReport, ServiceReport
+from paceline_tuner.service_target import ServiceTarget
+from paceline_tuner.sla_conditions import (
+    device_healthy,
+    sla_achievable,
+    sla_met,
+    telemetry_available,
+    tuning_active,
+)
+from paceline_tuner.window import Evidence
+
+_HISTORY = 5
+_HEADROOM = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class PodTick:
+    """One pod's part of a tick."""
+
+    report: PodReport
+    decision: Decision
+    error: str
+    """Why there is no telemetry; empty where there is some."""
+    evidence: Evidence | None
+
+
+def summarize(
+    target: ServiceTarget, ticks: Sequence[PodTick], last: ServiceReport | None, now: float
+) -> ServiceReport:
+    """Conclude one tick from its pods and from the `last` report. `now` is Unix seconds."""
+    spec = target.spec
+    decisions = [tick.decision for tick in ticks if not tick.error]
+    is_seen = bool(decisions)
+    counts = sum((decision.counts for decision in decisions), start=NOTHING)
+    changes = [tick.decision.change for tick in ticks if tick.decision.change is not None]
+    history = last.history if last is not None else ()
+    pods = tuple(tick.report for tick in ticks)
+    rates = [decision.prediction.capacity_rps for decision in decisions]
+    known = [rate for rate in rates if rate is not None]
+    capacity_rps = sum(known) if known and len(known) == len(ticks) else None
+    arrivals_rps = sum(pod.arrival_rps for pod in pods)
+    return ServiceReport(
+        key=target.key,
+        at=now,
+        observed=combined([decision.observed for decision in decisions], counts),
+        capacity_rps=capacity_rps,
+        utilization=arrivals_rps / capacity_rps if capacity_rps else None,
+        recommended_replicas=recommended_replicas(known, arrivals_rps),
+        conditions=(
+            telemetry_available([tick.error for tick in ticks], counts),
+            sla_met(counts, spec, _last_met(last), is_seen=is_seen),
+            sla_achievable(decisions),
+            device_healthy(decisions),
+            tuning_active(spec, decisions, is_seen=is_seen),
+        ),
+        pods=pods,
+        batch=batch_report(spec, [tick.evidence for tick in ticks if tick.evidence]),
+        history=(*reversed(changes), *history)[:_HISTORY],
+        acknowledged=bool(pods) and all(pod.acknowledged_hash == spec.config_hash for pod in pods),
+    )
+
+
+def recommended_replicas(capacities: Sequence[float], arrivals_rps: float) -> int | None:
+    """Pods that would serve the present load within the SLA; None without a capacity."""
+    total = sum(capacities)
+    if total <= 0:
+        return None
+    per_pod = total / len(capacities)
+    return max(1, math.ceil(arrivals_rps * _HEADROOM / per_pod))
+
+
+def _last_met(last: ServiceReport | None) -> Condition | None:
+    conditions = last.conditions if last is not None else ()
+    return next((found for found in conditions if found.type == "SLAMet"), None)

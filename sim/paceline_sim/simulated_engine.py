@@ -1,0 +1,288 @@
+"""SimulatedEngine: the engine's scheduling without a model, on a clock that steps move."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline_engine.pacing import Pacer, StepShape
+from paceline_sim import steps
+from paceline_sim.hardware import Disturbance, Hardware
+from paceline_sim.noise import noise_factors
+from paceline_sim.requests import Requests
+from paceline_sim.state import (
+    GAP_SLICES_AHEAD,
+    LANE,
+    NUM_BINS,
+    OK,
+    PREFILL,
+    SLICE_S,
+    STEP,
+    TOTALS,
+    EngineArrays,
+    Real,
+    Records,
+    StepFields,
+    Whole,
+    jobs_of,
+)
+from paceline_wire import StepRecord
+from paceline_wire.limits import Capacity, Limits, clamp
+
+_FIRST_STEPS = 8192
+_RECORDED = [name for name in StepRecord.__struct_fields__ if name in StepFields._fields]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a run meets with beside its requests."""
+
+    disturbances: tuple[Disturbance, ...] = ()
+    """Of the device."""
+    collapse_at_s: float = math.inf
+    """From then on no prompt token is found in the prefix cache."""
+    shed_ttft_ms: float | None = None
+    """A request that waits longer for its first admission is shed; None sheds none."""
+
+
+UNDISTURBED: Final = Circumstances()
+
+
+class SimulatedEngine:
+    """Serves `requests` on `hardware` under live limits; deterministic by seed."""
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        requests: Requests,
+        *,
+        capacity: Capacity,
+        limits: Limits,
+        pacer: Pacer | None,
+        seed: int,
+        circumstances: Circumstances = UNDISTURBED,
+    ) -> None:
+        """Start empty at second 0."""
+        if capacity.max_token_budget >= len(hardware.dense_ms):
+            raise ValueError(
+                f"max_token_budget must be below {len(hardware.dense_ms)}, the step table's end, "
+                f"got {capacity.max_token_budget}"
+            )
+        self.hardware = hardware
+        self.requests = requests
+        self.capacity = capacity
+        self.pacer = pacer
+        self._seed = seed
+        self._arrays: EngineArrays = _empty(hardware, requests, seed, circumstances.disturbances)
+        self._totals = self._arrays.totals[0]
+        self._totals["collapse_s"] = circumstances.collapse_at_s
+        self._totals["shed_s"] = (circumstances.shed_ttft_ms or math.inf) / 1e3
+        self._totals["max_model_len"] = capacity.max_model_len
+        self._totals["block_size"] = capacity.block_size
+        for name in ("free_blocks", "num_blocks"):
+            self._totals[name] = capacity.num_blocks
+        self.limits = limits
+
+    # --- limits and time -----------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start: the end of the last step, or of the idle time after it."""
+        return float(self._totals["now"])
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds the next step, within capacity."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, wanted: Limits) -> None:
+        self._limits, _ = clamp(wanted, self.capacity)
+        for name in ("max_batch_size", "token_budget"):
+            self._totals[name] = getattr(self._limits, name)
+        self._totals["pace_s"] = (self._limits.pace_tpot_ms or 0.0) / 1e3
+        self._arrays.lanes["share"] = (self._limits.interactive_share, self._limits.batch_share)
+
+    @property
+    def epoch(self) -> int:
+        """That of the limits, which steps and requests are recorded with."""
+        return int(self._totals["epoch"])
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._totals["epoch"] = epoch
+
+    def run_until(self, t_s: float) -> None:
+        """Step until the clock is at `t_s` or later: a step that has begun is finished."""
+        advance = self._run if self.pacer is None else self._run_paced
+        while (status := advance(t_s)) == steps.FULL:
+            self._grow()
+        if status == steps.STUCK:
+            raise RuntimeError(f"no step can run at {self.now} s, though requests wait")
+
+    def _run(self, until: float) -> int:
+        return steps.run(self._arrays, until)
+
+    def _run_paced(self, until: float) -> int:
+        assert self.pacer is not None  # noqa: S101 - its only caller looked
+        arrays, totals, pacer, limits = self._arrays, self._totals, self.pacer, self._limits
+        status = steps.begin(arrays, until)
+        while status == steps.READY:
+            shape = StepShape(
+                totals["decode"].item(),
+                totals["context"].item(),
+                totals["wanted"].item(),
+                totals["prefill_context"].item(),
+                None if math.isnan(slack_ms := totals["slack_ms"].item()) else slack_ms,
+            )
+            status = steps.execute(arrays, pacer.token_total(shape, limits))
+            if status == steps.READY:
+                self._tell(pacer)
+                status = steps.begin(arrays, until)
+        return status
+
+    def _tell(self, pacer: Pacer) -> None:
+        place = int(self._totals["steps"]) - 1
+        step = StepFields(*self._arrays.steps[place].item())
+        record = _record(step)
+        self._arrays.steps["predicted_ms"][place] = pacer.predict_ms(record)
+        pacer.observe(record, at=step.at, clean=step.clean)
+
+    def _grow(self) -> None:
+        old = self._arrays
+        size, slices = 2 * len(old.steps), len(old.gaps) + int(self.now / SLICE_S) + 1
+        grown = np.zeros(size, STEP)
+        grown[: len(old.steps)] = old.steps
+        gaps = np.zeros((slices + GAP_SLICES_AHEAD, NUM_BINS), np.int64)
+        gaps[: len(old.gaps)] = old.gaps
+        noise = noise_factors(self.hardware.noise, self._seed, size)
+        self._arrays = old._replace(steps=grown, gaps=gaps, noise=noise)
+
+    # --- the engine now ------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Requests that hold blocks."""
+        return int(self._totals["running"])
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have arrived and hold none."""
+        lanes = self._arrays.lanes
+        return int(np.sum(lanes["tail"] - lanes["head"] + lanes["stacked"]))
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens yet to be prefilled of waiting and running requests; hits not deducted."""
+        jobs = self._arrays.jobs[self._arrays.running[: self.running]]
+        begun = jobs[jobs["state"] == PREFILL]
+        left = begun["prompt"] + begun["tokens"] - begun["computed"]
+        return int(self._totals["queued_tokens"] + np.sum(left))
+
+    @property
+    def oldest_waiting_s(self) -> float:
+        """How long the request that came first of those that wait has waited; 0 without any."""
+        arrays = self._arrays
+        oldest = self.now
+        for number, lane in enumerate(arrays.lanes):
+            heads = arrays.stack[number, : lane["stacked"]].tolist()
+            if lane["head"] < lane["tail"]:
+                heads.append(int(arrays.queue[number, lane["head"]]))
+            oldest = min([oldest, *arrays.jobs["arrival_s"][heads].tolist()])
+        return self.now - oldest
+
+    @property
+    def running_output_tokens(self) -> list[int]:
+        """Tokens given so far, of each running request in its order of admission."""
+        running = self._arrays.running[: self.running]
+        return [int(tokens) for tokens in self._arrays.jobs["tokens"][running]]
+
+    @property
+    def totals(self) -> Records:
+        """Counters since the start, field by field (`state.TOTALS`); not to be written."""
+        return np.asarray(self._arrays.totals)
+
+    # --- what has happened ---------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> Records:
+        """Every request, arrived or not, field by field (`state.JOB`); not to be written."""
+        return np.asarray(self._arrays.jobs)
+
+    @property
+    def ended(self) -> Whole:
+        """Requests in the order in which they ended."""
+        return self._arrays.ended[: int(self._totals["ended"])]
+
+    @property
+    def steps(self) -> Records:
+        """Every step, field by field (`state.STEP`)."""
+        return np.asarray(self._arrays.steps[: int(self._totals["steps"])])
+
+    @property
+    def gap_counts(self) -> Whole:
+        """Inter-token gaps by 5-second slice and logarithmic bin (`gaps`) [slices, NUM_BINS]."""
+        return self._arrays.gaps[: int(self.now / SLICE_S) + 1]
+
+    @property
+    def outcome(self) -> npt.NDArray[np.int8]:
+        """Per request: 0 unfinished, 1 ok, 2 shed, 3 failed."""
+        return np.asarray(self.jobs["outcome"], np.int8)
+
+    @property
+    def ttft_ms(self) -> Real:
+        """Per request: from arrival to the first token; nan where none came."""
+        return np.asarray((self.jobs["first_s"] - self.jobs["arrival_s"]) * 1e3, np.float64)
+
+    @property
+    def tpot_ms(self) -> Real:
+        """Per finished request: mean time of the tokens after the first; nan where none."""
+        jobs = self.jobs
+        has_gaps = (jobs["outcome"] == OK) & (jobs["tokens"] > 1)
+        spans_ms = (jobs["last_s"] - jobs["first_s"]) * 1e3
+        means = spans_ms / np.maximum(jobs["tokens"] - 1, 1)
+        return np.asarray(np.where(has_gaps, means, np.nan), np.float64)
+
+    @property
+    def itl_max_ms(self) -> Real:
+        """Per request: its longest gap so far; nan where it had none."""
+        jobs = self.jobs
+        return np.asarray(np.where(jobs["tokens"] > 1, jobs["itl_max_ms"], np.nan), np.float64)
+
+    @property
+    def finished_s(self) -> Real:
+        """Per request: when it ended, whatever the outcome; nan where it has not."""
+        return np.asarray(self.jobs["finished_s"], np.float64)
+
+
+def _record(step: StepFields) -> StepRecord:
+    return StepRecord(**{name: getattr(step, name) for name in _RECORDED})
+
+
+def _empty(
+    hardware: Hardware,
+    requests: Requests,
+    seed: int,
+    disturbances: Sequence[Disturbance],
+) -> EngineArrays:
+    count = len(requests)
+    factors = [astuple(disturbance) for disturbance in disturbances]
+    return EngineArrays(
+        jobs=jobs_of(requests),
+        steps=np.zeros(_FIRST_STEPS, STEP),
+        lanes=np.zeros(2, LANE),
+        totals=np.zeros(1, TOTALS),
+        queue=np.zeros((2, count), np.int64),
+        stack=np.zeros((2, count), np.int64),
+        running=np.zeros(count + 1, np.int64),
+        granted=np.zeros(count + 1, np.int64),
+        ended=np.zeros(count, np.int64),
+        gaps=np.zeros((GAP_SLICES_AHEAD, NUM_BINS), np.int64),
+        dense_ms=hardware.dense_ms,
+        costs=np.array(astuple(hardware.costs), np.float64),
+        noise=noise_factors(hardware.noise, seed, _FIRST_STEPS),
+        disturbances=np.array(factors, np.float64).reshape(-1, 4),
+    )
