@@ -44,7 +44,8 @@ from vidur.execution_time_predictor.execution_time_predictor_registry import (
 from vidur.simulator import Simulator
 from vidur.types import ExecutionTimePredictorType
 
-from paceline_sim.hardware import BLOCK_SIZE, H100_8B, Hardware, Noise
+from paceline_engine.hardware.devices import BLOCK_TOKENS
+from paceline_sim.hardware import H100_8B, Hardware, Noise
 from paceline_sim.published import A100_8B_PROFILED
 from paceline_sim.requests import Requests
 from paceline_sim.simulated_engine import SimulatedEngine
@@ -199,8 +200,8 @@ def _config(hardware: Hardware, batch: int, budget: int, folder: str) -> Simulat
                 num_pipeline_stages=1, tensor_parallel_size=1, network_device="h100_dgx"
             ),
             cache_config=CacheConfig(
-                block_size=BLOCK_SIZE,
-                num_blocks=hardware.num_kv_tokens // BLOCK_SIZE,
+                block_size=BLOCK_TOKENS,
+                num_blocks=hardware.num_kv_tokens // BLOCK_TOKENS,
                 watermark_blocks_fraction=0.0,
             ),
             # The other ones count replicas from 0, and replicas count on from run to run.
