@@ -41,7 +41,7 @@ _NEEDED = {"msgspec": "msgspec", "pydantic_settings": "pydantic-settings"}
 _BEGUN_AGAIN = 4
 """Times at most, after a device was lost."""
 _SOFT = 0.9
-"""Of a part's time: no figure is begun after."""
+"""Share of a part's time after which no figure is begun."""
 
 
 def main() -> None:

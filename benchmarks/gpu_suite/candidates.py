@@ -39,7 +39,7 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
 _HEADS = {64: (32, 8), 128: (32, 8), 256: (8, 4)}
 """Query and KV heads of models with heads of such a size: Llama 3.2 1B, 3.1 8B, Gemma 3 4B."""
 _FEATURES = (3072, 8192, 14336, 28672)
-"""Of Qwen3 0.6B, Llama 3.2 1B, 3.1 8B and 3.1 70B: a class of rows each."""
+"""Hidden sizes of Qwen3 0.6B, Llama 3.2 1B, 3.1 8B and 3.1 70B: a class of rows each."""
 _CONTEXTS = (2048,) * 64
 _CHUNKS = ((2048, 2048), (512, 4096))
 

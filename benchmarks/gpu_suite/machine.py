@@ -36,7 +36,7 @@ class Machine:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and activations; the interpreter's bfloat16 is wrong."""
+        """The type of weights and activations; the interpreter's bfloat16 is wrong."""
         return torch.float32 if self.is_dry else torch.bfloat16
 
     @property

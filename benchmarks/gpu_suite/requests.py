@@ -14,7 +14,7 @@ from paceline_wire.limits import Limits
 
 TOKEN_BUDGET = 8192
 TEMPERATURE = 0.6
-"""Of the benchmark of nano-vllm."""
+"""As in nano-vllm's benchmark."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from paceline_kernels import tuned
 from paceline_kernels.tuned import Blocks, Gpu, Row, Table
 
 WORTH_A_ROW = 0.98
-"""Of the time of what stands: a smaller gain is noise."""
+"""Share of the time of the blocks in the table: a smaller gain is noise."""
 _DRY_GPU = Gpu("dry run", (9, 0))
 _DRY_CANDIDATES = 2
 

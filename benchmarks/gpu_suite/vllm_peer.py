@@ -35,7 +35,7 @@ NOT_INSTALLED = "not installed on this machine"
 _SCRIPT = Path(__file__).parents[1] / "peers" / "answer_vllm.py"
 _REPEATS = 3
 _SHARE = 0.45
-"""Of the GPU's memory, for each of the two."""
+"""Share of the GPU's memory for each of the two."""
 _WARM = 64
 """Requests, of a few tokens each, by which everything is compiled and captured."""
 

@@ -1,10 +1,10 @@
-"""SLAAchievable as it was told, against what was so: ticks counted. Pure."""
+"""SLAAchievable as reported against what was true, counted in ticks. Pure."""
 
 import statistics
 from dataclasses import dataclass
 
 from tune_report.run import OURS, Results
-from tune_report.score import Score
+from tune_report.score import EpisodeScore
 
 _DELAY_S = 60.0
 _PERIOD_S = 5.0
@@ -22,12 +22,12 @@ class Tally:
 
     @property
     def precision(self) -> float:
-        """Of ticks that said False, those that were right."""
+        """Share of the ticks that said False which were right."""
         return self.true / max(self.true + self.false, 1)
 
     @property
     def recall(self) -> float:
-        """Of ticks that should have said False, those that did."""
+        """Share of the ticks that should have said False which did."""
         return self.true / max(self.true + self.missed, 1)
 
 
@@ -65,7 +65,7 @@ def _best_attained(results: Results, workload: str, phase: int) -> float:
     )
 
 
-def _count(score: Score, start_s: float, end_s: float, *, is_achievable: bool) -> Tally:
+def _count(score: EpisodeScore, start_s: float, end_s: float, *, is_achievable: bool) -> Tally:
     assert score.control is not None
     said = 0
     ticks = 0

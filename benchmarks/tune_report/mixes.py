@@ -39,7 +39,7 @@ class Mix:
     output: Lengths
     cached_share: float = 0.0
     long_share: float = 0.0
-    """Of requests whose prompt is a long document instead."""
+    """Share of the requests whose prompt is a long document instead."""
     long_prompt: tuple[int, int] = (8_000, 16_000)
 
     def draw(self, random: np.random.Generator, count: int) -> tuple[Ints, Ints, Ints]:

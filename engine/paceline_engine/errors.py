@@ -12,6 +12,7 @@
     └── StepHung            the device does not answer any more
     RequestError            one request cannot go on; every other one does
     └── BadConstraint       what its output must be costs too much to keep to
+    AdapterRefused          a LoRA adapter cannot be loaded or unloaded; serving goes on
 
 The name of a class below `EngineError` is the reason that conditions and the termination log show.
 """
@@ -82,4 +83,8 @@ class RequestError(Exception):
 
 
 class BadConstraint(RequestError):
-    """What the output must be costs too much to keep to: the request's own fault."""
+    """A constraint on the output costs too much to keep to: the request's own fault."""
+
+
+class AdapterRefused(Exception):
+    """An adapter cannot be loaded or unloaded, in a sentence for whoever asked for it."""

@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
     speculative: Literal["none", "ngram", "draft"] = "none"
-    """Guesses of coming tokens that a step verifies, where the step model says that it pays.
+    """Speculative decoding: draft tokens that a step verifies, where the step model says it pays.
 
     `ngram` looks them up in the sequence itself, `draft` asks a second model.
     """
@@ -98,9 +98,9 @@ class Settings(BaseSettings):
     draft_model_mount: Path = Path("/draft-model")
     """Where an `oci://` or `pvc://` volume of the draft model is mounted."""
     draft_quantization: Quantization | None = None
-    """Of the draft model's layers and head; where none, of its layers as `quantization` says."""
+    """Weights of the draft model's layers and head; unset, its layers' as `quantization` says."""
     speculative_tokens: int = Field(default=4, ge=1, le=16)
-    """Guessed tokens per step and sequence at most."""
+    """Draft tokens per step and sequence, at most."""
 
     overlap: Literal["auto", "on", "off"] = "auto"
     """Choose a step while the one before runs: hides the host's time behind a GPU's.
@@ -157,7 +157,7 @@ class Settings(BaseSettings):
 
     @property
     def quantization_of_draft(self) -> Quantization:
-        """Of the draft model's layers."""
+        """Return how the draft model's layers are quantised."""
         return self.quantization if self.draft_quantization is None else self.draft_quantization
 
     @property

@@ -1,4 +1,4 @@
-"""What a launcher demands of its tensors: a kernel that is handed a wrong one reads wild memory."""
+"""What a launcher demands of its tensors: with a wrong one a kernel reads wild memory."""
 
 from collections.abc import Collection, Sequence
 
@@ -16,7 +16,7 @@ MAX_GROUP = 16
 """Query heads that share a KV head: the rows of a tile of decode."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 Exponents = tuple[Tensor, Tensor] | None
-"""Of keys and of values in FP8, each [blocks, block_size, num_kv_heads]; None: no FP8."""
+"""Exponents of keys and of values in FP8, each [blocks, block_size, num_kv_heads]; or None."""
 
 
 def expect(

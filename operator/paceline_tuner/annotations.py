@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from paceline_tuner.decision import Decision
 from paceline_tuner.service_report import ChangeOutcome, LimitsChange, Phase
 
-_TOLD: frozenset[Phase] = frozenset({"Transition", "Backoff", "Frozen", "Unattainable"})
-"""Phases that explain what a graph shows; the others are the usual course."""
+_UNUSUAL: frozenset[Phase] = frozenset({"Transition", "Backoff", "Frozen", "Unattainable"})
+"""Phases that explain what a graph shows; the other phases are the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Annotation:
 
 
 def annotations(service: str, decisions: Sequence[Decision], since_ms: float) -> list[Annotation]:
-    """Mark the changes of one pod, and the spells of its unusual phases, oldest first.
+    """Mark the changes of one pod, and how long its unusual phases lasted, oldest first.
 
     `decisions` are of one pod, oldest first; marks that ended before `since_ms` are left out.
     """
-    marks = [*_changes(service, decisions), *_spells(service, decisions)]
+    marks = [*_changes(service, decisions), *_phases(service, decisions)]
     return sorted((m for m in marks if m.timeEnd >= since_ms), key=lambda mark: mark.time)
 
 
@@ -34,29 +34,29 @@ def _changes(service: str, decisions: Sequence[Decision]) -> Iterator[Annotation
     for decision in decisions:
         if decision.change is not None:
             at = _ms(decision.at)
-            text = _told(decision.change, outcomes.get(decision.at))
+            text = _change_text(decision.change, outcomes.get(decision.at))
             yield Annotation(at, at, _tags(service, decision, "change"), text)
 
 
-def _spells(service: str, decisions: Sequence[Decision]) -> Iterator[Annotation]:
+def _phases(service: str, decisions: Sequence[Decision]) -> Iterator[Annotation]:
     """One mark per unbroken phase; one that goes on ends at the newest decision."""
     first: Decision | None = None
     for decision in decisions:
         if first is not None and decision.phase != first.phase:
-            yield _spell(service, first, decision.at)
+            yield _phase(service, first, decision.at)
             first = None
-        if first is None and decision.phase in _TOLD:
+        if first is None and decision.phase in _UNUSUAL:
             first = decision
     if first is not None:
-        yield _spell(service, first, decisions[-1].at)
+        yield _phase(service, first, decisions[-1].at)
 
 
-def _spell(service: str, first: Decision, end: float) -> Annotation:
+def _phase(service: str, first: Decision, end: float) -> Annotation:
     text = f"{first.phase}: {first.reason}"
     return Annotation(_ms(first.at), _ms(end), _tags(service, first, "phase"), text)
 
 
-def _told(change: LimitsChange, outcome: ChangeOutcome | None) -> str:
+def _change_text(change: LimitsChange, outcome: ChangeOutcome | None) -> str:
     text = (
         f"batch {change.from_batch_size} → {change.to_batch_size}, "
         f"tokens {change.from_token_budget} → {change.to_token_budget}: {change.reason}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.pod_view import PodView
-from paceline_tuner.propose import Proposal
+from paceline_tuner.propose import LimitsProposal
 from paceline_tuner.window import Evidence
 
 _DEGRADED = 1.2
@@ -22,7 +22,7 @@ class Assessment:
     """λ* under the proposed limits; None without a trusted step model."""
 
 
-def assess(view: PodView, proposal: Proposal) -> Assessment:
+def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
     """Name what keeps the SLA from being met under the proposed limits, or nothing.
 
     Requests that missed count, in the last minute and in the whole burn window: a slow gap is the
@@ -50,7 +50,7 @@ def _floor(view: PodView) -> Obstacle:
     return ""
 
 
-def _overload(view: PodView, proposal: Proposal, capacity_rps: float) -> Obstacle:
+def _overload(view: PodView, proposal: LimitsProposal, capacity_rps: float) -> Obstacle:
     """More arrives than the pod can serve."""
     arrivals_rps, slowdown = view.state.demand.arrival_rps, view.state.slowdown.ratio
     if arrivals_rps <= capacity_rps and not _queue_never_empties(view.evidence):
@@ -61,7 +61,7 @@ def _overload(view: PodView, proposal: Proposal, capacity_rps: float) -> Obstacl
     return "KVBound" if proposal.batch_bound == "KV" and is_full else "CapacityExceeded"
 
 
-def _conflict(view: PodView, proposal: Proposal) -> Obstacle:
+def _conflict(view: PodView, proposal: LimitsProposal) -> Obstacle:
     """Keeping the pace of what runs leaves too little for prompts."""
     ttft_ms, limits = view.spec.sla.ttft_p99_ms, proposal.limits
     if ttft_ms is None:

@@ -1,4 +1,4 @@
-"""Whether the SLA held: p99s, misses and attainment. Every offered request counts."""
+"""Attainment: p99s, misses and whether the SLA held. Every offered request counts."""
 
 import math
 from collections import Counter
@@ -26,11 +26,11 @@ class Counts:
     gaps: int = 0
     missed_gaps: int = 0
     rows: float = 1.0
-    """Gaps that one step makes, on average: they miss together."""
+    """Gaps that one step makes on average; they miss together."""
 
     @property
     def attainment(self) -> float | None:
-        """The lesser share that met its targets; None where nothing was offered."""
+        """The lower of the two shares that met their targets; None where nothing was offered."""
         shares = []
         if self.requests:
             shares.append(1 - self.missed_requests / self.requests)
@@ -90,7 +90,7 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
 
 
 def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
-    """Count only what steps cause: slow gaps, and requests with a slow mean, since a change."""
+    """Count what steps alone cause since a change: slow gaps, and requests with a slow mean."""
     finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
     slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
     offered = len(finished) if sla.tpot_p99_ms is not None else 0
@@ -112,7 +112,7 @@ def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLat
 
 
 def verdict(counts: Counts, objective: float) -> Verdict:
-    """Meeting at the objective, Violating when misses are too many to be chance."""
+    """Judge: Meeting at the objective, Violating when misses are too many to be chance."""
     if counts.requests == 0 and counts.gaps == 0:
         return "Idle"
     attainment = counts.attainment
@@ -127,7 +127,7 @@ def verdict(counts: Counts, objective: float) -> Verdict:
 
 
 def is_breach(trials: int, misses: int, objective: float) -> bool:
-    """So many misses would come by chance in fewer than one of twenty windows at the objective."""
+    """Whether chance alone gives so many misses in under 5 % of windows."""
     chance = 1 - objective
     if trials == 0 or misses / trials <= chance:
         return False
@@ -137,7 +137,7 @@ def is_breach(trials: int, misses: int, objective: float) -> bool:
 
 
 def is_certain(trials: float, misses: float, objective: float) -> bool:
-    """So few misses would come in fewer than one of twenty windows at just below the objective."""
+    """Whether a share just below the objective gives so few misses in under 5 % of windows."""
     n, k = math.floor(trials), math.ceil(misses)
     if k > n * (1 - objective):
         return False
@@ -145,7 +145,7 @@ def is_certain(trials: float, misses: float, objective: float) -> bool:
 
 
 def _at_least(k: int, n: int, p: float) -> float:
-    """P(X >= k) of a binomial; exact sums of at most k terms, in logarithms."""
+    """Sum P(X >= k) of a binomial exactly, in logarithms."""
     if k <= 0:
         return 1.0
     if k > n or p <= 0:
@@ -159,20 +159,20 @@ def _at_least(k: int, n: int, p: float) -> float:
 
 
 def mean_rows(steps: Sequence[Step]) -> float:
-    """Decode sequences of a step that has any, by an even sample."""
+    """Average the decode sequences of steps that have any, by an even sample."""
     rows = [step.decode for step in steps[:: 1 + len(steps) // _SAMPLE] if step.decode]
     return sum(rows) / len(rows) if rows else 1.0
 
 
 def large_step_tokens(steps: Sequence[Step]) -> int:
-    """One in twenty of the steps with a decode is as large, by an even sample; 0 without any."""
+    """Find the tokens that one in twenty steps with a decode reaches; 0 without such steps."""
     even = steps[:: 1 + len(steps) // _SAMPLE]
     tokens = sorted([step.decode + step.prefill for step in even if step.decode])
     return tokens[int(0.95 * (len(tokens) - 1))] if tokens else 0
 
 
 def quick_step_ms(steps: Sequence[Step]) -> float:
-    """One in ten of the newest steps with a decode was as quick; infinite without such a step."""
+    """Find the time within which one in ten of the newest steps with a decode ran."""
     walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
     return walls[len(walls) // 10] if walls else math.inf
 

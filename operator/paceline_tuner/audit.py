@@ -1,4 +1,4 @@
-"""L3: counts of misses under one set of limits, and when they certify it."""
+"""Audit: counts of misses under one set of limits, and when they certify it (loop L3)."""
 
 import bisect
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Audit:
     """Requests that arrived and ended under the present limits."""
 
     since: float
-    """Pod clock: when the limits took hold and the old batch had drained."""
+    """The pod's clock: when the limits took hold."""
     last_seq: int = 0
     requests: int = 0
     misses: int = 0
@@ -33,7 +33,7 @@ class Audit:
 
     @property
     def dispersion(self) -> float:
-        """How much more misses bunch than chance would have it."""
+        """How much more misses bunch than by chance."""
         if len(self.blocks) < _MIN_BLOCKS:
             return _DEFAULT_DISPERSION
         mean = sum(self.blocks) / len(self.blocks)
@@ -47,7 +47,7 @@ class Audit:
         return is_certain(self.requests / self.dispersion, self.misses / self.dispersion, objective)
 
     def add(self, sla: SLA, evidence: Evidence) -> "Audit":
-        """Count what ended since the last look."""
+        """Count what ended since the last decision."""
         first = bisect.bisect_right(evidence.requests, self.last_seq, key=_seq)
         new = [r for r in evidence.requests[first:] if r.arrived_at >= self.since]
         if not new:

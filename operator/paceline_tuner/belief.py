@@ -1,4 +1,4 @@
-"""Belief: what of an obstacle seen now and then is said, and for how long."""
+"""When an obstacle that decisions see is believed and reported, and for how long."""
 
 from dataclasses import replace
 
@@ -31,9 +31,9 @@ def believe(state: PodState, obstacle: Obstacle, now: float, *, is_met: bool) ->
 
 
 def _seen(state: PodState, obstacle: Obstacle, now: float) -> PodState:
-    """Any obstacle counts: one that is named otherwise from time to time is still in the way.
+    """Count any obstacle: one whose name changes from time to time is still in the way.
 
-    What is said of it changes only when it is seen twice under the new name.
+    The reported name changes only when the new one is seen twice.
     """
     times = state.obstacle_times + 1
     is_steady = obstacle == state.obstacle

@@ -1,8 +1,8 @@
-"""Spell: the last five minutes under one load, one SLA and one device, request by request.
+"""BurnWindow: the last five minutes under one load, one SLA and one device, by request.
 
 A minute tells of a burst as much as of a load. What the SLA is about is longer: a verdict on it
-needs the minute and the spell to agree, as burn-rate alerts on two windows do (the SRE Workbook,
-chapter 5). The spell begins anew when something changes, so it is not slow to follow.
+needs the minute and the window to agree, as burn-rate alerts on two windows do (the SRE Workbook,
+chapter 5). The window begins anew when something changes, so it follows at once.
 """
 
 import bisect
@@ -16,7 +16,7 @@ from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
-_SPELL_S = 300.0
+_WINDOW_S = 300.0
 _LONG_S = 240.0
 _MINUTE_S = 60.0
 _BURN = 2.0  # times the misses that the objective allows
@@ -35,7 +35,7 @@ class BurnPeriod:
 
 @dataclass(frozen=True, slots=True)
 class BurnWindow:
-    """Requests that arrived since it began, by the period in which they ended. The pod's clock."""
+    """Requests that arrived since `since`, by the period in which they ended. The pod's clock."""
 
     since: float = -math.inf
     seen_at: float = -math.inf
@@ -45,12 +45,12 @@ class BurnWindow:
     """Oldest first."""
 
     def add(self, sla: SLA, evidence: Evidence) -> "BurnWindow":
-        """Count what ended since the last look."""
+        """Count what ended since the last decision."""
         now, requests = evidence.now, evidence.requests
         ended = requests[bisect.bisect_right(requests, self.last_seq, key=_seq) :]
         new = [record for record in ended if record.arrived_at >= self.since]
         period = BurnPeriod(now, len(new), sum(_is_missed(sla, record) for record in new))
-        kept = tuple(old for old in self.periods if old.at > now - _SPELL_S)
+        kept = tuple(old for old in self.periods if old.at > now - _WINDOW_S)
         last_seq = ended[-1].seq if ended else self.last_seq
         return replace(self, last_seq=last_seq, periods=(*kept, period))
 
@@ -86,6 +86,6 @@ def _is_missed(sla: SLA, record: RequestRecord) -> bool:
 
 
 def _share(periods: Sequence[BurnPeriod]) -> float:
-    """Of requests that missed."""
+    """Share of the requests that missed."""
     requests = sum(period.requests for period in periods)
     return sum(period.misses for period in periods) / max(requests, 1)

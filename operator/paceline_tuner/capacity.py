@@ -1,4 +1,4 @@
-"""What a pod could do at best: the largest safe batch, the useful budget, λ* and floors."""
+"""CapacityModel: what a pod could do at best: the largest batch, the useful budget, λ*, floors."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
+from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_spec import Range, TuningSpec
 from paceline_tuner.step_target import StepTarget, step_target
 from paceline_tuner.telemetry import CapacityValues, ModelFit
@@ -18,20 +19,31 @@ _TTFT_MARGIN = 1.3
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTraits:
+    """What an engine was started with, as far as limits depend on it."""
+
+    capacity: CapacityValues
+    min_prefill: int
+    """Prefill tokens that the pacer grants to every step."""
+    has_slack: bool
+    """It can pace each request by its slack."""
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityModel:
-    """One pod's forecast and demand, with what bounds them."""
+    """One pod's step forecast and demand, within its capacity and its step target."""
 
     forecast: Forecast
     demand: Demand
     capacity: CapacityValues
     target_ms: float | None
-    """Of a step, with q_r included; None where no target asks for one."""
+    """The step target, with q_r included; None where no SLA asks for one."""
     min_prefill: int
     longest_ms: float | None = None
     """What a step may take where requests are ahead; None where `target_ms` holds for each."""
 
     def largest_batch(self, top: int) -> tuple[int, str]:
-        """The largest safe occupancy up to `top`, and what bounds it."""
+        """Find the largest safe occupancy up to `top`, and what bounds it."""
         by_memory = self._largest(top, self._fits)
         by_pace = self._largest(top, self._keeps_pace)
         if by_pace < by_memory:
@@ -39,7 +51,7 @@ class CapacityModel:
         return by_memory, "KV" if by_memory < top else "Capacity"
 
     def useful_budget(self, top: int) -> int:
-        """The most tokens that a step with at least one decode can hold within the target."""
+        """Find the most tokens that a step with at least one decode can hold within the target."""
         longest_ms = self.longest_ms or self.target_ms
         if longest_ms is None:
             return top
@@ -53,7 +65,7 @@ class CapacityModel:
         return low
 
     def sustainable_rps(self, batch: int) -> float:
-        """λ*: the most requests per second at the present mix, with at most `batch` running."""
+        """Find λ*, the most requests per second at the present mix with at most `batch` running."""
         best = 0.0
         n = 1
         while n <= batch:
@@ -62,7 +74,7 @@ class CapacityModel:
         return _CAPACITY_SHARE * max(best, self._rate(batch))
 
     def full_step_ms(self, batch: int) -> float:
-        """A step with `batch` decodes and the least prefill, q_r left out."""
+        """Predict a step with `batch` decodes and the least prefill, without q_r."""
         return self.forecast.chunk_ms(
             decode=batch,
             prefill=self.min_prefill,
@@ -71,11 +83,11 @@ class CapacityModel:
         )
 
     def floor_ms(self) -> float:
-        """A step with one decode and nothing else: no setting makes a gap shorter."""
+        """Predict a step with one decode and nothing else: no setting makes a gap shorter."""
         return self.forecast.step_ms(decode=1, prefill=0, context=self.demand.context)
 
     def prefill_ms(self, *, decode: float, budget: int) -> float:
-        """The time to compute the longest usual prompt while `decode` sequences run."""
+        """Predict how long the longest usual prompt takes while `decode` sequences run."""
         chunk = min(float(self._chunk(decode, budget)), self.demand.prompt_p99)
         steps = self.demand.prompt_p99 / max(chunk, 1.0)
         return steps * self.forecast.chunk_ms(
@@ -86,16 +98,16 @@ class CapacityModel:
         )
 
     def ttft_ms(self, *, decode: float, budget: int, queued_tokens: float) -> float:
-        """The first token of a long prompt that arrives now, after the prompts ahead of it."""
+        """Predict the first token of a long prompt that arrives now, behind the queued prompts."""
         backlog = 1 + queued_tokens / max(self.demand.prompt_p99, 1.0)
         return _TTFT_MARGIN * backlog * self.prefill_ms(decode=decode, budget=budget)
 
     def ttft_floor_ms(self) -> float:
-        """The longest usual prompt, alone on the pod."""
+        """Predict the longest usual prompt, alone on the pod."""
         return self.prefill_ms(decode=0, budget=self.capacity.max_token_budget)
 
     def _chunk(self, decode: float, budget: int) -> int:
-        """Prefill tokens of one paced step beside `decode` sequences."""
+        """Find how many prefill tokens a paced step holds beside `decode` sequences."""
         top = max(budget - int(decode), 1)
         if decode == 0 or self.target_ms is None:
             return top
@@ -130,9 +142,9 @@ class CapacityModel:
         return self._with_q_r(decode=n, prefill=self.min_prefill) <= self.target_ms
 
     def _rate(self, n: int) -> float:
-        """Requests per second with `n` running, prompts coming as fast as sequences end.
+        """Predict requests per second with `n` running; prompts come as fast as sequences end.
 
-        0 where their KV does not fit, or where such a step is slower than the target.
+        It is 0 where their KV does not fit, or where such a step is slower than the target.
         """
         demand = self.demand
         ends = n / max(demand.output, 1.0)
@@ -154,47 +166,44 @@ class CapacityModel:
 
 def capacity_for(
     spec: TuningSpec,
+    state: PodState,
     model: ModelFit,
-    demand: Demand,
-    capacity: CapacityValues,
+    engine: EngineTraits,
     *,
-    min_prefill: int,
-    trim: float,
-    quickest_ms: float,
-    believes_floor: bool,
-    has_slack: bool,
+    quickest_ms: float = math.inf,
 ) -> tuple[StepTarget, CapacityModel]:
     """Derive the step target of a pod, and what the pod can do within it.
 
-    A floor cannot be above `quickest_ms`, what a step was measured to take. With `believes_floor`
-    the target is one that can be kept; with `has_slack` the engine can pace each request.
+    A floor cannot be above `quickest_ms`, what a step was measured to take.
     """
-    forecast = Forecast(model)
-    floor_ms = min(
-        forecast.step_ms(decode=1, prefill=0, context=demand.context),
-        quickest_ms,
-    )
+    forecast, demand = Forecast(model), state.demand
+    floor_ms = forecast.step_ms(decode=1, prefill=0, context=demand.context)
     target = step_target(
         spec.sla,
         model,
-        trim=trim * spec.step_margin,
-        floor_ms=floor_ms,
-        gives_up=believes_floor,
-        has_slack=has_slack,
+        trim=state.trim * spec.step_margin,
+        floor_ms=min(floor_ms, quickest_ms),
+        gives_up=state.believes_floor,
+        has_slack=engine.has_slack,
     )
-    room = CapacityModel(
-        forecast, demand, capacity, target.ms, min_prefill, longest_ms=target.longest_ms
+    capacity_model = CapacityModel(
+        forecast,
+        demand,
+        engine.capacity,
+        target.ms,
+        engine.min_prefill,
+        longest_ms=target.longest_ms,
     )
-    return target, room
+    return target, capacity_model
 
 
 def within_bounds(
-    spec: TuningSpec, room: CapacityModel, batch: int, budget: int
+    spec: TuningSpec, capacity_model: CapacityModel, batch: int, budget: int
 ) -> tuple[int, int]:
     """Keep to the pod's capacity and the user's bounds; every step has room for prefill."""
-    capacity = room.capacity
+    capacity = capacity_model.capacity
     batch = within(batch, spec.batch_size, capacity.max_batch_size)
-    budget = max(budget, batch + room.min_prefill)
+    budget = max(budget, batch + capacity_model.min_prefill)
     return batch, max(within(budget, spec.token_budget, capacity.max_token_budget), batch)
 
 

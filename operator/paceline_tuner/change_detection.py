@@ -1,4 +1,4 @@
-"""What is new since the last decision: engine, SLA, policy, load or device."""
+"""Change detection: what is new since the last decision, of engine, SLA, policy, load, device."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def _new_sla(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodState:
 
 
 def _drifted(state: PodState, evidence: Evidence) -> PodState:
-    """A change of load or device lets the model's next proposal through at once."""
+    """Let the model's next proposal through at once where the load or the device has changed."""
     now, audit = evidence.now, state.audit
     state = replace(state, is_drifted=False)
     if not state.drift.tripped:

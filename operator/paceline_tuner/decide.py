@@ -5,13 +5,13 @@ from dataclasses import replace
 from paceline_tuner.assess import Assessment, assess
 from paceline_tuner.belief import believe
 from paceline_tuner.change_detection import TRANSITION_S, detect_changes
-from paceline_tuner.conclude import Choice, conclude
+from paceline_tuner.conclude import DecisionParts, conclude
 from paceline_tuner.decision import Decision
 from paceline_tuner.guard import PROPOSALS, guarded
 from paceline_tuner.outcome import settle
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView, current_limits, view_pod
-from paceline_tuner.propose import Proposal, propose
+from paceline_tuner.propose import LimitsProposal, propose
 from paceline_tuner.seeded_start import seeded_start
 from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.trim import trim
@@ -43,11 +43,11 @@ def decide(
     assessment = assess(view, proposal)
     view = replace(view, state=_learned(view, proposal, assessment))
     limits = view.within(guarded(view, may_jump=remembered is not None))
-    choice = Choice(proposal, assessment, limits, start, outcome)
-    return conclude(view, choice, pod=pod, now=now)
+    parts = DecisionParts(proposal, assessment, limits, start, outcome)
+    return conclude(view, parts, pod=pod, now=now)
 
 
-def _learned(view: PodView, proposal: Proposal, assessment: Assessment) -> PodState:
+def _learned(view: PodView, proposal: LimitsProposal, assessment: Assessment) -> PodState:
     """Take in what this decision saw and proposed."""
     state, now = view.state, view.evidence.now
     is_met = state.burn.is_met(view.spec.sla.objective, now) and not view.is_missing_pace

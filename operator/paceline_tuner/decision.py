@@ -33,11 +33,11 @@ class Decision:
     reason: str
     """In words, with the numbers that mattered."""
     current: TunedLimits | None
-    """As the pod reported them."""
+    """The limits that the pod reported."""
     wanted: TunedLimits | None
-    """As the model proposes them, before the guards."""
+    """The proposal, before the guards."""
     chosen: TunedLimits | None
-    """What should hold now; equal to `current` when nothing changes."""
+    """The limits that should hold now; equal to `current` when nothing changes."""
     applied: bool
     """The mode lets the tuner send `chosen`."""
     inputs: dict[str, float | int | str | bool | None] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Decision:
     is_trusted: bool = False
     """The step model decided, not trial and error."""
     is_slow: bool = False
-    """The device is slower than it was for half a minute and more."""
+    """The device has been slower than usual for half a minute or more."""
     start: SeededStart | None = None
     """What a new engine begins with."""
     failed_start: WarmStartEntry | None = None
@@ -67,7 +67,7 @@ class Decision:
         return replace(self, change=None, acknowledged_state=self.state)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values for people and JSON; what only the next decision needs is left out."""
+        """Give plain values for people and JSON, without what only the next decision needs."""
         values = asdict(self)
         for name in ("state", "acknowledged_state", "counts", "start", "failed_start"):
             del values[name]

@@ -1,4 +1,4 @@
-"""What the clients ask of one pod: rate, lengths, contexts."""
+"""Demand: what the clients ask of one pod: rate, lengths, contexts."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ ASSUMED = Demand(
     held=320.0,
     held_deviation=160.0,
 )
-"""Of a pod that has served nothing yet."""
+"""The demand of a pod that has served nothing yet."""
 
 
 def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
@@ -68,7 +68,7 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
 
 
 def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tuple[float, float]:
-    """Mean and p99 of the tokens to compute; of prompts that changed, soon after they did."""
+    """Measure mean and p99 of the prompt tokens to compute, soon after prompts changed too."""
     new = [r for r in served if r.arrived_at >= drift.prompt_since]
     if len(new) < _ENOUGH and drift.prompt_since > -math.inf:
         prompt = drift.uncached_prompt
@@ -93,7 +93,7 @@ def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengt
 
 
 def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float]:
-    """Mean and deviation of prompt and output together; how they go together, by who was served."""
+    """Measure mean and deviation of prompt plus output; the served ones tell how both correlate."""
     prompts = [float(r.prompt_tokens) for r in served]
     mean = _mean(prompts, 0.0)
     middle = _mean([float(r.output_tokens) for r in served], 0.0)
@@ -104,14 +104,14 @@ def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float
 
 
 def _context(evidence: Evidence, default: float) -> float:
-    """Mean over the sequences of all steps."""
+    """Measure the mean context over the sequences of all steps."""
     steps = evidence.steps[:: 1 + len(evidence.steps) // _SAMPLE]
     rows = sum(step.decode for step in steps)
     return sum(step.context for step in steps) / rows if rows else default
 
 
 def _arrivals(evidence: Evidence) -> float:
-    """Requests that came to an end, and the growth of those that did not."""
+    """Count requests per second: those that ended, and the growth of those that did not."""
     inside = evidence.load.running + evidence.load.waiting
     at_start = 0
     if evidence.steps and evidence.steps[0].at < evidence.now - 0.9 * evidence.window_s:

@@ -1,4 +1,4 @@
-"""What changed of the load or of the device, seen from one decision to the next. Pure."""
+"""Drift: what changed about the load or the device from one decision to the next. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -38,22 +38,22 @@ class Drift:
     device: PageHinkley = _PACE
     """`fast`: measured over predicted step time."""
     tripped: tuple[Signal, ...] = ()
-    """What the last period gave away."""
+    """The signals in which the last period showed a change."""
     fresh_since: float = -math.inf
-    """When it began: what came before is of another load."""
+    """When the last change began: what came before belongs to another load."""
     lengths_since: float = -math.inf
-    """The same, of prompts and outputs: a new rate alone says nothing of how long they are."""
+    """When lengths changed last: a new rate alone does not change how long requests are."""
     prompt_since: float = -math.inf
-    """The same, of prompts and what the prefix cache holds of them."""
+    """When prompts changed last, or what the prefix cache holds of them."""
 
     @property
     def has_new_load(self) -> bool:
-        """The last period gave a change of the load away."""
+        """The last period showed a change of the load."""
         return not _DEMAND.isdisjoint(self.tripped)
 
     @property
     def uncached_prompt(self) -> float:
-        """Tokens to compute for one prompt that arrives now, before any such request has ended."""
+        """Tokens to compute for a prompt that arrives now, before any such request has ended."""
         missed = self.prefix.mean if self.prefix.num else 1.0
         return max(1.0, missed * math.exp(self.prompt.mean))
 
@@ -94,7 +94,7 @@ class Drift:
 
 
 STEADY = Drift()
-"""Before anything was seen."""
+"""The drift before anything was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _samples(
 
 
 def _ended_after(requests: tuple[RequestRecord, ...], seq: int) -> Iterator[RequestRecord]:
-    """Newest first, so that a full window is not walked each time."""
+    """Yield the newest first, so that a full window is not read each time."""
     for record in reversed(requests):
         if record.seq <= seq:
             return

@@ -1,4 +1,4 @@
-"""The batch lane's own SLA: what steps may take for it, and whether it holds. Pure.
+"""The batch lane's own SLA: how long steps may take for it, and whether it holds. Pure.
 
 Where `lanes.batch.sla` is declared, the declared `sla` is the interactive lane's alone: each lane
 is judged by its own requests and gaps. The engine keeps the least of what the lanes that decode in
@@ -21,12 +21,12 @@ _DEAD_BAND = 0.05
 
 
 def judged(spec: TuningSpec, evidence: Evidence) -> Evidence:
-    """What the declared `sla` is held against."""
+    """Select the evidence that the declared `sla` is held against."""
     return evidence if spec.batch_sla is None else _of_lane(evidence, "interactive")
 
 
 def starting_batch_target_ms(spec: TuningSpec) -> float | None:
-    """Give the batch lane's step target to an engine that has run no step."""
+    """Derive the batch lane's step target for an engine that has run no step."""
     if spec.batch_sla is None:
         return None
     return _bounded(spec.batch_sla, spec.sla, starting_target_ms(spec.batch_sla))
@@ -70,7 +70,7 @@ def _batch_target_ms(spec: TuningSpec, evidence: Evidence, *, trim: float) -> fl
 
 
 def _bounded(batch: SLA, interactive: SLA, target_ms: float | None) -> float | None:
-    """No step longer than the first token may take, of the batch lane or of who arrives."""
+    """Keep steps below the first-token targets of both lanes: who arrives waits for a step."""
     bounds = [target_ms, batch.ttft_p99_ms]
     if interactive.ttft_p99_ms is not None:
         bounds.append(interactive.ttft_p99_ms * _OF_TTFT)

@@ -1,4 +1,4 @@
-"""Latency sketches: logarithmic bins that are merged by adding."""
+"""LatencySketch: logarithmic bins that are merged by adding."""
 
 import heapq
 import math
@@ -24,7 +24,7 @@ class LatencySketch:
         self.count = self._zero + sum(self._bins.values())
 
     def quantile(self, q: float) -> float | None:
-        """The value that a share `q` of the counted ones does not exceed."""
+        """Find the value that a share `q` of the counted ones does not exceed."""
         if self.count == 0:
             return None
         left = math.ceil(q * self.count) - self._zero
@@ -37,7 +37,7 @@ class LatencySketch:
         return self._middle(max(self._bins))
 
     def over(self, value: float) -> int:
-        """How many are above `value`, to within a bin."""
+        """Count the values above `value`, to within a bin."""
         return sum(n for index, n in self._bins.items() if self._middle(index) > value)
 
     def _add(self, piece: SketchSlice, merged: dict[str, int]) -> None:
@@ -57,7 +57,7 @@ class LatencySketch:
 
 
 def p99(values: Sequence[float]) -> float | None:
-    """Nearest rank: the least value that 99 of 100 do not exceed."""
+    """Find the least value that 99 of 100 do not exceed (nearest rank)."""
     # The hundredth part at the upper end is enough: a whole window is five thousand requests.
     highest = heapq.nlargest(len(values) - math.ceil(0.99 * len(values)) + 1, values)
     return highest[-1] if values else None

@@ -1,4 +1,4 @@
-"""What became of a change: the model's prediction against the next clean period. Pure."""
+"""What became of a change: the prediction against the next clean period. Pure."""
 
 from dataclasses import dataclass
 
@@ -16,12 +16,12 @@ _GIVEN_UP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the step model says of the chosen limits."""
+    """What the step model predicts under the chosen limits."""
 
     step_ms: float | None = None
-    """A full batch with its share of prefill; q_r left out."""
+    """A full batch with its share of prefill, without q_r."""
     ttft_ms: float | None = None
-    """Of the longest usual prompt that arrives now."""
+    """First token of the longest usual prompt, were it to arrive now."""
     capacity_rps: float | None = None
 
 
@@ -37,10 +37,10 @@ class PendingOutcome:
     since: float
     """The pod's clock."""
     epoch: int
-    """Of the limits that held before."""
+    """The epoch of the limits that held before."""
     limits: TunedLimits
     model: ModelFit
-    """As it was when it predicted."""
+    """The model that predicted."""
     prediction: Prediction
 
     def is_over(self, evidence: Evidence, current: TunedLimits) -> bool:
@@ -85,12 +85,12 @@ class PendingOutcome:
         )
 
     def _ttft_ms(self, evidence: Evidence) -> float | None:
-        """The slowest first token of the requests that arrived since."""
+        """Measure the slowest first token of the requests that arrived since."""
         firsts = [r.ttft_ms for r in evidence.finished(self.since) if r.ttft_ms is not None]
         return p99(firsts) if len(firsts) >= _MIN_REQUESTS else None
 
     def _served_rps(self, evidence: Evidence, steps: list[Step]) -> float | None:
-        """Requests served per second, where the queue never emptied: else capacity is not seen."""
+        """Count requests served per second; unknown where the queue emptied in between."""
         seconds = evidence.now - self.since
         if not all(step.waiting > 0 for step in steps):
             return None

@@ -1,4 +1,4 @@
-"""Output lengths of requests that ended and of those that still run. Tokens.
+"""OutputLengths: how long outputs are, by requests that ended and that still run. Tokens.
 
 Requests that ended in a window are the short ones while a pod is overloaded. The product-limit
 estimate counts the running ones for as far as they came: E. L. Kaplan and P. Meier,
@@ -22,21 +22,21 @@ _MIN_AT_RISK = 5.0  # requests: before so many are seen, one end would decide fo
 
 
 class Seen(NamedTuple):
-    """One request, as far as the window shows it; a tuple, as hundreds are made per decision."""
+    """One request as far as the window shows it. A tuple: hundreds are made per decision."""
 
     start: int
     """Tokens that it had when the window began."""
     end: int
     """Tokens that it has now, or ended with."""
     has_ended: bool
-    """By itself. False while it runs, and where the client left or the engine failed."""
+    """It came to its own end: false while it runs, or where client or engine gave up."""
     weight: float = 1.0
     """Requests that it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """Restricted to the longest that was seen: what lies beyond it nobody knows yet."""
+    """Mean and deviation up to the longest output seen: nobody knows what lies beyond it."""
 
     mean: float
     deviation: float
@@ -53,8 +53,8 @@ def seen(
 ) -> list[Seen]:
     """List the outputs of a window that began at `begin` (seconds, the pod's clock).
 
-    Both may be samples, of `num_ended` and `num_running` requests. `made` is how many tokens one
-    that ran all the time made since then: when those began is not told.
+    Both may be samples, of `num_ended` and `num_running` requests. `made` is how many tokens a
+    request that ran all the time made since then: telemetry does not say when each began.
     """
     ended_weight = num_ended / max(len(requests), 1)
     outputs = [
@@ -115,7 +115,7 @@ def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
 
 
 def _tokens_at(record: RequestRecord, begin: float) -> int:
-    """What it had generated at `begin`; tokens come evenly between the first and the last."""
+    """Estimate its tokens at `begin`: they come evenly between the first and the last."""
     if record.ttft_ms is None or not record.tpot_ms:
         return 0
     first_at = record.arrived_at + record.ttft_ms / 1e3

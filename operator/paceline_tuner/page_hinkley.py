@@ -26,7 +26,7 @@ _OUTLIER = 3.0  # what one sample adds to the spread is bounded, so that a chang
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One direction: the sum, and what came since it was last 0."""
+    """One direction: the sum of distances, and the samples since it was last 0."""
 
     excess: float = 0.0
     num: int = 0
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class PageHinkley:
-    """The baseline of one signal, and how far it has left it. `add` gives the next state."""
+    """The baseline of one signal, and how far the signal has left it. `add` gives the next one."""
 
     floor: float
     """The least standard deviation of a sample that is believed."""
@@ -55,11 +55,11 @@ class PageHinkley:
     rise: Side = Side()
     fall: Side = Side()
     changed_at: float | None = None
-    """When the change began that the last sample gave away; None where it gave none away."""
+    """When the change began that the last sample revealed; None where it revealed none."""
     is_rise: bool = False
 
     def add(self, value: float, at: float, num_values: int = 1) -> "PageHinkley":
-        """Take one sample, of a period that began `at`: the mean of so many values."""
+        """Take one sample, the mean of `num_values` values of a period that began `at`."""
         noise = 1 / math.sqrt(num_values)
         deviation = max(self.spread * noise, self.floor)
         distance = (value - self.mean) / deviation if self.num else 0.0
@@ -90,7 +90,7 @@ class PageHinkley:
         return math.sqrt(self.spread**2 + weight * (square - self.spread**2))
 
     def _begun_anew(self, side: Side, rise: Side) -> "PageHinkley":
-        """The baseline is what came since the change began; the spread is kept."""
+        """Take the samples since the change began as the baseline; keep the spread."""
         return PageHinkley(
             floor=self.floor,
             spread=self.spread,

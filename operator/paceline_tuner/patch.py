@@ -1,4 +1,4 @@
-"""What is sent to a pod: new limits, new hot configuration, or a longer lease."""
+"""The body of a PATCH: new limits, new hot configuration, or a longer lease."""
 
 from dataclasses import asdict
 
@@ -10,16 +10,16 @@ from paceline_tuner.telemetry import LimitsAnswer
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
 
-_BIN_TOKENS = 128  # of coefficients that do not say
+_BIN_TOKENS = 128  # where coefficients name no bins
 
 LEASE_S = 60.0
 
 
 def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
-    """Say all that differs, under the next epoch; nothing but a longer lease where nothing does."""
+    """Name all that differs under the next epoch; where nothing does, only a longer lease."""
     body: dict[str, object] = {}
     if decision.applied and decision.chosen is not None and decision.chosen != decision.current:
-        body.update(_caps(decision.chosen))
+        body.update(_limits(decision.chosen))
         if limits.requested.pace_tpot_ms is not UNSET:
             # An engine that does not know the field refuses the change that names it.
             body["pace_tpot_ms"] = decision.chosen.pace_tpot_ms
@@ -35,27 +35,27 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
 
 
 def renewal(epoch: int) -> dict[str, object]:
-    """Only the lease."""
+    """Renew the lease and change nothing."""
     return {"epoch": epoch, "lease_s": LEASE_S}
 
 
-def _caps(caps: TunedLimits) -> dict[str, object]:
+def _limits(limits: TunedLimits) -> dict[str, object]:
     return {
-        "max_batch_size": caps.batch_size,
-        "token_budget": caps.token_budget,
-        "step_target_ms": caps.step_target_ms,
+        "max_batch_size": limits.batch_size,
+        "token_budget": limits.token_budget,
+        "step_target_ms": limits.step_target_ms,
     }
 
 
-def _coefficients(remembered: WarmStartEntry) -> dict[str, object]:
+def _coefficients(entry: WarmStartEntry) -> dict[str, object]:
     coefficients: dict[str, object] = {
-        "theta": remembered.theta,
-        "knee": remembered.knee,
-        "correction": remembered.correction,
+        "theta": entry.theta,
+        "knee": entry.knee,
+        "correction": entry.correction,
     }
     # Left out it is 128: an engine that knows of no other bins must not refuse the rest.
-    if remembered.bin_tokens != _BIN_TOKENS:
-        coefficients["bin_tokens"] = remembered.bin_tokens
+    if entry.bin_tokens != _BIN_TOKENS:
+        coefficients["bin_tokens"] = entry.bin_tokens
     return coefficients
 
 

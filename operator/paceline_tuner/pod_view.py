@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET
 
 from paceline_tuner.attainment import Counts, is_breach, observe, pace, quick_step_ms
-from paceline_tuner.capacity import CapacityModel, capacity_for, within
+from paceline_tuner.capacity import CapacityModel, EngineTraits, capacity_for, within
 from paceline_tuner.lanes import judged
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_report import MeasuredLatency
@@ -98,16 +98,13 @@ def view_pod(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodView:
 def _aim(spec: TuningSpec, evidence: Evidence, state: PodState) -> tuple[StepTarget, CapacityModel]:
     """Derive what steps may take, and what the pod could do at best under that."""
     is_cpu = evidence.info.device.startswith("cpu")
-    return capacity_for(
-        spec,
-        evidence.model,
-        state.demand,
+    engine = EngineTraits(
         evidence.limits.capacity,
         min_prefill=_MIN_PREFILL_CPU if is_cpu else _MIN_PREFILL_GPU,
-        trim=state.trim,
-        quickest_ms=quick_step_ms(evidence.steps),
-        believes_floor=state.believes_floor,
         has_slack=evidence.limits.requested.pace_tpot_ms is not UNSET,
+    )
+    return capacity_for(
+        spec, state, evidence.model, engine, quickest_ms=quick_step_ms(evidence.steps)
     )
 
 

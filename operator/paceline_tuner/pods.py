@@ -1,4 +1,4 @@
-"""What the tuner asks of a pod, and how a call can fail.
+"""PodClient: what the tuner asks of a pod, and how a call can fail.
 
 PodError
 ├── PodUnreachableError  no answer in time
@@ -17,7 +17,7 @@ from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 Answer = TypeVar("Answer")
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""A longer answer is none."""
+"""A longer answer is refused."""
 _OK: Final = 200
 _SHOWN_CHARACTERS: Final = 200
 
@@ -56,7 +56,7 @@ class PodClient(Protocol):
 
 
 def decoded(pod: PodTarget, status: int, body: bytes, decode: Callable[[bytes], Answer]) -> Answer:
-    """Read a pod's answer. Raises PodRefusedError for a no, PodAnswerError for what is no answer.
+    """Read a pod's answer; raises PodRefusedError, or PodAnswerError where it cannot be read.
 
     `body` may be cut off behind `MAX_BODY_BYTES`.
     """

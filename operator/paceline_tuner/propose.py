@@ -19,8 +19,8 @@ _AIMD_SETTLE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """Limits, and the constraint that decided them."""
+class LimitsProposal:
+    """Limits as they should be, and the constraint that decided them."""
 
     limits: TunedLimits
     binding: str
@@ -28,7 +28,7 @@ class Proposal:
     """What bounds the batch size alone: `SLA`, `KV`, `Capacity`."""
 
 
-def propose(view: PodView) -> Proposal:
+def propose(view: PodView) -> LimitsProposal:
     """Choose by mode and by what is known."""
     if view.spec.mode == "Fixed":
         return _fixed(view)
@@ -47,7 +47,9 @@ def propose(view: PodView) -> Proposal:
     return _by_trial(view)
 
 
-def choose_limits(spec: TuningSpec, capacity_model: CapacityModel, target: StepTarget) -> Proposal:
+def choose_limits(
+    spec: TuningSpec, capacity_model: CapacityModel, target: StepTarget
+) -> LimitsProposal:
     """Choose the largest safe batch, and the most tokens that any paced step can use.
 
     `paceline plan` predicts what the tuner will choose by this function.
@@ -77,8 +79,8 @@ def _fence(capacity_model: CapacityModel) -> CapacityModel:
     )
 
 
-def _by_trial(view: PodView) -> Proposal:
-    """Down by a step on a breach, up by a small one after a clean time with a queue."""
+def _by_trial(view: PodView) -> LimitsProposal:
+    """Lower the limits on a breach; raise them a little after a clean time with a queue."""
     current, evidence = view.current, view.evidence
     batch, budget = current.batch_size, current.token_budget
     held_s = evidence.now - view.state.changed_at
@@ -91,8 +93,8 @@ def _by_trial(view: PodView) -> Proposal:
     return _bounded(view.spec, view.capacity_model, limits, view.target.binding, "Capacity")
 
 
-def _fixed(view: PodView) -> Proposal:
-    """The declared initial values; where none is declared, what holds."""
+def _fixed(view: PodView) -> LimitsProposal:
+    """Propose the declared initial values; where none is declared, the present ones."""
     spec, current = view.spec, view.current
     limits = TunedLimits(
         spec.batch_size.initial or current.batch_size,
@@ -108,8 +110,10 @@ def _bounded(
     limits: TunedLimits,
     binding: str,
     batch_bound: str,
-) -> Proposal:
+) -> LimitsProposal:
     batch, budget = within_bounds(spec, capacity_model, limits.batch_size, limits.token_budget)
     if batch != limits.batch_size:
         binding = "Bounds"
-    return Proposal(replace(limits, batch_size=batch, token_budget=budget), binding, batch_bound)
+    return LimitsProposal(
+        replace(limits, batch_size=batch, token_budget=budget), binding, batch_bound
+    )

@@ -1,8 +1,8 @@
-"""Decisions in words and numbers, for people."""
+"""The reason and the inputs of a decision, in words and numbers for people."""
 
 from paceline_tuner.drift import Signal
 from paceline_tuner.pod_view import PodView
-from paceline_tuner.propose import Proposal
+from paceline_tuner.propose import LimitsProposal
 from paceline_tuner.tuned_limits import TunedLimits
 
 _SIGNALS: dict[Signal, str] = {
@@ -23,7 +23,7 @@ _WORDS = {
 }
 
 
-def reason_of(view: PodView, proposal: Proposal, chosen: TunedLimits) -> str:
+def reason_of(view: PodView, proposal: LimitsProposal, chosen: TunedLimits) -> str:
     """Say why these limits, with the prediction behind them."""
     spec, state, model = view.spec, view.state, view.evidence.model
     if spec.paused:
@@ -54,7 +54,7 @@ def reason_of(view: PodView, proposal: Proposal, chosen: TunedLimits) -> str:
 
 
 def _changed(view: PodView) -> str:
-    """What is new of the load or the device, where something is."""
+    """Name what is new about the load or the device; empty where nothing is."""
     drift = view.state.drift
     if drift.tripped:
         return f"{' and '.join(_SIGNALS[name] for name in drift.tripped)} changed; "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from paceline_tuner.capacity import within_bounds
 from paceline_tuner.pod_view import PodView
-from paceline_tuner.propose import Proposal
+from paceline_tuner.propose import LimitsProposal
 from paceline_tuner.service_report import LimitsChange
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start import StartingPoint
@@ -13,7 +13,7 @@ from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _SHARE = 0.9  # of limits that were found elsewhere, until this pod's own model speaks
 _UNFITTED = frozenset({"prior", "profile", "seed"})
-_CUT = 0.75  # of limits that were remembered: the first fit of their own says they are wrong
+_CUT = 0.75  # of remembered limits: the engine's own first fit says that they are wrong
 _SLOW = 1.2  # of `fast` or the slowdown: the limits are not to blame
 BINDING = "Remembered"
 
@@ -24,12 +24,12 @@ class SeededStart:
 
     coefficients: WarmStartEntry
     limits: WarmStartEntry | None
-    proposal: Proposal | None
+    proposal: LimitsProposal | None
     """What follows from `limits` for this pod; None where no limits are known."""
 
     @property
     def reason(self) -> str:
-        """In words, for people."""
+        """The start in words, for people."""
         model = "the step model of an engine of the same kind"
         if self.limits is None:
             return f"remembered: starts from {model}; no limits are known to keep this SLA"
@@ -67,7 +67,7 @@ def failed_start(view: PodView, change: LimitsChange | None) -> WarmStartEntry |
     return view.state.started if (is_missed or is_cut) and not is_slow_hardware else None
 
 
-def _proposal(view: PodView, remembered: WarmStartEntry) -> Proposal:
+def _proposal(view: PodView, remembered: WarmStartEntry) -> LimitsProposal:
     batch, budget = within_bounds(
         view.spec,
         view.capacity_model,
@@ -78,4 +78,4 @@ def _proposal(view: PodView, remembered: WarmStartEntry) -> Proposal:
     targets = [ms for ms in (view.target.ms, remembered.step_target_ms) if ms is not None]
     target_ms = min(targets) if view.target.ms is not None else None
     limits = TunedLimits(batch, budget, target_ms, view.target.pace_tpot_ms)
-    return Proposal(limits, BINDING, "Capacity")
+    return LimitsProposal(limits, BINDING, "Capacity")

@@ -1,4 +1,4 @@
-"""A service's conditions, from its pods' decisions and what was said before. No numbers."""
+"""The tuner's conditions of a service, from its pods' decisions. No numbers in messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -23,7 +23,7 @@ _OBSTACLES: Mapping[Obstacle, str] = {
 
 
 def telemetry_available(errors: Sequence[str], counts: Counts) -> Condition:
-    """Whether the tuner sees its pods; one entry of `errors` per pod, empty when it answered."""
+    """Judge whether the tuner sees its pods; `errors` has one entry a pod, empty if it answered."""
     if not errors:
         return _condition("TelemetryAvailable", "Unknown", "MetricsStale", "no pod is ready")
     if all(errors):
@@ -39,7 +39,7 @@ def telemetry_available(errors: Sequence[str], counts: Counts) -> Condition:
 def sla_met(
     counts: Counts, spec: TuningSpec, last: Condition | None, *, is_seen: bool
 ) -> Condition:
-    """Whether enough requests meet the SLA; between sure and sure, as it was."""
+    """Judge whether enough requests meet the SLA; while unsure, the `last` verdict stands."""
     if not is_seen:
         return _condition("SLAMet", "Unknown", "InsufficientSamples", "no pod gives telemetry")
     if counts.requests == 0 and counts.gaps == 0:
@@ -55,7 +55,7 @@ def sla_met(
 
 
 def sla_achievable(decisions: Sequence[Decision]) -> Condition:
-    """Whether any limits would keep the SLA: the first pod's obstacle that lasts."""
+    """Judge whether any limits would keep the SLA, by the first pod with a lasting obstacle."""
     for decision in decisions:
         if decision.obstacle:
             message = _OBSTACLES[decision.obstacle]
@@ -67,7 +67,7 @@ def sla_achievable(decisions: Sequence[Decision]) -> Condition:
 
 
 def device_healthy(decisions: Sequence[Decision]) -> Condition:
-    """Whether steps take as long as they did; told whether or not the SLA can still be met."""
+    """Judge whether steps take as long as they did, whether or not the SLA is still met."""
     if any(decision.is_slow for decision in decisions):
         return _condition(
             "DeviceHealthy", "False", "DegradedHardware", _OBSTACLES["DegradedHardware"]
@@ -79,7 +79,7 @@ def device_healthy(decisions: Sequence[Decision]) -> Condition:
 
 
 def tuning_active(spec: TuningSpec, decisions: Sequence[Decision], *, is_seen: bool) -> Condition:
-    """Whether the tuner changes limits."""
+    """Judge whether the tuner changes limits."""
     if spec.paused:
         return _condition("TuningActive", "False", "Paused", "the service is paused")
     if spec.mode != "Auto":

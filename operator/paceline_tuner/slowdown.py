@@ -1,4 +1,4 @@
-"""Slowdown: how much longer steps take than steps of the same shape took while the device was well.
+"""Slowdown: how much longer steps take than equal steps took while the device was well.
 
 The engine's step model cannot tell: it is fitted anew every few seconds, and what a hot neighbour
 or a throttled clock costs is soon a part of it. So one fit is kept as a reference, with what it
@@ -27,16 +27,16 @@ Kind = tuple[int, int, int]
 
 _seq = attrgetter("seq")
 _LEARNED_STEPS = 200
-"""Before them a fit is of too few kinds of steps to be a reference."""
+"""A fit of fewer steps saw too few kinds of them to be a reference."""
 _SLOW, _WELL = 1.15, 1.08
 _QUICK = 0.85
-"""Well below its own usual: the reference was taken on a slow device."""
+"""Below this ratio the reference was taken on a slow device."""
 _LASTS_S = 30.0
 _FAR_OFF = 1.15  # of a model remembered from other pods: less may be the model's own error
 _SAMPLE = 60  # steps of one period
 _MIN_STEPS = 5  # of known kinds, for a ratio
 _KNOWN = 20  # steps of a kind, before it tells anything
-_MEMORY = 200  # steps, of which a kind's usual is the mean
+_USUAL_STEPS = 200  # a kind's usual is the mean of about so many
 _MAX_KINDS = 512
 _CONTEXT = 25_000
 _LEAST_MS = 1e-3
@@ -45,7 +45,7 @@ _LEAST_PAIRS = 250_000  # of attention: below, they cost nothing
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """One kind of step, while the device was well."""
+    """How long one kind of step took while the device was well."""
 
     num: int = 0
     log: float = 0.0
@@ -53,7 +53,7 @@ class Usual:
 
     def add(self, value: float) -> "Usual":
         """Take in one step."""
-        num = min(self.num + 1, _MEMORY)
+        num = min(self.num + 1, _USUAL_STEPS)
         return Usual(num, self.log + (value - self.log) / num)
 
 
@@ -65,15 +65,15 @@ class Slowdown:
     usual: Mapping[Kind, Usual] = field(default_factory=dict)
     last_seq: int = 0
     ratio: float = 1.0
-    """Now over usual."""
+    """How long steps take now, over how long they usually took."""
     slow_since: float | None = None
     well_since: float | None = None
     quick_since: float | None = None
     is_slow: bool = False
-    """For half a minute and more; until it has been well for as long."""
+    """Slow for half a minute or more, until it has been well for as long."""
 
     def observe(self, evidence: Evidence, remembered: ModelFit | None = None) -> "Slowdown":
-        """Take in the steps since the last look.
+        """Take in the steps since the last decision.
 
         With `remembered`, a model that pods of the same kind have proven, an engine that is slow
         from its start is told from one that is as it should be.
@@ -103,7 +103,7 @@ def _begun(seen: Slowdown, evidence: Evidence, remembered: ModelFit | None) -> S
 
 
 def _compared(seen: Slowdown, reference: ModelFit, steps: Sequence[Step]) -> Slowdown:
-    """The ratio of these steps, from kinds that are known; and what they teach of their kinds."""
+    """Measure the ratio by the known kinds of these steps, and learn from the steps."""
     logs, usual = _logs(reference, steps), dict(seen.usual)
     known = [log - usual[kind].log for kind, log in logs if _is_known(usual.get(kind))]
     ratio = math.exp(statistics.median(known)) if len(known) >= _MIN_STEPS else seen.ratio
@@ -114,7 +114,7 @@ def _compared(seen: Slowdown, reference: ModelFit, steps: Sequence[Step]) -> Slo
 
 
 def _timed(seen: Slowdown, now: float) -> Slowdown:
-    """Since when it has been so, and whether that is long enough to be told."""
+    """Note since when the device is slow, well or quick, and whether it is slow for long enough."""
     slow_since = (seen.slow_since or now) if seen.ratio > _SLOW else None
     well_since = (seen.well_since or now) if seen.ratio < _WELL else None
     quick_since = (seen.quick_since or now) if seen.ratio < _QUICK else None
@@ -142,7 +142,7 @@ def _is_known(usual: Usual | None) -> bool:
 
 
 def _logs(reference: ModelFit, steps: Sequence[Step]) -> list[tuple[Kind, float]]:
-    """Of each step its kind, and the logarithm of measured over reference."""
+    """Give each step's kind, and the logarithm of measured over reference."""
     forecast = Forecast(reference)
     return [
         (_kind(step), math.log(max(step.wall_ms, _LEAST_MS) / _reference_ms(forecast, step)))

@@ -1,4 +1,4 @@
-"""The step target τ: what every step may take so that gaps and requests keep their targets."""
+"""The step target τ: how long a step may take so that gaps and requests keep their targets."""
 
 import math
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ class StepTarget:
     is_below_floor: bool = False
     """Not even one decode alone keeps the SLA."""
     pace_tpot_ms: float | None = None
-    """The mean that each request keeps, where no single gap counts: steps may take its slack."""
+    """Mean time per token that each request keeps, where no single gap counts."""
 
     @property
     def longest_ms(self) -> float | None:
-        """What any step may take: an engine that paces requests lets steps be longer than τ."""
+        """The longest a step may take: an engine that paces requests lets steps exceed τ."""
         if self.ms is None or self.pace_tpot_ms is None:
             return self.ms
         return max(self.ms, _LONGEST_STEP * self.pace_tpot_ms)
@@ -57,7 +57,7 @@ def step_target(
     """Derive τ. The pacer keeps t^ * q_r <= τ, so 95 of 100 steps are within τ.
 
     With `gives_up`, a target below the floor is left for a pace that serves all requests well.
-    With `has_slack`, the engine can pace each request: it is told to where TPOT alone counts.
+    With `has_slack` the engine can pace each request, and does so where TPOT alone counts.
     """
     wanted: list[tuple[float, Literal["SLA:itl", "SLA:tpot"], float]] = []
     if sla.itl_p99_ms is not None:
@@ -85,7 +85,7 @@ def starting_target_ms(sla: SLA) -> float | None:
 
 
 def tail(model: ModelFit) -> float:
-    """What is taken off so that the 99th of 100 steps keeps the target, not the 95th.
+    """Give the factor on a target that makes the 99th of 100 steps keep it, not the 95th.
 
     Measured / predicted is about log-normal, and there r99 = r95 ** (2.33 / 1.64). An r99 counted
     from a window's few steps would waver; what this one misses, feedback takes off.

@@ -69,7 +69,7 @@ class Load(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     output_tokens: int = 0
     running_output_tokens: tuple[int, ...] = ()
-    """Of each running request; of more than 256, an even sample."""
+    """Tokens of each running request; an even sample of more than 256."""
 
 
 class ModelFit(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     kv_used: int = 0
     """Blocks."""
     draft_ms: float = 0.0
-    """Of a draft model, before the step and beside `wall_ms`."""
+    """Time of a draft model before the step, not in `wall_ms`."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
-"""What a pod's telemetry can hold, and what it cannot. Pure.
+"""Telemetry validation: what a pod's telemetry can hold, and what it cannot. Pure.
 
-A pod may be broken in any way. An answer that cannot be true is not decided from; a single record
-that cannot be is left out.
+A pod may be broken in any way. No decision is made from an answer that cannot be true; a single
+impossible record is left out.
 """
 
 import math
@@ -27,7 +27,7 @@ _LARGEST_ALPHA = 0.1  # with the largest bin: below what a float can hold
 
 
 def trouble_of(telemetry: Telemetry, last: Telemetry | None) -> str:
-    """Why the answer cannot be decided from; empty when it can."""
+    """Say why no decision can be made from the answer; empty when one can."""
     if not is_readable(telemetry):
         return "the pod's clock is not a number"
     if not telemetry.ready:
@@ -43,12 +43,12 @@ def trouble_of(telemetry: Telemetry, last: Telemetry | None) -> str:
 
 
 def is_readable(telemetry: Telemetry) -> bool:
-    """Its records may be taken over, and the next ones asked for."""
+    """Whether its records may be taken over, and the next ones asked for."""
     return math.isfinite(telemetry.now) and telemetry.next >= 0
 
 
-def is_sane_step(step: Step, now: float) -> bool:
-    """A step that ran before `now`."""
+def is_valid_step(step: Step, now: float) -> bool:
+    """Whether the step can have run before `now`."""
     return (
         -math.inf < step.at <= now + _AHEAD_S
         and 0 < step.wall_ms <= _LARGEST
@@ -60,8 +60,8 @@ def is_sane_step(step: Step, now: float) -> bool:
     )
 
 
-def is_sane_request(record: RequestRecord, now: float) -> bool:
-    """A request that arrived, then ended before `now`."""
+def is_valid_request(record: RequestRecord, now: float) -> bool:
+    """Whether the request can have arrived, then ended before `now`."""
     return (
         -math.inf < record.arrived_at <= record.finished_at <= now + _AHEAD_S
         and 0 <= (record.queue_ms or 0.0) <= _LARGEST
@@ -74,8 +74,8 @@ def is_sane_request(record: RequestRecord, now: float) -> bool:
     )
 
 
-def is_sane_slice(piece: SketchSlice, now: float) -> bool:
-    """A slice whose bins are numbers that stand for milliseconds."""
+def is_valid_slice(piece: SketchSlice, now: float) -> bool:
+    """Whether the bins are numbers that stand for milliseconds."""
     return (
         math.isfinite(piece.start_at)
         and piece.start_at <= now + _AHEAD_S
@@ -116,10 +116,10 @@ def _limits_trouble(limits: LimitsAnswer) -> str:
         sizes += [held.max_batch_size, held.token_budget]
         targets.append(held.step_target_ms)
         targets.append(None if held.pace_tpot_ms is UNSET else held.pace_tpot_ms)
-    is_sane = all(1 <= size <= _LARGEST for size in sizes) and all(
+    is_valid = all(1 <= size <= _LARGEST for size in sizes) and all(
         target is None or 0 < target <= _LARGEST for target in targets
     )
-    return "" if is_sane and limits.epoch >= 0 else "the limits hold numbers that cannot be"
+    return "" if is_valid and limits.epoch >= 0 else "the limits hold numbers that cannot be"
 
 
 def _load_trouble(load: Load, limits: LimitsAnswer) -> str:
@@ -141,7 +141,7 @@ def _load_trouble(load: Load, limits: LimitsAnswer) -> str:
 
 
 def _model_trouble(model: ModelFit) -> str:
-    is_sane = (
+    is_valid = (
         len(model.theta) == 5  # noqa: PLR2004 - docs/runtime-api.md
         and _are_within((*model.theta, *model.correction), 0.0, _LARGEST)
         and _are_within((model.fast,), 0.1, 10.0)
@@ -149,7 +149,7 @@ def _model_trouble(model: ModelFit) -> str:
         and model.bin_tokens >= 1
         and math.isfinite(model.mape)
     )
-    return "" if is_sane else "the step model holds numbers that cannot be"
+    return "" if is_valid else "the step model holds numbers that cannot be"
 
 
 def _are_within(values: Iterable[float], low: float, high: float) -> bool:

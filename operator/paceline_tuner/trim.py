@@ -1,4 +1,4 @@
-"""Trim: the slow feedback that takes off the step target what the model does not foresee."""
+"""The trim: slow feedback that takes off the step target what the model does not foresee."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ _TRIM_RECOVERY_S = 60.0
 
 
 def trim(view: PodView) -> PodState:
-    """Feedback: a breach that the model does not explain takes a little off the step target."""
+    """Take a little off the step target on a breach that the model does not explain."""
     state, now = view.state, view.evidence.now
     since = now - max(state.trimmed_at, state.changed_at)
     if not view.is_trusted or view.target.is_below_floor:

@@ -1,4 +1,4 @@
-"""What a pod reported lately: kept as it arrives, read as one frozen `Evidence`."""
+"""Window: what a pod reported lately, read as one frozen `Evidence`."""
 
 import bisect
 import math
@@ -19,16 +19,16 @@ from paceline_tuner.telemetry import (
 )
 from paceline_tuner.telemetry_validation import (
     is_readable,
-    is_sane_request,
-    is_sane_slice,
-    is_sane_step,
+    is_valid_request,
+    is_valid_slice,
+    is_valid_step,
     trouble_of,
 )
 
 _MAX_STEPS = 3000
 _MAX_REQUESTS = 5000
 REACT_S = 10.0
-"""The window that gross breaches are seen in."""
+"""Gross breaches are looked for in the last seconds, so many."""
 SLICE_S = 5.0
 PROGRESS_S = 1.0
 _step_at = attrgetter("at")
@@ -51,12 +51,12 @@ class Evidence:
     requests: tuple[RequestRecord, ...]
     """Finished in the window, oldest first."""
     slices: tuple[SketchSlice, ...]
-    """Of inter-token gaps, in the window."""
+    """Inter-token gaps in the window."""
     progress: tuple[tuple[float, int], ...] = ()
-    """Each second: when, and the tokens that one sequence would have made if it always ran."""
+    """One entry a second: when, and the tokens of a sequence that ran all the time."""
 
     def made(self, since: float) -> float:
-        """Tokens that one sequence made from `since` until now, one by each step that decoded."""
+        """Count the tokens that one sequence made since then, one by each step that decoded."""
         if not self.progress:
             return math.inf
         times = [at for at, _ in self.progress]
@@ -71,11 +71,11 @@ class Evidence:
         return counts[-1] - before
 
     def gaps(self, since: float = -math.inf) -> LatencySketch:
-        """Inter-token gaps of slices that began after `since`."""
+        """Merge the inter-token gaps of slices that began after `since`."""
         return LatencySketch(piece for piece in self.slices if piece.start_at >= since)
 
     def since(self, begin: float) -> "Evidence":
-        """The same pod, with only the steps and the ended requests since `begin`."""
+        """Narrow to the steps and the ended requests since `begin`."""
         if begin <= self.now - self.window_s:
             return self
         first = bisect.bisect_left(self.requests, begin, key=_finished_at)
@@ -87,7 +87,7 @@ class Evidence:
         )
 
     def finished(self, since: float) -> tuple[RequestRecord, ...]:
-        """Requests that arrived and ended after `since`."""
+        """List the requests that arrived and ended after `since`."""
         first = bisect.bisect_left(self.requests, since, key=_finished_at)
         return tuple(r for r in self.requests[first:] if r.arrived_at >= since)
 
@@ -96,7 +96,7 @@ class Window:
     """Gathers one pod's telemetry. Starts anew with a new engine, or a clock that went back."""
 
     def __init__(self, max_steps: int = _MAX_STEPS) -> None:
-        """Hold nothing yet, and of what comes the newest `max_steps`."""
+        """Hold nothing yet; later the newest `max_steps` steps."""
         self._last: Telemetry | None = None
         self._steps: deque[Step] = deque(maxlen=max_steps)
         self._requests: deque[RequestRecord] = deque(maxlen=_MAX_REQUESTS)
@@ -104,7 +104,7 @@ class Window:
         self._progress: deque[tuple[float, int]] = deque()
         self._made = 0
         self.trouble = "no telemetry yet"
-        """Why the last answer cannot be decided from; empty when it can."""
+        """Why no decision can be made from the last answer; empty when one can."""
 
     @property
     def since(self) -> int:
@@ -127,14 +127,14 @@ class Window:
         for piece in telemetry.sketches:
             key = piece.metric, piece.lane, piece.start_at
             # Each answer brings two minutes of slices again; only the newest has grown.
-            if self._slices.get(key) != piece and is_sane_slice(piece, telemetry.now):
+            if self._slices.get(key) != piece and is_valid_slice(piece, telemetry.now):
                 self._slices[key] = piece
 
     def _add_steps(self, telemetry: Telemetry) -> None:
-        """Steps that can be, in the order in which they ran: what is older came out of turn."""
+        """Take the valid steps in the order in which they ran; older ones came out of turn."""
         newest = self._steps[-1].at if self._steps else -math.inf
         for step in telemetry.steps:
-            if step.at >= newest and is_sane_step(step, telemetry.now):
+            if step.at >= newest and is_valid_step(step, telemetry.now):
                 newest = step.at
                 self._steps.append(step)
                 self._count(step)
@@ -142,12 +142,12 @@ class Window:
     def _add_requests(self, telemetry: Telemetry) -> None:
         newest = self._requests[-1].finished_at if self._requests else -math.inf
         for record in telemetry.requests:
-            if record.finished_at >= newest and is_sane_request(record, telemetry.now):
+            if record.finished_at >= newest and is_valid_request(record, telemetry.now):
                 newest = record.finished_at
                 self._requests.append(record)
 
     def evidence(self, window_s: float) -> Evidence | None:
-        """All that a decision may use, or None while there is `trouble`."""
+        """Give all that a decision may use, or None while there is `trouble`."""
         last = self._last
         if self.trouble or last is None or last.limits is None:
             return None
@@ -176,7 +176,7 @@ class Window:
         )
 
     def _count(self, step: Step) -> None:
-        """Steps beyond the newest thousands are dropped; how far they brought sequences is kept."""
+        """Keep how far steps brought sequences: steps beyond the newest thousands are dropped."""
         self._made += step.decode > 0
         if not self._progress or step.at >= self._progress[-1][0] + PROGRESS_S:
             self._progress.append((step.at, self._made))

@@ -10,14 +10,20 @@ import torch
 from paceline_engine.core.model_config import ModelConfig, Rope
 from paceline_engine.errors import BadSettings, DoesNotFit, UnsupportedDevice, UnsupportedModel
 from paceline_engine.loading import load
-from paceline_engine.loading.device import Gpu, Machine, choose_device, look, require_kernels_cover
+from paceline_engine.loading.device import (
+    HostMachine,
+    VisibleGpu,
+    choose_device,
+    look,
+    require_kernels_cover,
+)
 from paceline_engine.settings import Settings
 from paceline_testing.tiny_model import make_tiny_model
 
-H200 = Gpu("H200", (9, 0))
-A100 = Gpu("A100", (8, 0))
-T4 = Gpu("Tesla T4", (7, 5))
-NO_GPU = Machine(cuda="13.2")
+H200 = VisibleGpu("H200", (9, 0))
+A100 = VisibleGpu("A100", (8, 0))
+T4 = VisibleGpu("Tesla T4", (7, 5))
+NO_GPU = HostMachine(cuda="13.2")
 BROKEN = replace(NO_GPU, has_driver=True, driver="470.1", complaint="the driver is too old.")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 MODEL = ModelConfig(
@@ -36,8 +42,8 @@ MODEL = ModelConfig(
 )
 
 
-def _on(*gpus: Gpu) -> Machine:
-    return Machine(gpus=gpus, cuda="13.2", has_driver=True)
+def _on(*gpus: VisibleGpu) -> HostMachine:
+    return HostMachine(gpus=gpus, cuda="13.2", has_driver=True)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def _on(*gpus: Gpu) -> Machine:
     ],
 )
 def test_the_best_device_that_was_asked_for_is_chosen(
-    device: Any, machine: Machine, chosen: str
+    device: Any, machine: HostMachine, chosen: str
 ) -> None:
     """A GPU where there is one, unless somebody decided otherwise."""
     assert str(choose_device(Settings(device=device), machine)) == chosen
@@ -134,7 +140,7 @@ def test_a_driver_that_torch_cannot_use_is_refused(device: Any) -> None:
     ],
     ids=["no GPU", "hidden", "a torch for CPUs"],
 )
-def test_a_gpu_that_is_asked_for_must_be_there(machine: Machine, says: str) -> None:
+def test_a_gpu_that_is_asked_for_must_be_there(machine: HostMachine, says: str) -> None:
     """The sentence names what is missing."""
     with pytest.raises(BadSettings, match=f"PACELINE_ENGINE_DEVICE is cuda.*{says}"):
         choose_device(Settings(device="cuda"), machine)
@@ -187,7 +193,7 @@ def test_a_gpu_that_does_not_know_fp8_is_refused(setting: str) -> None:
 
     choose_device(Settings(), _on(A100))
     choose_device(fp8, _on(H200))
-    choose_device(fp8, _on(Gpu("L4", (8, 9))))
+    choose_device(fp8, _on(VisibleGpu("L4", (8, 9))))
     with pytest.raises(BadSettings, match=rf"{setting.upper()} is fp8, .* 8\.9 or newer, got 8\.0"):
         choose_device(fp8, _on(A100))
 

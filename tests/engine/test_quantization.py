@@ -13,8 +13,8 @@ from paceline_engine.errors import DoesNotFit
 from paceline_engine.loading import memory
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.model.layers import fp8_rows
+from paceline_engine.model.layers.fused_ops import Mlp
 from paceline_engine.model.layers.gated_linear import GatedLinear, NativeGatedLinear
-from paceline_engine.model.layers.handover import Mlp
 from paceline_engine.model.layers.linear import NativeLinear
 from paceline_engine.model.layers.quantized_linear import (
     DynamicFp8Linear,
@@ -235,7 +235,7 @@ def test_weights_take_what_is_reported(tmp_path: Path, to: Quantization) -> None
 def test_a_model_that_fits_only_in_a_byte_is_told_so(tmp_path: Path, to: Quantization) -> None:
     make_tiny_model(tmp_path, "llama")
     config = open_checkpoint(tmp_path).config
-    quarter = memory.Memory(total_bytes=1 << 30, free_bytes=300_000)
+    quarter = memory.DeviceMemory(total_bytes=1 << 30, free_bytes=300_000)
 
     memory.require_weights_fit(config, torch.float32, to, quarter)
     with pytest.raises(DoesNotFit, match="parameters in float32"):

@@ -27,7 +27,7 @@ from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from paceline_kernels import tuned
-from paceline_testing.gpus import GPUS, WARP, Gpu, occupancy, programs_per_multiprocessor
+from paceline_testing.gpus import GPUS, WARP, GpuGeneration, occupancy, programs_per_multiprocessor
 from paceline_testing.launches import SHAPES, Launches, Shape, launch_class
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -78,7 +78,7 @@ class Compiled:
 class Driver:
     """As much of Triton's driver as compiling asks for."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: GpuGeneration) -> None:
         self._capability = gpu.capability
         self._target = GPUTarget("cuda", gpu.capability, WARP)
 
@@ -92,7 +92,7 @@ class Driver:
         return self._target
 
 
-def compile_all(gpu: Gpu, names: Collection[str], **options: int) -> list[Compiled]:
+def compile_all(gpu: GpuGeneration, names: Collection[str], **options: int) -> list[Compiled]:
     """Every kernel for the shapes of these names."""
     driver: Any = Driver(gpu)
     triton.runtime.driver.set_active(driver)
@@ -120,7 +120,7 @@ def compile_rows() -> Iterator[Compiled]:
                         yield inspect_cubin(gpu, repr(row), kernel)
 
 
-def gpus_of(row: tuned.Row) -> tuple[Gpu, ...]:
+def gpus_of(row: tuned.Row) -> tuple[GpuGeneration, ...]:
     """Its own generations, or one of each; float32 is right and not fast: one tells of all."""
     if row.shape.get("bits") == 32:
         return (GPUS["sm_90"],)
@@ -133,13 +133,13 @@ def gpus_of(row: tuned.Row) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in newer if capability_of(gpu)[0] == capability_of(least)[0])
 
 
-def capability_of(gpu: Gpu) -> tuple[int, int]:
+def capability_of(gpu: GpuGeneration) -> tuple[int, int]:
     major, minor = divmod(gpu.capability, 10)
     return major, minor
 
 
 def demanding(table: tuned.Table, row: tuned.Row, gpu: tuned.Gpu) -> list[tuned.Shape]:
-    """Of the classes that this row serves, the last for each way to keep KV."""
+    """Give the last class that this row serves for each way to keep KV."""
     last: dict[object, tuned.Shape] = {}
     for shape in tuned.SPACES[row.kernel].shapes():
         is_fp8, is_wide = shape.get("kv") == "fp8", shape.get("bits") == 32
@@ -171,7 +171,7 @@ def count_variants(shape: Shape) -> dict[str, int]:
     return dict(Counter(name for name, _ in {(one.name, one.hash) for one in compiled}))
 
 
-def inspect_cubin(gpu: Gpu, shape: str, kernel: CompiledKernel) -> Compiled:
+def inspect_cubin(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Compiled:
     """Read registers and spills from the machine code, instructions from the assembly."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])

@@ -59,7 +59,7 @@ def test_every_code_has_the_value_that_torch_gives_it() -> None:
     st.integers(-60, 60),
 )
 def test_a_value_moves_by_half_of_its_last_bit_at_most(values: list[float], power: int) -> None:
-    """Of 4 bits; below 2^-14 of the head's largest value, by as much as there."""
+    """It has 4 bits; below 2^-14 of the head's largest value, by as much as there."""
     head = torch.tensor(values, dtype=torch.float64) * 2.0**power
     head = head.float().clamp(-(2.0**127), 2.0**127)
 
@@ -219,7 +219,7 @@ def _prefill(op: Op, q: Tensor, kv: PagedKV, starts: Tensor, bounds: Bounds) -> 
 def test_decode_attention_agrees_with_float64(
     heads: Heads, dtype: torch.dtype, bounds: Bounds, device: str
 ) -> None:
-    """Of the same codes: attention loses nothing more, NaN in every slot without a token."""
+    """From the same codes: attention loses nothing more, NaN in every slot without a token."""
     kv = a_paged_kv(LENGTHS, heads, dtype=dtype, device=device).fp8()
     q = random_floats(len(LENGTHS), heads.num_q, heads.size, dtype=dtype, device=device, seed=1)
 

@@ -28,7 +28,7 @@ def test_the_kernel_stores_the_codes_of_the_reference(
 
 
 def test_no_value_moves_by_more_than_half_of_its_last_bit() -> None:
-    """Of 4 bits; below 2^-14 of the row's largest value, by as much as there."""
+    """It has 4 bits; below 2^-14 of the row's largest value, by as much as there."""
     x = random_floats(20, 300, dtype=torch.float32, device="cpu")
     x *= torch.logspace(-5, 5, 20)[:, None]
 

@@ -14,14 +14,14 @@ import torch
 
 from paceline_engine.__main__ import main
 from paceline_engine.loading import load, memory
-from paceline_engine.loading.device import Gpu, Machine
+from paceline_engine.loading.device import HostMachine, VisibleGpu
 
 _CUDA = "13.2"
-_MEMORY = memory.Memory(total_bytes=8 << 30, free_bytes=10_000)
+_MEMORY = memory.DeviceMemory(total_bytes=8 << 30, free_bytes=10_000)
 MACHINES = {
-    "H200, all of it taken": Machine(gpus=(Gpu("NVIDIA H200", (9, 0)),), cuda=_CUDA),
-    "T4": Machine(gpus=(Gpu("Tesla T4", (7, 5)),), cuda=_CUDA, has_driver=True),
-    "old driver": Machine(
+    "H200, all of it taken": HostMachine(gpus=(VisibleGpu("NVIDIA H200", (9, 0)),), cuda=_CUDA),
+    "T4": HostMachine(gpus=(VisibleGpu("Tesla T4", (7, 5)),), cuda=_CUDA, has_driver=True),
+    "old driver": HostMachine(
         cuda=_CUDA,
         has_driver=True,
         driver="470.1",

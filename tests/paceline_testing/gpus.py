@@ -16,25 +16,25 @@ _QUARTERS = 4
 """A multiprocessor's registers and warp slots lie in four parts; a warp lives in one."""
 _SHARED_UNIT_BYTES = 128
 _RESERVED_SHARED_BYTES = 1024
-"""Of each program, for the driver."""
+"""Reserved in each program for the driver."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuGeneration:
     """One generation: what a program may take, and what its multiprocessor has."""
 
     name: str
     capability: int
     """Major and minor as one number."""
     shared_bytes: int
-    """Of one multiprocessor."""
+    """Shared memory of one multiprocessor."""
     prefill_instruction: str
     """Which of its matrix instructions is the fast one for wide tiles."""
     registers: int = 65536
     max_warps: int = 64
     max_programs: int = 32
     tensor_columns: int = 0
-    """Of tensor memory, where there is any."""
+    """Columns of tensor memory, where there is any."""
 
     @property
     def max_shared_bytes(self) -> int:
@@ -42,23 +42,28 @@ class Gpu:
         return self.shared_bytes - _RESERVED_SHARED_BYTES
 
 
-GPUS: Mapping[str, Gpu] = MappingProxyType(
+GPUS: Mapping[str, GpuGeneration] = MappingProxyType(
     {
         gpu.name: gpu
         for gpu in (
-            Gpu("sm_80", 80, 164 * 1024, "mma"),
-            Gpu("sm_86", 86, 100 * 1024, "mma", max_warps=48, max_programs=16),
-            Gpu("sm_89", 89, 100 * 1024, "mma", max_warps=48, max_programs=24),
-            Gpu("sm_90", 90, 228 * 1024, "wgmma"),
-            Gpu("sm_100", 100, 228 * 1024, "tcgen05", tensor_columns=512),
-            Gpu("sm_120", 120, 100 * 1024, "mma", max_warps=48, max_programs=24),
+            GpuGeneration("sm_80", 80, 164 * 1024, "mma"),
+            GpuGeneration("sm_86", 86, 100 * 1024, "mma", max_warps=48, max_programs=16),
+            GpuGeneration("sm_89", 89, 100 * 1024, "mma", max_warps=48, max_programs=24),
+            GpuGeneration("sm_90", 90, 228 * 1024, "wgmma"),
+            GpuGeneration("sm_100", 100, 228 * 1024, "tcgen05", tensor_columns=512),
+            GpuGeneration("sm_120", 120, 100 * 1024, "mma", max_warps=48, max_programs=24),
         )
     }
 )
 
 
 def programs_per_multiprocessor(
-    gpu: Gpu, *, num_warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
+    gpu: GpuGeneration,
+    *,
+    num_warps: int,
+    registers: int,
+    shared_bytes: int,
+    tensor_columns: int = 0,
 ) -> int:
     """How many programs run at a time on one; 0 where not even one fits.
 
@@ -75,7 +80,7 @@ def programs_per_multiprocessor(
     return min(limits)
 
 
-def occupancy(gpu: Gpu, *, num_warps: int, programs: int) -> float:
+def occupancy(gpu: GpuGeneration, *, num_warps: int, programs: int) -> float:
     """Share of the multiprocessor's warp slots that these programs fill."""
     return programs * num_warps / gpu.max_warps
 

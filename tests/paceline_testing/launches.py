@@ -52,7 +52,7 @@ class Shape:
     """Norms with float32 weights, GELU, a window and a soft cap."""
     dtype: torch.dtype = torch.bfloat16
     has_fp8: bool = False
-    """Of keys and values."""
+    """Keys and values are FP8."""
     vocab: int = 128_256
 
 
@@ -115,16 +115,16 @@ class Launches:
         quantized_linear(x, weight, torch.zeros(self.shape.hidden))
 
     def quantize_rows(self) -> None:
-        """Of the inputs of the product after the gate."""
+        """Launch the quantisation of the inputs of the product after the gate."""
         quantize_rows(self._floats(self.rows, self.shape.features))
 
     def gate_mul(self) -> None:
-        """Of the model's activation."""
+        """Launch the model's activation."""
         gate = gelu_tanh_mul if self.shape.is_gemma else silu_mul
         gate(self._floats(self.rows, 2 * self.shape.features))
 
     def gate_mul_fp8(self) -> None:
-        """Of the model's activation, whole rows."""
+        """Launch the model's activation, whole rows."""
         gate = gelu_tanh_mul_fp8 if self.shape.is_gemma else silu_mul_fp8
         gate(self._floats(self.rows, 2 * self.shape.features))
 

@@ -6,12 +6,12 @@ import pytest
 from paceline_sim.hardware import Disturbance
 from paceline_sim.requests import Requests
 from tune_report.arms.arm import Verdict
+from tune_report.device_verdicts import DeviceVerdicts, device_verdicts
 from tune_report.episode import Moment, PodRun
 from tune_report.mixes import CONVERSATION
-from tune_report.score import Score, score
+from tune_report.score import EpisodeScore, score
 from tune_report.settings import H100_ITL
-from tune_report.told import Told, told
-from tune_report.workloads import PodPart, Workload
+from tune_report.workloads import PodPart, ReportWorkload
 
 STEPS = 1000
 STEP_MS = 20.0
@@ -21,7 +21,7 @@ def nobody(_random: np.random.Generator, _unit_rps: float) -> tuple[PodPart, ...
     raise AssertionError("the run is given, not made")
 
 
-WORKLOAD = Workload("test", H100_ITL, nobody, CONVERSATION, duration_s=20.0)
+WORKLOAD = ReportWorkload("test", H100_ITL, nobody, CONVERSATION, duration_s=20.0)
 
 
 def a_run(count: int = 10, **changes: object) -> PodRun:
@@ -50,7 +50,7 @@ def a_run(count: int = 10, **changes: object) -> PodRun:
     return replace(run, **changes)  # type: ignore[arg-type]  # a builder's free fields
 
 
-def judged(run: PodRun) -> Score:
+def judged(run: PodRun) -> EpisodeScore:
     return score(WORKLOAD, (run,))
 
 
@@ -144,16 +144,16 @@ def test_windows_with_more_misses_than_chance_are_in_violation() -> None:
 def test_a_slow_device_counts_where_it_is_told_in_time(
     device: tuple[tuple[float, Verdict], ...], found: int, false: int
 ) -> None:
-    """A spell is slow from 160 to 320 s; a minute is left on either side."""
+    """The device is slow from 160 to 320 s; a minute is left on either side."""
     workload = replace(WORKLOAD, duration_s=480.0, disturbances=(Disturbance(160.0, 320.0, 1.35),))
     moments = tuple(
         Moment(5.0 * (i + 1), 0, 8, 64, None, 0, 0, "True", 1.1, _held(device, 5.0 * (i + 1)))
         for i in range(96)
     )
 
-    verdict = told(workload, [score(workload, (a_run(moments=moments),))])
+    verdict = device_verdicts(workload, [score(workload, (a_run(moments=moments),))])
 
-    assert verdict == Told(slow=1, found=found, false=false)
+    assert verdict == DeviceVerdicts(slow=1, found=found, false=false)
 
 
 def _held(states: tuple[tuple[float, Verdict], ...], at_s: float) -> Verdict:

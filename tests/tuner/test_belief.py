@@ -15,12 +15,10 @@ OVERLOADED: Obstacle = "CapacityExceeded"
 SLOW: Obstacle = "DegradedHardware"
 
 
-def lived(
-    memory: PodState, seen: list[Obstacle], *, start: float, is_met: bool = False
-) -> PodState:
+def lived(state: PodState, seen: list[Obstacle], *, start: float, is_met: bool = False) -> PodState:
     for index, obstacle in enumerate(seen):
-        memory = believe(memory, obstacle, start + PERIOD_S * index, is_met=is_met)
-    return memory
+        state = believe(state, obstacle, start + PERIOD_S * index, is_met=is_met)
+    return state
 
 
 def test_an_obstacle_is_said_at_its_third_sight() -> None:
@@ -33,9 +31,9 @@ def test_an_obstacle_is_said_at_its_third_sight() -> None:
 
 def test_an_obstacle_with_changing_names_is_in_the_way_all_the_same() -> None:
     """A load at the line between two reasons is too much for either of them."""
-    memory = lived(PodState(), [OVERLOADED, SLOW, OVERLOADED], start=100.0)
+    state = lived(PodState(), [OVERLOADED, SLOW, OVERLOADED], start=100.0)
 
-    assert memory.unattainable
+    assert state.unattainable
 
 
 def test_the_reason_does_not_flicker() -> None:
@@ -70,9 +68,9 @@ def test_it_ends_sooner_where_the_load_is_another_now() -> None:
 
 @given(st.lists(st.sampled_from(["", OVERLOADED, SLOW]), max_size=60), st.booleans())
 def test_nothing_is_said_that_was_not_seen(seen: list[Obstacle], is_met: bool) -> None:
-    """And no clear spell of a minute, the SLA met, leaves it said."""
-    memory = lived(PodState(), seen, start=0.0, is_met=is_met)
-    later = lived(memory, [""] * 13, start=PERIOD_S * len(seen), is_met=True)
+    """A clear minute in which the SLA is met ends it."""
+    state = lived(PodState(), seen, start=0.0, is_met=is_met)
+    later = lived(state, [""] * 13, start=PERIOD_S * len(seen), is_met=True)
 
-    assert memory.unattainable in {"", *seen}
+    assert state.unattainable in {"", *seen}
     assert later.unattainable == ""

@@ -43,79 +43,79 @@ class Clients:
         )
 
 
-def lived(clients: Clients, periods: int, late: int, spell: BurnWindow) -> BurnWindow:
+def lived(clients: Clients, periods: int, late: int, burn: BurnWindow) -> BurnWindow:
     for _ in range(periods):
-        spell = spell.add(TARGETS, clients.period(late))
-    return spell
+        burn = burn.add(TARGETS, clients.period(late))
+    return burn
 
 
 def test_a_bad_minute_in_a_good_spell_burns_and_spends_nothing() -> None:
     """Twelve late of 240, after four minutes without one."""
     clients = Clients()
-    spell = lived(clients, 48, 0, BurnWindow())
+    burn = lived(clients, 48, 0, BurnWindow())
 
-    spell = lived(clients, 12, 1, spell)
+    burn = lived(clients, 12, 1, burn)
 
-    assert spell.is_burning(OBJECTIVE, clients.now)
-    assert not spell.is_spent(OBJECTIVE)
-    assert not spell.is_lost(OBJECTIVE, clients.now)
+    assert burn.is_burning(OBJECTIVE, clients.now)
+    assert not burn.is_spent(OBJECTIVE)
+    assert not burn.is_lost(OBJECTIVE, clients.now)
 
 
 def test_what_came_before_the_change_is_of_another_spell() -> None:
     """The same bad minute of a load that has just begun is all that is known of it."""
     clients = Clients()
     lived(clients, 48, 0, BurnWindow())
-    spell = BurnWindow(since=clients.now)
+    burn = BurnWindow(since=clients.now)
 
-    spell = lived(clients, 6, 1, spell)
+    burn = lived(clients, 6, 1, burn)
 
-    assert spell.is_burning(OBJECTIVE, clients.now)
-    assert spell.is_spent(OBJECTIVE)
-    assert sum(period.requests for period in spell.periods) < 6 * 20, "those that arrived before"
+    assert burn.is_burning(OBJECTIVE, clients.now)
+    assert burn.is_spent(OBJECTIVE)
+    assert sum(period.requests for period in burn.periods) < 6 * 20, "those that arrived before"
 
 
 def test_five_minutes_of_misses_are_lost_and_not_before() -> None:
     """A load in bursts leaves good minutes between the bad ones."""
     clients = Clients()
-    spell = lived(clients, 12, 4, BurnWindow())
-    early = spell.is_lost(OBJECTIVE, clients.now)
+    burn = lived(clients, 12, 4, BurnWindow())
+    early = burn.is_lost(OBJECTIVE, clients.now)
 
     for _ in range(4):
-        spell = lived(clients, 8, 0, spell)
-        spell = lived(clients, 4, 4, spell)
+        burn = lived(clients, 8, 0, burn)
+        burn = lived(clients, 4, 4, burn)
 
     assert not early
-    assert spell.is_lost(OBJECTIVE, clients.now)
+    assert burn.is_lost(OBJECTIVE, clients.now)
 
 
 def test_an_old_period_is_forgotten_and_no_request_counts_twice() -> None:
     """Five minutes are sixty periods of twenty."""
     clients = Clients()
 
-    spell = lived(clients, 100, 1, BurnWindow())
+    burn = lived(clients, 100, 1, BurnWindow())
 
-    assert sum(period.requests for period in spell.periods) == 60 * 20
-    assert sum(period.misses for period in spell.periods) == 60
+    assert sum(period.requests for period in burn.periods) == 60 * 20
+    assert sum(period.misses for period in burn.periods) == 60
 
 
 def test_too_few_requests_tell_nothing() -> None:
     """Neither that the SLA is met nor that it is not."""
-    spell = BurnWindow(since=999.0)
+    burn = BurnWindow(since=999.0)
 
-    assert not spell.is_burning(OBJECTIVE, 1000.0)
-    assert not spell.is_met(OBJECTIVE, 1000.0)
-    assert not spell.is_spent(OBJECTIVE)
+    assert not burn.is_burning(OBJECTIVE, 1000.0)
+    assert not burn.is_met(OBJECTIVE, 1000.0)
+    assert not burn.is_spent(OBJECTIVE)
 
 
 def test_one_stalled_step_is_not_a_minute_of_missed_requests() -> None:
     """All that ran see the same long gap; gaps are counted by themselves."""
     clients = Clients()
-    spell = BurnWindow()
+    burn = BurnWindow()
 
     for _ in range(12):
-        spell = spell.add(TARGETS, clients.period(itl_max_ms=400.0))
+        burn = burn.add(TARGETS, clients.period(itl_max_ms=400.0))
 
-    assert not spell.is_burning(OBJECTIVE, clients.now)
+    assert not burn.is_burning(OBJECTIVE, clients.now)
 
 
 def test_refused_requests_are_missed_and_those_that_left_are_not() -> None:

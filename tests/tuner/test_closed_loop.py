@@ -244,7 +244,7 @@ async def test_fixed_holds_the_initial_limits() -> None:
 
 
 async def test_every_decision_explains_itself() -> None:
-    """`paceline explain` shows inputs, prediction, caps and the constraint that bound."""
+    """`paceline explain` shows inputs, prediction, limits and the constraint that bound."""
     trial = laptop_trial(SLA(itl_p99_ms=300.0))
     report = await trial.run(60)
 

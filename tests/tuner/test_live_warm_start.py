@@ -41,7 +41,7 @@ class Shelf:
 
 
 @dataclass
-class Trial:
+class TunedPod:
     """One loop over one service of one pod."""
 
     pod: PlantPod
@@ -79,7 +79,7 @@ def a_fresh_pod(seed: int = 7, **fields: str) -> PlantPod:
 async def a_warm_start(seed: int = 1) -> Shelf:
     """What five minutes under load leave behind."""
     shelf = Shelf()
-    trial = Trial(a_pod(seed, rate=2.5), shelf)
+    trial = TunedPod(a_pod(seed, rate=2.5), shelf)
     await trial.run(300)
     return shelf
 
@@ -88,7 +88,7 @@ async def a_warm_start(seed: int = 1) -> Shelf:
 async def test_a_second_pod_is_near_its_final_limits_at_its_first_decision(seed: int) -> None:
     """Before its first step: nobody has to suffer for what is known."""
     shelf = await a_warm_start(seed)
-    second = Trial(a_pod(seed + 10, rate=2.5), shelf)
+    second = TunedPod(a_pod(seed + 10, rate=2.5), shelf)
     second.pod.plant.rate, second.pod.plant.next_arrival = 2.5, second.pod.plant.now + 6
 
     await second.run(PERIOD_S)
@@ -121,7 +121,7 @@ async def test_limits_that_are_kept_are_written_once_a_minute_at_most() -> None:
 async def test_a_pod_of_another_kind_is_not_touched(version: str) -> None:
     """Step times of one engine say nothing of the next version."""
     shelf = await a_warm_start()
-    other = Trial(a_fresh_pod(engine_version=version), shelf)
+    other = TunedPod(a_fresh_pod(engine_version=version), shelf)
 
     await other.run(PERIOD_S)
 
@@ -138,7 +138,7 @@ async def test_a_pod_of_another_kind_is_not_touched(version: str) -> None:
 async def test_an_sla_that_was_never_kept_gets_the_step_model_alone(sla: SLA) -> None:
     """How long steps take depends on no promise; which limits keep it does."""
     shelf = await a_warm_start()
-    other = Trial(a_fresh_pod(), shelf, replace(SPEC, sla=sla))
+    other = TunedPod(a_fresh_pod(), shelf, replace(SPEC, sla=sla))
 
     await other.run(PERIOD_S)
 
@@ -148,9 +148,9 @@ async def test_an_sla_that_was_never_kept_gets_the_step_model_alone(sla: SLA) ->
 
 @pytest.mark.parametrize("change", [{"mode": "Observe"}, {"mode": "Fixed"}, {"paused": True}])
 async def test_only_what_the_tuner_may_change_is_started(change: dict[str, object]) -> None:
-    """Memory is no reason to touch limits that are the user's."""
+    """A warm start is no reason to touch limits that are the user's."""
     shelf = await a_warm_start()
-    other = Trial(a_fresh_pod(), shelf, replace(SPEC, **change))  # type: ignore[arg-type]  # as a_pod
+    other = TunedPod(a_fresh_pod(), shelf, replace(SPEC, **change))  # type: ignore[arg-type]  # as a_pod
 
     await other.run(PERIOD_S)
 
@@ -171,7 +171,7 @@ async def test_a_start_that_did_not_arrive_is_tried_again() -> None:
                 raise PodUnreachableError("no answer")
             return await super().patch_limits(pod, body)
 
-    other = Trial(Hesitant(a_fresh_pod().plant), shelf)
+    other = TunedPod(Hesitant(a_fresh_pod().plant), shelf)
     await other.run(PERIOD_S)
     assert other.pod.plant.pacer.info().origin == "prior"
 
@@ -193,7 +193,7 @@ async def test_a_raise_that_did_not_arrive_leaves_the_start_on_trial() -> None:
                 raise PodUnreachableError("no answer")
             return await super().patch_limits(pod, body)
 
-    other = Trial(Stubborn(a_pod(11, rate=2.5).plant), shelf)
+    other = TunedPod(Stubborn(a_pod(11, rate=2.5).plant), shelf)
     other.pod.plant.next_arrival = other.pod.plant.now + 6
     await other.run(2 * PERIOD_S)
 
@@ -207,7 +207,7 @@ async def test_a_raise_that_did_not_arrive_leaves_the_start_on_trial() -> None:
 async def test_a_start_is_made_once() -> None:
     """Later ticks renew the lease: an idle engine is not started over and over."""
     shelf = await a_warm_start()
-    other = Trial(a_fresh_pod(), shelf)
+    other = TunedPod(a_fresh_pod(), shelf)
 
     await other.run(30)
 
@@ -217,7 +217,7 @@ async def test_a_start_is_made_once() -> None:
 async def test_limits_that_fail_a_new_pod_are_not_tried_on_the_next() -> None:
     """The same key on a slower machine: the pair is set aside for a day, the model is kept."""
     shelf = await a_warm_start()
-    slow = Trial(a_pod(3, rate=0.0), shelf)
+    slow = TunedPod(a_pod(3, rate=0.0), shelf)
     await slow.run(PERIOD_S)
     slow.pod.plant.slower, slow.pod.plant.rate = 1.9, 5.0
     slow.pod.plant.next_arrival = slow.pod.plant.now
@@ -225,9 +225,9 @@ async def test_limits_that_fail_a_new_pod_are_not_tried_on_the_next() -> None:
     slow.at += 60
     await slow.run(PERIOD_S)
 
-    third = Trial(a_fresh_pod(), Shelf(shelf.warm_start), at=slow.at)
+    third = TunedPod(a_fresh_pod(), Shelf(shelf.warm_start), at=slow.at)
     await third.run(PERIOD_S)
-    much_later = Trial(a_fresh_pod(), Shelf(shelf.warm_start), at=slow.at + 90_000)
+    much_later = TunedPod(a_fresh_pod(), Shelf(shelf.warm_start), at=slow.at + 90_000)
     await much_later.run(PERIOD_S)
 
     assert any(d.failed_start is not None for d in slow.loop.explain("ns/name", "pod"))
@@ -237,10 +237,10 @@ async def test_limits_that_fail_a_new_pod_are_not_tried_on_the_next() -> None:
 
 
 async def test_a_store_out_of_reach_stops_nothing_and_is_written_later() -> None:
-    """Tuning goes on without state, and nothing that was there is lost by it."""
+    """Tuning goes on without a store, and nothing that was there is lost by it."""
     known = await a_warm_start()
     shelf = Shelf(known.warm_start, is_reachable=False)
-    trial = Trial(a_pod(2, rate=2.5), shelf, replace(SPEC, sla=SLA(tpot_p99_ms=200.0)))
+    trial = TunedPod(a_pod(2, rate=2.5), shelf, replace(SPEC, sla=SLA(tpot_p99_ms=200.0)))
 
     await trial.run(240)
     assert trial.limits.max_batch_size < 64
@@ -253,9 +253,9 @@ async def test_a_store_out_of_reach_stops_nothing_and_is_written_later() -> None
 
 
 async def test_what_another_process_has_written_is_kept() -> None:
-    """Two operators in turn, or two `paceline up`, share one state."""
+    """Two operators in turn, or two `paceline up`, share one warm start."""
     shelf = Shelf()
-    trial = Trial(a_pod(1, rate=2.5), shelf)
+    trial = TunedPod(a_pod(1, rate=2.5), shelf)
     await trial.run(30)
     other = await a_warm_start(2)
     shelf.warm_start = WarmStart(
@@ -269,7 +269,7 @@ async def test_what_another_process_has_written_is_kept() -> None:
 
 async def test_without_a_store_nothing_is_remembered() -> None:
     """The loop as it was: each pod finds out by itself."""
-    trial = Trial(a_pod(1, rate=2.5), None)
+    trial = TunedPod(a_pod(1, rate=2.5), None)
     await trial.run(300)
     trial.pod = trial.loop._pods = a_fresh_pod(instance="b")
 

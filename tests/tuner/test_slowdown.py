@@ -1,4 +1,4 @@
-"""A device that is slower than it was is told, whatever the engine's model has taken in."""
+"""A device that is slower than it was is reported, whatever the engine's model has taken in."""
 
 import math
 import random
@@ -138,7 +138,7 @@ def test_a_slow_device_stays_one_under_a_new_load() -> None:
 
 
 def test_a_device_that_was_slow_from_the_start_becomes_the_usual_one() -> None:
-    """Without a memory nobody can tell; but the next time it is told."""
+    """Without a warm start nobody can tell yet; the next slowdown is reported."""
     device = Device(factor=1.4)
     slowdown = watched(device, 300, Slowdown())
     device.factor = 1.0

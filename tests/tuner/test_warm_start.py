@@ -1,4 +1,4 @@
-"""What is remembered, for whom, for how long, and how it survives being written."""
+"""What a warm start keeps, for whom, for how long, and how it survives being written."""
 
 import json
 from dataclasses import replace
@@ -70,23 +70,23 @@ def a_warm_start(
 ) -> WarmStartEntry | None:
     """Of a decision that found the limits right."""
     evidence = an_evidence(**fields)
-    memory = PodState(instance="a", sla=spec.sla, audit=Audit(since=900.0))
-    decision = decide(spec, "pod", evidence, memory, NOW)
+    state = PodState(instance="a", sla=spec.sla, audit=Audit(since=900.0))
+    decision = decide(spec, "pod", evidence, state, NOW)
     settled = replace(decision, chosen=decision.current, is_proven=is_proven)
     return learned_entry(spec, evidence, settled, NOW)
 
 
-# --- what is remembered --------------------------------------------------------------------------
+# --- what is kept --------------------------------------------------------------------------------
 
 
 def test_limits_that_kept_the_sla_under_a_trusted_model_are_remembered() -> None:
     """Together with the model, the SLA and the time."""
-    lesson = a_warm_start()
+    entry = a_warm_start()
 
-    assert lesson is not None
-    assert (lesson.batch_size, lesson.token_budget, lesson.step_target_ms) == (16, 512, 200.0)
-    assert (lesson.theta, lesson.knee) == (a_fit().theta, 256)
-    assert (lesson.sla, lesson.at, lesson.key) == (SPEC.sla, NOW, a_key())
+    assert entry is not None
+    assert (entry.batch_size, entry.token_budget, entry.step_target_ms) == (16, 512, 200.0)
+    assert (entry.theta, entry.knee) == (a_fit().theta, 256)
+    assert (entry.sla, entry.at, entry.key) == (SPEC.sla, NOW, a_key())
 
 
 @pytest.mark.parametrize(

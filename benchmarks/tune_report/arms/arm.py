@@ -11,30 +11,30 @@ from paceline_tuner.service_spec import SLA
 from paceline_tuner.service_target import PodTarget
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity, Limits
-from tune_report.settings import Setting
+from tune_report.settings import ServingSetting
 
 PERIOD_S = 5.0
 Verdict = Literal["True", "False", "Unknown", ""]
-"""Of a condition; empty where an arm does not say."""
+"""The status of a condition; empty where an arm does not report it."""
 
 
 class Control(Protocol):
     """Changes limits from outside the engine, once a period, through the runtime API."""
 
     async def tick(self, pods: tuple[PodTarget, ...], sla: SLA) -> Verdict:
-        """Look and act; what it says of SLAAchievable."""
+        """Look and act; gives the status of SLAAchievable."""
         ...
 
 
 @runtime_checkable
 class WatchesDevice(Protocol):
-    """A control that tells of the device too."""
+    """A control that reports on the device too."""
 
     device: Verdict
-    """Of DeviceHealthy, after the last tick."""
+    """The status of DeviceHealthy after the last tick."""
 
 
-MakeControl = Callable[[PodClient, Callable[[], float], Setting], Control]
+MakeControl = Callable[[PodClient, Callable[[], float], ServingSetting], Control]
 MakePacer = Callable[[ModelInfo, Capacity], Pacer]
 
 
@@ -62,7 +62,7 @@ class Arm:
         batch = min(batch, capacity.max_batch_size)
         return Limits(batch, max(batch, min(budget, capacity.max_token_budget)))
 
-    def capacity(self, setting: Setting) -> Capacity:
+    def capacity(self, setting: ServingSetting) -> Capacity:
         """What a pod allocates under this arm."""
         of_setting = setting.capacity
         if self.token_capacity is None:

@@ -16,14 +16,14 @@ from tune_report.arms.reading import Reading
 
 _KP, _KI = 0.5, 0.25
 _LEAST, _MOST = -1.0, 1.0
-"""Of the error: one p99 of a stall must not close the budget."""
+"""Bounds of the error: one p99 of a stall must not close the budget."""
 
 
 class PiOnP99:
     """The token budget alone, which sets how long a step takes; the batch size stays."""
 
     def __init__(self) -> None:
-        """Nothing is measured yet."""
+        """Start without a measurement."""
         self._log_budget: float | None = None
         self._before = 0.0
 

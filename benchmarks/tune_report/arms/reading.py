@@ -41,7 +41,7 @@ class Reader:
     """Follows one pod."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Start without a reading."""
         self._since = 0
         self._requests: deque[RequestRecord] = deque()
         self._slices: dict[float, SketchSlice] = {}

@@ -13,7 +13,7 @@ from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 
 def serves(config: ModelConfig) -> bool:
-    """Tell whether the compiled attention has this shape of heads, and no more to do."""
+    """Tell whether the compiled attention serves such heads; it has no soft cap."""
     has_heads = config.num_q_heads <= MAX_HEADS
     has_group = config.num_q_heads <= MAX_GROUP * config.num_kv_heads
     has_size = config.head_size % LANES == 0
@@ -32,7 +32,7 @@ class NativeAttention:
         self.tables = tables
 
     def plan(self, step: StepTensors) -> "NativeStep":
-        """Hand the tensors over."""
+        """Keep the step's tensors, which every layer reads."""
         prompts = step.block_table[step.num_decodes :]
         widened = None
         if self.kv.key_exponents:
@@ -52,7 +52,7 @@ class NativeAttention:
 
 @dataclass(frozen=True, slots=True)
 class _Widened:
-    """Blocks that prompts read, side by side as floats: their product knows no codes of FP8."""
+    """The blocks that prompts read, as floats: the compiled product does not read FP8."""
 
     blocks: Tensor  # [N]: where each lies in the cache
     table: Tensor  # int32 [S, P]: which of them each sequence holds
@@ -80,7 +80,7 @@ class NativeStep:
     num_decodes: int
     prompt_table: Tensor  # [S - num_decodes, P]
     widened: _Widened | None
-    """Of a cache in FP8."""
+    """Given where the cache is FP8."""
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None

@@ -13,7 +13,7 @@ from paceline_engine.errors import CorruptModel
 _LARGEST_GEMMA_LAYERS = {"gemma2": 46, "gemma3": 62}
 
 
-class Metadata(Protocol):
+class GgufMetadata(Protocol):
     """The key-value part of a GGUF file."""
 
     def get(self, key: str, default: Any = None, /) -> Any:
@@ -26,7 +26,7 @@ class Metadata(Protocol):
 
 
 def read_config(
-    metadata: Metadata, *, has_head: bool, rope_divisors: Sequence[float] | None
+    metadata: GgufMetadata, *, has_head: bool, rope_divisors: Sequence[float] | None
 ) -> ModelConfig:
     """Sizes and switches. `has_head`: the file holds an output head of its own.
 
@@ -53,7 +53,7 @@ def read_config(
     return dataclasses.replace(config, rope=rope)
 
 
-def head_size(metadata: Metadata) -> int:
+def head_size(metadata: GgufMetadata) -> int:
     """Width of one head."""
     family = metadata["general.architecture"]
     size = metadata.get(f"{family}.attention.key_length")
@@ -74,7 +74,7 @@ _SIZES = {
 }
 
 
-def _rope(metadata: Metadata, family: str) -> dict[str, Any]:
+def _rope(metadata: GgufMetadata, family: str) -> dict[str, Any]:
     scaling = metadata.get(f"{family}.rope.scaling.type", "none")
     return {
         "rope_theta": metadata.get(f"{family}.rope.freq_base", 10_000.0),
@@ -83,7 +83,7 @@ def _rope(metadata: Metadata, family: str) -> dict[str, Any]:
     }
 
 
-def _llama(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _llama(metadata: GgufMetadata, fields: dict[str, Any]) -> dict[str, Any]:
     """Mistral is written as Llama; one with a window must not lose it."""
     window = metadata.get("llama.attention.sliding_window")
     if window is None:
@@ -91,11 +91,11 @@ def _llama(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     return {"model_type": "mistral", "sliding_window": min(window, _context(fields))}
 
 
-def _nothing(_metadata: Metadata, _fields: dict[str, Any]) -> dict[str, Any]:
+def _nothing(_metadata: GgufMetadata, _fields: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _gemma(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _gemma(metadata: GgufMetadata, fields: dict[str, Any]) -> dict[str, Any]:
     family, hidden = fields["model_type"], fields["hidden_size"]
     is_largest = fields["num_hidden_layers"] == _LARGEST_GEMMA_LAYERS[family]
     heads = fields["num_attention_heads"]
@@ -105,7 +105,7 @@ def _gemma(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gemma2(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _gemma2(metadata: GgufMetadata, fields: dict[str, Any]) -> dict[str, Any]:
     caps = {
         "attn_logit_softcapping": metadata.get("gemma2.attn_logit_softcapping", 50.0),
         "final_logit_softcapping": metadata.get("gemma2.final_logit_softcapping", 30.0),
@@ -113,7 +113,7 @@ def _gemma2(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     return _gemma(metadata, fields) | caps
 
 
-def _gemma3(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _gemma3(metadata: GgufMetadata, fields: dict[str, Any]) -> dict[str, Any]:
     window_rope = {"rope_theta": metadata.get("gemma3.rope.freq_base_swa", 10_000.0)}
     return _gemma(metadata, fields) | {
         "sliding_window_pattern": _pattern(metadata.get("gemma3.attention.sliding_window_pattern")),

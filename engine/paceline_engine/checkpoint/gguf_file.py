@@ -45,7 +45,7 @@ def open_gguf(path: Path) -> Checkpoint:
     """Read the metadata; the weights stay in the mapped file."""
     try:
         reader = GGUFReader(path)
-        metadata = Metadata(reader)
+        metadata = FileMetadata(reader)
         tensors = GgufTensors(path, reader, metadata)
         return Checkpoint(
             config=read_config(
@@ -68,7 +68,7 @@ def open_gguf(path: Path) -> Checkpoint:
         ) from error
 
 
-class Metadata:
+class FileMetadata:
     """The key-value part of the file."""
 
     def __init__(self, reader: GGUFReader) -> None:
@@ -90,7 +90,7 @@ class Metadata:
 class GgufTensors:
     """Tensors by their Hugging Face names, in float32."""
 
-    def __init__(self, path: Path, reader: GGUFReader, metadata: Metadata) -> None:
+    def __init__(self, path: Path, reader: GGUFReader, metadata: FileMetadata) -> None:
         self._path = path
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         architecture = metadata["general.architecture"]

@@ -19,7 +19,7 @@ from tokenizers import (
 )
 from tokenizers.pre_tokenizers import PreTokenizer
 
-from paceline_engine.checkpoint.gguf_config import Metadata
+from paceline_engine.checkpoint.gguf_config import GgufMetadata
 from paceline_engine.checkpoint.sentence_piece import build_sentence_piece
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.errors import UnsupportedModel
@@ -33,7 +33,7 @@ _QWEN2 = (
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 
-def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
+def build_tokenizer(metadata: GgufMetadata) -> TokenizerFiles:
     """Build the tokenizer that the model was trained with."""
     kind = metadata["tokenizer.ggml.model"]
     if kind not in _BUILDERS:
@@ -55,7 +55,7 @@ def build_tokenizer(metadata: Metadata) -> TokenizerFiles:
     )
 
 
-def _build_byte_level(metadata: Metadata) -> Tokenizer:
+def _build_byte_level(metadata: GgufMetadata) -> Tokenizer:
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     tokenizer = _byte_level_bpe(tokens, metadata["tokenizer.ggml.merges"])
     pre = metadata.get("tokenizer.ggml.pre", "gpt-2")

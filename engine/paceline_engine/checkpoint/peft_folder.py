@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from paceline_engine.lora.adapters import AdapterRefused
+from paceline_engine.errors import AdapterRefused
 
 _NAME = re.compile(r"base_model\.model\.(?:language_model\.)?(model\..+)\.lora_([AB])\.weight")
 

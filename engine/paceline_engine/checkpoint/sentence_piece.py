@@ -10,14 +10,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from tokenizers.decoders import Decoder
 from tokenizers.normalizers import Normalizer
 
-from paceline_engine.checkpoint.gguf_config import Metadata
+from paceline_engine.checkpoint.gguf_config import GgufMetadata
 from paceline_engine.errors import CorruptModel
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _SPACE = "▁"
 
 
-def build_sentence_piece(metadata: Metadata) -> Tokenizer:
+def build_sentence_piece(metadata: GgufMetadata) -> Tokenizer:
     """Build the tokenizer; bytes that no piece covers become the pieces of bytes."""
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     scores: list[float] = metadata["tokenizer.ggml.scores"]

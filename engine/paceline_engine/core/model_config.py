@@ -1,4 +1,4 @@
-"""What a decoder is made of: sizes, and the switches in which the families differ.
+"""The sizes of a decoder, and the switches in which the families differ.
 
 `families.py` reads them from a `config.json`; nothing past it asks for a family by name.
 """
@@ -53,13 +53,13 @@ class ModelConfig:
     attention_softcap: float | None = None
     """Scores stay within this bound: `cap * tanh(score / cap)`."""
     logit_softcap: float | None = None
-    """The same for the logits."""
+    """As `attention_softcap`, for the logits."""
     windows: tuple[int | None, ...] = ()
     """Per layer: keys that a token sees, itself included; all before it where None."""
     window_rope: Rope | None = None
     """Rotation of the layers with a window, where it is not `rope`."""
     activation: Activation = "silu"
-    """Of the gate."""
+    """The gate's activation."""
     post_norms: bool = False
     """What attention and the MLP give is normed before it joins the residual."""
     norm_offset: float = 0.0
@@ -85,28 +85,28 @@ class ModelConfig:
 
     @property
     def qkv_size(self) -> int:
-        """Width of the fused q, k and v of one token."""
+        """Return the width of one token's fused q, k and v."""
         return (self.num_q_heads + 2 * self.num_kv_heads) * self.head_size
 
     @property
     def score_scale(self) -> float:
-        """What q times k is multiplied by."""
+        """Return what q times k is multiplied by."""
         return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def num_linear_parameters(self) -> int:
-        """Weights of the products within the layers: what quantisation makes smaller."""
+        """Count the weights of the layers' products, which quantisation makes smaller."""
         attention = self.qkv_size + self.num_q_heads * self.head_size
         return self.num_layers * self.hidden_size * (attention + 3 * self.intermediate_size)
 
     @property
     def num_linear_outputs(self) -> int:
-        """Rows of these weights: each has a scale of its own."""
+        """Count the rows of these weights, each of which has a scale of its own."""
         return self.num_layers * (self.qkv_size + 2 * self.hidden_size + 2 * self.intermediate_size)
 
     @property
     def num_parameters(self) -> int:
-        """Weights, a tied head counted once."""
+        """Count the weights, a tied head once."""
         attention = self.hidden_size * (self.qkv_size + self.num_q_heads * self.head_size)
         attention += self.qkv_size * self.qkv_bias + 2 * self.head_size * self.qk_norm
         norms = self.hidden_size * (4 if self.post_norms else 2)
@@ -115,7 +115,7 @@ class ModelConfig:
         return self.num_layers * layer + ends + self.hidden_size
 
     def kv_bytes_per_token(self, bytes_per_value: int, bytes_per_head: int = 0) -> int:
-        """Memory that the keys and values of one token take in all layers.
+        """Return what the keys and values of one token take in all layers.
 
         `bytes_per_head`: what is kept of a head beside its values. Layers with a window keep all
         keys too: one block table serves every layer.

@@ -16,8 +16,9 @@ from paceline_engine.engine.control import LimitsControl
 from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
+from paceline_engine.errors import AdapterRefused
 from paceline_engine.kv_cache.swap import Swapper
-from paceline_engine.lora.adapters import AdapterKey, AdapterRefused, Adapters
+from paceline_engine.lora.adapters import Adapters, LoadedAdapter
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.scheduling import Scheduling, make_scheduler
@@ -37,7 +38,7 @@ from paceline_wire.limits import Capacity, Limits
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What an engine does beside the plain way, and what it has for that."""
+    """How an engine schedules and runs its steps, and the optional parts it does so with."""
 
     scheduling: Scheduling = "continuous"
     prefix_caching: bool = True
@@ -47,11 +48,11 @@ class EngineOptions:
     """Host memory for the blocks of preempted requests."""
     adapters: Adapters | None = None
     draft_tokens: int = 0
-    """Tokens to guess per step and sequence, at most, where that pays."""
+    """The most draft tokens per step and sequence, where they pay; 0 for none."""
     proposer: Proposer | None = None
-    """What guesses them, if not the sequence itself."""
+    """What drafts them; n-grams of the sequence itself where there is none."""
     graph_use: GraphUse = field(default_factory=GraphUse)
-    """Where the runner counts the steps that it replays from CUDA graphs."""
+    """The runner's counts of steps that it replays from CUDA graphs."""
 
 
 class Engine:
@@ -236,7 +237,7 @@ class Engine:
 
 
 def _request(
-    submit: Submit, number: int, constraint: Constraint | None, adapter: AdapterKey | None
+    submit: Submit, number: int, constraint: Constraint | None, adapter: LoadedAdapter | None
 ) -> Request:
     # The same tokens have other keys and values under another adapter.
     salt = submit.cache_salt if adapter is None else f"{adapter.salt}\0{submit.cache_salt}"

@@ -18,28 +18,28 @@ class KvTensors:
 
     keys: tuple[Tensor, ...]  # per layer [num_blocks, block_size, num_kv_heads, head_size]
     values: tuple[Tensor, ...]  # as keys
-    # Of FP8, per layer [num_blocks, block_size, num_kv_heads]; none of any other type.
+    # For FP8, per layer [num_blocks, block_size, num_kv_heads]; none of any other type.
     key_exponents: tuple[Tensor, ...] = ()
     value_exponents: tuple[Tensor, ...] = ()
 
     @property
     def block_size(self) -> int:
-        """Tokens in one block."""
+        """Count the tokens of one block."""
         return self.keys[0].shape[1]
 
     @property
     def all(self) -> tuple[Tensor, ...]:
-        """Every tensor, each [num_blocks, ...]: together they are all that is known of a block."""
+        """Return every tensor, each [num_blocks, ...]: together they hold all of a block."""
         return (*self.keys, *self.values, *self.key_exponents, *self.value_exponents)
 
     def exponents(self, layer: int) -> Exponents:
-        """Of a layer's keys and values; None unless they are FP8."""
+        """Return the exponents of a layer's keys and values; None unless they are FP8."""
         if not self.key_exponents:
             return None
         return self.key_exponents[layer], self.value_exponents[layer]
 
     def gathered(self, layer: int, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values of some blocks [P], each [P, block_size, num_kv_heads, head_size]."""
+        """Copy some blocks [P] of K and V: each [P, block_size, num_kv_heads, head_size]."""
         exponents = self.exponents(layer)
         return gathered(self.keys[layer], self.values[layer], blocks, exponents, dtype=dtype)
 

@@ -25,7 +25,7 @@ _ON_THE_CPU = "PACELINE_ENGINE_DEVICE=cpu serves without it"
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class VisibleGpu:
     """One that torch can use."""
 
     name: str
@@ -34,10 +34,10 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class HostMachine:
     """What was found at start."""
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[VisibleGpu, ...] = ()
     cuda: str | None = None
     """Version that torch was built for; None: for CPUs alone."""
     has_driver: bool = False
@@ -50,14 +50,14 @@ class Machine:
     """Somebody hid the GPUs from this process."""
 
 
-def look(environment: Mapping[str, str] = os.environ) -> Machine:
+def look(environment: Mapping[str, str] = os.environ) -> HostMachine:
     """Ask torch for GPUs, and the machine for a driver."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = (torch.cuda.get_device_properties(index) for index in range(count))
-    return Machine(
-        gpus=tuple(Gpu(gpu.name, (gpu.major, gpu.minor)) for gpu in gpus),
+    return HostMachine(
+        gpus=tuple(VisibleGpu(gpu.name, (gpu.major, gpu.minor)) for gpu in gpus),
         cuda=torch.version.cuda,
         has_driver=_DRIVER_NODE.exists(),
         driver=_DRIVER_VERSION.read_text().strip() if _DRIVER_VERSION.exists() else "unknown",
@@ -66,7 +66,7 @@ def look(environment: Mapping[str, str] = os.environ) -> Machine:
     )
 
 
-def choose_device(settings: Settings, machine: Machine, rank: int = 0) -> torch.device:
+def choose_device(settings: Settings, machine: HostMachine, rank: int = 0) -> torch.device:
     """Choose the rank's device.
 
     Raises UnsupportedDevice where a GPU is there that cannot serve, and BadSettings where the
@@ -120,7 +120,7 @@ def require_kernels_cover(config: ModelConfig, device: torch.device) -> None:
         )
 
 
-def _require_none_wanted(settings: Settings, machine: Machine) -> None:
+def _require_none_wanted(settings: Settings, machine: HostMachine) -> None:
     """Refuse where a GPU is wanted: asked for, or there with a driver that torch cannot use."""
     is_broken = machine.has_driver and machine.cuda is not None and not machine.is_hidden
     is_asked_for = settings.device == "cuda"
@@ -144,7 +144,7 @@ def _require_none_wanted(settings: Settings, machine: Machine) -> None:
     )
 
 
-def _require_capable(settings: Settings, gpu: Gpu) -> None:
+def _require_capable(settings: Settings, gpu: VisibleGpu) -> None:
     if gpu.capability < MIN_CAPABILITY:
         raise UnsupportedDevice(
             f"The kernels need a GPU of compute capability {_dotted(MIN_CAPABILITY)} or newer, "

@@ -11,12 +11,12 @@ from paceline_engine.errors import BadSettings
 from paceline_engine.settings import Settings
 
 _SAME = 0.9
-"""Of the tokens: models of one family differ in the names of a few special ones."""
+"""Share of tokens that agree: models of one family differ in the names of a few special ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedDraft:
-    """Found and opened, not yet loaded."""
+    """A draft model that was found and opened, and is not yet loaded."""
 
     located: Located
     checkpoint: Checkpoint
@@ -54,7 +54,7 @@ def _require_same_tokens(uri: str, draft: Checkpoint, model: Checkpoint) -> None
 
 
 def _ids(tokenizer: TokenizerFiles) -> dict[str, int]:
-    """Tokens to numbers, of any kind of tokenizer."""
+    """Return each token's number, for any kind of tokenizer."""
     vocab = json.loads(tokenizer.tokenizer_json).get("model", {}).get("vocab", {})
     if isinstance(vocab, dict):
         return vocab

@@ -13,7 +13,7 @@ from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.core.model_config import ModelConfig
-from paceline_engine.drafting.loaded import LoadedDraft
+from paceline_engine.drafting.draft_model import LoadedDraft
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading import memory
@@ -50,7 +50,7 @@ class LoadedModel:
     swapper: HostBlocks | None = None
     """Host memory for preempted requests, where the settings give any."""
     adapters: LoraAdapters | None = None
-    """Where the settings allow any."""
+    """None where the settings allow none."""
     group: Group = field(default_factory=Group)
     """The ranks that run it."""
     draft: LoadedDraft | None = None
@@ -58,12 +58,12 @@ class LoadedModel:
 
     @property
     def can_overlap(self) -> bool:
-        """Whether steps can overlap; ranks above 0 would need tokens that only rank 0 has."""
+        """Tell whether steps can overlap; ranks above 0 would need tokens that only rank 0 has."""
         return self.group.size == 1
 
     @property
     def graph_use(self) -> GraphUse:
-        """How often steps are replayed from CUDA graphs."""
+        """Count how often steps are replayed from CUDA graphs."""
         return self.runner.graph_use
 
     def write_tokenizer(self, run_dir: Path) -> None:
@@ -196,7 +196,7 @@ def load_checkpoint(
 
 
 def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group: Group) -> Capacity:
-    """What the memory that is left holds, of both models' caches."""
+    """Return what the memory that is left holds of both models' caches."""
     settings, dtype, device = parts.settings, parts.dtype, parts.device
     beside = [] if guesser is None else [guesser.config]
     step_bytes = max(

@@ -21,26 +21,26 @@ _GROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Of the device, or on a CPU of the container."""
+class DeviceMemory:
+    """Memory of the device, or on a CPU of the container."""
 
     total_bytes: int
     free_bytes: int
 
 
-def measure(device: torch.device) -> Memory:
-    """What the device has now."""
+def measure(device: torch.device) -> DeviceMemory:
+    """Return what the device has now."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        return Memory(total, free)
+        return DeviceMemory(total, free)
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     host = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
-    memory = Memory(host["MemTotal"], host["MemAvailable"])
+    memory = DeviceMemory(host["MemTotal"], host["MemAvailable"])
     return _within_container(memory, Path("/sys/fs/cgroup"))
 
 
-def _within_container(host: Memory, cgroup: Path) -> Memory:
-    """The container's limit is what the kernel kills for, whatever the host has free."""
+def _within_container(host: DeviceMemory, cgroup: Path) -> DeviceMemory:
+    """Keep to the container's limit, which the kernel kills for whatever the host has free."""
     try:
         limit = int((cgroup / "memory.max").read_text())  # "max" is no number: no limit
         used = int((cgroup / "memory.current").read_text())
@@ -49,11 +49,11 @@ def _within_container(host: Memory, cgroup: Path) -> Memory:
         return host
     # Cached files count as used, but the kernel drops them before it kills.
     free = limit - used + int(stat.get("inactive_file", 0))
-    return Memory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
+    return DeviceMemory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: Quantization) -> int:
-    """What the weights take: quantised, a byte for each in a layer's products, and their scales.
+    """Return what the weights take: quantised, a byte a weight in a layer's products, and scales.
 
     Embedding, head, norms and biases keep their type.
     """
@@ -62,7 +62,7 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: Quantiza
 
 
 def require_weights_fit(
-    config: ModelConfig, dtype: torch.dtype, quantization: Quantization, memory: Memory
+    config: ModelConfig, dtype: torch.dtype, quantization: Quantization, memory: DeviceMemory
 ) -> None:
     """Refuse before an hour of loading what the kernel would kill at its end."""
     needed = weight_bytes(config, dtype, quantization)
@@ -78,7 +78,7 @@ def require_both_fit(
     configs: Sequence[ModelConfig],
     dtype: torch.dtype,
     quantizations: Sequence[Quantization],
-    memory: Memory,
+    memory: DeviceMemory,
 ) -> None:
     """Refuse a draft model, the second, whose weights do not fit beside the model's."""
     model_bytes, draft_bytes = (
@@ -93,12 +93,12 @@ def require_both_fit(
 
 
 def kv_dtype(settings: Settings, dtype: torch.dtype) -> torch.dtype:
-    """What keys and values are stored as, of a model that computes in `dtype`."""
+    """Return the type in which a model that computes in `dtype` stores keys and values."""
     return CODES if settings.kv_cache_dtype == "fp8" else dtype
 
 
 def kv_bytes_per_token(config: ModelConfig, stored: torch.dtype) -> int:
-    """Memory that one token takes in all layers, its exponents included where it is FP8."""
+    """Return what one token takes in all layers, its exponents included where it is FP8."""
     precision = Precision(stored.itemsize, has_fp8_kv=stored == CODES)
     return size_of(config, precision).kv_bytes_per_token
 
@@ -109,12 +109,12 @@ def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) ->
 
 
 def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torch.dtype) -> int:
-    """What recorded decodes of so many rows take beside weights and cache: an estimate.
+    """Estimate what captured decodes of so many rows take beside weights and cache.
 
     Logits twice (made, and where they are left), three numbers of each group of them that a draw
     looks at, the widest moment of their step, a table of blocks, and the parts that split attention
-    joins: of each query head up to `_PARTS`, in float32. What the driver keeps of each graph is not
-    counted.
+    joins: up to `_PARTS` for each query head, in float32. What the driver keeps for each graph is
+    not counted.
     """
     logits = 2 * num_rows * config.vocab_size * dtype.itemsize
     groups = num_rows * -(-config.vocab_size // _GROUP) * 3 * torch.float32.itemsize
@@ -125,7 +125,7 @@ def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torc
 
 
 def piece_bytes(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> int:
-    """What pieces of up to so many tokens take, recorded between attentions: an estimate.
+    """Estimate what piecewise graphs of up to so many tokens take.
 
     Their tensors (token ids, what attention gave, qkv, the residual stream), and the widest moment
     of the largest in memory of their own. What the driver keeps of each graph is not counted.
@@ -136,8 +136,10 @@ def piece_bytes(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> int
     return token_ids + tensors + peak_step_bytes(config, num_tokens, dtype)
 
 
-def kv_bytes(settings: Settings, device: torch.device, memory: Memory, step_bytes: int) -> int:
-    """Memory for the KV cache, from what is free after the weights and beside a full step."""
+def kv_bytes(
+    settings: Settings, device: torch.device, memory: DeviceMemory, step_bytes: int
+) -> int:
+    """Return the KV cache's memory: what is free after the weights and beside a full step."""
     if settings.kv_cache_bytes is not None:
         wanted, origin = settings.kv_cache_bytes, "PACELINE_ENGINE_KV_CACHE_BYTES"
     elif device.type == "cpu":

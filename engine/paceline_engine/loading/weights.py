@@ -13,21 +13,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline_engine.checkpoint.tensors import TensorSource
+from paceline_engine.checkpoint.checkpoint import TensorSource
 from paceline_engine.core.model_config import Activation, ModelConfig
 from paceline_engine.errors import CorruptModel
-from paceline_engine.loading.staging import Staging
-from paceline_engine.model.decoder import Decoder, Layer, Ops
+from paceline_engine.loading.pinned_copies import PinnedCopies
+from paceline_engine.model.decoder import Decoder, DecoderLayer, Ops
 from paceline_engine.model.group import Group
 from paceline_engine.model.layers import fp8_rows
-from paceline_engine.model.layers.gated_linear import NativeGatedLinear, fused_gated_linear
-from paceline_engine.model.layers.handover import (
+from paceline_engine.model.layers.fused_ops import (
     Gates,
     Mlp,
     NormedLinear,
     gated_mlp,
     normed,
 )
+from paceline_engine.model.layers.gated_linear import NativeGatedLinear, fused_gated_linear
 from paceline_engine.model.layers.linear import Linear, linear
 from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
@@ -111,7 +111,7 @@ def build_decoder(
     )
 
 
-def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) -> Layer:
+def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) -> DecoderLayer:
     hidden, mlp, size = config.hidden_size, config.intermediate_size, config.head_size
     q_size, kv_size = config.num_q_heads * size, config.num_kv_heads * size
     qkv = {"self_attn.q_proj": q_size, "self_attn.k_proj": kv_size, "self_attn.v_proj": kv_size}
@@ -143,7 +143,7 @@ def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) ->
     qkv_bias = None
     if config.qkv_bias:
         qkv_bias = reader.fused({f"{prefix}{name}.bias": (size,) for name, size in qkv.items()})
-    return Layer(
+    return DecoderLayer(
         qkv=build.behind(
             norm("input_layernorm"), config.norm_eps, product(qkv, stacked(qkv), qkv_bias)
         ),
@@ -168,15 +168,15 @@ class _Reader:
         self._device = device
         self._dtype = dtype
         self._group = group
-        self._staging = Staging(device) if device.type == "cuda" else None
+        self._copies = PinnedCopies(device) if device.type == "cuda" else None
 
     def read(self, name: str, shape: tuple[int, ...], *, cut: int | None = None) -> Tensor:
         """One tensor of the checkpoint, or the rank's part along the dimension `cut`."""
         tensor = self._checked(name, shape)
         if cut is not None and self._group.size > 1:
             tensor = part_of(tensor, self._group, cut).contiguous()
-        if self._staging is not None:
-            tensor = self._staging.put(tensor)
+        if self._copies is not None:
+            tensor = self._copies.put(tensor)
         return tensor.to(device=self._device, dtype=self._dtype)
 
     def norm(self, name: str, size: int, offset: float) -> Tensor:

@@ -1,12 +1,21 @@
-"""Adapters (Protocol): what the engine asks of LoRA adapters that come and go while it serves."""
+"""What the engine asks of LoRA adapters, which come and go while it serves; free of torch."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 
-class AdapterRefused(Exception):  # noqa: N818 - a refusal is an answer, not a fault
-    """An adapter cannot be loaded or unloaded, in a sentence for whoever asked for it."""
+@dataclass(frozen=True, slots=True)
+class LoadedAdapter:
+    """One adapter's place on the device."""
+
+    slot: int
+    """Where its weights lie."""
+    salt: str
+    """Keeps its prefix blocks apart from those of every other load, even of the same name."""
+    path: str
+    """Where it was loaded from, as it was asked for."""
 
 
 class Adapters(Protocol):
@@ -22,8 +31,8 @@ class Adapters(Protocol):
         """Where each of `names` was loaded from, as it was asked for."""
         ...
 
-    def find(self, name: str) -> "AdapterKey | None":
-        """Where the adapter of this name lies; None where there is none."""
+    def find(self, name: str) -> LoadedAdapter | None:
+        """Return the adapter of this name; None where there is none."""
         ...
 
     def load(
@@ -37,18 +46,4 @@ class Adapters(Protocol):
 
     def unload(self, name: str) -> None:
         """Forget the name; raises AdapterRefused where there is none."""
-        ...
-
-
-class AdapterKey(Protocol):
-    """One loaded adapter."""
-
-    @property
-    def slot(self) -> int:
-        """Where its weights lie."""
-        ...
-
-    @property
-    def salt(self) -> str:
-        """Keeps its prefix blocks apart from those of every other load, even of the same name."""
         ...

@@ -1,7 +1,6 @@
 """LoRA adapters on the device: slots of a fixed rank that are filled and emptied while serving."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -9,19 +8,10 @@ from torch import Tensor
 
 from paceline_engine.checkpoint.peft_folder import LoraPair, read_peft_folder
 from paceline_engine.core.batch import Batch
-from paceline_engine.lora.adapters import AdapterRefused
+from paceline_engine.errors import AdapterRefused
+from paceline_engine.lora.adapters import LoadedAdapter
 from paceline_engine.model.layers.linear import Linear
-from paceline_engine.model.layers.lora_linear import Choice, LoraLinear
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedAdapter:
-    """One adapter's place."""
-
-    slot: int
-    salt: str
-    path: str
-    """As it was asked for."""
+from paceline_engine.model.layers.lora_linear import LoraLinear, TokenSlots
 
 
 class LoraAdapters:
@@ -30,17 +20,15 @@ class LoraAdapters:
     def __init__(self, num_slots: int, max_rank: int) -> None:
         self._num_slots = num_slots
         self._max_rank = max_rank
-        self._choice = Choice()
+        self._token_slots = TokenSlots()
         self._products: dict[str, tuple[LoraLinear, str]] = {}
         self._adapters: dict[str, LoadedAdapter] = {}
         self._num_loads = 0
         self._like = torch.empty(0)
 
-    # --- while the model is built and run ---------------------------------------------------------
-
     def wrap(self, prefix: str, parts: dict[str, int], num_inputs: int, base: Linear) -> Linear:
         """Let adapters add to a product; `parts` are its stacked weights and their outputs."""
-        product = LoraLinear(base, parts, num_inputs, self._choice)
+        product = LoraLinear(base, parts, num_inputs, self._token_slots)
         self._products |= {f"{prefix}{part}": (product, part) for part in parts}
         return product
 
@@ -55,16 +43,14 @@ class LoraAdapters:
         owners = [(i, piece.request.adapter_slot) for i, piece in enumerate(batch.chunks)]
         adapted = [(i, slot) for i, slot in owners if slot is not None]
         if not adapted:
-            self._choice.mask = None
+            self._token_slots.mask = None
             return False
         mask = torch.zeros(len(owners), self._num_slots, self._max_rank)
         for i, slot in adapted:
             mask[i, slot] = 1.0
         counts = torch.tensor([piece.count for piece in batch.chunks])
-        self._choice.mask = mask.flatten(1).repeat_interleave(counts, dim=0).to(self._like)
+        self._token_slots.mask = mask.flatten(1).repeat_interleave(counts, dim=0).to(self._like)
         return True
-
-    # --- while serving ----------------------------------------------------------------------------
 
     @property
     def names(self) -> list[str]:

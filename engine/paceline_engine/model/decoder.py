@@ -2,8 +2,8 @@
 
 A residual stream runs through the layers; each adds to it what attention and then the MLP make of
 its normed value. The sum is kept apart from the last addend, so that adding and norming is one op.
-Some families norm the addend as well before it joins. Cut at the attentions it falls into pieces
-that know nothing of sequences: what those compute may have been recorded.
+Some families norm the addend as well before it joins. Cut at its attentions, a decoder falls into
+stages that know nothing of sequences: those may be replayed from CUDA graphs.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from paceline_engine.core.model_config import ModelConfig
-from paceline_engine.model.layers.handover import NormedLinear
+from paceline_engine.model.layers.fused_ops import NormedLinear
 from paceline_engine.model.layers.linear import Linear
 
 
@@ -67,14 +67,14 @@ class Attention(Protocol):
         ...
 
 
-class Pieces(Protocol):
-    """What a decoder computes around its attentions: of the tokens alone, whosever they are."""
+class DecoderStages(Protocol):
+    """What a decoder computes between its attentions, for each token by itself."""
 
     def first(
         self,
         token_ids: Tensor,  # [tokens]
     ) -> tuple[Tensor, Tensor]:  # [tokens, qkv_size], [tokens, hidden]
-        """From the tokens to the first layer's attention: its qkv, and the residual stream."""
+        """Go from the tokens to the first layer's attention: its qkv, and the residual stream."""
         ...
 
     def between(
@@ -83,12 +83,12 @@ class Pieces(Protocol):
         attended: Tensor,  # [tokens, num_q_heads * head_size]
         residual: Tensor,  # [tokens, hidden]
     ) -> tuple[Tensor, Tensor]:  # [tokens, qkv_size], [tokens, hidden]
-        """From a layer's attention to the next one's: its qkv, and the residual stream."""
+        """Go from a layer's attention to the next one's: its qkv, and the residual stream."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class DecoderLayer:
     """The weights of one layer."""
 
     qkv: NormedLinear
@@ -107,30 +107,30 @@ class Decoder:
     config: ModelConfig
     ops: Ops
     embedding: Tensor  # [vocab, hidden]
-    layers: tuple[Layer, ...]
+    layers: tuple[DecoderLayer, ...]
     norm: Tensor  # [hidden]
     head: Linear
     embedding_scale: float = 1.0
-    """As the model's type rounds it."""
+    """Rounded to the model's type."""
 
     def hidden(
         self,
         token_ids: Tensor,  # [tokens]
         attention: Attention,
         kept_rows: Tensor | None = None,  # [kept]: all where None
-        pieces: Pieces | None = None,
+        stages: DecoderStages | None = None,
     ) -> Tensor:  # [kept, hidden]
-        """Run every layer over the step's tokens; the normed states that the head reads.
+        """Run every layer over the step's tokens; return the normed states that the head reads.
 
-        Of a token whose state nobody reads, the last layer computes no more than keys and values.
-        `pieces` are the decoder's own, or compute what those do.
+        For a token whose state nobody reads, the last layer computes only keys and values.
+        `stages` compute what the decoder's own do, by replaying CUDA graphs for example.
         """
-        pieces = pieces or self
+        stages = stages or self
         *before, last = range(len(self.layers))
-        x, residual = pieces.first(token_ids)
+        x, residual = stages.first(token_ids)
         for index in before:
             x = self._attend(attention, index, x)
-            x, residual = pieces.between(index, x, residual)
+            x, residual = stages.between(index, x, residual)
         x = self._attend(attention, last, x)
         if kept_rows is not None:
             x, residual = x[kept_rows], residual[kept_rows]
@@ -138,7 +138,7 @@ class Decoder:
         return self.ops.add_rms_norm(x, residual, self.norm, self.config.norm_eps)[0]
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Pieces`."""
+        """See `DecoderStages`."""
         qkv, eps = self.layers[0].qkv, self.config.norm_eps
         x, residual = self.ops.embed_rms_norm(
             token_ids, self.embedding, qkv.weight, eps, self.embedding_scale
@@ -146,7 +146,7 @@ class Decoder:
         return qkv.product(x), residual
 
     def between(self, index: int, attended: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Pieces`."""
+        """See `DecoderStages`."""
         x, residual = self._finish_layer(index, attended, residual)
         return self.layers[index + 1].qkv(x, residual)
 
@@ -157,7 +157,7 @@ class Decoder:
     def _finish_layer(
         self, index: int, attended: Tensor, residual: Tensor
     ) -> tuple[Tensor, Tensor]:  # each [tokens, hidden]
-        """From what attention gave through the MLP: what joins the stream next, and the stream."""
+        """Go from attention's result through the MLP: what joins next, and the stream."""
         layer, ops, eps = self.layers[index], self.ops, self.config.norm_eps
         x = layer.out(attended)
         if layer.attention_post_norm is not None:

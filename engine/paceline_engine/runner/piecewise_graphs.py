@@ -65,7 +65,7 @@ class PiecewiseGraphs:
         return tuple(sorted(self._enabled))
 
     def enable(self, sizes: Collection[int]) -> None:
-        """Use these sizes alone, until told otherwise."""
+        """Use these sizes alone, until the next call."""
         self._enabled = frozenset(sizes)
 
     def keep(self, sizes: Collection[int]) -> None:
@@ -110,7 +110,7 @@ class PiecewiseGraphs:
 
 @dataclass(frozen=True, slots=True)
 class _StepGraphs:
-    """One step's part of the tensors, of T tokens. Implements `Pieces`."""
+    """One step's part of the tensors, of T tokens. Implements `DecoderStages`."""
 
     replays: tuple[Replay, ...]
     token_ids: Tensor  # [T]
@@ -118,7 +118,7 @@ class _StepGraphs:
     given: tuple[Tensor, Tensor]  # qkv [T, qkv_size] and residual stream [T, hidden]
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Pieces`."""
+        """See `DecoderStages`."""
         self.token_ids.copy_(token_ids)
         self.replays[0]()
         return self.given
@@ -129,7 +129,7 @@ class _StepGraphs:
         attended: Tensor,
         residual: Tensor,  # noqa: ARG002 - it lies where the graph reads it
     ) -> tuple[Tensor, Tensor]:
-        """See `Pieces`."""
+        """See `DecoderStages`."""
         if attended is not self.attended:
             self.attended.copy_(attended)
         self.replays[index + 1]()

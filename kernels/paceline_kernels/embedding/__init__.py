@@ -1,4 +1,4 @@
-"""Where a model begins: rows of the embedding, and the first norm of them."""
+"""The first op of a model: rows of the embedding, and their norm."""
 
 from paceline_kernels.dispatch import by_device
 from paceline_kernels.embedding.reference import embed_rms_norm as reference_embed_rms_norm

@@ -6,7 +6,7 @@ import triton.language as tl
 from paceline_kernels.sampling.keys import float_of, ordered
 
 _COARSE = tl.constexpr(1 << 16)
-"""Of a float32's bits: a bound need not be sharper than a hundredth."""
+"""Bits of a float32 that are searched: a bound need not be sharper than a hundredth."""
 _DEEPEST = tl.constexpr(32.0)
 """exp(-32) of the likeliest, a million times, is nothing in float32."""
 

@@ -20,7 +20,7 @@ def _kept(x, columns, cut, place):
 
 @triton.jit
 def _log(masses):
-    """Of nothing, less than of anything that could be chosen: the largest logit weighs 1."""
+    """The mass of nothing: less than of any token that could be chosen; the largest weighs 1."""
     return tl.log(tl.maximum(masses, 1e-37))
 
 

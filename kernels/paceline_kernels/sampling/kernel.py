@@ -75,7 +75,7 @@ def sample_tokens(
 
 
 def group_stats(logits: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each group of a row [rows, groups]: its largest logit, and its mass relative to it."""
+    """Each group of a row [rows, groups]: its largest logit, and its mass relative to that."""
     rows, vocab = logits.shape
     num_groups = -(-vocab // GROUP)
     best = torch.empty((rows, num_groups), dtype=torch.float32, device=logits.device)
@@ -104,7 +104,7 @@ def find_cuts(
     best: Tensor,
     sums: Tensor,
 ) -> Cuts:
-    """Of each row, what top-k, top-p and min-p keep."""
+    """What top-k, top-p and min-p keep of each row."""
     rows, vocab = logits.shape
     num_groups = best.shape[1]
 

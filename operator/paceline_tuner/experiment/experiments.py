@@ -1,4 +1,4 @@
-"""Experiments: the courses of all services, kept between ticks."""
+"""Experiments: the experiment lifecycles of all services, kept between ticks."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,20 +19,20 @@ from paceline_tuner.window import Evidence
 
 
 class Experiments:
-    """Asked once before a tick, for each pod's spec, and told once after it."""
+    """Asked once before each tick for the pods' specs, and shown once after it what they did."""
 
     def __init__(self) -> None:
         """Know no service yet."""
-        self._courses: dict[str, ExperimentLifecycle] = {}
+        self._lifecycles: dict[str, ExperimentLifecycle] = {}
 
     def specs(self, target: ServiceTarget, now: float) -> dict[str, TuningSpec]:
         """Give each pod the spec of its arm; all have the service's where nothing is tried."""
-        course = self._courses.get(target.key) or resumed(target.previous_report)
-        course = self._courses[target.key] = directed(course, target, now)
-        trying = course.trial.candidate_pods if course.trial is not None else ()
+        lifecycle = self._lifecycles.get(target.key) or resumed(target.previous_report)
+        lifecycle = self._lifecycles[target.key] = directed(lifecycle, target, now)
+        trying = lifecycle.trial.candidate_pods if lifecycle.trial is not None else ()
         return {
             pod.name: replace(
-                under(target.spec, policy_for(course, target, pod.name)),
+                under(target.spec, policy_for(lifecycle, target, pod.name)),
                 is_candidate=pod.name in trying,
             )
             for pod in target.pods
@@ -42,12 +42,12 @@ class Experiments:
         self, target: ServiceTarget, evidences: Mapping[str, Evidence], now: float
     ) -> ExperimentReport | None:
         """Take in what the pods did, by pod; tells how the experiment stands."""
-        course = self._courses.get(target.key, ExperimentLifecycle())
+        lifecycle = self._lifecycles.get(target.key, ExperimentLifecycle())
         if not target.spec.paused:
-            course = observed(course, evidences, now)
-        self._courses[target.key] = course
-        return report(course, target)
+            lifecycle = observed(lifecycle, evidences, now)
+        self._lifecycles[target.key] = lifecycle
+        return report(lifecycle, target)
 
     def forget(self, key: str) -> None:
         """Drop a service that was deleted."""
-        self._courses.pop(key, None)
+        self._lifecycles.pop(key, None)

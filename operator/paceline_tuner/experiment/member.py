@@ -14,7 +14,7 @@ _SETTLE_S = 30.0  # a decision, and the drain of what was admitted under the oth
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What the last look at a pod left. Times are the pod's clock."""
+    """What is known of a pod in its arm since the last tick. Times are the pod's clock."""
 
     arm: Arm
     instance: str | None = None
@@ -26,8 +26,8 @@ class Member:
     inside: int = 0
 
 
-def look(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, ArmTally]:
-    """Count what ended since the last look.
+def count_ended(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, ArmTally]:
+    """Count what ended since the last tick.
 
     A pod that is new in its arm, has a new engine, or was out of sight for longer than its
     telemetry reaches back settles first.
@@ -38,7 +38,7 @@ def look(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, ArmTally
     if member.instance != evidence.instance or not 0 <= now - since <= evidence.window_s:
         settles = Member(member.arm, evidence.instance, now + _SETTLE_S, now, last_seq, inside)
         return settles, NOTHING
-    next_look = Member(
+    next_member = Member(
         member.arm,
         member.instance,
         member.counts_from,
@@ -47,7 +47,7 @@ def look(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, ArmTally
         inside,
     )
     if now <= member.counts_from:
-        return next_look, NOTHING
+        return next_member, NOTHING
     fresh = [
         record
         for record in evidence.requests
@@ -55,7 +55,7 @@ def look(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, ArmTally
     ]
     offered = [r for r in fresh if r.outcome != "cancelled" or is_late(sla, r)]
     served = [record for record in fresh if record.outcome == "ok"]
-    return next_look, ArmTally(
+    return next_member, ArmTally(
         requests=len(offered),
         misses=sum(is_missed(sla, record) for record in offered),
         ended=len(fresh),

@@ -1,4 +1,4 @@
-"""Are misses more frequent in one arm? A test that may be asked after each block of requests.
+"""SequentialTest: whether one arm misses more often, to be asked after each block of requests.
 
 Each arm's null hypothesis is "not more than the other". Evidence against it is an e-process: a
 product of bets that gains nothing on average while the null holds, so that by Ville's inequality
@@ -38,7 +38,7 @@ class Moments:
     """Sum of misses^2 / requests over the blocks."""
 
     def add(self, requests: int, misses: int) -> "Moments":
-        """With one block more."""
+        """Take in one block."""
         return Moments(
             self.blocks + 1,
             self.requests + requests,
@@ -57,7 +57,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class SequentialTest:
-    """What was seen so far. One look is `add`; the two answers may be read after each."""
+    """The evidence so far. `add` takes a block in; both answers may be read after each."""
 
     base: Moments = Moments()
     candidate: Moments = Moments()

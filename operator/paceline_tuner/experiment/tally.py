@@ -1,4 +1,4 @@
-"""What one arm was asked and did; and whether both arms were asked alike."""
+"""ArmTally: what one arm was asked and did, and whether both arms were asked alike."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ _ALIKE = 1.15
 
 @dataclass(frozen=True, slots=True)
 class ArmTally:
-    """Counts of one arm's pods, together, over one stretch of time."""
+    """Counts over all pods of one arm, for one period."""
 
     requests: int = 0
-    """Offered ones that ended; a client that left in time is not among them."""
+    """Offered requests that ended; without those whose client left in time."""
     misses: int = 0
     ended: int = 0
     prompt_tokens: int = 0
     served: int = 0
     output_tokens: int = 0
-    """Of the served."""
+    """Output tokens of the served requests."""
     grown: int = 0
     """Requests inside at the end, less those at the start: offered and not served yet."""
     pod_seconds: float = 0.0
@@ -37,7 +37,7 @@ class ArmTally:
         return 1 - self.shortfall / self.offered if self.offered else 1.0
 
     def __add__(self, other: "ArmTally") -> "ArmTally":
-        """Both together."""
+        """Add two pods or two periods up."""
         return ArmTally(
             self.requests + other.requests,
             self.misses + other.misses,

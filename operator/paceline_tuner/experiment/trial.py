@@ -1,11 +1,11 @@
-"""Trial: one experiment from its beginning to its verdict. Pure: a look gives the next trial."""
+"""ExperimentTrial: one experiment from its beginning to its verdict. Pure."""
 
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from paceline_tuner.experiment.arms import candidates
-from paceline_tuner.experiment.member import Member, look
+from paceline_tuner.experiment.member import Member, count_ended
 from paceline_tuner.experiment.sequential import SequentialTest
 from paceline_tuner.experiment.tally import NOTHING, ArmTally, are_alike
 from paceline_tuner.service_report import Arm, ArmReport, ExperimentReport, ExperimentVerdict
@@ -23,7 +23,7 @@ _MAX_LOST = 2  # canaries: a candidate that kills its pod must not go from pod t
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ExperimentTrial:
     """A running experiment, and all that its verdict is made from."""
 
     plan: ExperimentPlan
@@ -37,7 +37,7 @@ class Trial:
     open_base: ArmTally = NOTHING
     open_candidate: ArmTally = NOTHING
     seen_base: ArmTally = NOTHING
-    """Of the blocks that were compared."""
+    """Sum of the blocks that were compared."""
     seen_candidate: ArmTally = NOTHING
     misses: SequentialTest = field(default_factory=SequentialTest)
     shortfalls: SequentialTest = field(default_factory=SequentialTest)
@@ -75,7 +75,7 @@ class Trial:
         return "compares the arms' misses at matched load"
 
 
-def enrol(trial: Trial, pods: Collection[str], now: float) -> Trial:
+def enrol(trial: ExperimentTrial, pods: Collection[str], now: float) -> ExperimentTrial:
     """Give each pod its arm; a pod that is gone leaves its own. Two pods are needed."""
     trial = replace(trial, lost=trial.lost + len(set(trial.candidate_pods).difference(pods)))
     if trial.plan.kind != "AB" and trial.lost >= _MAX_LOST:
@@ -96,12 +96,12 @@ def enrol(trial: Trial, pods: Collection[str], now: float) -> Trial:
     return replace(trial, members=members, lacking_since=None)
 
 
-def take(trial: Trial, evidences: Mapping[str, Evidence]) -> Trial:
+def take(trial: ExperimentTrial, evidences: Mapping[str, Evidence]) -> ExperimentTrial:
     """Count what each pod's requests came to; compare once both arms have a block."""
     members = dict(trial.members)
     base, candidate = trial.open_base, trial.open_candidate
     for pod in members.keys() & evidences.keys():
-        members[pod], seen = look(members[pod], trial.sla, evidences[pod])
+        members[pod], seen = count_ended(members[pod], trial.sla, evidences[pod])
         if members[pod].arm == "base":
             base += seen
         else:
@@ -110,7 +110,7 @@ def take(trial: Trial, evidences: Mapping[str, Evidence]) -> Trial:
     return _compared(trial) if _is_block(base) and _is_block(candidate) else trial
 
 
-def judge(trial: Trial, now: float) -> Trial:
+def judge(trial: ExperimentTrial, now: float) -> ExperimentTrial:
     """End the trial where it has its answer, or its time is up."""
     test, plan = trial.misses, trial.plan
     if test.log_worse >= _CERTAIN:
@@ -124,7 +124,7 @@ def judge(trial: Trial, now: float) -> Trial:
     return trial
 
 
-def ended(trial: Trial, verdict: ExperimentVerdict, reason: str) -> Trial:
+def ended(trial: ExperimentTrial, verdict: ExperimentVerdict, reason: str) -> ExperimentTrial:
     """Conclude."""
     return replace(trial, verdict=verdict, reason=reason)
 
@@ -133,7 +133,7 @@ def _is_block(tally: ArmTally) -> bool:
     return tally.requests >= _BLOCK and tally.pod_seconds >= _BLOCK_S
 
 
-def _compared(trial: Trial) -> Trial:
+def _compared(trial: ExperimentTrial) -> ExperimentTrial:
     base, candidate = trial.open_base, trial.open_candidate
     trial = replace(trial, open_base=NOTHING, open_candidate=NOTHING)
     # Asked of the load alone, so that leaving a block out favours neither arm.
@@ -151,7 +151,7 @@ def _compared(trial: Trial) -> Trial:
     )
 
 
-def _has_lost_goodput(trial: Trial) -> bool:
+def _has_lost_goodput(trial: ExperimentTrial) -> bool:
     """Requests pile up that no SLA calls late yet: less is served, and surely so."""
     floor = (1 - _GOODPUT_LOSS) * trial.seen_base.goodput
     return (
@@ -161,13 +161,13 @@ def _has_lost_goodput(trial: Trial) -> bool:
     )
 
 
-def _rates(trial: Trial) -> str:
+def _rates(trial: ExperimentTrial) -> str:
     base, candidate = trial.seen_base, trial.seen_candidate
     shares = [arm.misses / arm.requests if arm.requests else 0.0 for arm in (candidate, base)]
     return f"{shares[0]:.1%} against {shares[1]:.1%}"
 
 
-def _undecided(trial: Trial) -> str:
+def _undecided(trial: ExperimentTrial) -> str:
     if trial.compared:
         return f"no difference in misses was found in time: {_rates(trial)}"
     if trial.unmatched:

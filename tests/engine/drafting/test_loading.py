@@ -104,12 +104,12 @@ def test_weights_that_fit_only_alone_are_refused(folder: Path) -> None:
     """Before either is loaded, with both sizes."""
     config = open_checkpoint(folder).config
     weights = memory.weight_bytes(config, torch.float32, "none")
-    free = memory.Memory(total_bytes=1 << 30, free_bytes=2 * weights - 1)
+    free = memory.DeviceMemory(total_bytes=1 << 30, free_bytes=2 * weights - 1)
 
     memory.require_weights_fit(config, torch.float32, "none", free)
     with pytest.raises(DoesNotFit, match=r"need 0.00 GiB and the draft model's 0.00 GiB, but only"):
         memory.require_both_fit([config, config], torch.float32, ["none", "none"], free)
-    enough = memory.Memory(total_bytes=1 << 30, free_bytes=2 * weights)
+    enough = memory.DeviceMemory(total_bytes=1 << 30, free_bytes=2 * weights)
     memory.require_both_fit([config, config], torch.float32, ["none", "none"], enough)
 
 

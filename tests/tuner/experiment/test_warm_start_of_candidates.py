@@ -1,4 +1,4 @@
-"""What a candidate teaches is not remembered: the next pods would start from it."""
+"""A warm start takes nothing from a candidate: the next pods would start from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ class Shelf:
 
 
 async def batch_sizes(spec: TuningSpec) -> set[int]:
-    """All batch sizes that were ever remembered in six minutes of two pods."""
+    """All batch sizes that the warm start took in six minutes of two pods."""
     at = 1e9
     shelf = Shelf()
     pods = {
@@ -60,7 +60,7 @@ async def batch_sizes(spec: TuningSpec) -> set[int]:
 
 
 async def test_only_the_base_teaches() -> None:
-    """The canary's five are nowhere in the memory; on all pods they would be."""
+    """The canary's five are nowhere in the warm start; on all pods they would be."""
     under_trial = await batch_sizes(replace(SPEC, experiment=SMALL))
     declared = await batch_sizes(replace(SPEC, batch_size=Range(min=1, max=5)))
 

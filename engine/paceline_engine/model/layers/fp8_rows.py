@@ -1,4 +1,4 @@
-"""Rows in FP8, on their way from the op that makes them to the product that takes them."""
+"""Rows in FP8, between the op that quantises them and the product that takes them."""
 
 import functools
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ class Fp8Rows:
     codes: Tensor  # [rows, columns] float8_e4m3fn
     scales: Tensor  # [rows] float32
     dtype: torch.dtype
-    """Of what they are codes of, and so of products with them."""
+    """The type of the values that were quantised, and of products with them."""
 
 
 def quantized(x: Tensor) -> Fp8Rows:  # [rows, columns]
-    """Make codes of what is in memory."""
+    """Quantise rows that are in memory."""
     return Fp8Rows(*paceline_kernels.quantize_rows(x), x.dtype)
 
 
 def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
-    """Give rows times weights [out, columns] with a scale for each output: [rows, out].
+    """Return rows times weights [out, columns] with a scale for each output: [rows, out].
 
     Sums are kept in float32: Hopper's faster ones have 14 bits, too few for long rows.
     """
@@ -36,7 +36,7 @@ def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def multiply_then_scale(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
-    """Give the same of a product that knows one scale for all: torch's on a CPU until 2.11."""
+    """Return the same from a product with one scale for all: torch's on a CPU until 2.11."""
     one = torch.ones((), device=values.device)
     sums = _product(rows.codes, values, one, one, torch.float32)
     return sums.mul_(rows.scales[:, None]).mul_(scales).to(rows.dtype)

@@ -14,7 +14,7 @@ from paceline_engine.model.layers.linear import Linear
 
 
 @dataclass(slots=True)
-class Choice:
+class TokenSlots:
     """Which slot each token of the step uses; set before the step, read by every product."""
 
     mask: Tensor | None = None  # [tokens, slots * rank]: 1 in the token's own slot, else 0
@@ -24,18 +24,18 @@ class LoraLinear:
     """See `Linear`."""
 
     def __init__(
-        self, base: Linear, parts: dict[str, int], num_inputs: int, choice: Choice
+        self, base: Linear, parts: dict[str, int], num_inputs: int, token_slots: TokenSlots
     ) -> None:
         self.parts = parts  # outputs of each weight that is stacked in `base`
         self.num_inputs = num_inputs
         self._base = base
-        self._choice = choice
+        self._token_slots = token_slots
         self._downs: list[Tensor] = []  # per part [slots * rank, in]
         self._ups: list[Tensor] = []  # per part [slots * rank, outputs]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply, then add what each token's adapter adds."""
-        y, mask = self._base(x), self._choice.mask
+        y, mask = self._base(x), self._token_slots.mask
         if mask is None:
             return y
         first = 0

@@ -10,7 +10,7 @@ milliseconds:
     576 to 3072, FP8                  0.09   0.15   0.39   1.35   5.45
 
 So few rows take less than half of the time, and many as long as before. With `fp8_dynamic` what is
-multiplied becomes FP8, too, with a scale for each token (`handover.py`).
+multiplied becomes FP8, too, with a scale for each token (`fused_ops.py`).
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from paceline_engine.loading.weights import Wrap, as_it_is, build_decoder
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
 from paceline_engine.model.layers import fp8_rows
-from paceline_engine.model.layers.handover import Gates, gated_mlp, normed, takes_codes
+from paceline_engine.model.layers.fused_ops import Gates, gated_mlp, normed, takes_codes
 from paceline_engine.model.layers.linear import Linear, PlainLinear
 from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear, quantize
 from paceline_engine.model.ops import KernelOps

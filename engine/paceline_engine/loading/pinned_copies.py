@@ -12,7 +12,7 @@ from torch import Tensor
 _PIECE_BYTES = 64 << 20
 
 
-class Staging:
+class PinnedCopies:
     """Two buffers on the host; on a CPU, where nothing is pinned, they are there to be tested."""
 
     def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
