@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from paceline_engine.errors import BadSettings
+from paceline_engine.hardware.devices import BLOCK_TOKENS
 from paceline_engine.scheduling import Scheduling
 
 _PREFIX = "PACELINE_ENGINE_"
@@ -74,7 +75,7 @@ class Settings(BaseSettings):
     """Capacity: rows."""
     max_token_budget: int = Field(default=8192, ge=1)
     """Capacity: tokens in one step."""
-    block_size: int = Field(default=16, ge=1)
+    block_size: int = Field(default=BLOCK_TOKENS, ge=1)
     """Tokens in one KV block."""
     kv_cache_memory_fraction: float = Field(default=0.90, gt=0, le=1)
     """Share of the GPU's memory for weights and KV cache together."""
@@ -86,7 +87,7 @@ class Settings(BaseSettings):
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
     speculative: Literal["none", "ngram", "draft"] = "none"
-    """Guesses of coming tokens that a step verifies, where the step model says that it pays.
+    """Speculative decoding: draft tokens that a step verifies, where the step model says it pays.
 
     `ngram` looks them up in the sequence itself, `draft` asks a second model.
     """
@@ -99,7 +100,7 @@ class Settings(BaseSettings):
     draft_quantization: Quantization | None = None
     """Weights of the draft model's layers and head; unset, its layers' as `quantization` says."""
     speculative_tokens: int = Field(default=4, ge=1, le=16)
-    """Guessed tokens per step and sequence at most."""
+    """Draft tokens per step and sequence, at most."""
 
     overlap: Literal["auto", "on", "off"] = "auto"
     """Choose a step while the one before runs: hides the host's time behind a GPU's.
