@@ -184,6 +184,8 @@ def decode_host_times(
         prompt = [(number * 7 + position) % 32_000 for position in range(PROMPT_TOKENS)]
         engine.submit(Submit(str(number), prompt, sampling))
     while len(engine.requests.decoding) < running:
+        if engine.is_idle:
+            raise RuntimeError("requests ended before all decoded: the machine is too busy to pace")
         engine.step()
     for _ in range(WARM_UP_STEPS // 2):
         engine.step()

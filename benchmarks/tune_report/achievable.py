@@ -4,7 +4,7 @@ import statistics
 from dataclasses import dataclass
 
 from tune_report.run import OURS, Results
-from tune_report.score import Score
+from tune_report.score import EpisodeScore
 
 _DELAY_S = 60.0
 _PERIOD_S = 5.0
@@ -65,7 +65,7 @@ def _best_attained(results: Results, workload: str, phase: int) -> float:
     )
 
 
-def _count(score: Score, start_s: float, end_s: float, *, is_achievable: bool) -> Tally:
+def _count(score: EpisodeScore, start_s: float, end_s: float, *, is_achievable: bool) -> Tally:
     assert score.control is not None
     said = 0
     ticks = 0

@@ -9,7 +9,7 @@ import numpy as np
 from paceline_wire.limits import Capacity
 from tune_report.arms.arm import PERIOD_S
 from tune_report.episode import Moment, PodRun
-from tune_report.workloads import Workload
+from tune_report.workloads import ReportWorkload
 
 _NEAR = 0.1
 _SKIPPED_STEPS = 500
@@ -46,7 +46,7 @@ class ControlScore:
     """When DeviceHealthy was what; only where it changed."""
 
 
-def control_score(workload: Workload, pods: Sequence[PodRun]) -> ControlScore | None:
+def control_score(workload: ReportWorkload, pods: Sequence[PodRun]) -> ControlScore | None:
     """Judge the movements; None for an arm that never moves."""
     moments = [m for m in pods[0].moments if m.at_s <= workload.duration_s]
     if not moments:
@@ -102,7 +102,7 @@ def _reversals(values: Sequence[int]) -> int:
     return sum(a * b < 0 for a, b in pairwise(moves))
 
 
-def _is_unsafe(moment: Moment, workload: Workload) -> bool:
+def _is_unsafe(moment: Moment, workload: ReportWorkload) -> bool:
     capacity: Capacity = workload.setting.capacity
     target_ms = moment.target_ms
     sla = workload.sla_at(moment.at_s)

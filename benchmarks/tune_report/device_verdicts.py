@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tune_report.score import Score
-from tune_report.workloads import Workload
+from tune_report.score import EpisodeScore
+from tune_report.workloads import ReportWorkload
 
 _DELAY_S = 60.0
 _PERIOD_S = 5.0
@@ -28,12 +28,12 @@ class DeviceVerdicts:
         )
 
 
-def device_verdicts(workload: Workload, scores: Sequence[Score]) -> DeviceVerdicts:
+def device_verdicts(workload: ReportWorkload, scores: Sequence[EpisodeScore]) -> DeviceVerdicts:
     """Judge the episodes of one workload."""
     return sum((_judged(workload, score) for score in scores), start=DeviceVerdicts())
 
 
-def _judged(workload: Workload, score: Score) -> DeviceVerdicts:
+def _judged(workload: ReportWorkload, score: EpisodeScore) -> DeviceVerdicts:
     periods = [(d.start_s, min(d.end_s, workload.duration_s)) for d in workload.disturbances]
     found = sum(_is_found(score, workload, *period) for period in periods)
     ticks = (_PERIOD_S * (i + 1) for i in range(int(workload.duration_s / _PERIOD_S)))
@@ -44,14 +44,14 @@ def _judged(workload: Workload, score: Score) -> DeviceVerdicts:
     return DeviceVerdicts(len(periods), found, false)
 
 
-def _is_found(score: Score, workload: Workload, start_s: float, end_s: float) -> bool:
+def _is_found(score: EpisodeScore, workload: ReportWorkload, start_s: float, end_s: float) -> bool:
     is_over = end_s + _DELAY_S < workload.duration_s
     return _is_slow(score, start_s + _DELAY_S) and not (
         is_over and _is_slow(score, end_s + _DELAY_S)
     )
 
 
-def _is_slow(score: Score, at_s: float) -> bool:
+def _is_slow(score: EpisodeScore, at_s: float) -> bool:
     """Whether the device was reported as slow after the tick at this time."""
     assert score.control is not None
     states = [value for changed_s, value in score.control.device if changed_s <= at_s]

@@ -16,7 +16,7 @@ from paceline_tuner.step_target import starting_target_ms
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import PERIOD_S, Arm, Control, Verdict, WatchesDevice
-from tune_report.workloads import PodPart, Workload
+from tune_report.workloads import PodPart, ReportWorkload
 
 DRAIN_S = 60.0
 """How long what has arrived may take to end; what has not ended then is a miss."""
@@ -91,7 +91,7 @@ class _Fleet:
         return await self._pods[pod.name].patch_limits(pod, body)
 
 
-def run(workload: Workload, arm: Arm, seed: int, unit_rps: float) -> tuple[PodRun, ...]:
+def run(workload: ReportWorkload, arm: Arm, seed: int, unit_rps: float) -> tuple[PodRun, ...]:
     """Play the episode. Deterministic in its arguments."""
     with arm.patches():
         parts = workload.parts(seed, unit_rps)
@@ -104,7 +104,7 @@ def run(workload: Workload, arm: Arm, seed: int, unit_rps: float) -> tuple[PodRu
     return tuple(_result(pod) for pod in pods)
 
 
-def _live(workload: Workload, arm: Arm, seed: int, index: int, part: PodPart) -> _Live:
+def _live(workload: ReportWorkload, arm: Arm, seed: int, index: int, part: PodPart) -> _Live:
     setting, capacity = workload.setting, arm.capacity(workload.setting)
     hardware = setting.hardware
     engine = SimulatedEngine(
@@ -123,7 +123,7 @@ def _live(workload: Workload, arm: Arm, seed: int, index: int, part: PodPart) ->
     return _Live(index, part, engine, SimPod(engine), [])
 
 
-def _start(workload: Workload, arm: Arm, capacity: Capacity) -> Limits:
+def _start(workload: ReportWorkload, arm: Arm, capacity: Capacity) -> Limits:
     """What a fresh pod holds; the product's own is told a first step target."""
     limits = arm.limits(capacity)
     if not arm.uses_product:
@@ -131,12 +131,12 @@ def _start(workload: Workload, arm: Arm, capacity: Capacity) -> Limits:
     return replace(limits, step_target_ms=starting_target_ms(workload.setting.sla))
 
 
-def _shed_ms(workload: Workload) -> float | None:
+def _shed_ms(workload: ReportWorkload) -> float | None:
     target_ms = workload.setting.sla.ttft_p99_ms
     return None if target_ms is None else SHED_AT * target_ms
 
 
-async def _controlled(workload: Workload, arm: Arm, pods: list[_Live]) -> None:
+async def _controlled(workload: ReportWorkload, arm: Arm, pods: list[_Live]) -> None:
     now_s = 0.0
     assert arm.control is not None
     fleet: PodClient = _Fleet({pod.target.name: pod.client for pod in pods})
@@ -150,7 +150,9 @@ async def _controlled(workload: Workload, arm: Arm, pods: list[_Live]) -> None:
         await _tick(workload, control, pods, now_s)
 
 
-async def _tick(workload: Workload, control: Control, pods: list[_Live], now_s: float) -> None:
+async def _tick(
+    workload: ReportWorkload, control: Control, pods: list[_Live], now_s: float
+) -> None:
     present = [pod for pod in pods if _is_present(pod, now_s)]
     verdict = await control.tick(tuple(pod.target for pod in present), workload.sla_at(now_s))
     device = control.device if isinstance(control, WatchesDevice) else ""

@@ -13,13 +13,13 @@ import msgspec
 from tune_report import episode
 from tune_report.arms.table import named
 from tune_report.cache import Cache, Code, key_of
-from tune_report.score import Score, score
+from tune_report.score import EpisodeScore, score
 from tune_report.workloads import workload_named
 
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Job(Protocol[Result_co]):
+class CachedJob(Protocol[Result_co]):
     """A part whose result depends on its fields and on code, and on nothing else."""
 
     def code(self, code: Code) -> str:
@@ -47,7 +47,7 @@ class Play:
             return code.engine
         return code.product if named(self.arm).uses_product else code.rules
 
-    def run(self) -> Score:
+    def run(self) -> EpisodeScore:
         """Play."""
         workload = workload_named(self.workload, self.trace)
         return score(workload, episode.run(workload, named(self.arm), self.seed, self.unit_rps))
@@ -63,7 +63,7 @@ class Bench:
         self._processes = processes
 
     def all(
-        self, jobs: Sequence[Job[Result_co]], kind: type[Result_co], title: str
+        self, jobs: Sequence[CachedJob[Result_co]], kind: type[Result_co], title: str
     ) -> list[Result_co]:
         """Do the jobs; results in their order."""
         keys = [key_of(job.code(self._code), job) for job in jobs]
@@ -77,7 +77,7 @@ class Bench:
         print(f"{title}: {len(jobs)} results, {len(missing)} computed in {spent:.0f} s", flush=True)
         return [msgspec.convert(found[key], kind, strict=False) for key in keys]
 
-    def _done(self, jobs: dict[str, Job[Result_co]]) -> Iterator[tuple[str, object]]:
+    def _done(self, jobs: dict[str, CachedJob[Result_co]]) -> Iterator[tuple[str, object]]:
         if self._processes == 1:
             for key, job in jobs.items():
                 yield key, _built_in(job)
@@ -90,6 +90,6 @@ class Bench:
                 yield futures[future], future.result()
 
 
-def _built_in(job: Job[object]) -> object:
+def _built_in(job: CachedJob[object]) -> object:
     """Do one, as plain values."""
     return msgspec.to_builtins(job.run())

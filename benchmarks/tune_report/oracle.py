@@ -11,9 +11,9 @@ import optuna
 from tune_report import episode
 from tune_report.arms.arm import static
 from tune_report.cache import Code
-from tune_report.score import Score, score
-from tune_report.settings import Setting
-from tune_report.workloads import Workload, steady, workload_named
+from tune_report.score import EpisodeScore, score
+from tune_report.settings import ServingSetting
+from tune_report.workloads import ReportWorkload, steady, workload_named
 
 Pair = tuple[int, int]
 Method = Literal["random", "optuna"]
@@ -32,7 +32,7 @@ _CPU_BATCHES = (4, 8, 12, 16, 24, 32, 48, 64)
 _CPU_BUDGETS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 512, 1024, 2048)
 
 
-def grid(setting: Setting) -> tuple[Pair, ...]:
+def grid(setting: ServingSetting) -> tuple[Pair, ...]:
     """Max batch sizes and token budgets, within what the setting allocates."""
     is_small = setting.max_batch_size <= _CPU_BATCHES[-1]
     batches = _CPU_BATCHES if is_small else _GPU_BATCHES
@@ -41,7 +41,7 @@ def grid(setting: Setting) -> tuple[Pair, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class GridCapacity:
     """The most requests per second that any pair of the grid serves at 99 %, steadily."""
 
     workload: str
@@ -66,14 +66,14 @@ class Capacity:
         return float(f"{low:.3g}")
 
 
-def _is_served(workload: Workload, rps: float) -> bool:
+def _is_served(workload: ReportWorkload, rps: float) -> bool:
     """Some pair keeps every target for 99 of 100."""
     probe = steady(workload.setting, 1.0, workload.mix, _CAPACITY_S)
     pairs = [pair for pair in grid(workload.setting) if pair[0] in _PROBED_BATCHES]
     return any(_attained(probe, pair, rps) >= _ATTAINED for pair in pairs)
 
 
-def _attained(workload: Workload, pair: Pair, rps: float) -> float:
+def _attained(workload: ReportWorkload, pair: Pair, rps: float) -> float:
     pods = episode.run(workload, static(*pair), _CAPACITY_SEED, rps)
     return score(workload, pods).attainment.least
 
@@ -104,7 +104,7 @@ class Search:
         study.optimize(lambda trial: self._trial(workload, trial), n_trials=TRIALS)
         return _pair(study.best_params, workload.setting)
 
-    def _trial(self, workload: Workload, trial: optuna.Trial) -> float:
+    def _trial(self, workload: ReportWorkload, trial: optuna.Trial) -> float:
         setting = workload.setting
         trial.suggest_int("batch", 4, setting.max_batch_size, log=True)
         trial.suggest_int("budget", 16, setting.max_token_budget, log=True)
@@ -113,11 +113,11 @@ class Search:
         return score(workload, pods).good_rps
 
 
-def _pair(params: dict[str, int], setting: Setting) -> Pair:
+def _pair(params: dict[str, int], setting: ServingSetting) -> Pair:
     batch = params["batch"]
     return batch, min(max(params["budget"], batch), setting.max_token_budget)
 
 
-def best(scores: dict[Pair, list[Score]]) -> Pair:
+def best(scores: dict[Pair, list[EpisodeScore]]) -> Pair:
     """The pair with the most good requests over its seeds."""
     return max(scores, key=lambda pair: float(np.mean([s.good for s in scores[pair]])))

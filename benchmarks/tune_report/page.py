@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from tune_report.arms.table import DEFAULTS, RULES
 from tune_report.oracle import TRIALS
 from tune_report.run import ABLATIONS, OURS, Results
-from tune_report.score import Score
+from tune_report.score import EpisodeScore
 from tune_report.targets import (
     ORACLE,
     SINGLE,
-    Figure,
+    TargetResult,
     capacity_rps,
     figures,
     median_interval,
     ratios,
 )
-from tune_report.workloads import Workload
+from tune_report.workloads import ReportWorkload
 
 SEARCHES = ("random search", "Optuna")
 COMPARED = (SINGLE, *SEARCHES, *DEFAULTS, *RULES, OURS)
@@ -78,7 +78,7 @@ def page(results: Results, images: str, note: str = "") -> str:
     return "\n".join(part.strip("\n") + "\n" for part in parts if part)
 
 
-def _targets(found: Sequence[Figure]) -> str:
+def _targets(found: Sequence[TargetResult]) -> str:
     rows = [(f.claim, f.target, f.measured, f.verdict) for f in found]
     missed = [f"* {f.claim}: {f.worst}." for f in found if not f.is_met and f.worst]
     text = "## Figures to reach\n\n" + _table(("Figure", "Target", "Measured", ""), rows)
@@ -215,7 +215,9 @@ def _ratio(results: Results, workload: str, arm: str) -> float:
     return statistics.median(ratios(results, workload, arm, ORACLE))
 
 
-def _median(results: Results, workload: str, arm: str, value: Callable[[Score], float]) -> float:
+def _median(
+    results: Results, workload: str, arm: str, value: Callable[[EpisodeScore], float]
+) -> float:
     return statistics.median(value(score) for score in results.scores[workload, arm])
 
 
@@ -233,7 +235,7 @@ def _plot(title: str, path: str) -> str:
     return f"![{title}]({path})\n"
 
 
-def steady_of(results: Results) -> list[Workload]:
+def steady_of(results: Results) -> list[ReportWorkload]:
     """The sweep of the first setting, by load."""
     setting = results.workloads[0].setting.name
     steady = [w for w in results.workloads if w.is_steady and w.setting.name == setting]

@@ -14,7 +14,7 @@ from tune_report.arms.table import DEFAULTS
 from tune_report.page import COMPARED, steady_of
 from tune_report.run import OURS, Results
 from tune_report.targets import ORACLE, SINGLE, median_interval, ratios
-from tune_report.workloads import Workload
+from tune_report.workloads import ReportWorkload
 
 _COLOURS = {
     ORACLE: "#333333",
@@ -99,7 +99,7 @@ def _limits(results: Results, path: Path) -> None:
     _save(figure, path)
 
 
-def _track(axes: Axes, results: Results, workload: Workload) -> None:
+def _track(axes: Axes, results: Results, workload: ReportWorkload) -> None:
     control = results.scores[workload.name, OURS][0].control
     assert control is not None
     columns = list(zip(*control.track, strict=True))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tune_report.arms.table import DEFAULTS, RULES, named
 from tune_report.jobs import Bench, Play
-from tune_report.oracle import Capacity, Method, Pair, Search, best, grid
-from tune_report.score import Score
-from tune_report.workloads import Workload
+from tune_report.oracle import GridCapacity, Method, Pair, Search, best, grid
+from tune_report.score import EpisodeScore
+from tune_report.workloads import ReportWorkload
 
 _FINALISTS = 10
 """Pairs per workload that the first seed sends on to the others."""
@@ -30,11 +30,11 @@ ABLATED_QUICKLY = ("step",)
 class Results:
     """All scores, and what the oracle chose. Arms are named as the page names them."""
 
-    workloads: tuple[Workload, ...]
+    workloads: tuple[ReportWorkload, ...]
     seeds: tuple[int, ...]
     units: dict[str, float]
     """Requests per second that a load of 1.0 means, by workload."""
-    scores: dict[tuple[str, str], list[Score]] = field(default_factory=dict)
+    scores: dict[tuple[str, str], list[EpisodeScore]] = field(default_factory=dict)
     """By workload and arm, in the order of the seeds."""
     oracle: dict[str, Pair] = field(default_factory=dict)
     """The best pair by workload."""
@@ -49,7 +49,7 @@ class Results:
 
 
 def evaluate(
-    bench: Bench, workloads: Sequence[Workload], seeds: tuple[int, ...], trace: Path | None
+    bench: Bench, workloads: Sequence[ReportWorkload], seeds: tuple[int, ...], trace: Path | None
 ) -> Results:
     """Run all that is missing and gather it."""
     results = Results(tuple(workloads), seeds, _units(bench, workloads, trace))
@@ -65,10 +65,12 @@ def evaluate(
     return results
 
 
-def _units(bench: Bench, workloads: Sequence[Workload], trace: Path | None) -> dict[str, float]:
+def _units(
+    bench: Bench, workloads: Sequence[ReportWorkload], trace: Path | None
+) -> dict[str, float]:
     """Measure capacity once for each setting and mix."""
     owners = {(w.setting.name, w.mix.name): w.name for w in workloads}
-    jobs = [Capacity(name, trace) for name in owners.values()]
+    jobs = [GridCapacity(name, trace) for name in owners.values()]
     rates = bench.all(jobs, float, "capacities")
     by_mix = dict(zip(owners, rates, strict=True))
     return {w.name: by_mix[w.setting.name, w.mix.name] for w in workloads}
@@ -82,7 +84,7 @@ class _Player:
     results: Results
     trace: Path | None
 
-    def play(self, pairs: Sequence[tuple[Workload, str]], title: str) -> None:
+    def play(self, pairs: Sequence[tuple[ReportWorkload, str]], title: str) -> None:
         """Every seed of each workload and arm."""
         seeds = self.results.seeds
         scores = self.scores([(w, arm, seed) for w, arm in pairs for seed in seeds], title)
@@ -90,11 +92,13 @@ class _Player:
             mine = scores[index * len(seeds) : (index + 1) * len(seeds)]
             self.results.scores[workload.name, arm] = mine
 
-    def scores(self, wanted: Sequence[tuple[Workload, str, int]], title: str) -> list[Score]:
+    def scores(
+        self, wanted: Sequence[tuple[ReportWorkload, str, int]], title: str
+    ) -> list[EpisodeScore]:
         """Play episodes, without keeping them by name."""
         units = self.results.units
         jobs = [Play(w.name, arm, seed, units[w.name], self.trace) for w, arm, seed in wanted]
-        return self.bench.all(jobs, Score, title)
+        return self.bench.all(jobs, EpisodeScore, title)
 
 
 def _fixed(player: _Player) -> None:
@@ -103,7 +107,7 @@ def _fixed(player: _Player) -> None:
     first = results.seeds[0]
     asked = [(w, pair) for w in results.workloads for pair in grid(w.setting)]
     scores = player.scores([(w, static_name(pair), first) for w, pair in asked], "grid")
-    table: dict[str, dict[Pair, Score]] = {w.name: {} for w in results.workloads}
+    table: dict[str, dict[Pair, EpisodeScore]] = {w.name: {} for w in results.workloads}
     for (workload, pair), got in zip(asked, scores, strict=True):
         table[workload.name][pair] = got
     for name in dict.fromkeys(w.setting.name for w in results.workloads):
@@ -137,7 +141,7 @@ def _choose(player: _Player, candidates: dict[str, list[Pair]]) -> None:
         results.scores[name, "best single static"] = mine[results.single[workload.setting.name]]
 
 
-def _single(tables: Sequence[dict[Pair, Score]]) -> Pair:
+def _single(tables: Sequence[dict[Pair, EpisodeScore]]) -> Pair:
     """The pair with the best mean share of each workload's best."""
     tops = [max(1, *(score.good for score in table.values())) for table in tables]
 

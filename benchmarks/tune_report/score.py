@@ -16,7 +16,7 @@ import numpy.typing as npt
 from paceline_tuner.attainment import is_breach
 from tune_report.control_score import ControlScore, control_score
 from tune_report.episode import PodRun
-from tune_report.workloads import Workload
+from tune_report.workloads import ReportWorkload
 
 _OK = 1
 _WINDOW_S = 10.0
@@ -39,7 +39,7 @@ class Attainment:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class EpisodeScore:
     """One episode in figures."""
 
     offered: int
@@ -77,7 +77,7 @@ class _Judged:
     step_ms: Floats
 
 
-def score(workload: Workload, pods: Sequence[PodRun]) -> Score:
+def score(workload: ReportWorkload, pods: Sequence[PodRun]) -> EpisodeScore:
     """Judge one episode."""
     judged = _merged([_judge(workload, pod) for pod in pods])
     duration_s = workload.duration_s
@@ -90,7 +90,7 @@ def score(workload: Workload, pods: Sequence[PodRun]) -> Score:
         if workload.phases
         else ()
     )
-    return Score(
+    return EpisodeScore(
         offered=len(judged.good),
         good=int(judged.good.sum()),
         good_rps=float(judged.good.sum()) / duration_s,
@@ -106,7 +106,7 @@ def score(workload: Workload, pods: Sequence[PodRun]) -> Score:
     )
 
 
-def _judge(workload: Workload, pod: PodRun) -> _Judged:
+def _judge(workload: ReportWorkload, pod: PodRun) -> _Judged:
     arrival_s = pod.requests.arrival_s + pod.start_s
     ended = pod.outcome == _OK
     step_s = pod.step_end_s + pod.start_s
@@ -145,7 +145,7 @@ def _late_gaps(pod: PodRun, late: Bools) -> npt.NDArray[np.int64]:
     return np.asarray(before[np.maximum(end, begin)] - before[begin], dtype=np.int64)
 
 
-def _limits(workload: Workload, at_s: Floats) -> tuple[Floats, Floats, Floats]:
+def _limits(workload: ReportWorkload, at_s: Floats) -> tuple[Floats, Floats, Floats]:
     """TTFT, TPOT and ITL targets that hold at each time; infinite where none is declared."""
     starts = np.array([0.0, *(start_s for start_s, _ in workload.sla_changes)])
     slas = [workload.setting.sla, *(sla for _, sla in workload.sla_changes)]
@@ -176,7 +176,7 @@ def _attainment(judged: _Judged, start_s: float, end_s: float) -> Attainment:
     )
 
 
-def _violation_s(judged: _Judged, workload: Workload) -> float:
+def _violation_s(judged: _Judged, workload: ReportWorkload) -> float:
     edges = np.arange(0.0, workload.duration_s + _WINDOW_S, _WINDOW_S)
     objective = workload.setting.sla.objective
     late = ~(judged.fast_ttft & judged.fast_tpot)

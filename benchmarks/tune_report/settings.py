@@ -12,7 +12,7 @@ _BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServingSetting:
     """Where a workload runs and what is promised."""
 
     name: str
@@ -42,14 +42,16 @@ class Setting:
         return pace_ms
 
 
-H100_ITL = Setting("H100 ITL 50", H100_8B, SLA(ttft_p99_ms=1000.0, itl_p99_ms=50.0))
-H100_TPOT = Setting("H100 TPOT 50", H100_8B, SLA(ttft_p99_ms=1000.0, tpot_p99_ms=50.0))
-A100_ITL = Setting("A100 ITL 60", A100_8B, SLA(ttft_p99_ms=1500.0, itl_p99_ms=60.0))
-PUBLISHED_ITL = Setting(
+H100_ITL = ServingSetting("H100 ITL 50", H100_8B, SLA(ttft_p99_ms=1000.0, itl_p99_ms=50.0))
+H100_TPOT = ServingSetting("H100 TPOT 50", H100_8B, SLA(ttft_p99_ms=1000.0, tpot_p99_ms=50.0))
+A100_ITL = ServingSetting("A100 ITL 60", A100_8B, SLA(ttft_p99_ms=1500.0, itl_p99_ms=60.0))
+PUBLISHED_ITL = ServingSetting(
     "A100 published ITL 80", A100_8B_PROFILED, SLA(ttft_p99_ms=2000.0, itl_p99_ms=80.0)
 )
-H100_70B_ITL = Setting("4xH100 70B ITL 80", H100_70B_TP4, SLA(ttft_p99_ms=2000.0, itl_p99_ms=80.0))
-CPU_ITL = Setting(
+H100_70B_ITL = ServingSetting(
+    "4xH100 70B ITL 80", H100_70B_TP4, SLA(ttft_p99_ms=2000.0, itl_p99_ms=80.0)
+)
+CPU_ITL = ServingSetting(
     "CPU ITL 300",
     CPU_135M,
     SLA(ttft_p99_ms=3000.0, itl_p99_ms=300.0),

@@ -10,14 +10,14 @@ from tune_report.achievable import tally
 from tune_report.device_verdicts import DeviceVerdicts, device_verdicts
 from tune_report.noise_floor import in_words
 from tune_report.run import OURS, Results
-from tune_report.score import Score
-from tune_report.workloads import Workload
+from tune_report.score import EpisodeScore
+from tune_report.workloads import ReportWorkload
 
 ORACLE, SINGLE = "oracle", "best single static"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class TargetResult:
     """One target and what came of it."""
 
     claim: str
@@ -48,7 +48,7 @@ def ratios(results: Results, workload: str, arm: str, base: str) -> list[float]:
     return [mine.good / max(other.good, 1) for mine, other in pairs]
 
 
-def figures(results: Results) -> list[Figure]:
+def figures(results: Results) -> list[TargetResult]:
     """Every figure, in the page's order."""
     return [
         _goodput(results, ORACLE, 0.97, "goodput over the per-workload oracle, every workload"),
@@ -66,17 +66,17 @@ def figures(results: Results) -> list[Figure]:
     ]
 
 
-def _goodput(results: Results, base: str, target: float, claim: str) -> Figure:
+def _goodput(results: Results, base: str, target: float, claim: str) -> TargetResult:
     rows = {
         w.name: statistics.median(ratios(results, w.name, OURS, base)) for w in results.workloads
     }
     return _least(claim, rows, target)
 
 
-def _least(claim: str, rows: dict[str, float], target: float) -> Figure:
+def _least(claim: str, rows: dict[str, float], target: float) -> TargetResult:
     worst = min(rows, key=lambda name: rows[name])
     reached = sum(value >= target for value in rows.values())
-    return Figure(
+    return TargetResult(
         claim,
         f">= {target:.0%}",
         f"{reached} of {len(rows)} workloads, least {rows[worst]:.1%}",
@@ -85,7 +85,7 @@ def _least(claim: str, rows: dict[str, float], target: float) -> Figure:
     )
 
 
-def _attainment(results: Results) -> Figure:
+def _attainment(results: Results) -> TargetResult:
     rows = {}
     for workload in results.workloads:
         oracle = _median(results, workload, ORACLE, lambda s: s.attainment.least)
@@ -93,7 +93,7 @@ def _attainment(results: Results) -> Figure:
             rows[workload.name] = _median(results, workload, OURS, lambda s: s.attainment.least)
     claim = "attainment (least of TTFT, TPOT, ITL) where the oracle's is >= 99.3 %"
     if not rows:
-        return Figure(claim, ">= 99 %", "no such workload", is_met=False)
+        return TargetResult(claim, ">= 99 %", "no such workload", is_met=False)
     return _least(claim, rows, 0.99)
 
 
@@ -116,7 +116,7 @@ def capacity_rps(results: Results, arm: str) -> float:
     return held
 
 
-def _capacity(results: Results) -> list[Figure]:
+def _capacity(results: Results) -> list[TargetResult]:
     mine = capacity_rps(results, OURS)
     found = []
     for arm in ("default 1024/8192", "default 256/2048"):
@@ -124,12 +124,14 @@ def _capacity(results: Results) -> list[Figure]:
         ratio = mine / other if other else float("inf")
         measured = f"{mine:.1f} over {other:.1f} req/s: {ratio:.2f}x"
         found.append(
-            Figure(f"capacity at 99 % under ITL over {arm}", ">= 1.5x", measured, ratio >= 1.5)
+            TargetResult(
+                f"capacity at 99 % under ITL over {arm}", ">= 1.5x", measured, ratio >= 1.5
+            )
         )
     return found
 
 
-def _settling(results: Results) -> Figure:
+def _settling(results: Results) -> TargetResult:
     rows = {
         w.name: _median(results, w, OURS, lambda s: _moved(s, "to_final_s"))
         for w in results.workloads
@@ -138,7 +140,7 @@ def _settling(results: Results) -> Figure:
     return _most("time from cold until limits stay within 10 % of the final ones", rows, 10.0, "s")
 
 
-def _after_step(results: Results) -> Figure:
+def _after_step(results: Results) -> TargetResult:
     rows = {
         w.name: _median(results, w, OURS, lambda s: _moved(s, "after_step_s"))
         for w in results.workloads
@@ -148,7 +150,7 @@ def _after_step(results: Results) -> Figure:
     return _most(claim, rows, 10.0, "s")
 
 
-def _changes(results: Results) -> Figure:
+def _changes(results: Results) -> TargetResult:
     rows = {
         w.name: _median(results, w, OURS, lambda s: _moved(s, "changes_per_10_min"))
         for w in results.workloads
@@ -157,31 +159,33 @@ def _changes(results: Results) -> Figure:
     return _most("changes of limits in ten steady minutes", rows, 6.0, "")
 
 
-def _most(claim: str, rows: dict[str, float], target: float, unit: str) -> Figure:
+def _most(claim: str, rows: dict[str, float], target: float, unit: str) -> TargetResult:
     if not rows:
-        return Figure(claim, f"<= {target:g} {unit}".strip(), "no such workload", is_met=False)
+        return TargetResult(
+            claim, f"<= {target:g} {unit}".strip(), "no such workload", is_met=False
+        )
     worst = max(rows, key=lambda name: rows[name])
     reached = sum(value <= target for value in rows.values())
     measured = f"{reached} of {len(rows)} workloads, most {rows[worst]:.1f} {unit}".strip()
     missed = {name: f"{v:.1f}" for name, v in rows.items() if v > target}
-    return Figure(
+    return TargetResult(
         claim, f"<= {target:g} {unit}".strip(), measured, reached == len(rows), _missing(missed)
     )
 
 
-def _achievable(results: Results) -> list[Figure]:
+def _achievable(results: Results) -> list[TargetResult]:
     total, notes = tally(results)
     where = _missing(notes)
     counted = f"{total.true} right, {total.false} false, {total.missed} missed ticks"
     return [
-        Figure(
+        TargetResult(
             "precision of SLAAchievable=False, a minute into a stretch",
             ">= 95 %",
             f"{total.precision:.1%} ({counted})",
             total.precision >= 0.95,
             where,
         ),
-        Figure(
+        TargetResult(
             "recall of SLAAchievable=False within 60 s",
             ">= 95 %",
             f"{total.recall:.1%} ({total.left_out} stretches left out)",
@@ -190,10 +194,10 @@ def _achievable(results: Results) -> list[Figure]:
     ]
 
 
-def _slow_devices(results: Results) -> Figure:
+def _slow_devices(results: Results) -> TargetResult:
     rows = {w.name: device_verdicts(w, results.scores[w.name, OURS]) for w in results.workloads}
     total = sum(rows.values(), start=DeviceVerdicts())
-    return Figure(
+    return TargetResult(
         "slow devices told within 60 s, withdrawn 60 s after; none told where there is none",
         "all, 0 ticks",
         f"{total.found} of {total.slow} spells, {total.false} false ticks",
@@ -208,7 +212,7 @@ def _slow_devices(results: Results) -> Figure:
     )
 
 
-def _model(results: Results) -> list[Figure]:
+def _model(results: Results) -> list[TargetResult]:
     errors = {
         w.name: _median(results, w, OURS, lambda s: _moved(s, "model_error"))
         for w in results.workloads
@@ -221,7 +225,7 @@ def _model(results: Results) -> list[Figure]:
     worst = max(errors, key=lambda name: errors[name])
     inside = {name: v for name, v in covers.items() if 0.93 <= v <= 0.97}
     return [
-        Figure(
+        TargetResult(
             "error of predicted step times after 500 steps",
             "<= 5 %",
             f"{sum(v <= 0.05 for v in errors.values())} of {len(errors)} workloads, "
@@ -229,7 +233,7 @@ def _model(results: Results) -> list[Figure]:
             all(v <= 0.05 for v in errors.values()),
             _missing({n: f"{v:.1%} ({floors[n]})" for n, v in errors.items() if v > 0.05}),
         ),
-        Figure(
+        TargetResult(
             "steps within predicted * q_r",
             "93 to 97 %",
             f"{len(inside)} of {len(covers)} workloads, {min(covers.values()):.1%} to "
@@ -240,7 +244,7 @@ def _model(results: Results) -> list[Figure]:
     ]
 
 
-def _oscillation(results: Results) -> Figure:
+def _oscillation(results: Results) -> TargetResult:
     rows = {
         w.name: _median(results, w, OURS, lambda s: _moved(s, "reversals"))
         for w in results.workloads
@@ -248,22 +252,22 @@ def _oscillation(results: Results) -> Figure:
     return _most("reversals of a limit in one run (no oscillation)", rows, 6.0, "")
 
 
-def _unsafe(results: Results) -> Figure:
+def _unsafe(results: Results) -> TargetResult:
     total = sum(
         score.control.unsafe if score.control is not None else 0
         for w in results.workloads
         for score in results.scores[w.name, OURS]
     )
-    return Figure("ticks with unsafe limits", "0", str(total), total == 0)
+    return TargetResult("ticks with unsafe limits", "0", str(total), total == 0)
 
 
 def _median(
-    results: Results, workload: Workload, arm: str, value: Callable[[Score], float]
+    results: Results, workload: ReportWorkload, arm: str, value: Callable[[EpisodeScore], float]
 ) -> float:
     return statistics.median(value(score) for score in results.scores[workload.name, arm])
 
 
-def _moved(score: Score, name: str) -> float:
+def _moved(score: EpisodeScore, name: str) -> float:
     """One figure of the control's; infinite, which meets no target, where it could not be told."""
     value = getattr(score.control, name)
     return float("inf") if value is None else float(value)

@@ -25,7 +25,7 @@ from tune_report.settings import (
     H100_ITL,
     H100_TPOT,
     PUBLISHED_ITL,
-    Setting,
+    ServingSetting,
 )
 
 DURATION_S = 480.0
@@ -45,11 +45,11 @@ Make = Callable[[np.random.Generator, float], tuple[PodPart, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ReportWorkload:
     """One named load on one setting."""
 
     name: str
-    setting: Setting
+    setting: ServingSetting
     make: Make
     mix: Mix
     """What a load of 1.0 is measured with."""
@@ -156,11 +156,11 @@ class _Trace:
 
 
 def steady(
-    setting: Setting, load: float, mix: Mix | None = None, duration_s: float = DURATION_S
-) -> Workload:
+    setting: ServingSetting, load: float, mix: Mix | None = None, duration_s: float = DURATION_S
+) -> ReportWorkload:
     """Poisson arrivals at one rate."""
     mix = mix or setting.mix
-    return Workload(
+    return ReportWorkload(
         f"{setting.name}: steady {load:g}",
         setting,
         _Shape(constant(load), mix, duration_s=duration_s),
@@ -172,7 +172,7 @@ def steady(
     )
 
 
-def workloads(trace: Path | None = None) -> tuple[Workload, ...]:
+def workloads(trace: Path | None = None) -> tuple[ReportWorkload, ...]:
     """All, in the order of the page; the recorded trace only where it is given."""
     main = H100_ITL
     return (
@@ -192,16 +192,16 @@ def workloads(trace: Path | None = None) -> tuple[Workload, ...]:
     )
 
 
-def _some(setting: Setting, names: Sequence[str]) -> tuple[Workload, ...]:
+def _some(setting: ServingSetting, names: Sequence[str]) -> tuple[ReportWorkload, ...]:
     wanted = {f"{setting.name}: {name}" for name in names}
     return tuple(w for w in _changing(setting) if w.name in wanted)
 
 
-def _one(setting: Setting, name: str, shape: _Shape) -> Workload:
-    return Workload(f"{setting.name}: {name}", setting, shape, shape.mix)
+def _one(setting: ServingSetting, name: str, shape: _Shape) -> ReportWorkload:
+    return ReportWorkload(f"{setting.name}: {name}", setting, shape, shape.mix)
 
 
-def _changing(setting: Setting) -> tuple[Workload, ...]:
+def _changing(setting: ServingSetting) -> tuple[ReportWorkload, ...]:
     """The load itself changes."""
     mix = setting.mix
     up = _one(setting, "step", _Shape(pieces((0.0, 0.4), (240.0, 0.9)), mix))
@@ -221,7 +221,7 @@ def _changing(setting: Setting) -> tuple[Workload, ...]:
     )
 
 
-def _disturbed(setting: Setting) -> tuple[Workload, ...]:
+def _disturbed(setting: ServingSetting) -> tuple[ReportWorkload, ...]:
     """Something else changes: the cache, the device, the promise, the telemetry, the replicas."""
     mix, tighter = setting.mix, replace(setting.sla, itl_p99_ms=0.7 * setting.pace_ms)
     name = setting.name
@@ -255,12 +255,12 @@ def _disturbed(setting: Setting) -> tuple[Workload, ...]:
             _one(setting, "metric outage", _Shape(pieces((0.0, 0.4), (220.0, 0.9)), mix)),
             outages=((180.0, 300.0),),
         ),
-        Workload(f"{name}: replicas 2-3-2", setting, _Replicas(mix, 0.8, 160.0, 320.0), mix),
+        ReportWorkload(f"{name}: replicas 2-3-2", setting, _Replicas(mix, 0.8, 160.0, 320.0), mix),
     )
 
 
-def _recorded(setting: Setting, path: Path) -> Workload:
-    return Workload(f"{setting.name}: trace", setting, _Trace(path, 0.7), setting.mix)
+def _recorded(setting: ServingSetting, path: Path) -> ReportWorkload:
+    return ReportWorkload(f"{setting.name}: trace", setting, _Trace(path, 0.7), setting.mix)
 
 
 def _interactive(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int8]]":
@@ -268,7 +268,7 @@ def _interactive(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int8]]":
 
 
 @lru_cache
-def workload_named(name: str, trace: Path | None) -> Workload:
+def workload_named(name: str, trace: Path | None) -> ReportWorkload:
     """Find one by its name, in whichever process. Raises KeyError."""
     return {workload.name: workload for workload in workloads(trace)}[name]
 

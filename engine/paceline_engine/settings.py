@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
     speculative: Literal["none", "ngram", "draft"] = "none"
-    """Guesses of coming tokens that a step verifies, where the step model says that it pays.
+    """Speculative decoding: draft tokens that a step verifies, where the step model says it pays.
 
     `ngram` looks them up in the sequence itself, `draft` asks a second model.
     """
@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     draft_quantization: Quantization | None = None
     """Weights of the draft model's layers and head; unset, its layers' as `quantization` says."""
     speculative_tokens: int = Field(default=4, ge=1, le=16)
-    """Guessed tokens per step and sequence at most."""
+    """Draft tokens per step and sequence, at most."""
 
     overlap: Literal["auto", "on", "off"] = "auto"
     """Choose a step while the one before runs: hides the host's time behind a GPU's.

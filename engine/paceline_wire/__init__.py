@@ -19,12 +19,12 @@ from paceline_wire.requests import (
     Abort,
     FinishReason,
     Grammar,
-    Likelihood,
     Output,
     Outputs,
     Pooling,
     Sampling,
     Submit,
+    TokenLogprobs,
 )
 from paceline_wire.step_cost import MeasuredStep, StepFeatures
 from paceline_wire.telemetry import (
@@ -47,7 +47,6 @@ __all__ = [
     "FromEngine",
     "Grammar",
     "Hello",
-    "Likelihood",
     "Limits",
     "LimitsState",
     "LoadAdapter",
@@ -68,6 +67,7 @@ __all__ = [
     "Submit",
     "Telemetry",
     "ToEngine",
+    "TokenLogprobs",
     "UnloadAdapter",
     "WhyEager",
     "decode_from_engine",

@@ -77,8 +77,8 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
     ids: list[str]
 
 
-class Likelihood(msgspec.Struct, frozen=True, array_like=True):
-    """How likely the model found one token, before anything that a request asks to change."""
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of one token and of the likeliest ones, as the model itself gives them."""
 
     token_id: int
     logprob: float
@@ -104,12 +104,12 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """Prompt tokens taken from the prefix cache; set on the first output."""
     scheduled_at: float | None = None
     """When its first chunk was scheduled; set on the first output."""
-    likelihoods: list[Likelihood] = []
-    """Of `token_ids`, where `Sampling.logprobs` asked."""
-    prompt_likelihoods: list[Likelihood] = []
-    """Of the prompt from its second token on, where asked; set on the first output."""
+    logprobs: list[TokenLogprobs] = []
+    """One for each of `token_ids`, where `Sampling.logprobs` asks."""
+    prompt_logprobs: list[TokenLogprobs] = []
+    """From the prompt's second token on, where asked; set on the first output."""
     embedding: bytes = b""
-    """Of the prompt, where `Sampling.pooling` asked: float32, length 1, set on the first output."""
+    """The prompt's, where `Sampling.pooling` asks: float32, length 1, set on the first output."""
 
 
 class Outputs(msgspec.Struct, frozen=True, tag=True):

@@ -32,7 +32,7 @@ class StepFeatures(msgspec.Struct, frozen=True, gc=False):
     decode: int
     """Sequences that decode one token each."""
     prefill: int
-    """Uncached prompt tokens; guessed tokens to verify count as such."""
+    """Uncached prompt tokens; draft tokens to verify count as such."""
     context: int
     """C: sum of the context lengths of the decodes, tokens."""
     attention: int

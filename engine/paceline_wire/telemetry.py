@@ -105,7 +105,7 @@ class EngineLoad(msgspec.Struct, frozen=True):
     running_output_tokens: list[int] = []
     """Tokens generated so far by each running request; of more than 256, an even sample."""
     draft_tokens: int = 0
-    """Guessed tokens that were computed, since start."""
+    """Draft tokens that were computed, since start."""
     accepted_tokens: int = 0
     """Of `draft_tokens`, those that were right."""
     displaced: int = 0

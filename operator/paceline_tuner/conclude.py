@@ -20,8 +20,8 @@ _MAX_REVERSALS_KEPT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What one decision chose."""
+class DecisionParts:
+    """What the steps of one decision found."""
 
     proposal: LimitsProposal
     assessment: Assessment
@@ -33,12 +33,12 @@ class Choice:
     """What became of an earlier change, where that is known now."""
 
 
-def conclude(view: PodView, choice: Choice, *, pod: str, now: float) -> Decision:
-    """Put a choice into a decision. `view` holds the state with all that was learned."""
-    spec, current, limits = view.spec, view.current, choice.limits
+def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> Decision:
+    """Put the parts together into a decision. `view` holds the state with all that was learned."""
+    spec, current, limits = view.spec, view.current, parts.limits
     may_apply = spec.mode != "Observe" and not spec.paused
-    reason = choice.start.reason if choice.start else reason_of(view, choice.proposal, limits)
-    prediction = _predict(view, limits, choice.assessment.capacity_rps)
+    reason = parts.start.reason if parts.start else reason_of(view, parts.proposal, limits)
+    prediction = _predict(view, limits, parts.assessment.capacity_rps)
     change = None
     if may_apply and limits != current:
         change = LimitsChange(
@@ -54,7 +54,7 @@ def conclude(view: PodView, choice: Choice, *, pod: str, now: float) -> Decision
     proven = limits == current and is_proven(
         view.counts, spec.sla.objective, held_s=held_s, window_s=window_s
     )
-    failed = failed_start(view, change) if choice.start is None else None
+    failed = failed_start(view, change) if parts.start is None else None
     state = replace(view.state, phase=_phase(view))
     if failed is not None or proven:
         state = replace(state, started=None)
@@ -63,25 +63,25 @@ def conclude(view: PodView, choice: Choice, *, pod: str, now: float) -> Decision
         pod=pod,
         phase=state.phase,
         verdict=verdict(view.counts, spec.sla.objective),
-        binding=choice.proposal.binding,
+        binding=parts.proposal.binding,
         reason=reason,
         current=current,
-        wanted=choice.proposal.limits,
+        wanted=parts.proposal.limits,
         chosen=limits,
         applied=may_apply,
         inputs=inputs_of(view),
         prediction=prediction,
-        outcome=choice.outcome,
+        outcome=parts.outcome,
         obstacle=state.unattainable,
         observed=view.observed,
         counts=view.counts,
         change=change,
         state=state,
-        acknowledged_state=_acknowledged(view, choice, state, change, prediction),
+        acknowledged_state=_acknowledged(view, parts, state, change, prediction),
         is_proven=proven,
         is_trusted=view.is_trusted,
         is_slow=state.slowdown.is_slow,
-        start=choice.start,
+        start=parts.start,
         failed_start=failed,
     )
 
@@ -138,16 +138,16 @@ def _predict(view: PodView, chosen: TunedLimits, capacity_rps: float | None) -> 
 
 def _acknowledged(
     view: PodView,
-    choice: Choice,
+    parts: DecisionParts,
     state: PodState,
     change: LimitsChange | None,
     prediction: Prediction,
 ) -> PodState:
     """Give the state that follows if the pod takes the change, and what it starts with."""
     if change is not None:
-        state = _changed(view, choice.limits, state, change, prediction)
-    if choice.start is not None:
-        state = replace(state, has_started=True, started=choice.start.limits)
+        state = _changed(view, parts.limits, state, change, prediction)
+    if parts.start is not None:
+        state = replace(state, has_started=True, started=parts.start.limits)
     return state
 
 

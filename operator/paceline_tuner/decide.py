@@ -5,7 +5,7 @@ from dataclasses import replace
 from paceline_tuner.assess import Assessment, assess
 from paceline_tuner.belief import believe
 from paceline_tuner.change_detection import TRANSITION_S, detect_changes
-from paceline_tuner.conclude import Choice, conclude
+from paceline_tuner.conclude import DecisionParts, conclude
 from paceline_tuner.decision import Decision
 from paceline_tuner.guard import PROPOSALS, guarded
 from paceline_tuner.outcome import settle
@@ -43,8 +43,8 @@ def decide(
     assessment = assess(view, proposal)
     view = replace(view, state=_learned(view, proposal, assessment))
     limits = view.within(guarded(view, may_jump=remembered is not None))
-    choice = Choice(proposal, assessment, limits, start, outcome)
-    return conclude(view, choice, pod=pod, now=now)
+    parts = DecisionParts(proposal, assessment, limits, start, outcome)
+    return conclude(view, parts, pod=pod, now=now)
 
 
 def _learned(view: PodView, proposal: LimitsProposal, assessment: Assessment) -> PodState:

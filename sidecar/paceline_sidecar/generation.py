@@ -9,7 +9,7 @@ from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_sidecar.text.codec import Codec, Detokenizer
 from paceline_sidecar.text.stop import StopMatcher
 from paceline_sidecar.text.token_text import TokenText
-from paceline_wire import Likelihood, Output, Submit
+from paceline_wire import Output, Submit, TokenLogprobs
 from paceline_wire.limits import Lane
 
 FinishReason = Literal["stop", "length"]
@@ -121,15 +121,15 @@ class Generation:
         opens = not self.started
         self._measure(output, at)
         self.embedding = self.embedding or output.embedding
-        if output.prompt_likelihoods:
-            self.prompt_scores = self._score_prompt(output.prompt_likelihoods)
+        if output.prompt_logprobs:
+            self.prompt_scores = self._score_prompt(output.prompt_logprobs)
         text, cut = self._read(output)
         if cut:
             self.finish = "stop"
         elif output.finish is not None:
             self.finish = "stop" if output.finish == "stop" else "length"
             text += self._matcher.flush()
-        scores = tuple(map(self._score, output.likelihoods))
+        scores = tuple(map(self._score, output.logprobs))
         if not self.shape.shows_output:
             text, scores = "", ()
         if self.shape.echo is not None and opens:
@@ -177,11 +177,11 @@ class Generation:
     def _has_logprobs(self) -> bool:
         return self.submit.sampling.logprobs is not None
 
-    def _score_prompt(self, told: list[Likelihood]) -> tuple[TokenScore, ...]:
+    def _score_prompt(self, told: list[TokenLogprobs]) -> tuple[TokenScore, ...]:
         first = self.submit.prompt_ids[0]
         return TokenScore(self._texts.of(first), id=first), *map(self._score, told)
 
-    def _score(self, told: Likelihood) -> TokenScore:
+    def _score(self, told: TokenLogprobs) -> TokenScore:
         pairs = zip(told.top_ids, told.top_logprobs, strict=True)
         return TokenScore(
             self._texts.of(told.token_id),

@@ -29,8 +29,8 @@ def test_of_prompts_and_outputs(tiny: TinyEngine, token_budget: int) -> None:
         outputs = answers[name]
         token_ids = prompt_ids + [token for output in outputs for token in output.token_ids]
         expected = tiny.logprobs(token_ids)
-        told = [*outputs[0].prompt_likelihoods]
-        told += [each for output in outputs for each in output.likelihoods]
+        told = [*outputs[0].prompt_logprobs]
+        told += [each for output in outputs for each in output.logprobs]
         assert [each.token_id for each in told] == token_ids[1:]
         for position, each in enumerate(told):
             row = expected[position]
@@ -39,7 +39,7 @@ def test_of_prompts_and_outputs(tiny: TinyEngine, token_budget: int) -> None:
             assert len(each.top_ids) == (2 if is_output else 1)
             best = row.topk(len(each.top_ids)).values.tolist()
             assert each.top_logprobs == pytest.approx(best, abs=2e-4)
-        assert all(not output.prompt_likelihoods for output in outputs[1:])
+        assert all(not output.prompt_logprobs for output in outputs[1:])
 
 
 def test_a_prefix_in_the_cache_is_scored_all_the_same(tiny: TinyEngine) -> None:
@@ -52,7 +52,7 @@ def test_a_prefix_in_the_cache_is_scored_all_the_same(tiny: TinyEngine) -> None:
         engine.submit(Submit(name, prompt, sampling))
         outputs = run_to_end(engine)[name]
         assert (outputs[0].cached_tokens > 0) == (name == "again")
-        told = outputs[0].prompt_likelihoods
+        told = outputs[0].prompt_logprobs
         assert len(told) == (len(prompt) - 1 if name == "scored" else 0)
 
 
@@ -66,7 +66,7 @@ def test_a_preempted_prompt_is_told_once_and_whole(tiny: TinyEngine) -> None:
     (request,) = engine.requests.running()
 
     engine.requests.preempt(request)
-    told = run_to_end(engine)["a"][0].prompt_likelihoods
+    told = run_to_end(engine)["a"][0].prompt_logprobs
 
     assert request.num_preemptions == 1
     assert [each.token_id for each in told] == prompt[1:]
@@ -83,5 +83,5 @@ def test_requests_that_do_not_ask_are_told_nothing(tiny: TinyEngine) -> None:
 
     outputs = run_to_end(engine)
 
-    assert all(output.likelihoods for output in outputs["asks"])
-    assert not any(output.likelihoods for output in outputs["plain"])
+    assert all(output.logprobs for output in outputs["asks"])
+    assert not any(output.logprobs for output in outputs["plain"])

@@ -92,7 +92,7 @@ def test_what_is_asked_of_scores_overlaps_too(
         given.append(
             {
                 id: [
-                    (output.token_ids, output.likelihoods, output.prompt_likelihoods)
+                    (output.token_ids, output.logprobs, output.prompt_logprobs)
                     for step in outputs
                     for output in step
                     if output.id == id

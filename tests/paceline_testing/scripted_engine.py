@@ -298,9 +298,9 @@ class ScriptedEngine:
             finish=finish,
             cached_tokens=self.script.cached_tokens if first else 0,
             scheduled_at=time.monotonic() if first else None,
-            likelihoods=[] if asked.logprobs is None else [_likelihood(token_id, asked.logprobs)],
+            logprobs=[] if asked.logprobs is None else [_token_logprobs(token_id, asked.logprobs)],
             embedding=b"" if asked.pooling is None or not first else _EMBEDDING,
-            prompt_likelihoods=[_likelihood(id_, asked.prompt_logprobs or 0) for id_ in following],
+            prompt_logprobs=[_token_logprobs(id_, asked.prompt_logprobs or 0) for id_ in following],
         )
 
     def _beat(self, socket: zmq.Socket[bytes]) -> None:
@@ -344,11 +344,11 @@ class ScriptedEngine:
         )
 
 
-def _likelihood(token_id: int, num_top: int) -> wire.Likelihood:
+def _token_logprobs(token_id: int, num_top: int) -> wire.TokenLogprobs:
     """The token is the second likeliest, after the one before it in the vocabulary."""
     top_ids = [(token_id - 1 + place) % VOCAB_SIZE for place in range(num_top)]
     top_logprobs = [-0.5 - 0.25 * place for place in range(num_top)]
-    return wire.Likelihood(token_id, -0.75, 2, top_ids, top_logprobs)
+    return wire.TokenLogprobs(token_id, -0.75, 2, top_ids, top_logprobs)
 
 
 def _send(socket: zmq.Socket[bytes], peer: bytes, message: wire.FromEngine) -> None:

@@ -9,9 +9,9 @@ from tune_report.arms.arm import Verdict
 from tune_report.device_verdicts import DeviceVerdicts, device_verdicts
 from tune_report.episode import Moment, PodRun
 from tune_report.mixes import CONVERSATION
-from tune_report.score import Score, score
+from tune_report.score import EpisodeScore, score
 from tune_report.settings import H100_ITL
-from tune_report.workloads import PodPart, Workload
+from tune_report.workloads import PodPart, ReportWorkload
 
 STEPS = 1000
 STEP_MS = 20.0
@@ -21,7 +21,7 @@ def nobody(_random: np.random.Generator, _unit_rps: float) -> tuple[PodPart, ...
     raise AssertionError("the run is given, not made")
 
 
-WORKLOAD = Workload("test", H100_ITL, nobody, CONVERSATION, duration_s=20.0)
+WORKLOAD = ReportWorkload("test", H100_ITL, nobody, CONVERSATION, duration_s=20.0)
 
 
 def a_run(count: int = 10, **changes: object) -> PodRun:
@@ -50,7 +50,7 @@ def a_run(count: int = 10, **changes: object) -> PodRun:
     return replace(run, **changes)  # type: ignore[arg-type]  # a builder's free fields
 
 
-def judged(run: PodRun) -> Score:
+def judged(run: PodRun) -> EpisodeScore:
     return score(WORKLOAD, (run,))
 
 

@@ -11,7 +11,7 @@ from paceline_tuner.service_spec import SLA
 from paceline_tuner.service_target import PodTarget
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity, Limits
-from tune_report.settings import Setting
+from tune_report.settings import ServingSetting
 
 PERIOD_S = 5.0
 Verdict = Literal["True", "False", "Unknown", ""]
@@ -34,7 +34,7 @@ class WatchesDevice(Protocol):
     """The status of DeviceHealthy after the last tick."""
 
 
-MakeControl = Callable[[PodClient, Callable[[], float], Setting], Control]
+MakeControl = Callable[[PodClient, Callable[[], float], ServingSetting], Control]
 MakePacer = Callable[[ModelInfo, Capacity], Pacer]
 
 
@@ -62,7 +62,7 @@ class Arm:
         batch = min(batch, capacity.max_batch_size)
         return Limits(batch, max(batch, min(budget, capacity.max_token_budget)))
 
-    def capacity(self, setting: Setting) -> Capacity:
+    def capacity(self, setting: ServingSetting) -> Capacity:
         """What a pod allocates under this arm."""
         of_setting = setting.capacity
         if self.token_capacity is None:

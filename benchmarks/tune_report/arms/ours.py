@@ -22,7 +22,7 @@ from paceline_tuner.tuned_limits import TunedLimits
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity, Limits
 from tune_report.arms.arm import Arm, Control, Verdict
-from tune_report.settings import Setting
+from tune_report.settings import ServingSetting
 
 KEY = "benchmark/service"
 START = (1024, 8192)
@@ -46,7 +46,7 @@ class LoopControl:
         return said.get("SLAAchievable", "")
 
 
-def _control(client: PodClient, clock: Callable[[], float], setting: Setting) -> Control:  # noqa: ARG001 - the port's shape
+def _control(client: PodClient, clock: Callable[[], float], setting: ServingSetting) -> Control:  # noqa: ARG001 - the port's shape
     return LoopControl(client, clock)
 
 

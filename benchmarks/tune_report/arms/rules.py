@@ -17,10 +17,10 @@ from paceline_tuner.service_spec import SLA
 from paceline_tuner.service_target import PodTarget
 from tune_report.arms.arm import Control, MakeControl, Verdict
 from tune_report.arms.reading import Reader, Reading, change
-from tune_report.settings import Setting
+from tune_report.settings import ServingSetting
 
 
-class Rule(Protocol):
+class ControlRule(Protocol):
     """From one pod's reading to its limits: max batch size and token budget."""
 
     def limits(self, reading: Reading, sla: SLA) -> tuple[int, int]:
@@ -31,11 +31,11 @@ class Rule(Protocol):
 class RuleControl:
     """Applies one rule, with a memory of its own, to each pod."""
 
-    def __init__(self, client: PodClient, make: Callable[[], Rule]) -> None:
+    def __init__(self, client: PodClient, make: Callable[[], ControlRule]) -> None:
         """Know no pod yet."""
         self._client = client
         self._make = make
-        self._pods: dict[str, tuple[Reader, Rule]] = {}
+        self._pods: dict[str, tuple[Reader, ControlRule]] = {}
 
     async def tick(self, pods: tuple[PodTarget, ...], sla: SLA) -> Verdict:
         """Read, decide, change; leave alone what cannot be read."""
@@ -47,10 +47,10 @@ class RuleControl:
         return ""
 
 
-def by(make: Callable[[], Rule]) -> MakeControl:
+def by(make: Callable[[], ControlRule]) -> MakeControl:
     """A control that applies the rule."""
 
-    def control(client: PodClient, clock: Callable[[], float], setting: Setting) -> Control:  # noqa: ARG001 - rules need neither
+    def control(client: PodClient, clock: Callable[[], float], setting: ServingSetting) -> Control:  # noqa: ARG001 - rules need neither
         return RuleControl(client, make)
 
     return control

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from paceline_engine.core.request import Request
-from paceline_wire import Likelihood
+from paceline_wire import TokenLogprobs
 
 
 # Not frozen: one is made per row and step, and freezing cost a quarter of a step's host time
@@ -52,7 +52,7 @@ class Batch:
 
 
 Next: TypeAlias = int | tuple[int, ...] | None
-"""What follows a chunk: one token; with a draft its tokens that hold and one more; or nothing."""
+"""What follows a chunk: one token; with a draft, its accepted tokens and one more; or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,19 @@ class StepOutput:
 
     tokens: Sequence[Next]
     """Aligned with `batch.chunks`; None where the chunk does not sample."""
-    logprobs: Mapping[str, Likelihood] = field(default_factory=dict)
-    """Of the sampled tokens, by request id, for those that ask."""
-    prompt_logprobs: Mapping[str, Sequence[Likelihood]] = field(default_factory=dict)
-    """Of the prompt tokens that the step computed, by request id, for those that ask."""
+    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
+    """Logprobs of the sampled tokens, by request id, for those that ask."""
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    """Logprobs of the prompt tokens that the step computed, by request id, for those that ask."""
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
-    """Of the prompts that are complete, by request id, for those that ask."""
+    """Embeddings of the prompts that are complete, by request id, for those that ask."""
 
 
 class Flight(Protocol):
     """A step on its way."""
 
     def result(self) -> StepOutput:
-        """Wait for the step. Called once, or never where nobody wants it.
+        """Wait for the step. Called once, or never where its result is not wanted.
 
         Raises `RequestError` where one request cannot go on: then nothing of the step counts.
         """
@@ -88,7 +88,7 @@ class Runner(Protocol):
 
         The step before may still be on its way. Where a decode's input token is what that one
         samples (`start` is the number of known tokens), it is taken from where that one leaves it.
-        Rows of requests that have ended meanwhile are computed, and nobody asks for their result.
+        Rows of requests that have ended meanwhile are computed, and their result is dropped.
         Nothing is written into the requests. Raises `RequestError` as `Flight.result`.
         """
         ...

@@ -6,7 +6,7 @@ from itertools import count
 
 from paceline_engine.core.block import BlockHash
 from paceline_engine.core.constraint import Constraint
-from paceline_wire import FinishReason, Likelihood, Sampling
+from paceline_wire import FinishReason, Sampling, TokenLogprobs
 from paceline_wire.limits import Lane
 
 _generations = count(1)
@@ -71,7 +71,7 @@ class Request:
     """The form that the output must have, if one was asked for."""
     is_plain: bool = field(init=False)
     """Its tokens are chosen by temperature, top-k, top-p and min-p, and nothing is told of them."""
-    prompt_logprobs: list[Likelihood] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Logprobs of `token_ids[1:]` as far as settled, up to the prompt's end, where asked for."""
 
     def __post_init__(self) -> None:

@@ -1,10 +1,11 @@
-"""Guesses of a second, smaller model, which keeps its keys and values beside the first one's.
+"""Draft tokens of a second, smaller model, which keeps its keys and values beside the first one's.
 
-Its cache has as many blocks of the same size, and a request's tokens lie in the same ones: nothing
-more is to be allocated, and nothing is copied when blocks are. It computes a request's tokens only
-when it is asked to, and then one guess after the other, of all requests together. A guess is
-chosen as the model's own tokens are, with the request's number for the place: two models that
-agree draw the same token. What is wrong in its cache costs guesses, and changes nobody's output.
+Its cache has as many blocks of the same size, and a request's tokens lie in blocks of the same
+numbers: nothing more is allocated, and nothing is copied when blocks are. It computes a request's
+tokens only when it is asked to, and then one draft token after the other, of all requests together.
+A draft token is chosen as the model's own tokens are, with the request's number for the place: two
+models that agree draw the same token. An error in its cache only makes drafts worse; it changes
+nobody's output.
 """
 
 from collections import Counter
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from paceline_engine.core.batch import Batch, Runner, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.core.step_features import features_of
-from paceline_engine.drafting.follower import DraftSequence, Followers
+from paceline_engine.drafting.draft_sequence import DraftSequence, DraftSequences
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.errors import RequestError
 from paceline_engine.pacing.pacer import Pacer
-from paceline_wire import Sampling, StepFeatures
+from paceline_wire import ModelInfo, Sampling, StepFeatures
 from paceline_wire.limits import Capacity
 from paceline_wire.step_cost import chunk_attention
 
@@ -26,25 +27,34 @@ _WARM_UP_PASSES = 3
 """First passes pay for allocations and caches that no later pass pays for."""
 _ROUNDS = 7
 _ROUND_TOKENS = 32
-_ROUND_GUESSES = 4
-"""Of each: enough passes for a first fit of what one costs."""
+_ROUND_DRAFT_TOKENS = 4
+"""Rounds and their sizes: enough passes for a first fit of what one costs."""
 _PATIENCE = 0.9998
-"""What a step that is too dear for a draft leaves of the draft's price: it is tried again."""
+"""The part of its price that a draft keeps with each step that it is too dear for: in time it is
+tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A draft model on the first model's device, with a cache beside the first model's."""
+
+    runner: Runner
+    info: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One request in a call: what is computed of it first, and how much is guessed."""
+    """One request in a call: the known tokens that are computed first, then the draft wanted."""
 
-    follower: DraftSequence
+    sequence: DraftSequence
     ask: Ask
     start: int
     count: int
 
     @property
     def draws(self) -> bool:
-        """All that is known is computed then, and a guess is wanted."""
-        return self.ask.count > 0 and self.count == self.follower.pending
+        """Whether all known tokens are computed by then and a draft is wanted."""
+        return self.ask.count > 0 and self.count == self.sequence.pending
 
 
 class DraftModel:
@@ -60,7 +70,7 @@ class DraftModel:
         self._pacer = pacer
         self._capacity = capacity
         self._clock = clock
-        self._followers = Followers(capacity.block_size)
+        self._sequences = DraftSequences(capacity.block_size)
         self._num_passes = 0
         self._patience = 1.0
 
@@ -68,33 +78,33 @@ class DraftModel:
         """Measure passes before the first request, in blocks that are free again after."""
         capacity = self._capacity
         room = min(capacity.max_model_len, capacity.num_blocks * capacity.block_size)
-        guesses = min(_ROUND_GUESSES, room - 1)
-        if guesses < 1:
+        draft_tokens = min(_ROUND_DRAFT_TOKENS, room - 1)
+        if draft_tokens < 1:
             return
-        length = min(_ROUND_TOKENS, capacity.max_token_budget, room - guesses)
-        num_blocks = -(-(length + guesses) // capacity.block_size)
+        length = min(_ROUND_TOKENS, capacity.max_token_budget, room - draft_tokens)
+        num_blocks = -(-(length + draft_tokens) // capacity.block_size)
         for number in range(_ROUNDS):
             request = Request(
                 id=f"warm-up {number}",
                 token_ids=[0] * length,
                 num_prompt_tokens=length,
-                sampling=Sampling(max_tokens=guesses, temperature=0.0),
+                sampling=Sampling(max_tokens=draft_tokens, temperature=0.0),
                 row=0,
                 block_ids=list(range(num_blocks)),
             )
-            self.propose([Ask(request, length, guesses, chance=1.0)])
+            self.propose([Ask(request, length, draft_tokens, chance=1.0)])
             self.forget(request)
 
     def reach(self, request: Request, most: int) -> int:
         """See `Proposer`: as many as wanted."""
-        return 0 if self._followers.of(request).is_broken else most
+        return 0 if self._sequences.of(request).is_broken else most
 
     def pending(self, request: Request) -> int:
         """See `Proposer`."""
-        return self._followers.of(request).pending
+        return self._sequences.of(request).pending
 
     def ms(self, asks: Sequence[Ask]) -> float:
-        """See `Proposer`: one pass over what is pending, which guesses too, then one a guess."""
+        """See `Proposer`: one pass over what is pending, then one for each further draft token."""
         if not asks:
             return 0.0
         lengths = [(len(ask.request.token_ids), ask.pending) for ask in asks]
@@ -122,33 +132,33 @@ class DraftModel:
         started = self._clock()
         self._patience = 1.0
         turns = [self._turn(ask) for ask in asks]
-        # Slices of one token come first, as in every batch.
+        # Chunks of one token come first, as in every batch.
         turns.sort(key=lambda turn: turn.count > 1)
         for some in self._within_a_pass(turns):
             self._compute(some, [(turn.start, turn.count, turn.draws) for turn in some])
         place = 1
         while drawing := [
-            turn for turn in turns if len(turn.follower.guesses) == place < turn.ask.count
+            turn for turn in turns if len(turn.sequence.draft) == place < turn.ask.count
         ]:
             self._compute(
-                drawing, [(len(turn.follower.own.token_ids) - 1, 1, True) for turn in drawing]
+                drawing, [(len(turn.sequence.own.token_ids) - 1, 1, True) for turn in drawing]
             )
             place += 1
-        drafts = {turn.ask.request.id: turn.follower.guesses for turn in turns}
+        drafts = {turn.ask.request.id: turn.sequence.draft for turn in turns}
         ms = (self._clock() - started) * 1e3
         return Proposal({id_: draft for id_, draft in drafts.items() if draft}, ms)
 
     def forget(self, request: Request) -> None:
         """See `Proposer`."""
-        self._followers.forget(request)
+        self._sequences.forget(request)
 
     def _turn(self, ask: Ask) -> _Turn:
-        follower = self._followers.of(ask.request)
-        start = len(follower.own.token_ids) - follower.pending
-        return _Turn(follower, ask, start, min(ask.pending, follower.pending))
+        sequence = self._sequences.of(ask.request)
+        start = len(sequence.own.token_ids) - sequence.pending
+        return _Turn(sequence, ask, start, min(ask.pending, sequence.pending))
 
     def _within_a_pass(self, turns: Sequence[_Turn]) -> Iterator[list[_Turn]]:
-        """Cut so that no pass has more tokens than a step may have."""
+        """Group the turns so that no pass has more tokens than a step may have."""
         some: list[_Turn] = []
         tokens = 0
         for turn in turns:
@@ -162,23 +172,23 @@ class DraftModel:
 
     def _compute(self, turns: Sequence[_Turn], parts: Sequence[tuple[int, int, bool]]) -> None:
         """Run one pass; each turn's part is where it starts, its tokens, and whether it draws."""
-        slices = [
-            ScheduledChunk(turn.follower.own, start, count, samples=draws, is_decode=count == 1)
+        chunks = [
+            ScheduledChunk(turn.sequence.own, start, count, samples=draws, is_decode=count == 1)
             for turn, (start, count, draws) in zip(turns, parts, strict=True)
         ]
-        batch = Batch(tuple(slices), num_decodes=sum(piece.is_decode for piece in slices))
+        batch = Batch(tuple(chunks), num_decodes=sum(chunk.is_decode for chunk in chunks))
         started = self._clock()
         try:
             tokens = self._runner.launch(batch).result().tokens
         except RequestError as error:
             for turn in turns:
-                turn.follower.is_broken |= turn.ask.request.id == error.request_id
+                turn.sequence.is_broken |= turn.ask.request.id == error.request_id
             return
         self._learn(batch, started)
-        for turn, piece, token in zip(turns, slices, tokens, strict=True):
-            self._followers.computed(turn.follower, turn.ask.request, piece.start, piece.count)
+        for turn, chunk, token in zip(turns, chunks, tokens, strict=True):
+            self._sequences.computed(turn.sequence, turn.ask.request, chunk.start, chunk.count)
             if isinstance(token, int):
-                piece.request.token_ids.append(token)
+                chunk.request.token_ids.append(token)
 
     def _learn(self, batch: Batch, started: float) -> None:
         ended = self._clock()

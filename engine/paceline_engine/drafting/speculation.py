@@ -33,7 +33,7 @@ class Speculation:
     """Asks for drafts where they pay, and learns from what became of them."""
 
     max_tokens: int
-    """Of one draft, at most."""
+    """Tokens of one draft, at most."""
     max_model_len: int
     proposer: Proposer
     acceptance: Acceptance = field(init=False)

@@ -38,7 +38,7 @@ from paceline_wire.limits import Capacity, Limits
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What an engine does beside the plain way, and what it has for that."""
+    """How an engine schedules and runs its steps, and the optional parts it does so with."""
 
     scheduling: Scheduling = "continuous"
     prefix_caching: bool = True
@@ -48,11 +48,11 @@ class EngineOptions:
     """Host memory for the blocks of preempted requests."""
     adapters: Adapters | None = None
     draft_tokens: int = 0
-    """Tokens to guess per step and sequence, at most, where that pays."""
+    """The most draft tokens per step and sequence, where they pay; 0 for none."""
     proposer: Proposer | None = None
-    """What guesses them, if not the sequence itself."""
+    """What drafts them; n-grams of the sequence itself where there is none."""
     graph_use: GraphUse = field(default_factory=GraphUse)
-    """Where the runner counts the steps that it replays from CUDA graphs."""
+    """The runner's counts of steps that it replays from CUDA graphs."""
 
 
 class Engine:

@@ -1,6 +1,6 @@
-"""What the engine refuses before it queues it, in a sentence that names the field and the rule.
+"""Requests that the engine refuses, each in a sentence that names the field and the rule.
 
-The sidecar checks what a client sends, in the client's words. This is the second wall: whatever
+The sidecar checks what a client sends, in the client's words. This check is the second: whatever
 reaches the scheduler can be run.
 """
 
@@ -10,7 +10,7 @@ from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Capacity
 
 MAX_LOGPROBS = 20
-"""Alternatives told of a token, at most."""
+"""The most alternatives to a token whose logprobs can be asked for."""
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
 

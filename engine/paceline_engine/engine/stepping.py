@@ -160,7 +160,7 @@ class Steps:
         decode, prefill, context, attention = astuple(step.features)
         ended = self._clock()
         # Behind another step its time begins when that one was settled.
-        # Guesses have a price of their own: the step model is of the step that verifies them.
+        # Drafting has a price of its own: the step model prices the step that verifies drafts.
         wall_ms = (ended - max(step.started, self._ended)) * 1e3 - plan.draft_ms
         record = StepRecord(
             seq=self.counters.steps,
@@ -215,29 +215,29 @@ class Steps:
 
 
 def _keep_prompt_logprobs(batch: Batch, output: StepOutput) -> None:
-    """Gather a prompt's logprobs, chunk by chunk, until its first token is told."""
+    """Keep the logprobs of prompts, chunk by chunk, for the output of the first token."""
     if output.prompt_logprobs:
         for chunk in batch.chunks:
             chunk.request.prompt_logprobs += output.prompt_logprobs.get(chunk.request.id, ())
 
 
 def _newest(request: Request, step: StepOutput) -> Output:
-    """Tell a request what the step that was settled last gave it."""
+    """Make the output of what a step gave a request."""
     token_ids = request.token_ids[-request.num_newest :]
     is_first = request.num_output_tokens == request.num_newest
     if request.is_plain and not is_first:  # nearly every output of every step
         return Output(request.id, token_ids, request.finish)
-    logprobs = step.logprobs.get(request.id)
-    likelihoods = [] if logprobs is None else [logprobs]
+    asked = step.logprobs.get(request.id)
+    logprobs = [] if asked is None else [asked]
     if not is_first:
-        return Output(request.id, token_ids, request.finish, likelihoods=likelihoods)
+        return Output(request.id, token_ids, request.finish, logprobs=logprobs)
     return Output(
         request.id,
         token_ids,
         request.finish,
         cached_tokens=request.num_cached,
         scheduled_at=request.scheduled_at,
-        likelihoods=likelihoods,
-        prompt_likelihoods=request.prompt_logprobs,
+        logprobs=logprobs,
+        prompt_logprobs=request.prompt_logprobs,
         embedding=step.embeddings.get(request.id, b""),
     )

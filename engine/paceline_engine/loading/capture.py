@@ -17,7 +17,7 @@ from paceline_engine.settings import Settings
 from paceline_wire.limits import Capacity
 
 Progress = Callable[[str, float], None]
-"""Told the stage and its fraction, 0 to 1."""
+"""Takes the stage and its fraction, 0 to 1."""
 
 
 def uses_graphs(settings: Settings, device: torch.device) -> bool:
@@ -57,7 +57,7 @@ def capture_graphs(
 ) -> None:
     """Capture decodes, then piecewise graphs for other steps, where those are faster.
 
-    A draft model guesses by decodes, one behind the other: these alone are captured for it.
+    A draft model drafts by decodes, one behind the other: these alone are captured for it.
     """
     new_capture = new_capture or (lambda: CudaGraphCapture(runner.device))
 

@@ -13,7 +13,7 @@ from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.core.model_config import ModelConfig
-from paceline_engine.drafting.loaded import LoadedDraft
+from paceline_engine.drafting.draft_model import LoadedDraft
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading import memory

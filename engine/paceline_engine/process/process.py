@@ -14,8 +14,7 @@ from types import FrameType
 from typing import Protocol
 
 from paceline_engine.core.batch import Runner
-from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.drafting.loaded import LoadedDraft
+from paceline_engine.drafting.draft_model import DraftModel, LoadedDraft
 from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import EngineError, StepHung

@@ -31,7 +31,7 @@ class SwitchableGraphs(Protocol):
         ...
 
     def enable(self, sizes: Sequence[int]) -> None:
-        """Use these sizes alone, until told otherwise."""
+        """Use these sizes alone, until the next call."""
         ...
 
 

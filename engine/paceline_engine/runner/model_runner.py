@@ -33,17 +33,17 @@ from paceline_engine.sampling.masks import MaskMaker, PendingMasks
 from paceline_engine.sampling.pooling import Pooling
 from paceline_engine.sampling.prompt_logprobs import prompt_logprobs
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, HostTokens, SampledTokens, Sampler
-from paceline_wire import Likelihood
+from paceline_wire import TokenLogprobs
 
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step gives: tokens on the device, and what was read of prompts on the host."""
+    """What a step gives: tokens on the device, prompt logprobs and embeddings on the host."""
 
     sampled: SampledTokens
-    prompt_logprobs: Mapping[str, Sequence[Likelihood]] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -113,7 +113,7 @@ class ModelRunner:
         return ModelFlight(batch, inputs.sampled, computed, fetch)
 
     def prepare(self, batch: Batch) -> StepInputs:
-        """Find out what a step needs that its rows lack, and choose the adapters of its tokens.
+        """Find what the rows lack for a step, and choose the adapters of its tokens.
 
         What was prepared must be computed before the next step is prepared.
         """
@@ -231,7 +231,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def follow(self) -> None:
-        """Run every step that rank 0 tells of, until it tells of no more."""
+        """Run every step that rank 0 sends, until it sends no more."""
         while isinstance(inputs := self._group.hear(), StepInputs):
             self._run_decoder(inputs)
 
@@ -273,7 +273,7 @@ def _tokens_ahead(batch: Batch) -> tuple[int, ...]:  # [R]
 
 
 def _next(chunk: ScheduledChunk, sampled: Iterator[int]) -> Next:
-    """Take a chunk's tokens of those that were sampled; of a draft's, those that hold."""
+    """Take the tokens of a chunk, in order; behind a draft, those that are accepted."""
     if not chunk.draft:
         return next(sampled)
     return verify(chunk.draft, list(islice(sampled, len(chunk.draft) + 1)))

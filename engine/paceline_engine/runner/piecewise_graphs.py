@@ -65,7 +65,7 @@ class PiecewiseGraphs:
         return tuple(sorted(self._enabled))
 
     def enable(self, sizes: Collection[int]) -> None:
-        """Use these sizes alone, until told otherwise."""
+        """Use these sizes alone, until the next call."""
         self._enabled = frozenset(sizes)
 
     def keep(self, sizes: Collection[int]) -> None:

@@ -1,4 +1,4 @@
-"""What requests ask to change in the model's scores, before a token is chosen.
+"""Changes to the model's scores that requests ask for, before a token is chosen.
 
 In this order: `logit_bias`, `repetition_penalty`, `frequency_penalty` and `presence_penalty`, then
 the ends that `min_tokens` forbids. Only the tokens concerned are touched. What the host knows goes

@@ -94,8 +94,8 @@ class CpuSampler:
 
         draws = column(
             [
-                uniform(seed_of(each, self._salt), len(each.token_ids) + guessed)
-                for each, guessed in zip(requests, ahead, strict=True)
+                uniform(seed_of(each, self._salt), len(each.token_ids) + coming)
+                for each, coming in zip(requests, ahead, strict=True)
             ]
         )
         logits = logits / column([each.sampling.temperature for each in requests]).float()

@@ -1,4 +1,4 @@
-"""Which tokens each constrained row may take, computed while the model computes its scores."""
+"""Token bitmasks of constrained rows, computed while the model computes their scores."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ _WHAT = "structured output"
 
 
 class _Mask:
-    """One row's mask on its way."""
+    """One row's mask, which a thread computes."""
 
     def __init__(
         self, row: int, request: Request, constraint: Constraint, bitmask: TokenBitmask

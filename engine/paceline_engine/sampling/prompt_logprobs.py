@@ -8,7 +8,7 @@ from torch import Tensor
 import paceline_kernels
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.sampling.sampler import logprobs_of
-from paceline_wire import Likelihood
+from paceline_wire import TokenLogprobs
 
 # Scores of this many tokens lie in memory at once: 128 of a vocabulary of 150,000 are 77 MB.
 _TOKENS_AT_ONCE = 128
@@ -21,7 +21,7 @@ def prompt_logprobs(
     batch: Batch,
     hidden: Tensor,  # [tokens of the batch, hidden]
     logits_of: LogitsOf,
-) -> dict[str, list[Likelihood]]:
+) -> dict[str, list[TokenLogprobs]]:
     """Return what this step adds to the prompt logprobs of the requests that ask for them."""
     offset = batch.num_decodes  # a decode is one token
     found = {}
@@ -33,7 +33,9 @@ def prompt_logprobs(
     return found
 
 
-def _of_chunk(chunk: ScheduledChunk, states: Tensor, logits_of: LogitsOf) -> Iterator[Likelihood]:
+def _of_chunk(
+    chunk: ScheduledChunk, states: Tensor, logits_of: LogitsOf
+) -> Iterator[TokenLogprobs]:
     request = chunk.request
     num_top = request.sampling.prompt_logprobs or 0
     # Token i gives the logprobs of token i + 1; after a preemption what is known is left out.
@@ -45,7 +47,7 @@ def _of_chunk(chunk: ScheduledChunk, states: Tensor, logits_of: LogitsOf) -> Ite
         yield from _of_tokens(logits, request.token_ids[first + 1 : last + 1], num_top)
 
 
-def _of_tokens(logits: Tensor, token_ids: Sequence[int], num_top: int) -> Iterator[Likelihood]:
+def _of_tokens(logits: Tensor, token_ids: Sequence[int], num_top: int) -> Iterator[TokenLogprobs]:
     known = torch.tensor(token_ids, device=logits.device)
     numbers: list[list[float]] = paceline_kernels.token_likelihoods(logits, known, num_top).tolist()
     for token_id, own in zip(token_ids, numbers, strict=True):

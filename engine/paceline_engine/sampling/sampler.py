@@ -1,6 +1,6 @@
-"""What every sampler is asked, what it gives, and what both kinds of sampler share.
+"""The port of both samplers, what they give, and what they share.
 
-`CpuSampler` draws on a CPU, `DeviceSampler` beside a GPU. Tokens and logprobs stay on the device
+`CpuSampler` samples on a CPU, `DeviceSampler` beside a GPU. Tokens and logprobs stay on the device
 until somebody asks for them.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline_engine.core.request import Request
 from paceline_engine.core.step_tensors import SamplingTensors, to_device
 from paceline_engine.sampling.masks import PendingMasks
-from paceline_wire import Likelihood
+from paceline_wire import TokenLogprobs
 
 NOT_A_TOKEN = -1
 """In place of a token: the logits of the row are not numbers."""
@@ -28,7 +28,7 @@ class HostTokens(NamedTuple):
     """The tokens of a step, and the logprobs that were asked for, on the host."""
 
     token_ids: list[int]  # [R]
-    logprobs: dict[str, Likelihood]
+    logprobs: dict[str, TokenLogprobs]
     """The logprobs of the requests that ask for them, by request id."""
 
 
@@ -42,7 +42,7 @@ class Logprobs:
 
     def by_request(
         self, token_ids: Sequence[int], numbers: Sequence[Sequence[float]]
-    ) -> dict[str, Likelihood]:
+    ) -> dict[str, TokenLogprobs]:
         """Return each request's logprobs; tokens and `numbers` are on the host by now."""
         found = {}
         for row, request, own in zip(self.rows, self.requests, numbers, strict=True):
@@ -54,7 +54,7 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """What sampling gives for one step, on the device."""
+    """The sampled tokens of one step and their logprobs, on the device."""
 
     token_ids: Tensor  # [R] int64; `NOT_A_TOKEN` where the logits are not numbers
     logprobs: Logprobs | None = None
@@ -117,11 +117,11 @@ class PreviousTokens:
         return with_nobody[to_device(np.array(taken, dtype=np.int64), device)]
 
 
-def logprobs_of(token_id: int, numbers: Sequence[float], num_top: int) -> Likelihood:
+def logprobs_of(token_id: int, numbers: Sequence[float], num_top: int) -> TokenLogprobs:
     """Read one row of `paceline_kernels.token_likelihoods`."""
     most = (len(numbers) - 2) // 2
     top_logprobs, top_ids = numbers[2 : 2 + most], numbers[2 + most :]
-    return Likelihood(
+    return TokenLogprobs(
         token_id,
         numbers[0],
         int(numbers[1]),

@@ -8,7 +8,7 @@ from msgspec import structs
 from paceline_cli.plan.device import CPU, GPUS, prior
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_cli.plan.model_size import ModelSize, Precision
-from paceline_cli.plan.planner import Inputs, _Planner
+from paceline_cli.plan.planner import Inputs, Planner
 from paceline_cli.plan.trace_demand import mix
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_testing.telemetry import a_limits, a_telemetry
@@ -96,7 +96,7 @@ def test_plan_and_tuner_agree_on_a_hundred_drawn_services() -> None:
     for number in range(100):
         inputs = a_drawn_service(random)
 
-        planned = _Planner(inputs, inputs.requests)._limits
+        planned = Planner(inputs, inputs.requests).limits()
 
         wanted = tuned(inputs)
         assert (planned.batch_size, planned.token_budget, planned.step_target_ms) == (

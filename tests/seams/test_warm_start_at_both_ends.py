@@ -1,4 +1,4 @@
-"""The memory's ConfigMap and the runtime API, as both of their ends name them."""
+"""The warm start's ConfigMap and its PATCH, as both of their ends name them."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("watched", [[], ["team-a"]], ids=["ClusterRole", "Role"])
-def test_the_chart_lets_the_operator_keep_its_memory(watched: list[str]) -> None:
-    """Under a Role of other namespaces too: the memory lies in the operator's own."""
+def test_the_chart_lets_the_operator_keep_its_warm_start(watched: list[str]) -> None:
+    """Under a Role of other namespaces too: the warm start lies in the operator's own."""
     chart = Chart.load(ROOT / "charts" / "paceline")
     text = chart.render({"watchNamespaces": watched}, name="pl", namespace="ns")
     objects = [*yaml.safe_load_all(text["paceline/templates/rbac.yaml"])]
