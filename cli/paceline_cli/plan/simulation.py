@@ -111,7 +111,7 @@ class SimulatedPod:
 
     def _device(self) -> Hardware:
         """Build a device whose steps take what the model says, and waver as its q_r says."""
-        forecast, limits, size = Forecast(self.model), self.limits, self.memory.size
+        forecast, limits = Forecast(self.model), self.limits
         dense = [
             forecast.step_ms(decode=0, prefill=tokens, context=0)
             for tokens in range(limits.token_budget + 1)
@@ -119,9 +119,7 @@ class SimulatedPod:
         return Hardware(
             name="",
             device=self.memory.device.name,
-            num_parameters=size.num_parameters,
-            kv_bytes_per_token=size.kv_bytes_per_token,
-            weight_bytes=size.weight_bytes,
+            size=self.memory.size,
             dtype="",
             num_kv_tokens=self.memory.tokens,
             dense_ms=np.array(dense),

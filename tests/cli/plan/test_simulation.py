@@ -2,11 +2,11 @@
 
 import pytest
 
-from paceline_cli.plan.device import GPUS
-from paceline_cli.plan.kv_memory import BLOCK_TOKENS, KvMemory
-from paceline_cli.plan.model_size import ModelSize, Precision
+from paceline_cli.plan.kv_memory import KvMemory
 from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joined
 from paceline_cli.traffic.traces import TracedRequest
+from paceline_engine.hardware.devices import BLOCK_TOKENS, GPUS
+from paceline_engine.hardware.model_size import ModelSize, Precision
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import ModelFit
 from paceline_tuner.tuned_limits import TunedLimits
