@@ -61,7 +61,7 @@ class Noise:
     """What multiplies a step's time by chance."""
 
     sigma: float
-    """Of the logarithm."""
+    """Standard deviation of the logarithm."""
     correlation: float
     """From one step to the next."""
     spike_chance: float
