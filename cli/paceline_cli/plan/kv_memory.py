@@ -40,7 +40,7 @@ class KvMemory:
     max_token_budget: int
     """Tokens of the largest step that buffers must hold."""
     draft: ModelSize | None = None
-    """The draft model of speculative decoding: it keeps weights, and keys and values of each token."""
+    """The draft model: its weights lie beside, and its keys and values of each token."""
     ranks: int = 1
     """Devices that share the model; each has the same memory."""
 
