@@ -47,7 +47,7 @@ def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> L
 
 
 def _termination_log() -> Path:
-    """Where the settings would have said, had they been readable."""
+    """The path that the settings name, read by itself: the settings could not be read."""
     named = os.environ.get("PACELINE_ENGINE_TERMINATION_LOG")
     return Path(named or Settings.model_fields["termination_log"].default)
 

@@ -5,7 +5,7 @@ a DEALER and sends `Hello` until the engine answers. The engine answers with `Lo
 model loads, then with `Ready`; it sends `Failed` before it exits for a reason that a person can
 act on. Times named `*_at` are CLOCK_MONOTONIC seconds, which all processes of a host share.
 
-This package is the only one of the engine, beside `limits`, that the sidecar may import.
+This package is all that the sidecar imports of the engine.
 """
 
 from collections.abc import Callable

@@ -28,7 +28,7 @@ class Device:
 
     name: str
     memory_bytes: int | None
-    """As the driver reports it; None on a CPU, and where nobody said."""
+    """As the driver reports it; None on a CPU, and where it is unknown."""
     gbps: float
     """Memory bandwidth, GB/s."""
     tflops: float

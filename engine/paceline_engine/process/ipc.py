@@ -100,7 +100,7 @@ class Link:
         self._thread.start()
 
     def greet(self, greeting: Greeting) -> None:
-        """Answer every later `Hello` with this, and tell the peer now."""
+        """Answer every later `Hello` with this, and send it now."""
         self._greeting = greeting
         self.send(greeting)
 

@@ -36,9 +36,9 @@ from paceline_wire.limits import Capacity, Limits
 _GPU_STEP_TIMEOUT_S = 120.0
 """The longest step of a GPU takes seconds; what a driver gives up by itself takes it a minute."""
 _GPU_PROFILE_S = 3.0
-"""Small beside what weights take to read."""
+"""Little beside the time that weights take to read."""
 _FAREWELL_S = 1.0
-"""For the thread of the socket to tell the sidecar why, before the process ends."""
+"""For the socket's thread to send the reason to the sidecar, before the process ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
         _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
         raise
     except Exception as error:
-        # A defect of ours: the traceback says where; the sidecar is told at once.
+        # A defect of ours: the traceback shows where, and the sidecar hears of it at once.
         reason = Failed("EngineCrashed", f"{type(error).__name__}: {error}")
         _write_reason(reason, settings.termination_log)
         _fail(link, settings.run_dir, instance, reason)
