@@ -17,7 +17,7 @@ from paceline_engine.checkpoint.checkpoint import TensorSource
 from paceline_engine.core.model_config import Activation, ModelConfig
 from paceline_engine.errors import CorruptModel
 from paceline_engine.loading.pinned_copies import PinnedCopies
-from paceline_engine.model.decoder import Decoder, DecoderLayer, Ops
+from paceline_engine.model.decoder import Decoder, DecoderLayer
 from paceline_engine.model.group import Group
 from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.fused_ops import (
@@ -30,6 +30,7 @@ from paceline_engine.model.layers.fused_ops import (
 from paceline_engine.model.layers.gated_linear import NativeGatedLinear, fused_gated_linear
 from paceline_engine.model.layers.linear import Linear, linear
 from paceline_engine.model.layers.quantized_linear import quantized_linear
+from paceline_engine.model.ops import Ops
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
 from paceline_engine.settings import Quantization
 
