@@ -10,7 +10,7 @@ from typing import get_args
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.pacing import make_pacer
-from paceline_engine.process.process import LoadedModel, explain, serve
+from paceline_engine.process.process import ServableModel, explain, serve
 from paceline_engine.scheduling import Scheduling
 from paceline_engine.settings import Settings, read_settings
 
@@ -39,7 +39,7 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> LoadedModel:
+def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> ServableModel:
     # Not imported at the top: torch takes seconds, and the socket answers meanwhile.
     from paceline_engine.loading.load import load_model  # noqa: PLC0415 - as above
 

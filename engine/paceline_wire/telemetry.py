@@ -130,7 +130,7 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Steps that were replayed from piecewise graphs, all but their attention."""
 
 
-class Telemetry(msgspec.Struct, frozen=True, tag=True):
+class EngineTelemetry(msgspec.Struct, frozen=True, tag=True):
     """Sent every 200 ms, with or without steps: also the heartbeat."""
 
     at: float

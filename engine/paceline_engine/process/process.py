@@ -46,7 +46,7 @@ Progress = Callable[[str, float], None]
 """Called with a stage and its fraction, 0 to 1."""
 
 
-class LoadedModel(Protocol):
+class ServableModel(Protocol):
     """A model on its device, with the memory of its cache allocated."""
 
     @property
@@ -94,7 +94,7 @@ class LoadedModel(Protocol):
         ...
 
 
-LoadModel = Callable[[Settings, Progress], LoadedModel]
+LoadModel = Callable[[Settings, Progress], ServableModel]
 MakePacer = Callable[[ModelInfo, Capacity], Pacer]
 
 
@@ -144,7 +144,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
         link.close()
 
 
-def _load(settings: Settings, load_model: LoadModel, link: Link) -> LoadedModel:
+def _load(settings: Settings, load_model: LoadModel, link: Link) -> ServableModel:
     """Load the model, and report the progress to the sidecar and in the log."""
     log = LoadingLog()
 
@@ -158,7 +158,7 @@ def _load(settings: Settings, load_model: LoadModel, link: Link) -> LoadedModel:
 
 
 def _run(
-    settings: Settings, model: LoadedModel, make_pacer: MakePacer, link: Link, instance: str
+    settings: Settings, model: ServableModel, make_pacer: MakePacer, link: Link, instance: str
 ) -> None:
     """Profile the model's steps, then serve until stopped."""
     pacer = make_pacer(model.info, model.capacity)
@@ -195,7 +195,7 @@ def _run(
 
 def _engine(
     settings: Settings,
-    model: LoadedModel,
+    model: ServableModel,
     pacer: Pacer,
     proposer: Proposer | None,
     *,
@@ -221,7 +221,7 @@ def _engine(
     )
 
 
-def _proposer(model: LoadedModel, make_pacer: MakePacer) -> Proposer | None:
+def _proposer(model: ServableModel, make_pacer: MakePacer) -> Proposer | None:
     """Return the draft model, measured and ready; None where sequences draft for themselves."""
     if model.draft is None:
         return None
