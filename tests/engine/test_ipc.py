@@ -70,8 +70,6 @@ def some_telemetry() -> EngineTelemetry:
     engine = under_test.engine
     info, steps = NoPacer().info(), engine.log.take()
     return EngineTelemetry(at=1.0, load=engine.load(), model=info, steps=steps)
-        at=1.0, load=engine.load(), model=NoPacer().info(), steps=engine.log.take()
-    )
 
 
 def test_hello_is_answered_before_anything_is_loaded(
