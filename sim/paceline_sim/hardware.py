@@ -58,7 +58,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What multiplies a step's time by chance."""
+    """The random factor of a step's time."""
 
     sigma: float
     """Standard deviation of the logarithm."""

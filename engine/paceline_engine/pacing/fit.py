@@ -63,7 +63,7 @@ def _ratios(samples: Iterable[MeasuredStep], model: StepModel) -> Array:
 
 
 def _spread(samples: Sequence[MeasuredStep], model: StepModel) -> float:
-    """Mean relative error once the level is taken out: a slow hour is not a wrong model."""
+    """Mean relative error after the median is divided out: a slow hour is not a wrong model."""
     ratios = _ratios(samples, model)
     return float(np.mean(np.abs(ratios / np.median(ratios) - 1.0)))
 

@@ -1,4 +1,4 @@
-"""Clean steps to fit from, the newest few of each kind: the past keeps its excitation.
+"""SampleStore: clean steps to fit from, the newest few of each kind.
 
 A loop that has settled runs the same step over and over; a plain ring would then forget every
 other size, and the coefficients would drift along the direction that nothing excites.
@@ -47,5 +47,5 @@ class SampleStore:
         return training, holdout
 
     def clear(self) -> None:
-        """Forget everything: the engine is no longer the one that was measured."""
+        """Forget everything: the engine's steps have changed."""
         self._buckets.clear()

@@ -16,7 +16,7 @@ Gated = TypeVar("Gated")
 
 
 class GatedLinear(Generic[Taken, Gated]):
-    """Two steps: the product of both halves, then the gate; `fused_ops` says what each returns."""
+    """A product of both halves, then the gate; `fused_ops` says what each returns."""
 
     def __init__(self, product: Callable[[Taken], Tensor], gate: Callable[[Tensor], Gated]) -> None:
         self.product = product  # [rows, in] to [rows, 2 * out]
@@ -28,7 +28,7 @@ class GatedLinear(Generic[Taken, Gated]):
 
 
 class NativeGatedLinear:
-    """One step: the compiled product gates its sums before it writes them."""
+    """The compiled product, which gates its sums before it writes them."""
 
     def __init__(
         self,
