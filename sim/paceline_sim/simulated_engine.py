@@ -33,7 +33,7 @@ from paceline_sim.state import (
 from paceline_wire import StepRecord
 from paceline_wire.limits import Capacity, Limits, clamp
 
-_FIRST_STEPS = 8192
+_MOST_FIRST_STEPS = 8192
 _RECORDED = [name for name in StepRecord.__struct_fields__ if name in StepFields._fields]
 
 
@@ -97,10 +97,9 @@ class SimulatedEngine:
         self._totals["block_size"] = capacity.block_size
         for name in ("free_blocks", "num_blocks"):
             self._totals[name] = capacity.num_blocks
-        self._advance = self._run if self.pacer is None else self._run_paced
+        self._is_settled = isinstance(pacer, SettledPacer)
         if isinstance(pacer, SettledPacer):
             self._totals["q_r"], self._totals["min_prefill"] = pacer.q_r, pacer.min_prefill
-            self._advance = self._run_settled
         self.limits = limits
 
     # --- limits and time -----------------------------------------------------------------------
@@ -136,16 +135,15 @@ class SimulatedEngine:
 
     def run_until(self, t_s: float) -> None:
         """Step until the clock is at `t_s` or later: a step that has begun is finished."""
-        while (status := self._advance(t_s)) == steps.FULL:
+        advance = self._run_paced if self.pacer is not None else self._run
+        while (status := advance(t_s)) == steps.FULL:
             self._grow()
         if status == steps.STUCK:
             raise RuntimeError(f"no step can run at {self.now} s, though requests wait")
 
     def _run(self, until: float) -> int:
-        return steps.run(self._arrays, until)
-
-    def _run_settled(self, until: float) -> int:
-        return steps.run_settled(self._arrays, until)
+        run = steps.run_settled if self._is_settled else steps.run
+        return run(self._arrays, until)
 
     def _run_paced(self, until: float) -> int:
         assert self.pacer is not None  # noqa: S101 - its only caller looked
@@ -173,15 +171,18 @@ class SimulatedEngine:
         pacer.observe(record, at=step.at, clean=step.clean)
 
     def _grow(self) -> None:
+        """Make room for as many steps again where none is left, else for gaps of a later time."""
         old = self._arrays
-        size, slices = 2 * len(old.steps), len(old.gaps) + int(self.now / SLICE_S) + 1
-        grown = np.zeros(size, STEP)
-        grown[: len(old.steps)] = old.steps
-        slices = min(slices + GAP_SLICES_AHEAD, MOST_SLICES)
-        gaps = np.zeros((slices, NUM_BINS), np.int64)
-        gaps[: len(old.gaps)] = old.gaps
-        noise = noise_factors(self.hardware.noise, self._seed, size)
-        self._arrays = old._replace(steps=grown, gaps=gaps, noise=noise)
+        if int(self._totals["steps"]) == len(old.steps):
+            grown = np.zeros(2 * len(old.steps), STEP)
+            grown[: len(old.steps)] = old.steps
+            noise = noise_factors(self.hardware.noise, self._seed, len(grown))
+            self._arrays = old._replace(steps=grown, noise=noise)
+        else:
+            slices = len(old.gaps) + int(self.now / SLICE_S) + 1 + GAP_SLICES_AHEAD
+            gaps = np.zeros((min(slices, MOST_SLICES), NUM_BINS), np.int64)
+            gaps[: len(old.gaps)] = old.gaps
+            self._arrays = old._replace(gaps=gaps)
 
     # --- the engine now ------------------------------------------------------------------------
 
@@ -291,10 +292,11 @@ def _empty(
     disturbances: Sequence[Disturbance],
 ) -> EngineArrays:
     count = len(requests)
+    num_steps = min(_MOST_FIRST_STEPS, 64 + 2 * int(requests.output.sum()))
     factors = [astuple(disturbance) for disturbance in disturbances]
     return EngineArrays(
         jobs=jobs_of(requests),
-        steps=np.zeros(_FIRST_STEPS, STEP),
+        steps=np.zeros(num_steps, STEP),
         lanes=np.zeros(2, LANE),
         totals=np.zeros(1, TOTALS),
         queue=np.zeros((2, count), np.int64),
@@ -305,6 +307,6 @@ def _empty(
         gaps=np.zeros((GAP_SLICES_AHEAD, NUM_BINS), np.int64),
         dense_ms=hardware.dense_ms,
         costs=np.array(astuple(hardware.costs), np.float64),
-        noise=noise_factors(hardware.noise, seed, _FIRST_STEPS),
+        noise=noise_factors(hardware.noise, seed, num_steps),
         disturbances=np.array(factors, np.float64).reshape(-1, 4),
     )

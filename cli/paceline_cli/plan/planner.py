@@ -17,7 +17,7 @@ from msgspec import structs
 
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_cli.plan.outlook import Estimate, Latency, Outlook, PlannedLimits, ServicePlan
-from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joined
+from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joined, simulated_pod
 from paceline_cli.plan.trace_demand import (
     LengthBlocks,
     Stretch,
@@ -216,7 +216,7 @@ class Planner:
     def _pod(self, model: ModelFit) -> SimulatedPod:
         memory = self._inputs.memory
         longest = memory.longest(self._inputs.max_model_len)
-        return SimulatedPod(model, self._chosen.limits, memory, longest)
+        return simulated_pod(model, self._chosen.limits, memory, longest)
 
     def _draw(self, quantile: float, random: Random) -> tuple[float, float]:
         """λ* and the peak, had the steps another speed and the trace come in another order."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_cli.traffic.traces import TracedRequest
+from paceline_engine.hardware.devices import BLOCK_TOKENS
 from paceline_sim.gaps import gap_quantile_ms, gaps_over
 from paceline_sim.hardware import Hardware, Noise, StepCosts
 from paceline_sim.requests import Requests
@@ -64,8 +65,9 @@ class SimulatedLatencies:
 class SimulatedPod:
     """One pod of the service: its device, memory and limits."""
 
-    model: ModelFit
-    """The device's step times."""
+    device: Hardware
+    q_r: float
+    """95 of 100 steps take at most so many times what the device's table says."""
     limits: TunedLimits
     memory: KvMemory
     max_model_len: int
@@ -87,13 +89,13 @@ class SimulatedPod:
     ) -> SimulatedEngine:
         memory = self.memory
         engine = SimulatedEngine(
-            self._device(),
+            self.device,
             _offered(requests),
             capacity=Capacity(
                 limits.batch_size,
                 limits.token_budget,
                 memory.num_blocks,
-                memory.tokens // memory.num_blocks,
+                BLOCK_TOKENS,
                 self.max_model_len,
             ),
             limits=Limits(
@@ -102,58 +104,57 @@ class SimulatedPod:
                 limits.step_target_ms,
                 pace_tpot_ms=limits.pace_tpot_ms,
             ),
-            pacer=SettledPacer(max(self.model.q_r, 1.0), memory.device.min_prefill),
+            pacer=SettledPacer(self.q_r, memory.device.min_prefill),
             seed=seed,
         )
         while len(engine.ended) < len(requests):
             engine.run_until(engine.now + _LONGER_S)
         return engine
 
-    def _device(self) -> Hardware:
-        """Build a device whose steps take what the model says, and waver as its q_r says."""
-        forecast, limits = Forecast(self.model), self.limits
-        dense = [
-            forecast.step_ms(decode=0, prefill=tokens, context=0)
-            for tokens in range(limits.token_budget + 1)
-        ]
-        return Hardware(
-            name="",
-            device=self.memory.device.name,
-            size=self.memory.size,
-            dtype="",
-            num_kv_tokens=self.memory.tokens,
-            dense_ms=np.array(dense),
-            costs=self._costs(forecast),
-            noise=Noise(
-                sigma=math.log(max(self.model.q_r, 1.0)) / _TAIL_Z,
-                correlation=0.0,
-                spike_chance=0.0,
-            ),
-        )
 
-    def _costs(self, forecast: Forecast) -> StepCosts:
-        """Take contexts at the speed of a full batch, and pairs at that of the largest step."""
-        batch, budget = self.limits.batch_size, self.limits.token_budget
+def simulated_pod(
+    model: ModelFit, limits: TunedLimits, memory: KvMemory, max_model_len: int
+) -> SimulatedPod:
+    """Build a pod on a device whose steps take what the model says, and vary as its q_r says."""
+    forecast, q_r = Forecast(model), max(model.q_r, 1.0)
+    dense = [
+        forecast.step_ms(decode=0, prefill=tokens, context=0)
+        for tokens in range(limits.token_budget + 1)
+    ]
+    device = Hardware(
+        name="",
+        device=memory.device.name,
+        size=memory.size,
+        dtype="",
+        num_kv_tokens=memory.tokens,
+        dense_ms=np.array(dense),
+        costs=_costs(forecast, limits),
+        noise=Noise(sigma=math.log(q_r) / _TAIL_Z, correlation=0.0, spike_chance=0.0),
+    )
+    return SimulatedPod(device, q_r, limits, memory, max_model_len)
 
-        def each_ms(tokens: int, *, context: float = 0.0, attention: float = 0.0) -> float:
-            with_them = forecast.step_ms(
-                decode=tokens, prefill=0, context=context, attention=attention
-            )
-            without = forecast.step_ms(decode=tokens, prefill=0, context=0)
-            return (with_them - without) / _MANY_TOKENS
 
-        return StepCosts(
-            context_ms=each_ms(batch, context=_MANY_TOKENS),
-            few_rows=0.0,
-            rows_scale=1.0,
-            long_context=0.0,
-            context_scale=1.0,
-            pair_ms=each_ms(budget, attention=_MANY_TOKENS),
-            query_tile=1,
-            row_ms=0.0,
-            mixed_ms=0.0,
-            graph_grid=1,
-        )
+def _costs(forecast: Forecast, limits: TunedLimits) -> StepCosts:
+    """Take contexts at the speed of a full batch, and pairs at that of the largest step."""
+    batch, budget = limits.batch_size, limits.token_budget
+
+    def each_ms(tokens: int, *, context: float = 0.0, attention: float = 0.0) -> float:
+        with_them = forecast.step_ms(decode=tokens, prefill=0, context=context, attention=attention)
+        without = forecast.step_ms(decode=tokens, prefill=0, context=0)
+        return (with_them - without) / _MANY_TOKENS
+
+    return StepCosts(
+        context_ms=each_ms(batch, context=_MANY_TOKENS),
+        few_rows=0.0,
+        rows_scale=1.0,
+        long_context=0.0,
+        context_scale=1.0,
+        pair_ms=each_ms(budget, attention=_MANY_TOKENS),
+        query_tile=1,
+        row_ms=0.0,
+        mixed_ms=0.0,
+        graph_grid=1,
+    )
 
 
 def joined(parts: Sequence[SimulatedLatencies]) -> SimulatedLatencies:

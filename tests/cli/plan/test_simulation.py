@@ -3,7 +3,7 @@
 import pytest
 
 from paceline_cli.plan.kv_memory import KvMemory
-from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joined
+from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joined, simulated_pod
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_engine.hardware.devices import BLOCK_TOKENS, GPUS
 from paceline_engine.hardware.model_size import ModelSize, Precision
@@ -33,7 +33,7 @@ def a_pod(
     weights = usable - blocks * BLOCK_TOKENS * KV_BYTES
     memory = KvMemory(gpu, ModelSize(1, weights, KV_BYTES, Precision(2)), 0.9, 2048)
     assert memory.num_blocks == blocks
-    return SimulatedPod(fit, TunedLimits(batch, budget, target_ms), memory, max_model_len=4096)
+    return simulated_pod(fit, TunedLimits(batch, budget, target_ms), memory, max_model_len=4096)
 
 
 def serve(pod: SimulatedPod, *rows: tuple[float, int, int]) -> SimulatedLatencies:
