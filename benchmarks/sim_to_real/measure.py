@@ -33,7 +33,7 @@ class Options:
     """For the manifest and the processes' logs."""
     profile_s: float
     seconds: float
-    """Of arrivals in each run."""
+    """How long requests arrive in each run."""
     repeats: int
     seed: int
     loads: tuple[ReplayLoad, ...] = LOADS
@@ -59,7 +59,7 @@ class RealRuns:
     sla: SLA
     ways: dict[Mode, RunSetup]
     rates: dict[str, tuple[float, ...]]
-    """Of each load: the capacity for each of its parts, in requests per second."""
+    """The capacity for each part of each load, in requests per second."""
     runs: tuple[Run, ...]
     """In the order in which they were played."""
     refused: int
@@ -149,7 +149,7 @@ def compare(recorded: RealRuns, options: Options) -> Measured:
 
 
 class _Capacity:
-    """Of the fixed limits, by the simulator; each pair of lengths is asked for once."""
+    """The capacity under the fixed limits, by the simulator; each pair of lengths is asked for once."""
 
     def __init__(self, profile: Profile, fixed: RunSetup) -> None:
         self._profile = profile

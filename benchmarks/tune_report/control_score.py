@@ -19,7 +19,7 @@ _MAX_TARGET = 1.5  # times the SLA's: no step target above it keeps the SLA
 
 @dataclass(frozen=True, slots=True)
 class ControlScore:
-    """Of the first pod, which is there from begin to end. None where there is nothing to tell."""
+    """How well the first pod was controlled; it is there from begin to end. None means no evidence."""
 
     to_final_s: float | None
     """From cold until all limits stay within a tenth of where they end."""
@@ -28,7 +28,7 @@ class ControlScore:
     after_step_s: float | None
     """From the load's step until the same; None without a step."""
     changes: int
-    """Of any limit."""
+    """Changes of any limit."""
     changes_per_10_min: float
     """After the first minute."""
     reversals: int

@@ -32,7 +32,7 @@ from paceline_wire.limits import Limits
 
 CAPACITY = a_capacity(max_batch_size=4, max_token_budget=40, num_blocks=60, max_model_len=64)
 SIZES = (4, 16)
-"""Of 17 tokens and more a step is computed op by op."""
+"""A step of 17 tokens or more is computed op by op."""
 NUM_LAYERS = 3
 SAMPLINGS = (
     Sampling(10, temperature=0.0, ignore_eos=True),
@@ -247,7 +247,7 @@ def test_nothing_is_captured_while_serving(folder: Path) -> None:
 
 
 def test_only_sizes_that_are_kept_use_piecewise_graphs(folder: Path) -> None:
-    """Of a size that was given up a step is computed op by op, though a larger one is there."""
+    """A step of a size that was given up runs op by op, though a larger graph exists."""
     runner = quickly_piecewise(folder)
 
     runner.keep_piecewise([16])

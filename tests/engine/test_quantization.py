@@ -61,7 +61,7 @@ def test_no_weight_moves_by_more_than_half_a_step() -> None:
 
 
 def test_in_fp8_no_weight_moves_by_more_than_half_of_its_last_bit() -> None:
-    """Of 4 bits; below 2^-14 of the output's largest weight, by as much as there."""
+    """The code has 4 bits; below 2^-14 of the output's largest weight, the step stays as there."""
     weight = _random(40, 100) * torch.logspace(-4, 4, 40)[:, None]
     weight[:, :10] *= torch.logspace(-6, 0, 10)
 

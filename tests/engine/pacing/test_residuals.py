@@ -34,7 +34,7 @@ def errors(residuals: Residuals, factors: list[float]) -> list[float]:
 
 
 def test_a_slow_moment_is_expected_to_last() -> None:
-    """Of noise with a correlation of 0.7, the last step foretells half of the variance."""
+    """With a correlation of 0.7 the last step foretells half of the variance."""
     factors = correlated(6000, sigma=0.08, correlation=0.7)
 
     found = statistics.fmean(errors(Residuals(2048, 4), factors)[500:])
