@@ -149,7 +149,7 @@ def compare(recorded: RealRuns, options: Options) -> Measured:
 
 
 class _Capacity:
-    """The capacity under the fixed limits, by the simulator; each pair of lengths is asked for once."""
+    """The simulated capacity under the fixed limits; each pair of lengths is computed once."""
 
     def __init__(self, profile: Profile, fixed: RunSetup) -> None:
         self._profile = profile

@@ -19,7 +19,7 @@ _MAX_TARGET = 1.5  # times the SLA's: no step target above it keeps the SLA
 
 @dataclass(frozen=True, slots=True)
 class ControlScore:
-    """How well the first pod was controlled; it is there from begin to end. None means no evidence."""
+    """How well the first pod was controlled, from begin to end; None without evidence."""
 
     to_final_s: float | None
     """From cold until all limits stay within a tenth of where they end."""
