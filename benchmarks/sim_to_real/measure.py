@@ -27,7 +27,7 @@ Triple = tuple[list[float], list[float], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How long, how often, where."""
+    """How long and how often to measure, and where to write."""
 
     folder: Path
     """For the manifest and the processes' logs."""
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RealRuns:
-    """All that the real engine did."""
+    """Everything recorded on the real engine."""
 
     seen: Recording
     """While it was profiled."""
@@ -84,7 +84,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All of it."""
+    """The recording, and every run played on both engines."""
 
     recorded: RealRuns
     between_ms: float
@@ -149,7 +149,7 @@ def compare(recorded: RealRuns, options: Options) -> Measured:
 
 
 class _Capacity:
-    """Of the fixed limits, by the simulator; each pair of lengths is asked for once."""
+    """Return the simulator's capacity under the fixed limits, once for each pair of lengths."""
 
     def __init__(self, profile: Profile, fixed: RunSetup) -> None:
         self._profile = profile
@@ -157,7 +157,7 @@ class _Capacity:
         self._known: dict[tuple[TokenLengths, TokenLengths], float] = {}
 
     def __call__(self, prompt: TokenLengths, output: TokenLengths) -> float:
-        """Requests a second."""
+        """Return the capacity in requests a second."""
         if (prompt, output) not in self._known:
             found = capacity_rps(self._profile.hardware, self._fixed, prompt, output)
             self._known[prompt, output] = found
