@@ -1,4 +1,4 @@
-"""How a pod, real or simulated, is run: the limits it starts from, and what moves them."""
+"""How a load is served, on either engine: which limits it starts from, and who moves them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,8 +37,8 @@ class RunSetup:
         return ServiceTarget(KEY, spec, (pod,))
 
 
-def courses(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
-    """Return careful fixed limits, and the full capacity for the tuner."""
+def setups(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
+    """Fixed limits as a careful person sets them; and all that is allocated, for the tuner."""
     whole = Limits(BATCH, BUDGET, step_target_ms=starting_target_ms(sla))
     return {
         "fixed": RunSetup("fixed", sla, Limits(_FIXED_BATCH, _budget(hardware, sla))),
