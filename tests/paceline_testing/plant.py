@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from paceline_engine.pacing import StepShape, make_pacer
-from paceline_engine.pacing.slack import Slack
+from paceline_engine.pacing.lane_pace import Slack
 from paceline_engine.scheduling.prefill import MANY_PROMPTS
 from paceline_wire import ModelInfo, StepFeatures, StepRecord
 from paceline_wire.limits import Capacity, Limits
