@@ -33,7 +33,7 @@ ERROR_LIMITS = {torch.bfloat16: 1e-2, torch.float32: 1e-5}
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class DeviceCeiling:
     """What the device reaches, measured in this run."""
 
     bytes_per_s: float
@@ -42,7 +42,7 @@ class Ceiling:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class KernelFigure:
     """One line of the report; a dry run has no times."""
 
     model: str
@@ -111,14 +111,14 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
     """Keeps the lines of this module's docstring."""
 
 
-def measure_ceiling() -> Ceiling:
+def measure_ceiling() -> DeviceCeiling:
     """Copy a gigabyte, and multiply large matrices: what everything else is compared with."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     matrix = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     copy_s = seconds_of(lambda: target.copy_(source))
     matmul_s = seconds_of(lambda: matrix @ matrix)
-    return Ceiling(
+    return DeviceCeiling(
         bytes_per_s=2 * source.nbytes / copy_s,
         flops_per_s=2 * len(matrix) ** 3 / matmul_s,
         l2_bytes=torch.cuda.get_device_properties().L2_cache_size,
@@ -130,7 +130,7 @@ def error_limit(case: Case, dtype: torch.dtype) -> float:
     return max(ERROR_LIMITS[dtype], case.coarseness)
 
 
-def measure(case: Case, limit: float, ceiling: Ceiling | None) -> Figure:
+def measure(case: Case, limit: float, ceiling: DeviceCeiling | None) -> KernelFigure:
     """Compare with the reference, then time; a wrong result ends the run."""
     error = max(map(relative_error, tensors_of(case.run()), tensors_of(case.reference())))
     if not error <= limit:
@@ -139,9 +139,9 @@ def measure(case: Case, limit: float, ceiling: Ceiling | None) -> Figure:
             f"its relative error is {error:.2g}, its limit {limit:.2g}"
         )
     if ceiling is None:
-        return Figure(case.model, case.kernel, case.size, error)
+        return KernelFigure(case.model, case.kernel, case.size, error)
     time_s = seconds_of(case.run)
-    return Figure(
+    return KernelFigure(
         case.model,
         case.kernel,
         case.size,
@@ -170,7 +170,7 @@ def seconds_of(run: Callable[[], object]) -> float:
     return float(time_ms) / 1e3
 
 
-def line_of(figure: Figure) -> str:
+def line_of(figure: KernelFigure) -> str:
     """One line of the table."""
     name = (
         f"{figure.model:14} {figure.kernel:24} {figure.size:26} error {figure.relative_error:.1e}"

@@ -80,7 +80,7 @@ def model_for(method: str, quantization: Quantization, draft_layers: int | None)
 
 
 def proposer_of(model: LoadedModel) -> Proposer | None:
-    """What guesses, as the engine's process makes it."""
+    """Make the draft model's proposer as the engine's process does; None without a draft model."""
     if model.draft is None:
         return None
     pacer = make_pacer(model.draft.info, model.capacity)
@@ -179,12 +179,12 @@ def main() -> None:
     arguments.results.mkdir(parents=True, exist_ok=True)
     is_lookup = arguments.method == "ngram"
     name = "speculation" if is_lookup else "speculation-draft"
-    guesser = "by prompt lookup" if is_lookup else _draft_words(arguments)
+    drafted_by = "by prompt lookup" if is_lookup else _draft_words(arguments)
     (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
         f"SmolLM2-135M-Instruct, float32, greedy, {arguments.output_tokens} output tokens,"
-        f" drafts of {arguments.draft_tokens} tokens at most {guesser}; medians of"
+        f" drafts of {arguments.draft_tokens} tokens at most {drafted_by}; medians of"
         f" {arguments.repeats} interleaved pairs.\n\n{table}\n\n"
         "Made by `python benchmarks/speculation.py"
         f"{'' if is_lookup else ' --method draft'}`.\n"

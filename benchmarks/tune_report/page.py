@@ -25,40 +25,42 @@ _INTRODUCTION = """\
 
 Written by `make tune-report`. Every figure is computed from simulated episodes; none is typed in.
 
-The engine is a model of continuous batching, step by step (`benchmarks/plants/`): step times come
-from tables with tile stairs, bent attention, noise and spikes, which the tuner's own model of a
-step cannot express. The operator's `TuningLoop` ticks every 5 s through the runtime API, the
-engine's own pacer and fit run inside each step. Every arm serves the same requests, starts cold,
-and drops at the head of the queue what has waited for 70 % of the TTFT target. A dropped, refused
-or unfinished request is a miss, and the first minute counts. A load of 1.0 is the most that the
-best fixed limits of the grid serve at 99 % attainment.
+The engine is simulated step by step, with continuous batching (`sim/paceline_sim/`): step times
+come from tables with stairs of tiles, non-linear attention, noise and spikes, which the tuner's own
+step-time model cannot express. The operator's `TuningLoop` ticks every 5 s through the runtime API,
+and the engine's own pacer and fit run in each step. Every arm serves the same requests, starts
+cold, and drops requests at the head of the queue that have waited for 70 % of the TTFT target. A
+dropped, refused or unfinished request is a miss, and the first minute counts. A load of 1.0 is the
+highest that the best fixed limits of the grid serve at 99 % attainment. [The tuner](tuner.md)
+explains its terms.
 
 """
 _METHOD = """\
 ## How it is counted
 
-* **Good**: ended, TTFT and mean TPOT within the SLA, and at most one gap in a hundred over the ITL
-  target (one gap in a request with fewer). **Goodput** is good requests a second.
-* **Attainment**: the least of the shares of requests within TTFT, of requests within TPOT, and of
-  gaps within ITL.
-* **Oracle**: the pair of a grid of max batch sizes and token budgets with the most good requests
+* A request is **good** if it ended with TTFT and mean TPOT within the SLA, and at most one gap in a
+  hundred was over the ITL target (one gap in a request with fewer). **Goodput** is good requests a
+  second.
+* **Attainment**: the smallest of three shares: requests within TTFT, requests within TPOT, and gaps
+  within ITL.
+* **Oracle**: of a grid of max batch sizes and token budgets, the pair with the most good requests
   over all seeds of that workload, in hindsight. The first seed plays the whole grid; its best ten
-  play the others. **Best single static**: the pair that is best on average over all workloads of
-  a setting.
+  pairs play the other seeds. **Best single static**: the pair that is best on average over all
+  workloads of a setting.
 * **Random search, Optuna**: the best of {trials} trials on a seed of its own, once per workload.
 * **Medians** are over {seeds} seed(s); brackets hold the 95 % interval of their bootstrap.
 * **A100 published**: its table of step times is a published measurement, not a model of tiles
-  (`sim/paceline_sim/published.py`). How far a simulation is from the real engine stands in
-  [sim-to-real](sim-to-real.md); how near its queue is to another simulator's in
-  [benchmarks/results](../benchmarks/results/tuning/vidur.md).
-* P-PAS sees the number of prompts of the step before. gradient2 and Vegas follow milliseconds per
-  token. PI moves the token budget alone, from the default's batch size.
+  (`sim/paceline_sim/published.py`). [sim-to-real](sim-to-real.md) says how far a simulation is from
+  the real engine, and [benchmarks/results](../benchmarks/results/tuning/vidur.md) how near its
+  queue is to another simulator's.
+* P-PAS sees how many prompts the step before had. gradient2 and Vegas follow milliseconds per
+  token. PI moves only the token budget; it keeps the default's batch size.
 
 """
 
 
 def page(results: Results, images: str, note: str = "") -> str:
-    """Write it all; `images` is where plots lie, seen from the page."""
+    """Write the page; `images` is the folder of its plots, seen from the page."""
     found = figures(results)
     parts = [
         _INTRODUCTION,

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from paceline_engine.errors import BadSettings
+from paceline_engine.hardware.devices import BLOCK_TOKENS
 from paceline_engine.scheduling import Scheduling
 
 _PREFIX = "PACELINE_ENGINE_"
@@ -74,7 +75,7 @@ class Settings(BaseSettings):
     """Capacity: rows."""
     max_token_budget: int = Field(default=8192, ge=1)
     """Capacity: tokens in one step."""
-    block_size: int = Field(default=16, ge=1)
+    block_size: int = Field(default=BLOCK_TOKENS, ge=1)
     """Tokens in one KV block."""
     kv_cache_memory_fraction: float = Field(default=0.90, gt=0, le=1)
     """Share of the GPU's memory for weights and KV cache together."""

@@ -40,25 +40,25 @@ class Metrics:
         self.tuning_rounds = self._counter(
             "tuning_rounds", "Rounds over the pods of one service, by result: ok, error.", "result"
         )
-        self.services = self._gauge("services", "InferenceServices that are known.")
+        self.services = self._gauge("services", "InferenceServices that the operator knows.")
         self.is_leader = self._gauge("is_leader", "1 while this replica holds the Lease.")
         self.api_silence = self._gauge(
-            "api_silence_seconds", "How long the API server has not answered the watch's probe."
+            "api_silence_seconds", "How long the API server has left the watch's probe unanswered."
         )
         self.experiment_verdict = self._gauge(
             "experiment_verdict",
-            "1 for the verdict that a service's experiment stands at.",
+            "1 for the present verdict of a service's experiment.",
             "service",
             "verdict",
         )
         self.prediction_errors = Histogram(
             "paceline_operator_prediction_error_ratio",
-            "What a change of limits did against what was predicted of it, apart by this share.",
+            "Relative difference between what a change of limits did and what was predicted.",
             ("quantity",),
             buckets=_ERROR_BUCKETS,
             registry=self.registry,
         )
-        build = Info(f"{_PREFIX}_build", "The version that runs.", registry=self.registry)
+        build = Info(f"{_PREFIX}_build", "The running version.", registry=self.registry)
         build.info({"version": __version__})
         for result in ("ok", "error"):
             self.reconciles.labels(result)  # a rate needs a zero to start from

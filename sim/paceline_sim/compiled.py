@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from numba import njit
 from numba.core import config
 
-from paceline_engine import scheduling
+from paceline_engine import pacing, scheduling
 from paceline_wire import step_cost
 
 Parameters = ParamSpec("Parameters")
@@ -27,8 +27,8 @@ def _kept_in() -> str:
     if not os.access(kept if kept.exists() else here, os.W_OK):  # installed by somebody else
         kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline"
     sources = hashlib.sha256()
-    folders = here, Path(scheduling.__file__).parent
-    paths = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    taken = (Path(str(package.__file__)).parent for package in (pacing, scheduling))
+    paths = [path for folder in (here, *taken) for path in sorted(folder.glob("*.py"))]
     for path in (*paths, Path(step_cost.__file__)):
         sources.update(path.read_bytes())
     return str(kept / f"numba-{sources.hexdigest()[:16]}")

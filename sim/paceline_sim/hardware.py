@@ -15,17 +15,19 @@ Sources beside those of `dense_table`: 4.37e-5 ms per context token of Llama-3.1
 the laptop of tests/paceline_testing/engine.py: about 28 ms a step and 1.5 ms a prompt token.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from paceline_sim.dense_table import Device, Network, dense_table
+from paceline_engine.core.model_config import ModelConfig, Rope
+from paceline_engine.hardware.devices import BLOCK_TOKENS, GPUS
+from paceline_engine.hardware.model_size import ModelSize, Precision, size_of
+from paceline_sim.dense_table import Accelerator, dense_table
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
 MAX_STEP_TOKENS = 32_768
-BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,10 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What multiplies a step's time by chance."""
+    """The random factor of a step's time."""
 
     sigma: float
-    """Of the logarithm."""
+    """Deviation of the logarithm."""
     correlation: float
     """From one step to the next."""
     spike_chance: float
@@ -75,9 +77,8 @@ class Hardware:
     name: str
     device: str
     """As the engine would report it, `cuda:NVIDIA H100`."""
-    num_parameters: int
-    kv_bytes_per_token: int
-    weight_bytes: int
+    size: ModelSize
+    """The whole model's."""
     dtype: str
     num_kv_tokens: int
     """Tokens that fit into what memory the weights leave."""
@@ -90,8 +91,8 @@ class Hardware:
         self, *, max_batch_size: int, max_token_budget: int, max_model_len: int = 32_768
     ) -> Capacity:
         """What an engine started on this hardware would allocate."""
-        blocks = self.num_kv_tokens // BLOCK_SIZE
-        return Capacity(max_batch_size, max_token_budget, blocks, BLOCK_SIZE, max_model_len)
+        blocks = self.num_kv_tokens // BLOCK_TOKENS
+        return Capacity(max_batch_size, max_token_budget, blocks, BLOCK_TOKENS, max_model_len)
 
     def model_info(self, max_model_len: int = 32_768) -> ModelInfo:
         """The model and device as the engine would report them: what a prior is picked by."""
@@ -101,13 +102,13 @@ class Hardware:
             revision="",
             dtype=self.dtype,
             device=self.device,
-            num_parameters=self.num_parameters,
+            num_parameters=self.size.num_parameters,
             vocab_size=128_256,
             max_model_len=max_model_len,
             bos_token_id=None,
             eos_token_ids=[],
-            kv_bytes_per_token=self.kv_bytes_per_token,
-            weight_bytes=self.weight_bytes,
+            kv_bytes_per_token=self.size.kv_bytes_per_token,
+            weight_bytes=self.size.weight_bytes,
         )
 
 
@@ -122,22 +123,47 @@ class Disturbance:
     """Seconds over which the factor grows from 1, and falls back to it before `end_s`."""
 
 
-_LLAMA_8B = Network(
-    32, 4096, ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336)), vocabulary=128_256
+LLAMA_8B = ModelConfig(
+    family="llama",
+    num_layers=32,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_q_heads=32,
+    num_kv_heads=8,
+    head_size=128,
+    vocab_size=128_256,
+    max_len=131_072,
+    norm_eps=1e-5,
+    rope=Rope(500_000.0),
+    tied_head=False,
 )
-_LLAMA_70B_OF_4 = Network(
-    80,
-    8192,
-    ((2560, 8192), (8192, 2048), (14_336, 8192), (8192, 7168)),
-    vocabulary=128_256,
-    ranks=4,
+_LLAMA_70B = replace(
+    LLAMA_8B, num_layers=80, hidden_size=8192, intermediate_size=28_672, num_q_heads=64, windows=()
 )
-_H100 = Device(132, 989.0, 3350.0, 0.70, 0.80, link_gbps=350.0)
-_A100 = Device(108, 312.0, 2039.0, 0.78, 0.80)
+_SMOLLM2_135M = replace(
+    LLAMA_8B,
+    num_layers=30,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_q_heads=9,
+    num_kv_heads=3,
+    head_size=64,
+    vocab_size=49_152,
+    max_len=8192,
+    tied_head=True,
+    windows=(),
+)
+_H100 = Accelerator(GPUS["h100"], 132, 0.70, 0.80, link_gbps=350.0)
+_A100 = Accelerator(GPUS["a100"], 108, 0.78, 0.80)
 
 
-def _costs(device: Device, *, kv_bytes: int, pair_flops: int, row_ms: float) -> StepCosts:
-    """Costs on a GPU; `kv_bytes` and `pair_flops` are one device's share."""
+def _costs(
+    accelerator: Accelerator, model: ModelConfig, *, ranks: int = 1, row_ms: float
+) -> StepCosts:
+    """Costs on each of so many GPUs, which share the heads."""
+    device = accelerator.device
+    kv_bytes = model.kv_bytes_per_token(_BF16.bytes_per_value) // ranks
+    pair_flops = 4 * model.num_q_heads * model.head_size * model.num_layers // ranks
     return StepCosts(
         context_ms=0.94 * kv_bytes / (device.gbps * 0.89 * 1e6),
         few_rows=0.35,
@@ -160,50 +186,43 @@ def _cpu_dense_ms() -> npt.NDArray[np.float64]:
     return np.asarray(28.0 + 1.75 * tiled**0.97 + 0.6 * np.minimum(tokens, 4), np.float64)
 
 
+_BF16, _FP32 = Precision(2), Precision(4)
 _GPU_NOISE = Noise(sigma=0.03, correlation=0.6, spike_chance=0.001)
 
 H100_8B = Hardware(
     name="H100_8B",
     device="cuda:NVIDIA H100 80GB HBM3",
-    num_parameters=8_030_261_248,
-    kv_bytes_per_token=131_072,
-    weight_bytes=16_060_522_496,
+    size=size_of(LLAMA_8B, _BF16),
     dtype="bfloat16",
     num_kv_tokens=412_000,
-    dense_ms=dense_table(_H100, _LLAMA_8B, host_ms=0.77, max_tokens=MAX_STEP_TOKENS),
-    costs=_costs(_H100, kv_bytes=131_072, pair_flops=4 * 4096 * 32, row_ms=0.0044),
+    dense_ms=dense_table(_H100, LLAMA_8B, host_ms=0.77, max_tokens=MAX_STEP_TOKENS),
+    costs=_costs(_H100, LLAMA_8B, row_ms=0.0044),
     noise=_GPU_NOISE,
 )
 A100_8B = Hardware(
     name="A100_8B",
     device="cuda:NVIDIA A100-SXM4-80GB",
-    num_parameters=8_030_261_248,
-    kv_bytes_per_token=131_072,
-    weight_bytes=16_060_522_496,
+    size=size_of(LLAMA_8B, _BF16),
     dtype="bfloat16",
     num_kv_tokens=412_000,
-    dense_ms=dense_table(_A100, _LLAMA_8B, host_ms=0.9, max_tokens=MAX_STEP_TOKENS),
-    costs=_costs(_A100, kv_bytes=131_072, pair_flops=4 * 4096 * 32, row_ms=0.0055),
+    dense_ms=dense_table(_A100, LLAMA_8B, host_ms=0.9, max_tokens=MAX_STEP_TOKENS),
+    costs=_costs(_A100, LLAMA_8B, row_ms=0.0055),
     noise=_GPU_NOISE,
 )
 H100_70B_TP4 = Hardware(
     name="H100_70B_TP4",
     device="cuda:NVIDIA H100 80GB HBM3",
-    num_parameters=70_553_706_496,
-    kv_bytes_per_token=327_680,
-    weight_bytes=141_107_412_992,
+    size=size_of(_LLAMA_70B, _BF16),
     dtype="bfloat16",
     num_kv_tokens=424_000,
-    dense_ms=dense_table(_H100, _LLAMA_70B_OF_4, host_ms=1.5, max_tokens=MAX_STEP_TOKENS),
-    costs=_costs(_H100, kv_bytes=327_680 // 4, pair_flops=4 * 8192 * 80 // 4, row_ms=0.006),
+    dense_ms=dense_table(_H100, _LLAMA_70B, ranks=4, host_ms=1.5, max_tokens=MAX_STEP_TOKENS),
+    costs=_costs(_H100, _LLAMA_70B, ranks=4, row_ms=0.006),
     noise=Noise(sigma=0.04, correlation=0.6, spike_chance=0.002),
 )
 CPU_135M = Hardware(
     name="CPU_135M",
     device="cpu",
-    num_parameters=134_515_008,
-    kv_bytes_per_token=46_080,
-    weight_bytes=538_060_032,
+    size=size_of(_SMOLLM2_135M, _FP32),
     dtype="float32",
     num_kv_tokens=65_536,
     dense_ms=_cpu_dense_ms(),

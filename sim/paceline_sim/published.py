@@ -18,13 +18,15 @@ The profile holds neither attention nor the head nor the host. Those are publish
 
 import numpy as np
 
+from paceline_engine.hardware.devices import GPUS
+from paceline_engine.hardware.model_size import Precision, size_of
 from paceline_sim.dense_table import Array
-from paceline_sim.hardware import MAX_STEP_TOKENS, Hardware, Noise, StepCosts
+from paceline_sim.hardware import LLAMA_8B, MAX_STEP_TOKENS, Hardware, Noise, StepCosts
 
-_LAYERS, _HIDDEN, _VOCABULARY = 32, 4096, 128_256
-_GBPS, _TFLOPS = 2039.0, 312.0
+_A100 = GPUS["a100"]
+_SIZE = size_of(LLAMA_8B, Precision(2))
+_PAIR_FLOPS = 4 * LLAMA_8B.hidden_size * LLAMA_8B.num_layers
 _HEAD_EFFICIENCY = 0.8
-_KV_BYTES = 131_072
 _KV_OVER_DATASHEET = 1.947
 _LAYER_MS, _REQUEST_MS, _STEP_MS = 0.0321, 0.00442, 0.126
 _PREFILL_EFFICIENCY = 0.5
@@ -123,27 +125,25 @@ def _dense_ms() -> Array:
     """Milliseconds by tokens [MAX_STEP_TOKENS + 1]; below the first count as at it."""
     tokens, layer_us = (np.array(column, np.float64) for column in zip(*LAYER_US, strict=True))
     every = np.arange(MAX_STEP_TOKENS + 1, dtype=np.float64)
-    layers_ms = _LAYERS * np.interp(every, tokens, layer_us / 1e3)
-    head_ms = 2 * _VOCABULARY * _HIDDEN / (_GBPS * _HEAD_EFFICIENCY * 1e6)
-    return np.asarray(_STEP_MS + _LAYERS * _LAYER_MS + head_ms + layers_ms, np.float64)
+    layers_ms = LLAMA_8B.num_layers * np.interp(every, tokens, layer_us / 1e3)
+    head_ms = 2 * LLAMA_8B.vocab_size * LLAMA_8B.hidden_size / (_A100.gbps * _HEAD_EFFICIENCY * 1e6)
+    return np.asarray(_STEP_MS + LLAMA_8B.num_layers * _LAYER_MS + head_ms + layers_ms, np.float64)
 
 
 A100_8B_PROFILED = Hardware(
     name="A100_8B_PROFILED",
     device="cuda:NVIDIA A100-SXM4-80GB",
-    num_parameters=8_030_261_248,
-    kv_bytes_per_token=_KV_BYTES,
-    weight_bytes=16_060_522_496,
+    size=_SIZE,
     dtype="bfloat16",
     num_kv_tokens=412_000,
     dense_ms=_dense_ms(),
     costs=StepCosts(
-        context_ms=_KV_OVER_DATASHEET * _KV_BYTES / (_GBPS * 1e6),
+        context_ms=_KV_OVER_DATASHEET * _SIZE.kv_bytes_per_token / (_A100.gbps * 1e6),
         few_rows=0.0,
         rows_scale=1.0,
         long_context=0.0,
         context_scale=1.0,
-        pair_ms=4 * _HIDDEN * _LAYERS / (_TFLOPS * _PREFILL_EFFICIENCY * 1e9),
+        pair_ms=_PAIR_FLOPS / (_A100.tflops * _PREFILL_EFFICIENCY * 1e9),
         query_tile=128,
         row_ms=_REQUEST_MS,
         mixed_ms=0.0,

@@ -16,6 +16,7 @@ from paceline_sim.requests import Requests
 from paceline_sim.state import (
     GAP_SLICES_AHEAD,
     LANE,
+    MOST_SLICES,
     NUM_BINS,
     OK,
     PREFILL,
@@ -51,6 +52,18 @@ class Circumstances:
 UNDISTURBED: Final = Circumstances()
 
 
+@dataclass(frozen=True, slots=True)
+class SettledPacer:
+    """A pacer that has learned all there is: its model is the device, chance left out.
+
+    It allows what the engine's own pacer would with that model, in compiled code.
+    """
+
+    q_r: float
+    min_prefill: int
+    """Prefill tokens that every step has room for."""
+
+
 class SimulatedEngine:
     """Serves `requests` on `hardware` under live limits; deterministic by seed."""
 
@@ -61,7 +74,7 @@ class SimulatedEngine:
         *,
         capacity: Capacity,
         limits: Limits,
-        pacer: Pacer | None,
+        pacer: Pacer | SettledPacer | None,
         seed: int,
         circumstances: Circumstances = UNDISTURBED,
     ) -> None:
@@ -74,7 +87,7 @@ class SimulatedEngine:
         self.hardware = hardware
         self.requests = requests
         self.capacity = capacity
-        self.pacer = pacer
+        self.pacer = None if isinstance(pacer, SettledPacer) else pacer
         self._seed = seed
         self._arrays: EngineArrays = _empty(hardware, requests, seed, circumstances.disturbances)
         self._totals = self._arrays.totals[0]
@@ -84,6 +97,10 @@ class SimulatedEngine:
         self._totals["block_size"] = capacity.block_size
         for name in ("free_blocks", "num_blocks"):
             self._totals[name] = capacity.num_blocks
+        self._advance = self._run if self.pacer is None else self._run_paced
+        if isinstance(pacer, SettledPacer):
+            self._totals["q_r"], self._totals["min_prefill"] = pacer.q_r, pacer.min_prefill
+            self._advance = self._run_settled
         self.limits = limits
 
     # --- limits and time -----------------------------------------------------------------------
@@ -103,6 +120,8 @@ class SimulatedEngine:
         self._limits, _ = clamp(wanted, self.capacity)
         for name in ("max_batch_size", "token_budget"):
             self._totals[name] = getattr(self._limits, name)
+        target_ms = self._limits.step_target_ms
+        self._totals["target_ms"] = math.nan if target_ms is None else target_ms
         self._totals["pace_s"] = (self._limits.pace_tpot_ms or 0.0) / 1e3
         self._arrays.lanes["share"] = (self._limits.interactive_share, self._limits.batch_share)
 
@@ -117,14 +136,16 @@ class SimulatedEngine:
 
     def run_until(self, t_s: float) -> None:
         """Step until the clock is at `t_s` or later: a step that has begun is finished."""
-        advance = self._run if self.pacer is None else self._run_paced
-        while (status := advance(t_s)) == steps.FULL:
+        while (status := self._advance(t_s)) == steps.FULL:
             self._grow()
         if status == steps.STUCK:
             raise RuntimeError(f"no step can run at {self.now} s, though requests wait")
 
     def _run(self, until: float) -> int:
         return steps.run(self._arrays, until)
+
+    def _run_settled(self, until: float) -> int:
+        return steps.run_settled(self._arrays, until)
 
     def _run_paced(self, until: float) -> int:
         assert self.pacer is not None  # noqa: S101 - its only caller looked
@@ -156,7 +177,8 @@ class SimulatedEngine:
         size, slices = 2 * len(old.steps), len(old.gaps) + int(self.now / SLICE_S) + 1
         grown = np.zeros(size, STEP)
         grown[: len(old.steps)] = old.steps
-        gaps = np.zeros((slices + GAP_SLICES_AHEAD, NUM_BINS), np.int64)
+        slices = min(slices + GAP_SLICES_AHEAD, MOST_SLICES)
+        gaps = np.zeros((slices, NUM_BINS), np.int64)
         gaps[: len(old.gaps)] = old.gaps
         noise = noise_factors(self.hardware.noise, self._seed, size)
         self._arrays = old._replace(steps=grown, gaps=gaps, noise=noise)

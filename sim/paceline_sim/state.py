@@ -15,6 +15,8 @@ GAMMA = 1.01 / 0.99
 FIRST_BIN = -256
 """The bin of column 0."""
 NUM_BINS = 1024
+MOST_SLICES = 1 << 14
+"""Rows of the gap counts, a day: what comes later is counted in the last."""
 GAP_SLICES_AHEAD = 240
 """Free rows that the gap counts keep, so that no step outlasts them: 20 minutes."""
 
@@ -109,6 +111,9 @@ TOTALS = np.dtype(
         ("max_batch_size", "i8"),
         ("token_budget", "i8"),
         ("epoch", "i8"),
+        ("target_ms", "f8"),  # wanted time of a step; nan without
+        ("q_r", "f8"),  # of a settled pacer
+        ("min_prefill", "i8"),  # of a settled pacer
         ("pace_s", "f8"),  # wanted time per token of each request; 0 without
         ("slack_ms", "f8"),  # of the next step; nan without a pace or without decodes
         ("shed_s", "f8"),

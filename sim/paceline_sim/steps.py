@@ -2,6 +2,8 @@
 
 import math
 
+from paceline_engine.pacing.slack import step_allowance_ms
+
 from paceline_sim.compiled import compiled
 from paceline_sim.holding import arrive, end, extend_decodes, measure, shed
 from paceline_sim.sharing import share
@@ -9,6 +11,7 @@ from paceline_sim.state import (
     DECODE,
     FIRST_BIN,
     GAMMA,
+    MOST_SLICES,
     NUM_BINS,
     OK,
     PREFILL,
@@ -21,6 +24,7 @@ from paceline_wire.step_cost import chunk_attention
 READY, REACHED, FULL, STUCK = range(4)
 _chunk_attention = compiled(chunk_attention)
 _LOG_GAMMA = math.log(GAMMA)
+_allowance_ms = compiled(step_allowance_ms)
 _HOST_MS = 0.1
 """Of each step's time; what is told of it, not a cost of its own."""
 
@@ -30,7 +34,8 @@ def begin(e: EngineArrays, until: float) -> int:
     """Go to the next step's start; READY for it, REACHED `until`, or FULL records."""
     totals = e.totals[0]
     while totals.now < until:
-        if totals.steps == len(e.steps) or (totals.now + 600.0) / SLICE_S >= len(e.gaps):
+        needed = min((totals.now + 600.0) / SLICE_S, MOST_SLICES - 1)
+        if totals.steps == len(e.steps) or needed >= len(e.gaps):
             return FULL
         arrive(e)
         shed(e)
@@ -152,6 +157,29 @@ def execute(e: EngineArrays, allowed: int) -> int:
 
 
 @compiled
+def settled_total(e: EngineArrays) -> int:
+    """Find the most tokens of the next step whose time, times q_r, is within what it may take."""
+    totals = e.totals[0]
+    decode, budget = totals.decode, max(totals.token_budget, totals.decode)
+    target_ms = totals.target_ms
+    if totals.pace_s > 0 and (math.isnan(target_ms) or not math.isnan(totals.slack_ms)):
+        target_ms = _allowance_ms(totals.slack_ms, totals.pace_s * 1e3)
+    if decode == 0 or math.isnan(target_ms):
+        return int(budget)
+    low, high = min(decode + totals.min_prefill, budget), budget
+    while low < high:
+        middle = (low + high + 1) // 2
+        prefill = middle - decode
+        pairs = int(_chunk_attention(prefill, totals.prefill_context))
+        ms = step_ms(e.dense_ms, e.costs, decode, prefill, totals.context, pairs, decode)
+        if ms * totals.q_r <= target_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return int(low)
+
+
+@compiled
 def _take_stock(e: EngineArrays) -> None:
     """Note what is left after the step."""
     totals = e.totals[0]
@@ -175,6 +203,17 @@ def run(e: EngineArrays, until: float) -> int:
     status = begin(e, until)
     while status == READY:
         status = execute(e, totals.token_budget)
+        if status == READY:
+            status = begin(e, until)
+    return status
+
+
+@compiled
+def run_settled(e: EngineArrays, until: float) -> int:
+    """Step until `until`, paced by the device's own times; REACHED, FULL or STUCK."""
+    status = begin(e, until)
+    while status == READY:
+        status = execute(e, settled_total(e))
         if status == READY:
             status = begin(e, until)
     return status

@@ -28,7 +28,7 @@ def test_the_table_is_the_published_one() -> None:
 
 def test_a_decode_step_takes_longer_than_its_weights_and_less_than_half_more() -> None:
     """The floor is 16.06 GB at 2,039 GB/s."""
-    floor_ms = A100_8B_PROFILED.weight_bytes / 2039e6
+    floor_ms = A100_8B_PROFILED.size.weight_bytes / 2039e6
 
     assert floor_ms < ms(decode=1, context=100) < 1.6 * floor_ms
 

@@ -96,7 +96,7 @@ class _SweepRun:
         live.on_report.append(lambda report: self._keep(report.pods))
 
     async def run(self) -> Sweep:
-        """Calibrate, walk over the grid, then let the tuner choose."""
+        """Calibrate, measure each point of the grid, then let the tuner choose."""
         options, live = self._options, self._live
         corpus, model = help_topics(), live.service.served_name
         _say(self._console, "calibrating: how fast does this machine serve?")

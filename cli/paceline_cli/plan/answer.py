@@ -6,14 +6,14 @@ from typing import Final
 from paceline_api.inference_service import InferenceService
 from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.manifest import read
-from paceline_cli.plan.device import CPU, GPUS, REMEMBERED_FACTOR, Device, find_gpu
+from paceline_cli.plan.assumed_times import REMEMBERED_FACTOR, times_of_ranks, trusted_factor
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_cli.plan.model_sizes import PlanError, PlanQuestion, Sizes
 from paceline_cli.plan.outlook import ServicePlan
 from paceline_cli.plan.planner import Inputs, plan
-from paceline_cli.plan.ranks import RANKS_FACTOR, ranks_prior
 from paceline_cli.plan.warm_start_fit import recall
 from paceline_cli.traffic.traces import Trace, TraceError, read_trace
+from paceline_engine.hardware.devices import CPU, GPUS, Device, device_named
 
 UNACHIEVABLE_EXIT: Final = 3
 
@@ -50,8 +50,8 @@ def answer(question: PlanQuestion) -> PlanAnswer:
         model = recall(question.memory, device, whole, ranks=ranks)
         factor = REMEMBERED_FACTOR
     else:
-        model = ranks_prior(device, whole, part, ranks)
-        factor = device.factor if ranks == 1 else max(device.factor, RANKS_FACTOR)
+        model = times_of_ranks(device, whole, part, ranks)
+        factor = trusted_factor(device, ranks)
     inputs = Inputs(
         spec=tuning_spec(service.spec),
         max_batch_size=engine.capacity.max_batch_size,
@@ -74,8 +74,8 @@ def choose_device(service: InferenceService, question: PlanQuestion) -> Device:
             f"{question.manifest}: spec.resources.gpu.count: {service.spec.resources.gpu.count}:"
             f" say which GPU with --gpu: {known}"
         )
-    device = find_gpu(question.gpu, question.gpu_memory_bytes)
-    if device is None:
+    device = device_named(question.gpu, question.gpu_memory_bytes)
+    if device.memory_bytes is None:
         raise PlanError(
             f"--gpu {question.gpu}: known are {known}; of any other, say --gpu-memory as well"
         )

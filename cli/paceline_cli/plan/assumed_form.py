@@ -1,4 +1,4 @@
-"""A model of which only its parameters are known: the form that is assumed, and its size by that.
+"""The form that is assumed of a model whose parameters alone are known, and its size by that.
 
 A dense decoder has about 12 * layers * hidden^2 weights in its layers' products, and the common
 ones are some 128 times as wide as they are deep; embedding and head have 2 * vocabulary * hidden.
@@ -9,7 +9,7 @@ embedding and head may be: rather too many than too few.
 from dataclasses import dataclass
 from typing import Final
 
-from paceline_cli.plan.model_size import ModelSize, Precision, shown_weights
+from paceline_engine.hardware.model_size import ModelSize, Precision, weight_bytes
 
 _PER_SQUARE: Final = 12
 _WIDTH_BY_DEPTH: Final = 128
@@ -19,14 +19,14 @@ _WIDEST: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the parameters are of."""
+    """The shape of a decoder, as far as its size in memory depends on it."""
 
     hidden_size: int
     num_layers: int
     num_ends: int
-    """Of the parameters, embedding and head: whole in every rank, and never quantised."""
+    """Parameters of embedding and head: whole in every rank, and never quantised."""
     is_told: bool = False
-    """Somebody said how many these are."""
+    """`num_ends` was given, not assumed."""
 
 
 def assumed_form(params: int, num_ends: int | None = None) -> Form:
@@ -50,12 +50,12 @@ def of_parameters(
     products = (params - form.num_ends) // ranks
     parameters = products + form.num_ends
     outputs = products // form.hidden_size
-    weight_bytes, arithmetic = shown_weights(parameters, products, outputs, precision)
+    num_bytes, arithmetic = weight_bytes(parameters, products, outputs, precision)
     if not form.is_told and (precision.quantization or ranks > 1):
         arithmetic += " (embedding and head assumed)"
     return ModelSize(
         num_parameters=parameters,
-        weight_bytes=weight_bytes,
+        weight_bytes=num_bytes,
         kv_bytes_per_token=-(-kv_bytes // ranks),
         precision=precision,
         kv_arithmetic="--kv-bytes" if ranks == 1 else f"--kv-bytes / {ranks} ranks",

@@ -8,9 +8,9 @@ the operator's side does not have.
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
-Value = int | float | bool | str
+Value = int | float | bool | str | range
 
 _SCALARS: Final = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
@@ -32,8 +32,18 @@ class GgufHeader:
     """What a GGUF file says of itself."""
 
     metadata: dict[str, Value]
-    """Of an array, its length."""
+    """Scalars and strings as they are; an array as a range of its length."""
     tensor_names: frozenset[str]
+
+    def get(self, key: str, default: Value | None = None, /) -> Any:
+        """Return the value of `key`, or `default`."""
+        return self.metadata.get(key, default)
+
+    def __getitem__(self, key: str, /) -> Any:
+        """Return what must be there. Raises GgufError."""
+        if key not in self.metadata:
+            raise GgufError(f"its header lacks {key}")
+        return self.metadata[key]
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -72,7 +82,7 @@ def _value(file: BinaryIO, kind: int) -> Value:
         else:
             for _ in range(length):
                 _value(file, inner)
-        return length
+        return range(length)
     if kind not in _SCALARS:
         raise GgufError(f"a value is of the unknown type {kind}")
     return _unpack(file, _SCALARS[kind])
@@ -95,7 +105,7 @@ def _string(file: BinaryIO) -> str:
     return content.decode()
 
 
-def _unpack(file: BinaryIO, layout: str) -> Value:
+def _unpack(file: BinaryIO, layout: str) -> float:
     (value,) = struct.unpack(layout, file.read(struct.calcsize(layout)))
-    number: int | float | bool = value
+    number: float = value
     return number

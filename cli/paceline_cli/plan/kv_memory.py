@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 from typing import Final
 
-from paceline_cli.plan.device import GIB, Device
-from paceline_cli.plan.model_size import ModelSize
+from paceline_engine.hardware.devices import (
+    BLOCK_TOKENS,
+    CPU_KV_BYTES,
+    CPU_MAX_MODEL_LEN,
+    GIB,
+    Device,
+)
+from paceline_engine.hardware.model_size import ModelSize
 from paceline_tuner.demand import Demand
 from paceline_tuner.telemetry import CapacityValues
 
-BLOCK_TOKENS: Final = 16
-CPU_KV_BYTES: Final = 1 << 30
-CPU_MAX_MODEL_LEN: Final = 2048
 CUDA_CONTEXT_BYTES: Final = 1 << 30
 """Assumed: context, kernels and workspaces of the libraries."""
 _UNKNOWN_STEP_BYTES: Final = 1 << 30

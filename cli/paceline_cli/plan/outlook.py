@@ -60,8 +60,8 @@ class Outlook:
     latencies: tuple[Latency, ...]
     attainment: Estimate
     demand: Demand
-    num_walked: int
-    walked_s: float
+    num_simulated: int
+    simulated_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The plan: what a pod of a service can do on a device, for a trace, with error bars.
 
-Limits, capacity and floors are the tuner's own functions; p99s come from a walk over the trace.
+Limits, capacity and floors are the tuner's own functions; p99s come from the simulated engine,
+which plays the trace by the real scheduler's rules.
 Error bars are the 5th to the 95th of draws, each of which takes step times scaled by a log-normal
 factor, as wide as the device's prior is trusted, and blocks of the trace drawn anew.
 """
@@ -16,7 +17,9 @@ from msgspec import structs
 
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_cli.plan.outlook import Estimate, Latency, Outlook, PlannedLimits, ServicePlan
+from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joined
 from paceline_cli.plan.trace_demand import (
+    LengthBlocks,
     Stretch,
     around_peak,
     mix,
@@ -25,12 +28,10 @@ from paceline_cli.plan.trace_demand import (
     redrawn_rate,
     share,
 )
-from paceline_cli.plan.walk import Pod, Walked, joined, walk
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.capacity import CapacityModel, EngineTraits, capacity_for
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
-from paceline_tuner.forecast import Forecast
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.propose import choose_limits
 from paceline_tuner.service_spec import SLA, TuningSpec
@@ -39,10 +40,11 @@ from paceline_tuner.step_target import StepTarget
 from paceline_tuner.telemetry import ModelFit
 
 CAPACITY_DRAWS: Final = 200
-WALK_DRAWS: Final = 12
-WALKED_REQUESTS: Final = 1500
+SIMULATION_DRAWS: Final = 12
+SIMULATED_REQUESTS: Final = 1500
 _ENOUGH_REQUESTS: Final = 1000
-"""Walked over before a p99 is believed; pods beyond those are like them."""
+"""Simulated before a p99 is believed; pods beyond those are like them."""
+_ALONE_REQUESTS: Final = 300
 _LOW, _HIGH = 0.05, 0.95
 _Z: Final = 1.645  # from there to there
 _SHARE: Final = 0.99
@@ -76,7 +78,7 @@ def plan(inputs: Inputs) -> ServicePlan:
     if len(kept) < 2 or kept[-1].at_s <= kept[0].at_s:  # noqa: PLR2004 - a rate has two ends
         message = f"hardly a request of the trace fits into {longest:,} tokens"
         return _stopped(inputs, "KVBound", message, num_left_out)
-    planner = _Planner(inputs, kept)
+    planner = Planner(inputs, kept)
     outlook = planner.outlook()
     obstacle, message = planner.obstacle(outlook)
     return ServicePlan(
@@ -95,7 +97,7 @@ def _stopped(inputs: Inputs, obstacle: str, message: str, num_left_out: int) -> 
     return ServicePlan(sla, memory, inputs.factor, obstacle, message, None, num_left_out)
 
 
-class _Planner:
+class Planner:
     """The steps of one plan, over the same inputs."""
 
     def __init__(self, inputs: Inputs, requests: Sequence[TracedRequest]) -> None:
@@ -103,17 +105,31 @@ class _Planner:
         self._requests = requests
         self._whole = Stretch(tuple(requests), requests[-1].at_s - requests[0].at_s)
         self._busiest = peak(requests)
-        self._walked = around_peak(requests, WALKED_REQUESTS)
+        self._played = around_peak(requests, SIMULATED_REQUESTS)
         self._demand = mix(requests)
-        self._limits = self._limits_of(inputs.model, self._demand)
+        self._lengths = LengthBlocks.of(self._whole)
+        target, room = self._aim(inputs.model, self._demand)
+        self._chosen = choose_limits(inputs.spec, room, target)
+
+    def limits(self) -> PlannedLimits:
+        """The limits that the tuner will choose, and what the memory alone would allow."""
+        caps, room = self._chosen.limits, self._room(self._inputs.model, self._demand)
+        by_memory, _ = replace(room, target_ms=None).largest_batch(1 << 20)
+        return PlannedLimits(
+            batch_size=caps.batch_size,
+            batch_bound=self._chosen.binding,
+            token_budget=caps.token_budget,
+            step_target_ms=caps.step_target_ms,
+            kv_batch_size=by_memory if self._demand.held <= self._inputs.memory.tokens else 0,
+        )
 
     def outlook(self) -> Outlook:
         """Everything that can be said of a service that fits."""
-        model, limits = self._inputs.model, self._limits
-        capacity = self._room(model, self._demand).sustainable_rps(limits.batch_size)
+        model = self._inputs.model
+        capacity = self._room(model, self._demand).sustainable_rps(self._chosen.limits.batch_size)
         by_rate = recommended_replicas([capacity], self._busiest.rps) or 1
         replicas = self._enough(by_rate)
-        walked = self._walk(self._walked, replicas, model)
+        served = self._simulated(self._played, replicas, model)
         random = Random(1)  # noqa: S311 - error bars, not secrets
         draws = [self._draw(share_, random) for share_ in _shares(CAPACITY_DRAWS)]
         rates = [rate for rate, _ in draws]
@@ -121,27 +137,29 @@ class _Planner:
             float(recommended_replicas([rate], peak_rps) or 1) * replicas / by_rate
             for rate, peak_rps in draws
         ]
-        walks = [
-            self._walk(redrawn(self._walked, random), replicas, self._scaled(share_))
-            for share_ in _shares(WALK_DRAWS)
+        redraws = [
+            self._simulated(redrawn(self._played, random), replicas, self._scaled(share_))
+            for share_ in _shares(SIMULATION_DRAWS)
         ]
         sla = self._inputs.spec.sla
         readings = _readings(sla)
         return Outlook(
-            limits=limits,
+            limits=self.limits(),
             capacity_rps=_estimate(capacity, rates),
             peak_rps=_estimate(self._busiest.rps, [peak_rps for _, peak_rps in draws]),
             mean_rps=self._whole.rps,
             rate_replicas=by_rate,
             replicas=_estimate(replicas, [math.ceil(n - 1e-9) for n in wanted]),
             latencies=tuple(
-                Latency(name, target, _estimate(read(walked), [read(w) for w in walks]))
+                Latency(name, target, _estimate(read(served), [read(drawn) for drawn in redraws]))
                 for name, target, read in readings
             ),
-            attainment=_estimate(walked.attainment(sla), [w.attainment(sla) for w in walks]),
+            attainment=_estimate(
+                served.attainment(sla), [drawn.attainment(sla) for drawn in redraws]
+            ),
             demand=self._demand,
-            num_walked=len(walked.ttft_ms),
-            walked_s=self._walked.seconds,
+            num_simulated=len(served.ttft_ms),
+            simulated_s=self._played.seconds,
         )
 
     def obstacle(self, outlook: Outlook) -> tuple[Obstacle, str]:
@@ -166,7 +184,7 @@ class _Planner:
         return "", ""
 
     def _enough(self, by_rate: int) -> int:
-        """The fewest replicas from `by_rate` on whose walk keeps the SLA."""
+        """Find the fewest replicas, from `by_rate` on, that keep the SLA when simulated."""
         low, high = by_rate - 1, by_rate
         while not self._keeps(high):
             low, high = high, high * 2
@@ -178,39 +196,31 @@ class _Planner:
         return high
 
     def _keeps(self, replicas: int) -> bool:
-        walked = self._walk(self._walked, replicas, self._inputs.model)
+        served = self._simulated(self._played, replicas, self._inputs.model)
         readings = _readings(self._inputs.spec.sla)
-        return all(target is None or read(walked) <= target for _, target, read in readings)
+        return all(target is None or read(served) <= target for _, target, read in readings)
 
-    def _walk(self, stretch: Stretch, replicas: int, model: ModelFit) -> Walked:
-        """Walk over as many pods as give enough requests for a p99."""
+    def _simulated(self, stretch: Stretch, replicas: int, model: ModelFit) -> SimulatedLatencies:
+        """Simulate as many pods as give enough requests for a p99."""
         replicas = min(replicas, len(stretch.requests))
         each = len(stretch.requests) / replicas
         pods = min(replicas, math.ceil(_ENOUGH_REQUESTS / each))
         pod = self._pod(model)
-        return joined([walk(share(stretch, replicas, i), pod, seed=i + 1) for i in range(pods)])
+        return joined([pod.serve(share(stretch, replicas, i), seed=i + 1) for i in range(pods)])
 
-    def _alone(self, model: ModelFit) -> Walked:
-        """Each of the walked requests, with a pod that does nothing else."""
-        apart = tuple(
-            replace(request, at_s=1e6 * index)
-            for index, request in enumerate(self._walked.requests)
-        )
-        return walk(apart, self._pod(model))
+    def _alone(self, model: ModelFit) -> SimulatedLatencies:
+        """Serve some of the requests, each with a pod that does nothing else."""
+        every = -(-len(self._played.requests) // _ALONE_REQUESTS)
+        return self._pod(model).serve_alone(self._played.requests[::every])
 
-    def _pod(self, model: ModelFit) -> Pod:
-        return Pod(
-            forecast=Forecast(model),
-            batch_size=self._limits.batch_size,
-            token_budget=self._limits.token_budget,
-            step_target_ms=self._limits.step_target_ms,
-            min_prefill=self._inputs.memory.device.min_prefill,
-            kv_tokens=self._inputs.memory.tokens,
-        )
+    def _pod(self, model: ModelFit) -> SimulatedPod:
+        memory = self._inputs.memory
+        longest = memory.longest(self._inputs.max_model_len)
+        return SimulatedPod(model, self._chosen.limits, memory, longest)
 
     def _draw(self, quantile: float, random: Random) -> tuple[float, float]:
         """λ* and the peak, had the steps another speed and the trace come in another order."""
-        demand = mix(redrawn(self._whole, random).requests)
+        demand = self._lengths.redrawn_mix(random)
         model = self._scaled(quantile)
         target, room = self._aim(model, demand)
         batch = choose_limits(self._inputs.spec, room, target).limits.batch_size
@@ -237,25 +247,12 @@ class _Planner:
     def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:
         return self._aim(model, demand)[1]
 
-    def _limits_of(self, model: ModelFit, demand: Demand) -> PlannedLimits:
-        """The limits that the tuner chooses, and what the memory alone would allow."""
-        target, room = self._aim(model, demand)
-        chosen = choose_limits(self._inputs.spec, room, target)
-        by_memory, _ = replace(room, target_ms=None).largest_batch(1 << 20)
-        return PlannedLimits(
-            batch_size=chosen.limits.batch_size,
-            batch_bound=chosen.binding,
-            token_budget=chosen.limits.token_budget,
-            step_target_ms=chosen.limits.step_target_ms,
-            kv_batch_size=by_memory if demand.held <= self._inputs.memory.tokens else 0,
-        )
 
-
-def _readings(sla: SLA) -> list[tuple[str, float | None, Callable[[Walked], float]]]:
+def _readings(sla: SLA) -> list[tuple[str, float | None, Callable[[SimulatedLatencies], float]]]:
     return [
-        ("TTFT", sla.ttft_p99_ms, lambda walked: walked.ttft(_SHARE)),
-        ("TPOT", sla.tpot_p99_ms, lambda walked: walked.tpot(_SHARE)),
-        ("ITL", sla.itl_p99_ms, lambda walked: walked.itl(_SHARE)),
+        ("TTFT", sla.ttft_p99_ms, lambda served: served.ttft(_SHARE)),
+        ("TPOT", sla.tpot_p99_ms, lambda served: served.tpot(_SHARE)),
+        ("ITL", sla.itl_p99_ms, lambda served: served.itl(_SHARE)),
     ]
 
 

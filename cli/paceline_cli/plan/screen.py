@@ -55,10 +55,10 @@ def notes(plan: ServicePlan) -> list[str]:
     lines = [f"(low .. high): 5th to 95th of draws; {drawn}"]
     if plan.outlook is not None:
         lines.append(
-            f"p99s: a walk of {plan.outlook.num_walked:,} requests of the busiest"
-            f" {_span(plan.outlook.walked_s)} over the replicas; nothing shed, no prefix shared"
+            f"p99s: {plan.outlook.num_simulated:,} requests of the busiest"
+            f" {_span(plan.outlook.simulated_s)}, simulated; nothing shed, no prefix shared"
         )
-        if plan.outlook.num_walked < 1000:  # noqa: PLR2004 - ten values beyond a p99
+        if plan.outlook.num_simulated < 1000:  # noqa: PLR2004 - ten values beyond a p99
             lines.append("fewer than 1,000 requests: a p99 of them is hardly more than their worst")
     return lines
 
@@ -100,6 +100,9 @@ def _outlook(outlook: Outlook) -> dict[str, Any]:
     fields["demand"] = {
         name: value for name, value in fields["demand"].items() if not name.endswith("_rps")
     }
+    # The names that programs read.
+    fields["num_walked"] = fields.pop("num_simulated")
+    fields["walked_s"] = fields.pop("simulated_s")
     fields["latencies"] = {
         latency.name.lower(): {
             "p99_ms": asdict(latency.p99_ms),
@@ -141,7 +144,7 @@ def _verdict(plan: ServicePlan) -> Text:
 def _service(outlook: Outlook) -> Table:
     limits = outlook.limits
     replicas = f"{outlook.replicas.value:.0f}"
-    walked = (
+    for_bursts = (
         f"; by rate {outlook.rate_replicas}, the rest for bursts"
         if outlook.replicas.value > outlook.rate_replicas
         else ""
@@ -160,7 +163,11 @@ def _service(outlook: Outlook) -> Table:
             _rate(outlook.peak_rps),
             f"busiest minute; {outlook.mean_rps:.3g} on average",
         ),
-        ("replicas", f"{replicas} {_bar(outlook.replicas, '.0f')}", f"with 15 % headroom{walked}"),
+        (
+            "replicas",
+            f"{replicas} {_bar(outlook.replicas, '.0f')}",
+            f"with 15 % headroom{for_bursts}",
+        ),
         (
             "max batch size",
             f"{limits.batch_size}",

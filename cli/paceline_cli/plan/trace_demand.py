@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.demand import Demand
+
+Tokens = npt.NDArray[np.float64]
 
 PEAK_S: Final = 60.0
 _BLOCKS: Final = 40
@@ -34,20 +39,46 @@ class Stretch:
 
 def mix(requests: Sequence[TracedRequest]) -> Demand:
     """The lengths of these requests, offered as fast as a pod can take them."""
-    count = len(requests)
-    outputs = sum(r.output for r in requests)
-    held = [r.prompt + r.output for r in requests]
-    mean_held = sum(held) / count
-    spread = sum((tokens - mean_held) ** 2 for tokens in held) / max(count - 1, 1)
-    prompts = sorted(r.prompt for r in requests)
+    return _demand(*_lengths(requests))
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBlocks:
+    """The lengths of a stretch by block, to draw its mix anew."""
+
+    blocks: tuple[tuple[Tokens, Tokens], ...]
+    """Prompt and output of each request."""
+
+    @classmethod
+    def of(cls, stretch: Stretch) -> "LengthBlocks":
+        """Cut as `redrawn` does."""
+        return cls(tuple(_lengths(block) for block in _blocks(stretch, _BLOCKS)))
+
+    def redrawn_mix(self, random: Random) -> Demand:
+        """Draw as many blocks anew, and measure their mix."""
+        count = len(self.blocks)
+        drawn = [self.blocks[random.randrange(count)] for _ in range(count)]
+        prompts, outputs = (np.concatenate(tokens) for tokens in zip(*drawn, strict=True))
+        if not len(prompts):
+            prompts, outputs = (np.concatenate(each) for each in zip(*self.blocks, strict=True))
+        return _demand(prompts, outputs)
+
+
+def _lengths(requests: Sequence[TracedRequest]) -> tuple[Tokens, Tokens]:
+    prompts = np.array([request.prompt for request in requests], np.float64)
+    return prompts, np.array([request.output for request in requests], np.float64)
+
+
+def _demand(prompts: Tokens, outputs: Tokens) -> Demand:
+    count, made, held = len(prompts), float(outputs.sum()), prompts + outputs
     return Demand(
         arrival_rps=_FULL_LOAD_RPS,
-        prompt=sum(prompts) / count,
-        prompt_p99=float(prompts[int(0.99 * (count - 1))]),
-        output=outputs / count,
-        context=sum(r.output * (r.prompt + r.output / 2) for r in requests) / outputs,
-        held=mean_held,
-        held_deviation=spread**0.5,
+        prompt=float(prompts.mean()),
+        prompt_p99=float(np.partition(prompts, place := int(0.99 * (count - 1)))[place]),
+        output=made / count,
+        context=float((outputs * (prompts + outputs / 2)).sum()) / made,
+        held=float(held.mean()),
+        held_deviation=float(held.std(ddof=1)) if count > 1 else 0.0,
     )
 
 
@@ -75,12 +106,8 @@ def around_peak(requests: Sequence[TracedRequest], most: int) -> Stretch:
 
 def redrawn(stretch: Stretch, random: Random, *, blocks: int = _BLOCKS) -> Stretch:
     """Draw a stretch of the same length anew, from blocks of this one (a block bootstrap)."""
-    block_s = min(max(stretch.seconds / blocks, _LEAST_BLOCK_S), _MOST_BLOCK_S, stretch.seconds)
-    count = max(1, round(stretch.seconds / block_s))
-    block_s = stretch.seconds / count
-    kept: list[list[TracedRequest]] = [[] for _ in range(count)]
-    for request in stretch.requests:
-        kept[min(int(request.at_s / block_s), count - 1)].append(request)
+    kept = _blocks(stretch, blocks)
+    count, block_s = len(kept), stretch.seconds / len(kept)
     drawn: list[TracedRequest] = []
     for place in range(count):
         source = random.randrange(count)
@@ -88,6 +115,16 @@ def redrawn(stretch: Stretch, random: Random, *, blocks: int = _BLOCKS) -> Stret
         # Not `replace`, which takes four times as long: millions are drawn.
         drawn += [TracedRequest(r.at_s + shift_s, r.prompt, r.output) for r in kept[source]]
     return Stretch(tuple(drawn) or stretch.requests, stretch.seconds)
+
+
+def _blocks(stretch: Stretch, blocks: int) -> list[list[TracedRequest]]:
+    """Cut a stretch into about so many, none of them very short or long."""
+    block_s = min(max(stretch.seconds / blocks, _LEAST_BLOCK_S), _MOST_BLOCK_S, stretch.seconds)
+    count = max(1, round(stretch.seconds / block_s))
+    kept: list[list[TracedRequest]] = [[] for _ in range(count)]
+    for request in stretch.requests:
+        kept[min(int(request.at_s * count / stretch.seconds), count - 1)].append(request)
+    return kept
 
 
 def redrawn_rate(busiest: Stretch, random: Random) -> float:

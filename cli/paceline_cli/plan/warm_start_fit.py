@@ -8,8 +8,9 @@ import yaml
 from msgspec import structs
 
 from paceline_cli.errors import LocalError
-from paceline_cli.plan.device import Device, is_same_device, prior
-from paceline_cli.plan.model_size import ModelSize
+from paceline_cli.plan.assumed_times import assumed_times
+from paceline_engine.hardware.devices import Device, is_same_device
+from paceline_engine.hardware.model_size import ModelSize
 from paceline_tuner.telemetry import ModelFit
 from paceline_tuner.warm_start_entry import WarmStartEntry
 from paceline_tuner.warm_start_json import decode
@@ -36,7 +37,7 @@ def recall(path: Path, device: Device, size: ModelSize, *, ranks: int = 1) -> Mo
         )
     newest = entries[-1]
     return structs.replace(
-        prior(device, size),
+        assumed_times(device, size),
         theta=newest.theta,
         knee=newest.knee,
         correction=newest.correction,

@@ -19,24 +19,24 @@ class FileStore:
     path: Path
 
     async def load(self) -> WarmStart:
-        """Read the book; an entry that is broken is left out, and the log says so."""
+        """Read the warm_start; an entry that is broken is left out, and the log says so."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return WarmStart()
         except OSError as problem:
             raise StoreError(str(problem)) from problem
-        book, problems = decode(text)
+        warm_start, problems = decode(text)
         for problem_text in problems:
             _log.warning("%s: %s", self.path, problem_text)
-        return book
+        return warm_start
 
-    async def save(self, book: WarmStart) -> None:
+    async def save(self, warm_start: WarmStart) -> None:
         """Replace the file whole, so that a reader never sees half of it."""
         draft = self.path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(encode(book), encoding="utf-8")
+            draft.write_text(encode(warm_start), encoding="utf-8")
             draft.replace(self.path)
         except OSError as problem:
             raise StoreError(str(problem)) from problem

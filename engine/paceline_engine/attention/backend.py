@@ -7,8 +7,9 @@ from paceline_engine.attention.reference_attention import ReferenceAttention
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
-from paceline_engine.model.decoder import Attention, Ops
+from paceline_engine.model.decoder import Attention
 from paceline_engine.model.layers.rotary import Rotations
+from paceline_engine.model.ops import Ops
 from paceline_kernels.cpu import NativeOps
 
 

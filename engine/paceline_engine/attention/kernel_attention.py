@@ -49,29 +49,15 @@ class KernelAttention:
             slots=step.slots[decodes:],
             block_size=self.kv.block_size,
         )
-        return KernelStep(
-            self,
-            num_decodes=decodes,
-            positions=step.positions,
-            slots=step.slots,
-            block_table=step.block_table,
-            context_lens=step.context_lens,
-            prompts=prompts,
-            prefill=self.prefill.of_step(prompts.chunks),
-            into=into,
-        )
+        return KernelStep(self, step, prompts, self.prefill.of_step(prompts.chunks), into)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """One step's indices on the device; the first `num_decodes` tokens and sequences decode."""
+    """The plan of one step; the layers run it one by one."""
 
     backend: KernelAttention
-    num_decodes: int
-    positions: Tensor  # [T]
-    slots: Tensor  # [T]
-    block_table: Tensor  # [S, P]
-    context_lens: Tensor  # [S]
+    step: StepTensors
     prompts: Prompts
     prefill: PrefillAttention
     into: Tensor | None = None  # [T, num_q_heads * head_size]
@@ -80,15 +66,15 @@ class KernelStep:
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
     ) -> Tensor:
         """See `paceline_engine.model.decoder.Attention`."""
-        config = self.backend.config
+        config, step = self.backend.config, self.step
         window = config.windows[layer]
         keys, values = self.backend.kv.keys[layer], self.backend.kv.values[layer]
         exponents = self.backend.kv.exponents(layer)
         q = rope_and_store_kv(
             qkv,
-            self.positions,
+            step.positions,
             self.backend.rotations.of(window),
-            self.slots,
+            step.slots,
             keys,
             values,
             num_q_heads=config.num_q_heads,
@@ -98,7 +84,7 @@ class KernelStep:
             eps=config.norm_eps,
             exponents=exponents,
         )
-        split, scale, softcap = self.num_decodes, config.score_scale, config.attention_softcap
+        split, scale, softcap = step.num_decodes, config.score_scale, config.attention_softcap
         parts = []
         if split:
             parts.append(
@@ -106,8 +92,8 @@ class KernelStep:
                     q[:split],
                     keys,
                     values,
-                    self.block_table[:split],
-                    self.context_lens[:split],
+                    step.block_table[:split],
+                    step.context_lens[:split],
                     scale,
                     window,
                     softcap,

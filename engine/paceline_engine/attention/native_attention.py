@@ -45,17 +45,8 @@ class NativeAttention:
         widened = None
         if self.kv.key_exponents:
             widened = _widened(prompts, step.context_lens[step.num_decodes :], self.kv)
-        return NativeStep(
-            self,
-            positions=step.positions,
-            slots=step.slots,
-            block_table=step.block_table,
-            context_lens=step.context_lens,
-            bounds=step.bounds,
-            num_decodes=step.num_decodes,
-            prompt_table=prompts if widened is None else widened.table,
-            widened=widened,
-        )
+        table = prompts if widened is None else widened.table
+        return NativeStep(self, step, table, widened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +82,7 @@ class NativeStep:
     """The plan of one step; the layers run it one by one."""
 
     backend: NativeAttention
-    positions: Tensor  # [T]
-    slots: Tensor  # [T]
-    block_table: Tensor  # [S, P]
-    context_lens: Tensor  # [S]
-    bounds: Tensor  # [S + 1]
-    num_decodes: int
+    step: StepTensors
     prompt_table: Tensor  # [S - num_decodes, P]
     widened: _Widened | None
     """Given where the cache is FP8."""
@@ -105,14 +91,14 @@ class NativeStep:
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
     ) -> Tensor:
         """See `paceline_engine.model.decoder.Attention`; q is rotated in place."""
-        config, native = self.backend.config, self.backend.native
+        config, native, step = self.backend.config, self.backend.native, self.step
         own = self.backend.layers[layer]
         keys, values = own.keys, own.values
         norms = None if q_norm is None or k_norm is None else (q_norm, k_norm)
         native.rope_and_store_kv(
             qkv=qkv,
-            positions=self.positions,
-            slots=self.slots,
+            positions=step.positions,
+            slots=step.slots,
             cos_sin=own.cos_sin,
             norms=norms,
             eps=config.norm_eps,
@@ -122,21 +108,21 @@ class NativeStep:
         )
         q_size = config.num_q_heads * config.head_size
         out = qkv.new_empty(len(qkv), q_size)
-        if self.num_decodes:
+        if step.num_decodes:
             native.paged_decode_attention(
                 qkv=qkv,
                 num_q_heads=config.num_q_heads,
                 k_cache=keys,
                 v_cache=values,
                 exponents=own.exponents,
-                block_table=self.block_table,
-                context_lens=self.context_lens,
-                rows=self.num_decodes,
+                block_table=step.block_table,
+                context_lens=step.context_lens,
+                rows=step.num_decodes,
                 out=out,
                 scale=self.backend.score_scale,
                 window=own.window,
             )
-        if self.num_decodes < len(self.context_lens):
+        if step.num_decodes < len(step.context_lens):
             if self.widened is not None:
                 keys, values = self.backend.kv.gathered(layer, self.widened.blocks, qkv.dtype)
             native.paged_prompt_attention(
@@ -145,8 +131,8 @@ class NativeStep:
                 k_cache=keys,
                 v_cache=values,
                 block_table=self.prompt_table,
-                cu_seqlens=self.bounds[self.num_decodes :],
-                context_lens=self.context_lens[self.num_decodes :],
+                cu_seqlens=step.bounds[step.num_decodes :],
+                context_lens=step.context_lens[step.num_decodes :],
                 out=out,
                 scale=self.backend.score_scale,
                 window=own.window,

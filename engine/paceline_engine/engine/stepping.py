@@ -44,13 +44,13 @@ class Counters:
     prompt_tokens: int = 0
     output_tokens: int = 0
     padding_tokens: int = 0
-    """Computed only to fill batches up, beside the others."""
+    """Tokens computed only to fill batches up."""
     batch_prompt_tokens: int = 0
-    """The batch lane's part of them."""
+    """The batch lane's part of `prompt_tokens`."""
     batch_output_tokens: int = 0
-    """The batch lane's part of them."""
+    """The batch lane's part of `output_tokens`."""
     overlap_fallbacks: int = 0
-    """Steps that were scheduled only when the one before was settled, though steps overlap."""
+    """Steps that were scheduled only after the one before was settled, though steps overlap."""
 
     def count(self, batch: Batch, sampled: list[Request]) -> None:
         """Add a step that has run."""
@@ -76,13 +76,13 @@ class StepLog:
     records: list[StepRecord] = field(default_factory=list)
 
     def append(self, record: StepRecord) -> None:
-        """Keep a record; the oldest half goes where nobody takes them."""
+        """Keep a record; drop the oldest half when the log is full."""
         if len(self.records) >= self.max_records:
             del self.records[: self.max_records // 2]
         self.records.append(record)
 
     def take(self) -> list[StepRecord]:
-        """Hand over every record kept."""
+        """Return the kept records and forget them."""
         taken, self.records = self.records, []
         return taken
 

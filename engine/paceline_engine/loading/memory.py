@@ -8,13 +8,12 @@ import torch
 
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import DoesNotFit
+from paceline_engine.hardware.devices import CPU_KV_BYTES, CPU_MAX_MODEL_LEN
+from paceline_engine.hardware.model_size import Precision, size_of, step_bytes_per_token
 from paceline_engine.settings import Quantization, Settings
-from paceline_kernels.fp8 import CODES, EXPONENTS
+from paceline_kernels.fp8 import CODES
 from paceline_wire.limits import Capacity
 
-# Unless a setting says otherwise; a laptop has to do other things too.
-_CPU_KV_BYTES = 1 << 30
-_CPU_MAX_MODEL_LEN = 2048
 # Most parts that decode attention splits a context into.
 _PARTS = 32
 # Logits in a group of `paceline_kernels.sampling`, which is not imported: it needs Triton.
@@ -58,11 +57,8 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: Quantiza
 
     Embedding, head, norms and biases keep their type.
     """
-    everything = config.num_parameters * dtype.itemsize
-    if quantization == "none":
-        return everything
-    saved = config.num_linear_parameters * (dtype.itemsize - 1)
-    return everything - saved + config.num_linear_outputs * torch.float32.itemsize
+    precision = Precision(dtype.itemsize, "" if quantization == "none" else quantization)
+    return size_of(config, precision).weight_bytes
 
 
 def require_weights_fit(
@@ -103,17 +99,13 @@ def kv_dtype(settings: Settings, dtype: torch.dtype) -> torch.dtype:
 
 def kv_bytes_per_token(config: ModelConfig, stored: torch.dtype) -> int:
     """Return what one token takes in all layers, its exponents included where it is FP8."""
-    per_head = EXPONENTS.itemsize if stored == CODES else 0
-    return config.kv_bytes_per_token(stored.itemsize, per_head)
+    precision = Precision(stored.itemsize, has_fp8_kv=stored == CODES)
+    return size_of(config, precision).kv_bytes_per_token
 
 
 def peak_step_bytes(config: ModelConfig, max_tokens: int, dtype: torch.dtype) -> int:
-    """Estimate what the widest moment of a full step takes beside weights and cache.
-
-    The MLP holds the residual, the normed input, gate and up, and their product.
-    """
-    widest = 3 * config.hidden_size + 3 * config.intermediate_size
-    return max_tokens * widest * dtype.itemsize
+    """Estimate what the widest moment of a full step takes beside weights and cache."""
+    return max_tokens * step_bytes_per_token(config, dtype.itemsize)
 
 
 def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torch.dtype) -> int:
@@ -151,7 +143,7 @@ def kv_bytes(
     if settings.kv_cache_bytes is not None:
         wanted, origin = settings.kv_cache_bytes, "PACELINE_ENGINE_KV_CACHE_BYTES"
     elif device.type == "cpu":
-        wanted, origin = _CPU_KV_BYTES, "the default on a CPU"
+        wanted, origin = CPU_KV_BYTES, "the default on a CPU"
     else:
         reserved = int(memory.total_bytes * (1 - settings.kv_cache_memory_fraction))
         return max(0, memory.free_bytes - reserved - step_bytes)
@@ -188,7 +180,7 @@ def capacity(
             f"sequence of {tokens:,} tokens needs {_gib(tokens * per_token)}: raise the memory "
             "or lower the context length."
         )
-    default = _CPU_MAX_MODEL_LEN if device.type == "cpu" else config.max_len
+    default = CPU_MAX_MODEL_LEN if device.type == "cpu" else config.max_len
     return Capacity(
         max_batch_size=settings.max_batch_size,
         max_token_budget=settings.max_token_budget,

@@ -14,43 +14,7 @@ from torch import Tensor
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.model.layers.fused_ops import NormedLinear
 from paceline_engine.model.layers.linear import Linear
-
-
-class Ops(Protocol):
-    """The elementwise ops, as the device runs them best."""
-
-    def rms_norm(self, x: Tensor, /, weight: Tensor, eps: float) -> Tensor:
-        """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension.
-
-        Rounded to the weight's type before the product, and to x's type after it.
-        """
-        ...
-
-    def add_rms_norm(
-        self, x: Tensor, /, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        """`(rms_norm(x + residual), x + residual)`."""
-        ...
-
-    def embed_rms_norm(
-        self,
-        token_ids: Tensor,  # [tokens]
-        /,
-        embedding: Tensor,  # [vocab, hidden]
-        weight: Tensor,
-        eps: float,
-        scale: float = 1.0,
-    ) -> tuple[Tensor, Tensor]:
-        """`(rms_norm(rows), rows)` of the tokens' rows of the embedding, times the scale."""
-        ...
-
-    def silu_mul(self, x: Tensor, /) -> Tensor:
-        """`silu(first half) * second half` of the last dimension."""
-        ...
-
-    def gelu_tanh_mul(self, x: Tensor, /) -> Tensor:
-        """`gelu(first half) * second half`, with the tanh approximation."""
-        ...
+from paceline_engine.model.ops import Ops
 
 
 class Attention(Protocol):

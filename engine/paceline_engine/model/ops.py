@@ -1,10 +1,49 @@
 """The decoder's elementwise ops on each device."""
 
+from typing import Protocol
+
 import torch
+from torch import Tensor
 
 import paceline_kernels
-from paceline_engine.model.decoder import Ops
 from paceline_kernels.cpu import native_ops
+
+
+class Ops(Protocol):
+    """The elementwise ops, as the device runs them best."""
+
+    def rms_norm(self, x: Tensor, /, weight: Tensor, eps: float) -> Tensor:
+        """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension.
+
+        Rounded to the weight's type before the product, and to x's type after it.
+        """
+        ...
+
+    def add_rms_norm(
+        self, x: Tensor, /, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """`(rms_norm(x + residual), x + residual)`."""
+        ...
+
+    def embed_rms_norm(
+        self,
+        token_ids: Tensor,  # [tokens]
+        /,
+        embedding: Tensor,  # [vocab, hidden]
+        weight: Tensor,
+        eps: float,
+        scale: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """`(rms_norm(rows), rows)` of the tokens' rows of the embedding, times the scale."""
+        ...
+
+    def silu_mul(self, x: Tensor, /) -> Tensor:
+        """`silu(first half) * second half` of the last dimension."""
+        ...
+
+    def gelu_tanh_mul(self, x: Tensor, /) -> Tensor:
+        """`gelu(first half) * second half`, with the tanh approximation."""
+        ...
 
 
 class KernelOps:

@@ -6,41 +6,32 @@ products after them are cut by their inputs, so what the ranks give adds up to t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import BadSettings
+from paceline_engine.hardware.model_size import RanksDoNotDivide, rank_part
 from paceline_engine.model.group import Group
 
 Taken = TypeVar("Taken")
 
 
 def shard_of(config: ModelConfig, size: int) -> ModelConfig:
-    """Sizes of one rank's part. Raises BadSettings where they do not divide."""
-    counts = {
-        "attention heads": config.num_q_heads,
-        "key and value heads": config.num_kv_heads,
-        "features of the MLP": config.intermediate_size,
-    }
-    for name, count in counts.items():
-        if count % size:
-            raise BadSettings(
-                f"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE is {size}, which does not divide the "
-                f"model's {count} {name}."
-            )
-    return replace(
-        config,
-        num_q_heads=config.num_q_heads // size,
-        num_kv_heads=config.num_kv_heads // size,
-        intermediate_size=config.intermediate_size // size,
-    )
+    """Return the sizes of one rank's part. Raises BadSettings where they do not divide."""
+    try:
+        return rank_part(config, size)
+    except RanksDoNotDivide as problem:
+        raise BadSettings(
+            f"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE is {size}, which does not divide the "
+            f"model's {problem.count} {problem.name}."
+        ) from problem
 
 
 def part_of(weight: Tensor, group: Group, dim: int) -> Tensor:
-    """This rank's part of a weight, cut along `dim`."""
+    """Return this rank's part of a weight, cut along `dim`."""
     size = weight.shape[dim] // group.size
     return weight.narrow(dim, group.rank * size, size)
 

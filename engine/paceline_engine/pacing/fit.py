@@ -69,7 +69,7 @@ class SampleStore:
         return training, holdout
 
     def clear(self) -> None:
-        """Forget everything: the engine is no longer the one that was measured."""
+        """Forget everything: the engine's steps have changed."""
         self._buckets.clear()
 
 
@@ -109,7 +109,7 @@ def _ratios(samples: Iterable[MeasuredStep], model: StepModel) -> Array:
 
 
 def _spread(samples: Sequence[MeasuredStep], model: StepModel) -> float:
-    """Mean relative error once the level is taken out: a slow hour is not a wrong model."""
+    """Mean relative error after the median is divided out: a slow hour is not a wrong model."""
     ratios = _ratios(samples, model)
     return float(np.mean(np.abs(ratios / np.median(ratios) - 1.0)))
 

@@ -68,12 +68,12 @@ class Slack:
     def __init__(self) -> None:
         """Follow nobody."""
         self._begun: dict[str, tuple[float, int]] = {}
-        """By request: when its first token came, and its tokens less the rounds by then."""
+        """By request: when its first token came, and its tokens minus the rounds by then."""
         self._rounds = 0
         self._pace_s = 0.0
         """The held-back pace that `_order` is sorted for; 0 while nobody asks."""
         self._order: list[float] = []
-        """Of each request `s_i + now` at round 0, ascending."""
+        """`s_i + now` of each request at round 0, ascending."""
 
     def __len__(self) -> int:
         """Requests that are followed."""
@@ -91,13 +91,13 @@ class Slack:
         self._rounds += 1
 
     def end(self, request_id: str) -> None:
-        """Follow a request no longer; one that is not followed is no matter."""
+        """Stop following a request; unknown ids are ignored."""
         entry = self._begun.pop(request_id, None)
         if entry is not None and self._pace_s:
             del self._order[bisect_left(self._order, self._key(entry))]
 
     def ms(self, pace_ms: float, now: float) -> float | None:
-        """The slack that four of five requests have at least; None without any request."""
+        """The slack that four of five requests have or exceed; None without any request."""
         pace_s = _LEAD * pace_ms / 1e3
         if pace_s != self._pace_s:
             self._pace_s = pace_s

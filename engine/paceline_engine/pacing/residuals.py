@@ -1,4 +1,4 @@
-"""What the fitted line misses: a slow minute, a tile of tokens, a slow moment, and the tail.
+"""Residuals: what the fitted line misses, by a slow minute, a tile of tokens, a slow step.
 
 t^ = fast * correction[(T - 1) // w] * n * t(x)          q_r = 0.95 quantile of measured / t^
 
@@ -88,7 +88,7 @@ class Residuals:
         return self.fast * self._used[self._place(tokens)] * self._neighbours.factor
 
     def correction_of(self, tokens: int) -> float:
-        """What steps of this size take, over what the line says of them."""
+        """The correction of this size: what such steps take, over what the line predicts."""
         return self._used[self._place(tokens)]
 
     @property
@@ -117,7 +117,7 @@ class Residuals:
 
     @property
     def is_lost(self) -> bool:
-        """The level left the range that a passing cause explains: the line itself is wrong."""
+        """The level is further off than a passing cause explains: the line itself is wrong."""
         return self._pinned >= _PINNED_STEPS
 
     def seed(self, correction: list[float]) -> None:
@@ -137,7 +137,7 @@ class Residuals:
         self.lowest = 1.0
 
     def restart(self, steps: list[tuple[int, float, float]]) -> None:
-        """Judge a new line by recent steps: (tokens, measured ms, line ms), oldest first."""
+        """Judge a new line by recent steps, oldest first: (tokens, measured ms, line ms)."""
         self._ratios.clear()
         self.fast = 1.0
         self._neighbours = Autocorrelation()
@@ -155,10 +155,10 @@ class Residuals:
         self._refresh()
 
     def _keep_what_helps(self, steps: list[tuple[int, float, float]]) -> None:
-        """Drop the corrections where a new line tells the recent steps better without them.
+        """Drop the corrections where a new line predicts the recent steps better without them.
 
-        They were learned against the line before: beside one that has taken in what they stood
-        for, they count it twice.
+        They were learned against the line before: a line that has learned the same would count
+        it twice.
         """
         plain = [measured / line for _, measured, line in steps]
         with_them = [

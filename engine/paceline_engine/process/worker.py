@@ -17,6 +17,7 @@ from paceline_engine.process.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken,
 from paceline_wire import (
     Abort,
     AdaptersState,
+    EngineTelemetry,
     LimitsState,
     LoadAdapter,
     ModelInfo,
@@ -25,7 +26,6 @@ from paceline_wire import (
     SetLimits,
     StepProfile,
     Submit,
-    Telemetry,
     UnloadAdapter,
 )
 
@@ -213,7 +213,7 @@ class Worker:
             return
         self._telemetry_at = now + HEARTBEAT_S
         self._link.send(
-            Telemetry(
+            EngineTelemetry(
                 at=now,
                 load=self._engine.load(gc_pause_ms=self._collector.pause_ms),
                 model=self._engine.pacer.info(),

@@ -124,16 +124,10 @@ class ContinuousScheduler:
 
         batch, draft_ms = Batch((*decodes, *prefills), num_decodes=len(decodes)), 0.0
         if self.speculation is not None and decodes and not prefills:
-            room, allowed_ms = total - len(decodes), self._pacer.allowed_ms(shape, paced)
-            asks = self.speculation.plan(
-                [chunk.request for chunk in decodes],
-                self._pacer,
-                context=context,
-                room=room,
-                allowed_ms=allowed_ms,
+            allowed_ms = self._pacer.allowed_ms(shape, paced)
+            batch, draft_ms = self._with_drafts(
+                self.speculation, decodes, context=context, total=total, allowed_ms=allowed_ms
             )
-            if asks:
-                batch, draft_ms = self._with_drafts(decodes, asks, self.speculation)
         swap = self.requests.blocks.swap
         copies = swap.take_copies() if swap.copies else ()
         return Plan(batch, total, preemptions, context, copies, draft_ms)
@@ -191,11 +185,28 @@ class ContinuousScheduler:
         )
 
     def _with_drafts(
-        self, decodes: Sequence[ScheduledChunk], asks: Sequence[Ask], speculation: Speculation
+        self,
+        speculation: Speculation,
+        decodes: Sequence[ScheduledChunk],
+        *,
+        context: int,
+        total: int,
+        allowed_ms: float,
     ) -> tuple[Batch, float]:
-        """Put draft tokens behind decodes; also return the time, ms, that making them took."""
-        held = [self._with_blocks(ask, spare=len(decodes)) for ask in asks]
-        proposal = speculation.propose(held)
+        """Put draft tokens behind decodes where that pays; also return the time it took, ms.
+
+        `allowed_ms` is what the step may take where proposing the draft tokens takes time itself.
+        """
+        asks = speculation.plan(
+            [chunk.request for chunk in decodes],
+            self._pacer,
+            context=context,
+            room=total - len(decodes),
+            allowed_ms=allowed_ms,
+        )
+        if not asks:
+            return Batch(tuple(decodes), num_decodes=len(decodes)), 0.0
+        proposal = speculation.propose([self._with_blocks(ask, spare=len(decodes)) for ask in asks])
         plain, drafted = [], []
         for chunk in decodes:
             draft = proposal.drafts.get(chunk.request.id, ())

@@ -5,12 +5,13 @@ from random import Random
 
 from msgspec import structs
 
-from paceline_cli.plan.device import CPU, GPUS, prior
+from paceline_cli.plan.assumed_times import assumed_times
 from paceline_cli.plan.kv_memory import KvMemory
-from paceline_cli.plan.model_size import ModelSize, Precision
-from paceline_cli.plan.planner import Inputs, _Planner
+from paceline_cli.plan.planner import Inputs, Planner
 from paceline_cli.plan.trace_demand import mix
 from paceline_cli.traffic.traces import TracedRequest
+from paceline_engine.hardware.devices import CPU, GPUS
+from paceline_engine.hardware.model_size import ModelSize, Precision
 from paceline_testing.telemetry import a_limits, a_telemetry
 from paceline_tuner.decide import decide
 from paceline_tuner.pod_state import PodState
@@ -27,7 +28,7 @@ def a_drawn_service(random: Random) -> Inputs:
     size = ModelSize(params, 2 * params, kv_bytes, Precision(2), max_len=8192)
     device = random.choice([CPU, *(GPUS[name] for name in ("h100", "a100", "l40s", "b200"))])
     fit = structs.replace(
-        prior(device, size),
+        assumed_times(device, size),
         q_r=random.uniform(1.0, 1.4),
         fast=random.uniform(0.8, 1.3),
         correction=tuple(random.uniform(0.8, 1.3) for _ in range(17)),
@@ -96,7 +97,7 @@ def test_plan_and_tuner_agree_on_a_hundred_drawn_services() -> None:
     for number in range(100):
         inputs = a_drawn_service(random)
 
-        planned = _Planner(inputs, inputs.requests)._limits
+        planned = Planner(inputs, inputs.requests).limits()
 
         wanted = tuned(inputs)
         assert (planned.batch_size, planned.token_budget, planned.step_target_ms) == (

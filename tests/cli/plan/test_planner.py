@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from paceline_cli.plan.device import GPUS, Device, prior
+from paceline_cli.plan.assumed_times import assumed_times
 from paceline_cli.plan.kv_memory import KvMemory, occupancy_line
-from paceline_cli.plan.model_size import ModelSize, Precision
 from paceline_cli.plan.outlook import Outlook, ServicePlan
 from paceline_cli.plan.planner import Inputs, plan
 from paceline_cli.traffic.traces import TracedRequest
+from paceline_engine.hardware.devices import GPUS, Device
+from paceline_engine.hardware.model_size import ModelSize, Precision
 from paceline_tuner.service_spec import SLA, TuningSpec
 
 EIGHT_B = ModelSize(8 * 10**9, 16 * 10**9, 131_072, Precision(2), max_len=8192)
@@ -38,7 +39,7 @@ def inputs(
         max_batch_size=256,
         max_model_len=None,
         memory=KvMemory(device, size, 0.9, 8192),
-        model=prior(device, size),
+        model=assumed_times(device, size),
         factor=factor,
         requests=requests or steady(),
     )

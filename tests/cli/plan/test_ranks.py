@@ -3,9 +3,10 @@
 import pytest
 
 from paceline_cli.plan.assumed_form import assumed_form, of_parameters
-from paceline_cli.plan.device import CPU, GPUS, Device, prior
-from paceline_cli.plan.model_size import ModelSize, Precision, from_config
-from paceline_cli.plan.ranks import link_of, ranks_prior
+from paceline_cli.plan.assumed_times import assumed_times, times_of_ranks
+from paceline_engine.checkpoint.families import from_hugging_face
+from paceline_engine.hardware.devices import CPU, GPUS, Device
+from paceline_engine.hardware.model_size import ModelSize, Precision, rank_part, size_of
 from paceline_tuner.forecast import Forecast
 
 LLAMA_8B = {
@@ -22,17 +23,18 @@ H100 = GPUS["h100"]
 
 
 def part(ranks: int, *, quantization: str = "") -> ModelSize:
-    return from_config(LLAMA_8B, Precision(2, quantization), ranks=ranks)
+    config = rank_part(from_hugging_face(LLAMA_8B), ranks)
+    return size_of(config, Precision(2, quantization))
 
 
 def step_ms(device: Device, ranks: int, *, decode: int, prefill: int = 0) -> float:
-    model = ranks_prior(device, part(1), part(ranks), ranks)
+    model = times_of_ranks(device, part(1), part(ranks), ranks)
     return Forecast(model).step_ms(decode=decode, prefill=prefill, context=decode * 1000)
 
 
 def test_one_rank_is_the_model_itself() -> None:
     """Nothing is added up."""
-    assert ranks_prior(H100, part(1), part(1), 1) == prior(H100, part(1))
+    assert times_of_ranks(H100, part(1), part(1), 1) == assumed_times(H100, part(1))
 
 
 @pytest.mark.parametrize(("decode", "prefill"), [(1, 0), (64, 0), (8, 4000)])
@@ -51,7 +53,7 @@ def test_over_a_slow_bus_long_prompts_hardly_gain() -> None:
         alone = step_ms(device, 1, decode=1, prefill=4000)
         return alone / step_ms(device, 2, decode=1, prefill=4000)
 
-    assert link_of(nvlink).gbps > 10 * link_of(bus).gbps
+    assert nvlink.link.gbps > 10 * bus.link.gbps
     assert gain(nvlink) > 1.4
     assert gain(bus) < gain(nvlink)
 
@@ -63,7 +65,7 @@ def test_processes_of_a_cpu_share_its_cores() -> None:
 
 def test_the_sums_are_those_of_a_ring() -> None:
     """By hand: 64 sums a step, each token 4,096 values of two bytes around half a ring twice."""
-    shared, alone = ranks_prior(H100, part(1), part(2), 2), prior(H100, part(2))
+    shared, alone = times_of_ranks(H100, part(1), part(2), 2), assumed_times(H100, part(2))
 
     assert shared.theta[0] - alone.theta[0] == pytest.approx(64 * 0.02)
     assert shared.theta[1] - alone.theta[1] == pytest.approx(64 * 4096 * 2 / 450e6)

@@ -17,7 +17,7 @@ Gated = TypeVar("Gated")
 
 
 class GatedLinear(Generic[Taken, Gated]):
-    """Two steps: the product of both halves, then the gate; `fused_ops` says what each returns."""
+    """A product of both halves, then the gate; `fused_ops` says what each returns."""
 
     def __init__(self, product: Callable[[Taken], Tensor], gate: Callable[[Tensor], Gated]) -> None:
         self.product = product  # [rows, in] to [rows, 2 * out]
