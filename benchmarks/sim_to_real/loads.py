@@ -31,7 +31,7 @@ class ReplayLoad:
 
     name: str
     share: float
-    """Of the capacity for its lengths."""
+    """Share of the capacity for its lengths."""
     cv: float = 1.0
     parts: tuple[tuple[TokenLengths, TokenLengths], ...] = (_CHAT,)
     """Prompts and outputs of each equal stretch of its time."""

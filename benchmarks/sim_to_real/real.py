@@ -60,11 +60,11 @@ class RealPod:
         self.refused.clear()
         return self._watched.recording
 
-    async def play(self, planned: tuple[PlannedRequest, ...], course: RunSetup) -> Recording:
+    async def play(self, planned: tuple[PlannedRequest, ...], setup: RunSetup) -> Recording:
         """Serve the load from its first arrival to its last token."""
-        await self._hold(course.start)
+        await self._hold(setup.start)
         await self._watched.begin(self._pod)
-        ticks = asyncio.create_task(self._ticks(course))
+        ticks = asyncio.create_task(self._ticks(setup))
         try:
             await self._drive(planned)
             await asyncio.sleep(_REPORTED_S)
@@ -80,12 +80,12 @@ class RealPod:
     def _pod(self) -> PodTarget:
         return self._live.target.pods[0]
 
-    async def _ticks(self, course: RunSetup) -> None:
+    async def _ticks(self, setup: RunSetup) -> None:
         loop = TuningLoop(self._watched, time.time)
         while True:
             await asyncio.sleep(INTERVAL_S)
-            if course.mode == "tuned":
-                await loop.tick(course.target(self._pod))
+            if setup.mode == "tuned":
+                await loop.tick(setup.target(self._pod))
             else:
                 await self._read()
 

@@ -1,4 +1,4 @@
-"""What is done with a pod, real or simulated: which limits it starts from, and who moves them."""
+"""How a load is served, on either engine: which limits it starts from, and who moves them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +37,7 @@ class RunSetup:
         return ServiceTarget(KEY, spec, (pod,))
 
 
-def courses(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
+def setups(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
     """Fixed limits as a careful person sets them; and all that is allocated, for the tuner."""
     whole = Limits(BATCH, BUDGET, step_target_ms=starting_target_ms(sla))
     return {

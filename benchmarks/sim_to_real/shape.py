@@ -21,7 +21,7 @@ def step_ms_of(
 def told_ms(
     hardware: Hardware, steps: list[Step]
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """The same for steps that ran [steps]."""
+    """Milliseconds of steps that ran [steps]."""
     return np.array(
         [
             step_ms_of(

@@ -72,7 +72,7 @@ def offered(recording: Recording) -> Requests:
 def replayed(
     hardware: Hardware,
     requests: Requests,
-    course: RunSetup,
+    setup: RunSetup,
     pacer: Pacer,
     seed: int,
     *,
@@ -83,15 +83,15 @@ def replayed(
         hardware,
         requests,
         capacity=capacity_of(hardware),
-        limits=course.start,
+        limits=setup.start,
         pacer=pacer,
         seed=seed,
         circumstances=Circumstances((Disturbance(0.0, math.inf, level),)),
     )
-    return asyncio.run(_play(engine, course))
+    return asyncio.run(_play(engine, setup))
 
 
-async def _play(engine: SimulatedEngine, course: RunSetup) -> Recording:
+async def _play(engine: SimulatedEngine, setup: RunSetup) -> Recording:
     pod = SimPod(engine)
     watched = WatchedPod(pod)
     await watched.begin(_POD)
@@ -100,8 +100,8 @@ async def _play(engine: SimulatedEngine, course: RunSetup) -> Recording:
     while not _is_over(engine) and now_s < _LONGEST_S:
         now_s += INTERVAL_S
         pod.run_until(now_s)
-        if course.mode == "tuned":
-            await loop.tick(course.target(_POD))
+        if setup.mode == "tuned":
+            await loop.tick(setup.target(_POD))
         else:
             await watched.get_telemetry(_POD, watched.next)
     return watched.recording
@@ -112,7 +112,7 @@ def _is_over(engine: SimulatedEngine) -> bool:
 
 
 def capacity_rps(
-    hardware: Hardware, course: RunSetup, prompt: TokenLengths, output: TokenLengths
+    hardware: Hardware, setup: RunSetup, prompt: TokenLengths, output: TokenLengths
 ) -> float:
     """Requests a second that the fixed limits end while the queue is never empty, simulated."""
     load = ReplayLoad("crowd", 1.0, parts=((prompt, output),))
@@ -122,7 +122,7 @@ def capacity_rps(
         hardware,
         replace(crowd, arrival_s=np.zeros(len(crowd))),
         capacity=capacity_of(hardware),
-        limits=course.start,
+        limits=setup.start,
         pacer=None,
         seed=0,
     )

@@ -13,7 +13,7 @@ from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
-from paceline_sidecar.telemetry.ledger import Ledger
+from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.text.tool_call_parser import ToolStyle
 from paceline_wire import EngineTelemetry, ModelInfo

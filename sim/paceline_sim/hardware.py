@@ -61,7 +61,7 @@ class Noise:
     """The random factor of a step's time."""
 
     sigma: float
-    """Deviation of the logarithm."""
+    """Standard deviation of the logarithm."""
     correlation: float
     """From one step to the next."""
     spike_chance: float

@@ -26,7 +26,7 @@ _chunk_attention = compiled(chunk_attention)
 _LOG_GAMMA = math.log(GAMMA)
 _allowance_ms = compiled(step_allowance_ms)
 _HOST_MS = 0.1
-"""Of each step's time; what is told of it, not a cost of its own."""
+"""What telemetry says that the host took; it is part of the step's time, no cost beside it."""
 
 
 @compiled

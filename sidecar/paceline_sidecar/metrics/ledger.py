@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Literal, get_args
 
 from paceline_sidecar.hot_config import HotConfig
-from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome, miss_reason
-from paceline_sidecar.telemetry.histogram import Histogram
-from paceline_sidecar.telemetry.ring import Ring, Sequence
-from paceline_sidecar.telemetry.sketch import GapSketch
-from paceline_sidecar.telemetry.vllm_counts import VllmCounts
+from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome, miss_reason
+from paceline_sidecar.metrics.histogram import Histogram
+from paceline_sidecar.metrics.ring import Ring, Sequence
+from paceline_sidecar.metrics.sketch import GapSketch
+from paceline_sidecar.metrics.vllm_counts import VllmCounts
 from paceline_wire import EngineTelemetry, LimitsState, StepRecord
 from paceline_wire.limits import Lane
 
