@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-from paceline_engine.pacing.slack import step_allowance_ms
+from paceline_engine.pacing.lane_pace import step_allowance_ms
 
 from paceline_engine.pacing import StepShape
 from paceline_engine.pacing.residuals import Residuals
