@@ -198,9 +198,9 @@ def _slow_devices(results: Results) -> TargetResult:
     rows = {w.name: device_verdicts(w, results.scores[w.name, OURS]) for w in results.workloads}
     total = sum(rows.values(), start=DeviceVerdicts())
     return TargetResult(
-        "slow devices told within 60 s, withdrawn 60 s after; none told where there is none",
+        "slow devices reported within 60 s and withdrawn within 60 s; no false reports",
         "all, 0 ticks",
-        f"{total.found} of {total.slow} spells, {total.false} false ticks",
+        f"{total.found} of {total.slow} periods, {total.false} false ticks",
         total.found == total.slow and total.false == 0,
         _missing(
             {
