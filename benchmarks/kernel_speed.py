@@ -33,7 +33,7 @@ ERROR_LIMITS = {torch.bfloat16: 1e-2, torch.float32: 1e-5}
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class DeviceCeiling:
     """What the device reaches, measured in this run."""
 
     bytes_per_s: float
@@ -42,7 +42,7 @@ class Ceiling:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class KernelFigure:
     """One line of the report; a dry run has no times."""
 
     model: str
@@ -108,17 +108,17 @@ def main() -> None:
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of this module's docstring."""
+    """Keep the lines of this module's docstring."""
 
 
-def measure_ceiling() -> Ceiling:
-    """Copy a gigabyte, and multiply large matrices: what everything else is compared with."""
+def measure_ceiling() -> DeviceCeiling:
+    """Copy a gigabyte and multiply large matrices, the rates that kernels are compared with."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     matrix = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
     copy_s = seconds_of(lambda: target.copy_(source))
     matmul_s = seconds_of(lambda: matrix @ matrix)
-    return Ceiling(
+    return DeviceCeiling(
         bytes_per_s=2 * source.nbytes / copy_s,
         flops_per_s=2 * len(matrix) ** 3 / matmul_s,
         l2_bytes=torch.cuda.get_device_properties().L2_cache_size,
@@ -126,11 +126,11 @@ def measure_ceiling() -> Ceiling:
 
 
 def error_limit(case: Case, dtype: torch.dtype) -> float:
-    """How far its result may be from the reference's."""
+    """Return how far the result may be from the reference's."""
     return max(ERROR_LIMITS[dtype], case.coarseness)
 
 
-def measure(case: Case, limit: float, ceiling: Ceiling | None) -> Figure:
+def measure(case: Case, limit: float, ceiling: DeviceCeiling | None) -> KernelFigure:
     """Compare with the reference, then time; a wrong result ends the run."""
     error = max(map(relative_error, tensors_of(case.run()), tensors_of(case.reference())))
     if not error <= limit:
@@ -139,9 +139,9 @@ def measure(case: Case, limit: float, ceiling: Ceiling | None) -> Figure:
             f"its relative error is {error:.2g}, its limit {limit:.2g}"
         )
     if ceiling is None:
-        return Figure(case.model, case.kernel, case.size, error)
+        return KernelFigure(case.model, case.kernel, case.size, error)
     time_s = seconds_of(case.run)
-    return Figure(
+    return KernelFigure(
         case.model,
         case.kernel,
         case.size,
@@ -154,12 +154,12 @@ def measure(case: Case, limit: float, ceiling: Ceiling | None) -> Figure:
 
 
 def tensors_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """One result or several, as several."""
+    """Return one result or several as a list."""
     return (result,) if isinstance(result, Tensor) else result
 
 
 def relative_error(seen: Tensor, wanted: Tensor) -> float:
-    """Length of the difference over the length of what is wanted; NaN if either has one."""
+    """Return the norm of the difference over that of the reference; NaN if either has one."""
     exact = wanted.double()
     return float((seen.double() - exact).norm() / exact.norm())
 
@@ -170,7 +170,7 @@ def seconds_of(run: Callable[[], object]) -> float:
     return float(time_ms) / 1e3
 
 
-def line_of(figure: Figure) -> str:
+def line_of(figure: KernelFigure) -> str:
     """One line of the table."""
     name = (
         f"{figure.model:14} {figure.kernel:24} {figure.size:26} error {figure.relative_error:.1e}"

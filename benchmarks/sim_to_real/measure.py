@@ -16,7 +16,7 @@ from sim_to_real.fitted import Profile, ProfileError, profiled
 from sim_to_real.loads import LOADS, ReplayLoad, promise
 from sim_to_real.real import RealPod
 from sim_to_real.recording import Recording
-from sim_to_real.run_setup import MODES, Mode, RunSetup, courses
+from sim_to_real.run_setup import MODES, Mode, RunSetup, setups
 from sim_to_real.served import served
 from sim_to_real.simulated import Learner, capacity_rps, offered, replayed
 
@@ -27,20 +27,20 @@ Triple = tuple[list[float], list[float], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How long, how often, where."""
+    """How long and how often to measure, and where to write."""
 
     folder: Path
     """For the manifest and the processes' logs."""
     profile_s: float
     seconds: float
-    """How long requests arrive in each run."""
+    """Length of the arrivals in each run."""
     repeats: int
     seed: int
     loads: tuple[ReplayLoad, ...] = LOADS
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RealRun:
     """One load on the real engine."""
 
     load: str
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RealRuns:
-    """All that the real engine did."""
+    """Every run on the real engine."""
 
     seen: Recording
     """While it was profiled."""
@@ -59,8 +59,8 @@ class RealRuns:
     sla: SLA
     ways: dict[Mode, RunSetup]
     rates: dict[str, tuple[float, ...]]
-    """The capacity for each part of each load, in requests per second."""
-    runs: tuple[Run, ...]
+    """For each load, the capacity for each of its parts, in requests per second."""
+    runs: tuple[RealRun, ...]
     """In the order in which they were played."""
     refused: int
     """Requests that were not answered to their end."""
@@ -84,7 +84,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All of it."""
+    """Everything that was measured, on both engines."""
 
     recorded: RealRuns
     between_ms: float
@@ -105,15 +105,17 @@ async def record(options: Options, say: Say) -> RealRuns:
         profile = _profile(seen)
         say(f"profile: {profile.steps} steps, error of the table {profile.error:.1%}")
         sla = promise(profile.hardware)
-        ways = courses(profile.hardware, sla)
+        ways = setups(profile.hardware, sla)
         capacity = _Capacity(profile, ways["fixed"])
-        runs: list[Run] = []
+        runs: list[RealRun] = []
         for repeat in range(options.repeats):
             for load in options.loads:
                 seed = options.seed + repeat
                 planned = load.requests(capacity, seconds=options.seconds, seed=seed)
                 for mode in MODES if repeat % 2 == 0 else MODES[::-1]:
-                    runs.append(Run(load.name, mode, repeat, await pod.play(planned, ways[mode])))
+                    runs.append(
+                        RealRun(load.name, mode, repeat, await pod.play(planned, ways[mode]))
+                    )
                     say(f"{load.name}, {mode}, repeat {repeat + 1}: {len(planned)} requests")
     rates = {load.name: tuple(capacity(*part) for part in load.parts) for load in options.loads}
     return RealRuns(seen, profile, sla, ways, rates, tuple(runs), len(pod.refused))
@@ -126,12 +128,12 @@ def compare(recorded: RealRuns, options: Options) -> Measured:
     learner.learn(recorded.seen.steps)
     played = []
     for run in recorded.runs:
-        real, course = run.recording, recorded.ways[run.mode]
+        real, setup = run.recording, recorded.ways[run.mode]
         seed = options.seed + run.repeat
         counted = figures(real, sla, hardware, options.seconds)
         requests, pacer = offered(real), learner.copy
-        simulated = replayed(hardware, requests, course, pacer(), seed)
-        levelled = replayed(hardware, requests, course, pacer(), seed, level=counted.level)
+        simulated = replayed(hardware, requests, setup, pacer(), seed)
+        levelled = replayed(hardware, requests, setup, pacer(), seed, level=counted.level)
         learner.learn(real.steps)
         played.append(
             Played(
@@ -149,7 +151,7 @@ def compare(recorded: RealRuns, options: Options) -> Measured:
 
 
 class _Capacity:
-    """The simulated capacity under the fixed limits; each pair of lengths is computed once."""
+    """Capacity under the fixed limits, simulated once for each pair of lengths."""
 
     def __init__(self, profile: Profile, fixed: RunSetup) -> None:
         self._profile = profile
@@ -157,7 +159,7 @@ class _Capacity:
         self._known: dict[tuple[TokenLengths, TokenLengths], float] = {}
 
     def __call__(self, prompt: TokenLengths, output: TokenLengths) -> float:
-        """Requests a second."""
+        """Return the capacity in requests a second."""
         if (prompt, output) not in self._known:
             found = capacity_rps(self._profile.hardware, self._fixed, prompt, output)
             self._known[prompt, output] = found

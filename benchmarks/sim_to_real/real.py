@@ -45,7 +45,7 @@ class RealPod:
         """What was not answered to its end, over all runs; the profile's own are not counted."""
 
     async def profile(self, seconds: float, seed: int) -> Recording:
-        """Look at the engine in crowds of every size, without a pacer, from its first step on."""
+        """Record the engine under crowds of every size, without a pacer, from its first step on."""
         random = Random(seed)
         until = time.monotonic() + seconds
         # In turns: a machine that gets slower meanwhile must not look like a costly shape of step.
@@ -60,11 +60,11 @@ class RealPod:
         self.refused.clear()
         return self._watched.recording
 
-    async def play(self, planned: tuple[PlannedRequest, ...], course: RunSetup) -> Recording:
+    async def play(self, planned: tuple[PlannedRequest, ...], setup: RunSetup) -> Recording:
         """Serve the load from its first arrival to its last token."""
-        await self._hold(course.start)
+        await self._hold(setup.start)
         await self._watched.begin(self._pod)
-        ticks = asyncio.create_task(self._ticks(course))
+        ticks = asyncio.create_task(self._ticks(setup))
         try:
             await self._drive(planned)
             await asyncio.sleep(_REPORTED_S)
@@ -80,12 +80,12 @@ class RealPod:
     def _pod(self) -> PodTarget:
         return self._live.target.pods[0]
 
-    async def _ticks(self, course: RunSetup) -> None:
+    async def _ticks(self, setup: RunSetup) -> None:
         loop = TuningLoop(self._watched, time.time)
         while True:
             await asyncio.sleep(INTERVAL_S)
-            if course.mode == "tuned":
-                await loop.tick(course.target(self._pod))
+            if setup.mode == "tuned":
+                await loop.tick(setup.target(self._pod))
             else:
                 await self._read()
 
@@ -121,7 +121,7 @@ class RealPod:
 
 
 def _crowd(random: Random) -> tuple[PlannedRequest, ...]:
-    """A number of requests within half a second, from one alone to more than fit."""
+    """Send a number of requests within half a second, from one alone to more than fit."""
     corpus, size = help_topics(), random.choice(_CROWDS)
     return tuple(
         PlannedRequest(at_s, excerpt(corpus, random.randint(8, 400), random), random.randint(4, 40))

@@ -1,4 +1,4 @@
-"""What is done with a pod, real or simulated: which limits it starts from, and who moves them."""
+"""How a load is served, on either engine: which limits it starts from, and who moves them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +37,7 @@ class RunSetup:
         return ServiceTarget(KEY, spec, (pod,))
 
 
-def courses(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
+def setups(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
     """Fixed limits as a careful person sets them; and all that is allocated, for the tuner."""
     whole = Limits(BATCH, BUDGET, step_target_ms=starting_target_ms(sla))
     return {
@@ -47,7 +47,7 @@ def courses(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
 
 
 def _budget(hardware: Hardware, sla: SLA) -> int:
-    """The greatest whose step beside a full batch keeps the ITL target."""
+    """Return the largest budget whose step beside a full batch keeps the ITL target."""
     assert sla.itl_p99_ms is not None
     for budget in _FIXED_BUDGETS:
         prefill = budget - _FIXED_BATCH

@@ -37,11 +37,11 @@ class Explained:
     chosen: TunedLimits | None
     applied: bool
     outcome: ChangeOutcome | None = None
-    """Of an earlier change."""
+    """How an earlier change turned out."""
 
     @classmethod
     def of(cls, decision: Decision, mode: Mode) -> "Explained":
-        """Take over what a person asks for."""
+        """Keep of a decision what a person asks about."""
         taken = {field.name for field in fields(cls)} - {"mode"}
         return cls(mode=mode, **{name: getattr(decision, name) for name in taken})
 
@@ -61,7 +61,7 @@ class LocalState:
     decisions: tuple[Explained, ...]
     """The newest, oldest first."""
     admin_url: str = ""
-    """Of its one pod's runtime API."""
+    """The address of its one pod's runtime API."""
     token_file: str = ""
     """Where the bearer token for it lies; only its owner can read it."""
 

@@ -1,4 +1,4 @@
-"""Where local mode keeps things, and the environment of its two children. Pure."""
+"""Where the command line keeps files, and the environment of its two children. Pure."""
 
 import os
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Place:
 
 
 def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """State files and logs of running services."""
+    """The folder of running services' state files and logs."""
     base = environment.get("XDG_STATE_HOME") or Path.home() / ".local/state"
     return Path(base) / "paceline"
 
@@ -75,7 +75,7 @@ def memory_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Downloaded models."""
+    """The folder of downloaded models."""
     base = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "paceline"
 

@@ -20,7 +20,7 @@ AFTER: Final = "#0072B2"
 
 
 INK: Final = "#333333"
-"""Of text and lines."""
+"""Colour of text and lines."""
 
 
 FAINT: Final = "#777777"
@@ -47,7 +47,7 @@ _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its own keys
 
 
 def svg(figure: Figure) -> str:
-    """The picture as an `<svg>` element."""
+    """Return the picture as an `<svg>` element."""
     with io.StringIO() as text:
         figure.savefig(text, format="svg", metadata={"Date": None})
         content = text.getvalue()

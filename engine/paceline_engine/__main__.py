@@ -10,7 +10,7 @@ from typing import get_args
 
 from paceline_engine.errors import BadSettings
 from paceline_engine.pacing import make_pacer
-from paceline_engine.process.process import LoadedModel, explain, serve
+from paceline_engine.process.process import ServableModel, explain, serve
 from paceline_engine.scheduling import Scheduling
 from paceline_engine.settings import Settings, read_settings
 
@@ -39,7 +39,7 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> LoadedModel:
+def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> ServableModel:
     # Not imported at the top: torch takes seconds, and the socket answers meanwhile.
     from paceline_engine.loading.load import load_model  # noqa: PLC0415 - as above
 
@@ -47,7 +47,7 @@ def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> L
 
 
 def _termination_log() -> Path:
-    """Where the settings would have said, had they been readable."""
+    """The path that the settings name, read by itself: the settings could not be read."""
     named = os.environ.get("PACELINE_ENGINE_TERMINATION_LOG")
     return Path(named or Settings.model_fields["termination_log"].default)
 

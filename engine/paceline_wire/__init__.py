@@ -5,7 +5,7 @@ a DEALER and sends `Hello` until the engine answers. The engine answers with `Lo
 model loads, then with `Ready`; it sends `Failed` before it exits for a reason that a person can
 act on. Times named `*_at` are CLOCK_MONOTONIC seconds, which all processes of a host share.
 
-This package is the only one of the engine, beside `limits`, that the sidecar may import.
+This package is all that the sidecar imports of the engine.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ from paceline_wire.requests import (
 from paceline_wire.step_cost import MeasuredStep, StepFeatures
 from paceline_wire.telemetry import (
     EngineLoad,
+    EngineTelemetry,
     Origin,
     StepModelInfo,
     StepRecord,
-    Telemetry,
     WhyEager,
 )
 
@@ -42,6 +42,7 @@ __all__ = [
     "Capacity",
     "Coefficients",
     "EngineLoad",
+    "EngineTelemetry",
     "Failed",
     "FinishReason",
     "FromEngine",
@@ -65,7 +66,6 @@ __all__ = [
     "StepProfile",
     "StepRecord",
     "Submit",
-    "Telemetry",
     "ToEngine",
     "TokenLogprobs",
     "UnloadAdapter",
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 ToEngine = Hello | Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
-FromEngine = Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | Telemetry
+FromEngine = Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | EngineTelemetry
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine: Callable[[bytes], ToEngine] = msgspec.msgpack.Decoder(ToEngine).decode

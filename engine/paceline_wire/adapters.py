@@ -12,10 +12,12 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag=True):
     call: int
     name: str
     path: str
-    """An absolute path, or `hf://ORG/NAME@REVISION`, which is downloaded beside the steps: where a
-    second call for the same name comes meanwhile, only that one is answered."""
+    """An absolute path, or `hf://ORG/NAME@REVISION`, which is downloaded while steps run on.
+
+    Where another call for the same name comes meanwhile, only the last is answered.
+    """
     replaces: bool = False
-    """Put it in the place of one that has the name; without it such a name is refused."""
+    """Replace an adapter that has the name; without this a name that is taken is refused."""
 
 
 class UnloadAdapter(msgspec.Struct, frozen=True, tag=True):

@@ -1,4 +1,4 @@
-"""How sidecar and engine meet: who is there, and whether it can serve."""
+"""How sidecar and engine meet: greeting, loading, ready, failed."""
 
 import msgspec
 
@@ -43,7 +43,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     weight_bytes: int
     engine_version: str = ""
     features: list[str] = []
-    """What else a step's cost depends on, `name=value`, sorted: threads, attention, CPU."""
+    """What else step times depend on, `name=value`, sorted: threads, attention, CPU."""
 
 
 class StepProfile(msgspec.Struct, frozen=True):

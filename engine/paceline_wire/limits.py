@@ -49,9 +49,9 @@ class Limits:
     pace_tpot_ms: float | None = None
     """Wanted mean time per token of each request; steps are paced by the requests' slack then."""
     batch_step_target_ms: float | None = None
-    """Wanted step time for the decodes of the batch lane; None where they want what all want.
+    """Wanted step time for the decodes of the batch lane; None where `step_target_ms` is for all.
 
-    Each step keeps the least of what the lanes that decode in it want.
+    Each step keeps the least target of the lanes that decode in it.
     """
 
 
@@ -69,7 +69,7 @@ class Coefficients(msgspec.Struct, frozen=True):
     """A step-time model that was fitted elsewhere, on the same model, engine and device."""
 
     theta: list[float]
-    """th0..th4, as in `StepModelInfo`."""
+    """th0..th4 of the formula in `step_cost`."""
     knee: int
     correction: list[float] = []
     """Factor per bin of `bin_tokens`; a bin that is left out is not corrected."""
@@ -91,7 +91,7 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     interactive_share: float | None = None
     batch_share: float | None = None
     lease_s: float | None = None
-    """Without renewal the engine returns to its last certified limits after this long."""
+    """Seconds after which the engine returns to its certified limits, unless this is renewed."""
     certified: bool = False
     """The operator has certified the limits that now hold: what a lost lease returns to."""
     pace_tpot_ms: float | None = None
@@ -99,7 +99,7 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Pace steps by the step target again, if there is one."""
     batch_step_target_ms: float | None = None
     clear_batch_step_target: bool = False
-    """The batch lane wants what all want again."""
+    """Remove the batch lane's own target."""
     coefficients: Coefficients | None = None
     """Where the step model starts from while it has no fit of its own; ignored afterwards."""
 
@@ -108,13 +108,13 @@ class LimitsState(msgspec.Struct, frozen=True, tag=True):
     """The limits that were asked for, those that hold, and since which step."""
 
     call: int
-    """The `SetLimits.call` answered, 0 when the engine speaks by itself (a lost lease)."""
+    """The `SetLimits.call` answered, 0 when the engine reports by itself (a lost lease)."""
     requested: Limits
     effective: Limits
     certified: Limits
     capacity: Capacity
     epoch: int
-    """That of the last accepted change; 0 before any."""
+    """The epoch of the last accepted change; 0 before any."""
     since_step: int
     """The first step that ran, or will run, under `effective`."""
     lease_expires_at: float | None
@@ -124,4 +124,4 @@ class LimitsState(msgspec.Struct, frozen=True, tag=True):
     ignored: list[str] = []
     """Fields of the change that had no effect: `coefficients`, once there is a fit."""
     error: str | None = None
-    """Why nothing was changed, when nothing was."""
+    """Why the change was refused; None where it was not."""

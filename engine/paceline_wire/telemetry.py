@@ -7,7 +7,7 @@ import msgspec
 from paceline_wire.step_cost import MeasuredStep
 
 WhyEager = Literal["prefill", "draft", "adapter", "padding"]
-"""Why a step is computed op by op though others are replayed."""
+"""Why a step runs op by op though CUDA graphs are replayed for others."""
 Origin = Literal["prior", "profile", "seed", "fit"]
 
 
@@ -24,10 +24,10 @@ class StepRecord(MeasuredStep, frozen=True, array_like=True):
     at: float
     """End of the step."""
     host_ms: float
-    """Of `wall_ms`: scheduling, preparation and settling on the host.
+    """The part of `wall_ms` that is scheduling, preparation and settling on the host.
 
-    Where steps overlap, all that was not waiting for the device, whichever step it was done for,
-    the launch of the next included: hidden behind the device while it is less than `wall_ms`.
+    Where steps overlap it is all the time that was not spent waiting for the device, for whichever
+    step it was: hidden behind the device while it is less than `wall_ms`.
     """
     running: int
     waiting: int
@@ -107,30 +107,30 @@ class EngineLoad(msgspec.Struct, frozen=True):
     draft_tokens: int = 0
     """Draft tokens that were computed, since start."""
     accepted_tokens: int = 0
-    """Of `draft_tokens`, those that were right."""
+    """How many of `draft_tokens` were accepted."""
     displaced: int = 0
-    """Of `preemptions`, batch requests that gave way to an interactive arrival."""
+    """How many of `preemptions` were batch requests that gave way to an interactive arrival."""
     swapped: int = 0
-    """Of `preemptions`, those whose blocks went to host memory instead of being computed again."""
+    """How many of `preemptions` moved their blocks to host memory, to be copied back later."""
     padding_tokens: int = 0
-    """Computed only to fill static and dynamic batches up, since start."""
+    """Tokens computed only to fill static and dynamic batches up, since start."""
     prompt_tokens_by_lane: dict[str, int] = {}
     """`prompt_tokens`, by lane."""
     output_tokens_by_lane: dict[str, int] = {}
     """`output_tokens`, by lane."""
     stuck_admissions: int = 0
-    """Spells in which requests waited though a row and blocks were free, since start."""
+    """How often requests waited though a row and blocks were free, since start."""
     overlap_fallbacks: int = 0
     """Steps that had to wait for the tokens of the one before though steps overlap, since start."""
     graph_steps: int = 0
-    """Steps that were replayed whole from what was recorded at start."""
+    """Steps that were replayed whole from a CUDA graph."""
     graph_fallbacks: dict[str, int] = {}
-    """Steps that were computed op by op though others are replayed, by reason, since start."""
+    """Steps that ran op by op though others are replayed, by reason, since start."""
     graph_piece_steps: int = 0
-    """Steps of which all but attention was replayed, in pieces between it."""
+    """Steps that were replayed from piecewise graphs, all but their attention."""
 
 
-class Telemetry(msgspec.Struct, frozen=True, tag=True):
+class EngineTelemetry(msgspec.Struct, frozen=True, tag=True):
     """Sent every 200 ms, with or without steps: also the heartbeat."""
 
     at: float

@@ -162,7 +162,7 @@ class SketchSlice(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PodAdapter:
-    """How a LoRA adapter stands on one pod, as the pod tells."""
+    """The state of a LoRA adapter on one pod, as the pod reports it."""
 
     name: str
     path: str

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from paceline_sidecar.adapter_plan import AdapterState, Paths, Refusal, due_at, next_change, states
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
-from paceline_wire import LoadAdapter, Telemetry
+from paceline_wire import EngineTelemetry, LoadAdapter
 
 
 class AdapterReconciler:
@@ -66,7 +66,7 @@ class AdapterReconciler:
         if before.phase != after.phase:
             self._changed.set()
 
-    def telemetry_arrived(self, message: Telemetry) -> None:
+    def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """See `Listener`."""
 
     async def _settle(self) -> bool:

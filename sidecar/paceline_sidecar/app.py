@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.metrics.collector import registry_of
 from paceline_sidecar.openai.error_response import (
     ErrorBody,
     ErrorObject,
@@ -14,9 +15,9 @@ from paceline_sidecar.openai.error_response import (
     response_of,
 )
 from paceline_sidecar.request_id import RequestId
-from paceline_sidecar.routes.adapters import adapters_router
 from paceline_sidecar.routes.endpoint import Endpoint
 from paceline_sidecar.routes.generation import generation_router
+from paceline_sidecar.routes.lora_adapters import adapters_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.pooling import pooling_router
 from paceline_sidecar.routes.probes import probes_router
@@ -24,7 +25,6 @@ from paceline_sidecar.routes.runtime import runtime_router
 from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
-from paceline_sidecar.telemetry.collector import registry_of
 
 
 def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:

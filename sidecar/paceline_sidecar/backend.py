@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from paceline_sidecar.errors import SidecarError
 from paceline_wire import (
     AdaptersState,
+    EngineTelemetry,
     LimitsState,
     LoadAdapter,
     ModelInfo,
@@ -14,7 +15,6 @@ from paceline_wire import (
     SetLimits,
     StepProfile,
     Submit,
-    Telemetry,
     UnloadAdapter,
 )
 
@@ -60,7 +60,7 @@ class Listener(Protocol):
         """Handle a new phase, instance or limits."""
         ...
 
-    def telemetry_arrived(self, message: Telemetry) -> None:
+    def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """Handle a heartbeat, with the steps since the last one."""
         ...
 

@@ -22,8 +22,8 @@ from paceline_sidecar.errors import (
     Unavailable,
 )
 from paceline_sidecar.generation import Delta, Generation
-from paceline_sidecar.telemetry.finished_request import Outcome
-from paceline_sidecar.telemetry.ledger import AbortCause, Ledger
+from paceline_sidecar.metrics.finished_request import Outcome
+from paceline_sidecar.metrics.ledger import AbortCause, Ledger
 
 
 class Exchange:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
-from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome
-from paceline_sidecar.telemetry.ledger import Ledger
+from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
+from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec, Detokenizer
 from paceline_sidecar.text.stop import StopMatcher
 from paceline_sidecar.text.token_text import TokenText

@@ -6,8 +6,8 @@ import msgspec
 
 from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
-from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome
-from paceline_sidecar.telemetry.sketch import ALPHA, GapSlice
+from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
+from paceline_sidecar.metrics.sketch import ALPHA, GapSlice
 from paceline_wire import (
     Capacity,
     EngineLoad,

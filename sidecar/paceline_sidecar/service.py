@@ -13,10 +13,10 @@ from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
-from paceline_sidecar.telemetry.ledger import Ledger
+from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.text.tool_call_parser import ToolStyle
-from paceline_wire import ModelInfo, Telemetry
+from paceline_wire import EngineTelemetry, ModelInfo
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Service:
         if after.instance:
             self._preparing = asyncio.create_task(self._prepare(after))
 
-    def telemetry_arrived(self, message: Telemetry) -> None:
+    def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """Record the steps, and learn from them how fast prompts are prefilled."""
         self.ledger.heartbeat(message)
         self.admission.rate.learn(message.steps)

@@ -12,8 +12,8 @@ from paceline_sidecar.admission.control import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
 from paceline_sidecar.generation import ChoiceShape, Generation
+from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service, Serving
-from paceline_sidecar.telemetry.finished_request import FinishedRequest
 from paceline_sidecar.text.codec import Codec
 from paceline_wire import Grammar, Sampling, Submit
 from paceline_wire.limits import Lane

@@ -185,7 +185,7 @@ class ZmqEngine:
             case wire.Outputs(outputs=outputs):
                 for output in outputs:
                     self._deliver(Arrival(at=now, output=output))
-            case wire.Telemetry():
+            case wire.EngineTelemetry():
                 self._note_heartbeat(now)
                 for listener in self._listeners:
                     listener.telemetry_arrived(message)

@@ -24,7 +24,7 @@ def gaps_over(counts: Whole, target_ms: float) -> Whole:
 
 
 def gap_quantile_ms(counts: Whole, quantile: float) -> float:
-    """Of the counts, one row or several: within 1 % of the quantile; nan without gaps."""
+    """Return a quantile of one row of counts or several, to within 1 %; nan without gaps."""
     columns = counts.reshape(-1, NUM_BINS).sum(axis=0)
     total = int(columns.sum())
     if total == 0:

@@ -58,10 +58,10 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What multiplies a step's time by chance."""
+    """The random factor of a step's time."""
 
     sigma: float
-    """Of the logarithm."""
+    """Standard deviation of the logarithm."""
     correlation: float
     """From one step to the next."""
     spike_chance: float

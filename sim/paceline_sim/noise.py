@@ -1,4 +1,4 @@
-"""The chance in step times: correlated lognormal noise and rare spikes, fixed by the seed."""
+"""Random factors of step times: correlated lognormal noise and rare spikes, fixed by the seed."""
 
 import numpy as np
 

@@ -40,10 +40,13 @@ _LIMITS = (
 class SimPod:
     """One pod. Drive it by `run_until`, which also lets leases run out on time."""
 
-    def __init__(self, engine: SimulatedEngine, *, instance: str = "a") -> None:
+    def __init__(
+        self, engine: SimulatedEngine, *, instance: str = "a", engine_version: str = ""
+    ) -> None:
         """Put a pod around `engine`, whose limits it owns from now on."""
         self.engine = engine
         self.instance = instance
+        self.engine_version = engine_version
         self.config_hash = ""
         self.is_down = False
         """Neither telemetry nor limits can be reached."""
@@ -90,6 +93,7 @@ class SimPod:
                 kv_bytes_per_token=info.kv_bytes_per_token,
                 device=info.device,
                 dtype=info.dtype,
+                engine_version=self.engine_version,
             ),
             steps=tuple(
                 answers.Step(*fields[:_STEP_FIELDS])

@@ -42,7 +42,7 @@ class Circumstances:
     """What a run meets with beside its requests."""
 
     disturbances: tuple[Disturbance, ...] = ()
-    """Of the device."""
+    """When the device is slower."""
     collapse_at_s: float = math.inf
     """From then on no prompt token is found in the prefix cache."""
     shed_ttft_ms: float | None = None

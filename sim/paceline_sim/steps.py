@@ -2,7 +2,7 @@
 
 import math
 
-from paceline_engine.pacing.slack import step_allowance_ms
+from paceline_engine.pacing.lane_pace import step_allowance_ms
 from paceline_sim.compiled import compiled
 from paceline_sim.holding import arrive, end, extend_decodes, measure, shed
 from paceline_sim.sharing import share
@@ -25,7 +25,7 @@ _chunk_attention = compiled(chunk_attention)
 _LOG_GAMMA = math.log(GAMMA)
 _allowance_ms = compiled(step_allowance_ms)
 _HOST_MS = 0.1
-"""Of each step's time; what is told of it, not a cost of its own."""
+"""What telemetry says that the host took; it is part of the step's time, no cost beside it."""
 
 
 @compiled

@@ -121,8 +121,8 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
     ):
         for tensor in kv.all:
             tensor.zero_()
-        book = InputBatch(1, 8, 16, config.vocab_size, salt=None)
-        runner = ModelRunner(decoder, attention, sampler, book, HostTables(1, 8, 16))
+        input_batch = InputBatch(1, 8, 16, config.vocab_size, salt=None)
+        runner = ModelRunner(decoder, attention, sampler, input_batch, HostTables(1, 8, 16))
 
         seen = _logits(
             LoadedModel(runner, loaded.info, loaded.capacity, loaded.tokenizer), token_ids

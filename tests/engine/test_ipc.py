@@ -14,10 +14,10 @@ from paceline_engine.process.ipc import FromLink, Link, LinkBroken, PeerLost
 from paceline_testing.engines import EngineUnderTest, a_submit
 from paceline_wire import (
     Abort,
+    EngineTelemetry,
     FromEngine,
     Hello,
     Loading,
-    Telemetry,
     ToEngine,
     decode_from_engine,
     encode,
@@ -62,13 +62,14 @@ def hear(peer: "zmq.Socket[bytes]") -> FromEngine:
     return message
 
 
-def some_telemetry() -> Telemetry:
+def some_telemetry() -> EngineTelemetry:
     """One step was run since the last."""
     under_test = EngineUnderTest()
     under_test.submit(a_submit())
     under_test.step()
     engine = under_test.engine
-    return Telemetry(at=1.0, load=engine.load(), model=NoPacer().info(), steps=engine.log.take())
+    info, steps = NoPacer().info(), engine.log.take()
+    return EngineTelemetry(at=1.0, load=engine.load(), model=info, steps=steps)
 
 
 def test_hello_is_answered_before_anything_is_loaded(
@@ -128,7 +129,7 @@ def test_the_heart_beats_while_the_step_loop_is_busy(
     link.send(some_telemetry())
     beats = [hear(peer) for _ in range(3)]
 
-    assert [len(beat.steps) for beat in beats if isinstance(beat, Telemetry)] == [1, 0, 0]
+    assert [len(beat.steps) for beat in beats if isinstance(beat, EngineTelemetry)] == [1, 0, 0]
 
 
 def test_a_broken_thread_is_told_to_the_step_loop(

@@ -16,6 +16,7 @@ from paceline_testing.fake_engine import FAKE_MODEL
 from paceline_testing.fake_runner import continuation
 from paceline_wire import (
     Abort,
+    EngineTelemetry,
     Failed,
     FromEngine,
     Hello,
@@ -27,7 +28,6 @@ from paceline_wire import (
     Sampling,
     SetLimits,
     Submit,
-    Telemetry,
     ToEngine,
     decode_from_engine,
     encode,
@@ -238,9 +238,9 @@ def test_an_aborted_request_frees_its_blocks(engine: EngineProcess) -> None:
     client.outputs_until_finish("long")
 
     idle = client.hear(
-        lambda message: isinstance(message, Telemetry) and message.load.kv_used_blocks == 0
+        lambda message: isinstance(message, EngineTelemetry) and message.load.kv_used_blocks == 0
     )
-    assert isinstance(idle, Telemetry)
+    assert isinstance(idle, EngineTelemetry)
     assert idle.load.running == 0
 
 
@@ -280,9 +280,9 @@ def test_telemetry_carries_every_step_once(engine: EngineProcess) -> None:
 
     client.send(a_submit("a", [1, 2, 3], max_tokens=20))
     client.outputs_until_finish("a")
-    client.hear(lambda message: isinstance(message, Telemetry) and message.load.running == 0)
+    client.hear(lambda message: isinstance(message, EngineTelemetry) and message.load.running == 0)
 
-    heard = [message for message in client.heard if isinstance(message, Telemetry)]
+    heard = [message for message in client.heard if isinstance(message, EngineTelemetry)]
     records = [record for message in heard for record in message.steps]
     assert [record.seq for record in records] == list(range(20))
     assert [(record.prefill, record.decode) for record in records[:2]] == [(3, 0), (0, 1)]
@@ -293,9 +293,9 @@ def test_an_idle_engine_keeps_telling_that_it_lives(engine: EngineProcess) -> No
     """Telemetry is the heartbeat."""
     client = engine.ready_client()
 
-    beats = [client.hear(lambda message: isinstance(message, Telemetry)) for _ in range(3)]
+    beats = [client.hear(lambda message: isinstance(message, EngineTelemetry)) for _ in range(3)]
 
-    times = [message.at for message in beats if isinstance(message, Telemetry)]
+    times = [message.at for message in beats if isinstance(message, EngineTelemetry)]
     assert times == sorted(set(times))
 
 
@@ -307,7 +307,7 @@ def test_another_client_takes_over(engine: EngineProcess) -> None:
 
     client = engine.ready_client()
 
-    client.hear(lambda message: isinstance(message, Telemetry) and message.load.running == 0)
+    client.hear(lambda message: isinstance(message, EngineTelemetry) and message.load.running == 0)
     client.send(a_submit("a", [1]))
     assert tokens_of(client.outputs_until_finish("a")["a"]) == continuation(
         [1], 4, FAKE_MODEL.vocab_size

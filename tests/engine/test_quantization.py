@@ -14,8 +14,8 @@ from paceline_engine.loading import memory
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.fused_ops import Mlp
-from paceline_engine.model.layers.gated_linear import GatedLinear, NativeGatedLinear
-from paceline_engine.model.layers.linear import NativeLinear
+from paceline_engine.model.layers.gated_linear import GatedLinear
+from paceline_engine.model.layers.linear import NativeGatedLinear, NativeLinear
 from paceline_engine.model.layers.quantized_linear import (
     DynamicFp8Linear,
     KernelLinear,

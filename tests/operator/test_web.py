@@ -17,10 +17,9 @@ from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
-from paceline_testing.plant import Plant, laptop
+from paceline_testing.simulated import a_laptop, clients
 from paceline_testing.trial import Trial
 from paceline_tuner.service_spec import SLA, TuningSpec
-from paceline_wire.limits import Limits
 
 Client = TestClient[web.Request, web.Application]
 
@@ -156,8 +155,9 @@ async def test_metrics_are_read_at_the_scrape(
 
 async def test_decisions_are_annotations_for_grafana(client: Client, operation: Operation) -> None:
     """The JSON and Infinity data sources read time, timeEnd, tags and text of each row."""
-    plant = Plant(laptop, Limits(64, 2048), rate=0.8)
-    trial = Trial(plant, TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"), at=1000.0)
+    trial = Trial(
+        a_laptop(clients(0.8)), TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"), at=1000.0
+    )
     await trial.run(60)
     operation.tuning = trial.loop
     change = next(d for d in trial.loop.explain("ns/name", "pod") if d.change is not None)

@@ -309,7 +309,7 @@ class ScriptedEngine:
             return
         self._next_heartbeat = now + _HEARTBEAT_S
         steps, self.script.steps = self.script.steps, []
-        message = wire.Telemetry(now, self.script.load, a_step_model(), steps)
+        message = wire.EngineTelemetry(now, self.script.load, a_step_model(), steps)
         for peer in self._peers:
             _send(socket, peer, message)
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_sidecar.hot_config import HotConfig, Sla
-from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome, miss_reason
-from paceline_sidecar.telemetry.histogram import Histogram
-from paceline_sidecar.telemetry.ledger import Ledger
-from paceline_sidecar.telemetry.ring import Ring, Sequence
-from paceline_sidecar.telemetry.sketch import ALPHA, GapSketch
+from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome, miss_reason
+from paceline_sidecar.metrics.histogram import Histogram
+from paceline_sidecar.metrics.ledger import Ledger
+from paceline_sidecar.metrics.ring import Ring, Sequence
+from paceline_sidecar.metrics.sketch import ALPHA, GapSketch
 
 VALUES = st.lists(st.floats(min_value=0, max_value=20), max_size=50)
 EDGES = st.lists(st.floats(min_value=0.1, max_value=15), max_size=3).map(tuple)

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from paceline_sidecar.telemetry.names import PACELINE, VLLM, Metric
+from paceline_sidecar.metrics.names import PACELINE, VLLM, Metric
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
 from paceline_testing.waiting import wait_until

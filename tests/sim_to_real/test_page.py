@@ -13,10 +13,10 @@ from paceline_tuner.telemetry import CapacityValues, EngineInfo
 from paceline_wire.limits import Limits
 from sim_to_real.fitted import profiled
 from sim_to_real.loads import promise
-from sim_to_real.measure import Measured, Options, RealRuns, Run, compare
+from sim_to_real.measure import Measured, Options, RealRun, RealRuns, compare
 from sim_to_real.page import page
 from sim_to_real.plots import draw
-from sim_to_real.run_setup import MODES, RunSetup, courses
+from sim_to_real.run_setup import MODES, RunSetup, setups
 from sim_to_real.simulated import replayed
 
 OPTIONS = Options(Path("unused"), profile_s=60.0, seconds=60.0, repeats=1, seed=1)
@@ -45,9 +45,9 @@ def measured() -> Measured:
     seen = replace(wide, steps=[*wide.steps, *narrow.steps], info=INFO)
     profile = profiled(seen.steps, INFO, CapacityValues(32, 1024, 4096, 16, 2048))
     sla = promise(profile.hardware)
-    ways = courses(profile.hardware, sla)
+    ways = setups(profile.hardware, sla)
     runs = tuple(
-        Run(
+        RealRun(
             "steady",
             mode,
             0,

@@ -17,7 +17,7 @@ from paceline_tuner.service_target import PodTarget
 from paceline_wire.limits import Limits
 from sim_to_real.figures import figures
 from sim_to_real.recording import LostError, Recording, WatchedPod
-from sim_to_real.run_setup import RunSetup, courses
+from sim_to_real.run_setup import RunSetup, setups
 from sim_to_real.simulated import Learner, capacity_of, capacity_rps, offered, replayed
 
 POD = PodTarget("a", "http://pod", "token")
@@ -75,7 +75,7 @@ def test_the_tuning_loop_moves_the_simulated_engine_and_its_pacer_knows_what_was
     learner = Learner(DEVICE)
     before = learner.copy()
     learner.learn(recording.steps)
-    tuned = courses(DEVICE, PROMISE)["tuned"]
+    tuned = setups(DEVICE, PROMISE)["tuned"]
 
     played = replayed(DEVICE, offered(recording), tuned, learner.copy(), seed=0)
 
@@ -119,7 +119,7 @@ def test_a_second_reader_is_refused_as_records_would_count_twice() -> None:
 
 
 def test_capacity_is_less_for_longer_prompts_and_fixed_limits_keep_the_target() -> None:
-    fixed = courses(DEVICE, PROMISE)["fixed"]
+    fixed = setups(DEVICE, PROMISE)["fixed"]
     short, long = TokenLengths(60, 0.5, 8, 200), TokenLengths(300, 0.5, 8, 800)
     output = TokenLengths(24, 0.5, 8, 64)
 

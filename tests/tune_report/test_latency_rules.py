@@ -31,7 +31,7 @@ def ended(tpot_ms: float, outcome: str = "ok") -> RequestRecord:
 
 
 def held(rule: PiOnP99, reading: Reading, periods: int) -> Reading:
-    """The rule acts on a plant whose step is 25 ms per 1,024 tokens of budget."""
+    """The rule acts on an engine whose step is 25 ms per 1,024 tokens of budget."""
     for _ in range(periods):
         batch, budget = rule.limits(reading, ITL_50)
         reading = replace(reading, batch=batch, budget=budget, itl_p99_ms=25.0 * budget / 1024)

@@ -1,26 +1,26 @@
 """The whole loop against an engine without a model: real pacer, real decisions, a moved clock."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from paceline_testing.plant import Plant, gpu, laptop
+from paceline_sim.hardware import Disturbance
+from paceline_testing.simulated import a_gpu, a_laptop, clients, then
 from paceline_testing.trial import PERIOD_S, Trial
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_spec import SLA, Range, TuningSpec
-from paceline_wire.limits import Capacity, Limits
-
-GPU_CAPACITY = Capacity(256, 8192, 30_000, 16, 8192)
 
 
 def reasons(report: ServiceReport) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in report.conditions}
 
 
-def laptop_trial(sla: SLA, *, rate: float = 0.8, seed: int = 1, **spec: object) -> Trial:
-    plant = Plant(laptop, Limits(64, 2048), rate=rate, seed=seed)
-    return Trial(plant, TuningSpec(sla=sla, config_hash="one", **spec))  # type: ignore[arg-type]  # a builder's free fields
+def laptop_trial(sla: SLA, *, rate: float = 0.8, seed: int = 1, **circumstances: Any) -> Trial:
+    engine = a_laptop(clients(rate, seed=seed), seed=seed, **circumstances)
+    return Trial(engine, TuningSpec(sla=sla, config_hash="one"))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -42,9 +42,11 @@ async def test_long_prompts_stop_stalling_gaps_within_three_periods(seed: int) -
 
 async def test_a_batch_too_large_for_the_tpot_is_cut_and_requests_keep_it() -> None:
     """Five requests a second would run sixty at once, far over 150 ms a token."""
-    plant = Plant(laptop, Limits(64, 2048), rate=5.0, prompt=(8, 16), output=(32, 64))
-    plant.shed_after_s = 5.0
-    trial = Trial(plant, TuningSpec(sla=SLA(tpot_p99_ms=150.0), config_hash="one"))
+    requests = clients(5.0, prompt=(8, 16), output=(32, 64))
+    trial = Trial(
+        a_laptop(requests, shed_ttft_ms=5000.0),
+        TuningSpec(sla=SLA(tpot_p99_ms=150.0), config_hash="one"),
+    )
 
     trial.untuned(40)
     before = trial.slow_requests(150.0, last_s=35)
@@ -61,19 +63,9 @@ async def test_a_batch_too_large_for_the_tpot_is_cut_and_requests_keep_it() -> N
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_a_gpu_with_a_default_budget_is_brought_under_its_itl(seed: int) -> None:
     """8,192 tokens a step make gaps of 90 ms; 25 ms must hold with the prompts still served."""
-    plant = Plant(
-        gpu,
-        Limits(256, 8192),
-        rate=6,
-        prompt=(300, 3000),
-        output=(50, 300),
-        device="NVIDIA H100",
-        noise=0.03,
-        capacity=GPU_CAPACITY,
-        seed=seed,
-    )
+    requests = clients(6, prompt=(300, 3000), output=(50, 300), seed=seed)
     spec = TuningSpec(sla=SLA(itl_p99_ms=25.0, ttft_p99_ms=1000.0), config_hash="one")
-    trial = Trial(plant, spec)
+    trial = Trial(a_gpu(requests, seed=seed), spec)
 
     trial.untuned(30)
     before = trial.slow_gaps(25.0, last_s=25)
@@ -103,8 +95,8 @@ async def test_steady_load_sees_at_most_six_changes_in_ten_minutes(seed: int) ->
 
 async def test_more_load_than_capacity_is_named_and_replicas_are_asked_for() -> None:
     """Past capacity no limit helps; the service must say what does."""
-    trial = laptop_trial(SLA(itl_p99_ms=300.0, ttft_p99_ms=3000.0), rate=4.0)
-    trial.plant.shed_after_s = 3.0
+    sla = SLA(itl_p99_ms=300.0, ttft_p99_ms=3000.0)
+    trial = laptop_trial(sla, rate=4.0, shed_ttft_ms=3000.0)
 
     report = await trial.run(90)
 
@@ -118,15 +110,14 @@ async def test_more_load_than_capacity_is_named_and_replicas_are_asked_for() -> 
 
 async def test_an_impossible_tpot_is_called_a_floor_and_service_goes_on() -> None:
     """One sequence alone takes 33 ms a token here: 15 ms cannot be, and starving helps nobody."""
-    plant = Plant(laptop, Limits(64, 2048), rate=1.0, prompt=(16, 100))
-    trial = Trial(plant, TuningSpec(sla=SLA(tpot_p99_ms=15.0), config_hash="one"))
+    engine = a_laptop(clients(1.0, prompt=(16, 100)))
+    trial = Trial(engine, TuningSpec(sla=SLA(tpot_p99_ms=15.0), config_hash="one"))
 
     report = await trial.run(120)
 
     assert reasons(report)["SLAAchievable"] == ("False", "TPOTFloor")
-    served = [job for job in plant.ended if job.last_at > plant.now - 60]
-    assert len(served) >= 45
-    assert len(plant.waiting) < 5
+    assert (engine.finished_s > engine.now - 60).sum() >= 45
+    assert engine.waiting < 5
 
 
 async def test_no_traffic_is_unknown_and_changes_nothing() -> None:
@@ -182,8 +173,7 @@ async def test_a_restarted_engine_is_tuned_again() -> None:
     """A new instance comes with start-up limits and an empty model."""
     trial = laptop_trial(SLA(itl_p99_ms=300.0))
     await trial.run(60)
-    trial.plant = Plant(laptop, Limits(64, 2048), rate=0.8, now=50.0)
-    trial.pod.plant, trial.pod.instance, trial.pod.config_hash = trial.plant, "b", ""
+    trial.restart(a_laptop(clients(0.8)))
 
     report = await trial.run(60)
 
@@ -193,11 +183,10 @@ async def test_a_restarted_engine_is_tuned_again() -> None:
 
 async def test_a_slower_neighbour_is_followed() -> None:
     """Steps that take a third longer must keep the same target with fewer tokens."""
-    trial = laptop_trial(SLA(itl_p99_ms=300.0), rate=0.5)
-    await trial.run(90)
-    trial.plant.slower = 1.35
+    slower = Disturbance(90.0, math.inf, 1.35)
+    trial = laptop_trial(SLA(itl_p99_ms=300.0), rate=0.5, disturbances=(slower,))
 
-    await trial.run(90)
+    await trial.run(180)
 
     assert trial.slow_gaps(300.0, last_s=50) <= 0.02
 
@@ -263,20 +252,11 @@ async def test_every_decision_explains_itself() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_longer_prompts_are_answered_by_one_jump(seed: int) -> None:
     """The window still holds a minute of short prompts; what arrives now is what counts."""
-    plant = Plant(
-        gpu,
-        Limits(256, 8192),
-        rate=10,
-        prompt=(200, 400),
-        output=(50, 150),
-        device="NVIDIA H100",
-        noise=0.03,
-        capacity=GPU_CAPACITY,
-        seed=seed,
-    )
-    trial = Trial(plant, TuningSpec(sla=SLA(itl_p99_ms=25.0), config_hash="one"))
+    short = clients(10, prompt=(200, 400), output=(50, 150), seed=seed)
+    long = clients(10, prompt=(800, 1600), output=(50, 150), start_s=240.0, seed=seed + 10)
+    engine = a_gpu(then(short, long), seed=seed)
+    trial = Trial(engine, TuningSpec(sla=SLA(itl_p99_ms=25.0), config_hash="one"))
     await trial.run(240)
-    plant.prompt = (800, 1600)
 
     phases = []
     for _ in range(3):
@@ -289,11 +269,10 @@ async def test_longer_prompts_are_answered_by_one_jump(seed: int) -> None:
 
 async def test_a_slow_device_is_named_a_suspect() -> None:
     """The load is the same and steps take longer: whoever reads the decision looks at the node."""
-    trial = laptop_trial(SLA(itl_p99_ms=300.0), rate=0.5)
+    slower = Disturbance(240.0, math.inf, 1.5)
+    trial = laptop_trial(SLA(itl_p99_ms=300.0), rate=0.5, disturbances=(slower,))
     await trial.run(240)
     before = trial.decision.inputs["degraded_hardware"]
-    trial.plant.slower = 1.5
-
     seen = []
     for _ in range(12):
         await trial.run(PERIOD_S)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from paceline_operator.metrics import Metrics
-from paceline_testing.plant import Plant, laptop
 from paceline_testing.reports import a_pod_report, a_report
+from paceline_testing.simulated import a_laptop, clients
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_testing.trial import Trial
 from paceline_tuner.outcome import PendingOutcome, Prediction, settle
@@ -16,7 +16,6 @@ from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.telemetry import LimitValues, Load, Step
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence, Window
-from paceline_wire.limits import Limits
 
 LIMITS = TunedLimits(16, 512, 200.0)
 PENDING = PendingOutcome(
@@ -100,8 +99,7 @@ def test_first_tokens_and_capacity_are_compared_where_they_show() -> None:
 
 async def test_changes_of_a_whole_loop_get_their_outcome() -> None:
     """Kept with the decision that learned it, and near what was predicted."""
-    plant = Plant(laptop, Limits(64, 2048), rate=0.8)
-    trial = Trial(plant, TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"))
+    trial = Trial(a_laptop(clients(0.8)), TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"))
 
     await trial.run(120)
 

@@ -2,46 +2,40 @@
 
 import math
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from paceline_testing.plant import Plant, gpu
-from paceline_testing.plant_pod import PlantPod
+from paceline_sim.requests import Requests
+from paceline_sim.sim_pod import SimPod
+from paceline_testing.simulated import a_gpu, clients
 from paceline_testing.telemetry import a_request
 from paceline_tuner.demand import ASSUMED, demand
 from paceline_tuner.output_lengths import Seen, lengths, seen
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.window import Evidence, Window
-from paceline_wire.limits import Capacity, Limits
 
 SHORT, LONG = (20, 100), (3000, 5000)
 
 
-class Mixed(Plant):
+def mixed(rate: float, seed: int) -> Requests:
     """One of five requests wants a long output."""
-
-    def _draw_output(self) -> int:
-        return self.random.randint(*(LONG if self.random.random() < 0.2 else SHORT))
+    short, long = (clients(rate, prompt=(50, 100), output=o, seed=seed) for o in (SHORT, LONG))
+    is_long = np.random.default_rng(seed).random(len(short)) < 0.2
+    return replace(short, output=np.where(is_long, long.output, short.output))
 
 
 async def overloaded(seconds: float, seed: int) -> tuple[Evidence, float]:
     """More requests than a GPU can serve, and the mean output of those it began in the window."""
-    plant = Mixed(
-        gpu,
-        Limits(96, 8192),
-        rate=30.0,
-        prompt=(50, 100),
-        device="NVIDIA H100",
-        capacity=Capacity(256, 8192, 30_000, 16, 8192),
-        seed=seed,
-    )
-    plant.run_until(plant.now + seconds)
+    engine = a_gpu(mixed(30.0, seed), batch=96, seed=seed)
+    engine.run_until(seconds)
     window = Window()
-    window.add(await PlantPod(plant).get_telemetry(PodTarget("pod", "http://pod", ""), 0))
+    window.add(await SimPod(engine).get_telemetry(PodTarget("pod", "http://pod", ""), 0))
     evidence = window.evidence(60.0)
     assert evidence is not None
-    began = [job for job in plant.ended + plant.running if job.first_at > plant.now - 60.0]
-    return evidence, sum(job.output for job in began) / len(began)
+    began = engine.jobs["output"][engine.jobs["first_s"] > engine.now - 60.0]
+    return evidence, float(began.mean())
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -54,7 +48,7 @@ async def test_overload_does_not_make_outputs_look_short(seconds: float, seed: i
 
 
 async def test_completed_requests_alone_would_be_far_off() -> None:
-    """The plant of these tests shows the bias that the estimate takes away."""
+    """The engine of these tests shows the bias that the estimate takes away."""
     evidence, mean = await overloaded(60.0, 1)
     ended = [r.output_tokens for r in evidence.requests if r.outcome == "ok"]
 

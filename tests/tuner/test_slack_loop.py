@@ -1,18 +1,25 @@
 """The whole loop under a TPOT target: with an engine that paces requests, and one that cannot."""
 
-import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
+from msgspec import UNSET, structs
 
-from paceline_testing.plant import Plant, gpu, laptop
-from paceline_testing.plant_pod import PlantPod
+from paceline_sim.gaps import gap_quantile_ms
+from paceline_sim.requests import Requests
+from paceline_sim.sim_pod import SimPod
+from paceline_sim.simulated_engine import SimulatedEngine
+from paceline_sim.state import OK, SLICE_S
+from paceline_testing.simulated import a_gpu, a_laptop, clients
 from paceline_tuner.loop import TuningLoop
+from paceline_tuner.pods import PodRefusedError
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_target import PodTarget, ServiceTarget
-from paceline_wire.limits import Capacity, Limits
+from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 
 PERIOD_S = 5.0
+WARM_UP_S = 30.0
 POD = PodTarget("pod", "http://pod", "token")
 
 
@@ -27,45 +34,52 @@ class Outcome:
     longest_gap_ms: float
 
 
-async def outcome(plant: Plant, sla: SLA, *, seconds: float, knows_slack: bool) -> Outcome:
+class OldPod(SimPod):
+    """A pod whose engine cannot pace each request."""
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        telemetry = await super().get_telemetry(pod, since)
+        assert telemetry.limits is not None
+        return structs.replace(telemetry, limits=_without_pace(telemetry.limits))
+
+    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        if "pace_tpot_ms" in body:
+            raise PodRefusedError(pod.name, 422, "pace_tpot_ms: unknown field")
+        return _without_pace(await super().patch_limits(pod, body))
+
+
+def _without_pace(answer: LimitsAnswer) -> LimitsAnswer:
+    requested, effective, certified = (
+        structs.replace(limits, pace_tpot_ms=UNSET)
+        for limits in (answer.requested, answer.effective, answer.certified)
+    )
+    return structs.replace(answer, requested=requested, effective=effective, certified=certified)
+
+
+async def outcome(
+    engine: SimulatedEngine, sla: SLA, *, seconds: float, knows_slack: bool
+) -> Outcome:
     """Tune and serve; the first half minute is warm-up."""
-    plant.clients = random.Random(7)
-    pod = PlantPod(plant, knows_slack=knows_slack)
-    started = plant.now
-    loop = TuningLoop(pod, lambda: plant.now)
+    pod = SimPod(engine) if knows_slack else OldPod(engine)
+    loop = TuningLoop(pod, lambda: engine.now)
     target = ServiceTarget("ns/name", TuningSpec(sla=sla, config_hash="one"), (POD,))
-    while plant.now < started + seconds:
-        plant.run_until(plant.now + PERIOD_S)
+    while engine.now < seconds:
+        pod.run_until(engine.now + PERIOD_S)
         report = await loop.tick(target)
         assert report.pods[0].error == ""
-    assert (plant.limits.pace_tpot_ms is not None) == (knows_slack and sla.itl_p99_ms is None)
-    means = [
-        (job.last_at - job.first_at) * 1e3 / (job.tokens - 1)
-        for job in plant.ended
-        if job.arrived_at > started + 30 and job.outcome == "ok"
-    ]
+    assert (engine.limits.pace_tpot_ms is not None) == (knows_slack and sla.itl_p99_ms is None)
+    jobs = engine.jobs
+    means_ms = engine.tpot_ms[(jobs["arrival_s"] > WARM_UP_S) & (jobs["outcome"] == OK)]
     assert sla.tpot_p99_ms is not None
-    slow = sum(mean > sla.tpot_p99_ms for mean in means) / len(means)
-    gaps = [gap_ms for at, gap_ms in plant.gaps if at > started + 30]
-    return Outcome(plant.output_tokens, slow, sorted(gaps)[int(0.99 * len(gaps))])
-
-
-def a_gpu(rate: float, *, noise_seed: int = 1) -> Plant:
-    return Plant(
-        gpu,
-        Limits(256, 8192),
-        rate=rate,
-        prompt=(300, 3000),
-        output=(50, 300),
-        device="NVIDIA H100",
-        noise=0.03,
-        capacity=Capacity(256, 8192, 30_000, 16, 8192),
-        seed=noise_seed,
+    return Outcome(
+        served=int(engine.totals[0]["output_tokens"]),
+        slow=float((means_ms > sla.tpot_p99_ms).mean()),
+        longest_gap_ms=gap_quantile_ms(engine.gap_counts[int(WARM_UP_S / SLICE_S) :], 0.99),
     )
 
 
-def a_laptop(rate: float, *, noise_seed: int = 1) -> Plant:
-    return Plant(laptop, Limits(64, 2048), rate=rate, seed=noise_seed)
+def gpu_clients(rate: float) -> Requests:
+    return clients(rate, prompt=(300, 3000), output=(50, 300), seed=7)
 
 
 @pytest.mark.parametrize("rate", [0.6, 1.0], ids=["light", "overload"])
@@ -73,8 +87,8 @@ async def test_a_laptop_serves_no_less_and_its_requests_keep_their_mean(rate: fl
     """What requests have gained goes to prompts, and is theirs again before they end."""
     sla = SLA(tpot_p99_ms=150.0)
 
-    paced = await outcome(a_laptop(rate), sla, seconds=300, knows_slack=True)
-    stepped = await outcome(a_laptop(rate), sla, seconds=300, knows_slack=False)
+    paced = await outcome(a_laptop(clients(rate, seed=7)), sla, seconds=300, knows_slack=True)
+    stepped = await outcome(a_laptop(clients(rate, seed=7)), sla, seconds=300, knows_slack=False)
 
     assert paced.served >= 0.99 * stepped.served
     assert paced.slow <= 0.01
@@ -89,8 +103,8 @@ async def test_a_gpu_serves_no_less_and_its_requests_keep_their_mean(
     """Below capacity all that comes is served either way; above it, no step may be wasted."""
     sla = SLA(tpot_p99_ms=target_ms)
 
-    paced = await outcome(a_gpu(rate), sla, seconds=120, knows_slack=True)
-    stepped = await outcome(a_gpu(rate), sla, seconds=120, knows_slack=False)
+    paced = await outcome(a_gpu(gpu_clients(rate)), sla, seconds=120, knows_slack=True)
+    stepped = await outcome(a_gpu(gpu_clients(rate)), sla, seconds=120, knows_slack=False)
 
     assert paced.served >= 0.99 * stepped.served
     assert paced.slow <= 0.01
@@ -100,7 +114,7 @@ async def test_a_declared_gap_keeps_the_hard_step_target() -> None:
     """A request's mean must not be kept at the cost of its gaps where both are promised."""
     sla = SLA(tpot_p99_ms=50.0, itl_p99_ms=50.0)
 
-    both = await outcome(a_gpu(12), sla, seconds=90, knows_slack=True)
+    both = await outcome(a_gpu(gpu_clients(12)), sla, seconds=90, knows_slack=True)
 
     assert both.longest_gap_ms <= 50.0
     assert both.slow <= 0.01

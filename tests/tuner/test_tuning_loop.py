@@ -1,12 +1,14 @@
 """One tick over several pods: each is on its own, and none can spoil the others."""
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline_testing.plant import Plant, laptop
-from paceline_testing.plant_pod import PlantPod
+from paceline_sim.sim_pod import SimPod
+from paceline_sim.simulated_engine import SimulatedEngine
+from paceline_testing.simulated import LAPTOP_LIMITS, a_laptop, clients
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.pods import PodClient, PodRefusedError
 from paceline_tuner.service_report import ServiceReport
@@ -31,21 +33,22 @@ class Pods:
         return await self.pods[pod.name].patch_limits(pod, body)
 
 
-class Deaf(PlantPod):
+class Deaf(SimPod):
     """A pod that tells but does not listen."""
 
     async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
         raise PodRefusedError(pod.name, 409, f"epoch {body['epoch']} is old")
 
 
-class RefusesRaises(PlantPod):
+class RefusesRaises(SimPod):
     """A pod that takes every change but one that raises a limit."""
 
     async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
-        held, wanted = self.plant.limits, dict[str, Any](body)
+        held, wanted = self.engine.limits, dict[str, Any](body)
         is_raise = (
             wanted.get("max_batch_size", 0) > held.max_batch_size
             or wanted.get("token_budget", 0) > held.token_budget
+            or (wanted.get("step_target_ms") or 0.0) > (held.step_target_ms or math.inf)
         )
         if is_raise:
             raise PodRefusedError(pod.name, 409, "not now")
@@ -57,17 +60,23 @@ def a_target(*names: str, spec: TuningSpec = SPEC) -> ServiceTarget:
     return ServiceTarget("ns/name", spec, pods)
 
 
-def a_pod(seed: int = 1, **fields: float) -> PlantPod:
-    return PlantPod(Plant(laptop, Limits(64, 2048), rate=0.8, seed=seed, **fields))  # type: ignore[arg-type]  # a builder's free fields
+def a_pod(
+    seed: int = 1,
+    *,
+    rate: float = 0.8,
+    limits: Limits = LAPTOP_LIMITS,
+    kind: Callable[[SimulatedEngine], SimPod] = SimPod,
+) -> SimPod:
+    return kind(a_laptop(clients(rate, seed=seed), limits=limits, seed=seed))
 
 
 async def ticks(
-    loop: TuningLoop, target: ServiceTarget, pods: list[PlantPod], count: int
+    loop: TuningLoop, target: ServiceTarget, pods: list[SimPod], count: int
 ) -> ServiceReport:
     reports = []
     for _ in range(count):
         for pod in pods:
-            pod.plant.run_until(pod.plant.now + 5)
+            pod.run_until(pod.engine.now + 5)
         reports.append(await loop.tick(target))
     return reports[-1]
 
@@ -93,7 +102,7 @@ async def test_pods_are_read_at_the_same_time() -> None:
     both_asked = asyncio.Event()
     asked: list[str] = []
 
-    class Slow(PlantPod):
+    class Slow(SimPod):
         async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
             asked.append(pod.name)
             if len(asked) == 2:
@@ -101,7 +110,7 @@ async def test_pods_are_read_at_the_same_time() -> None:
             await asyncio.wait_for(both_asked.wait(), timeout=60)
             return await super().get_telemetry(pod, since)
 
-    one, two = (Slow(Plant(laptop, Limits(64, 2048), seed=seed)) for seed in (1, 2))
+    one, two = (a_pod(seed, kind=Slow) for seed in (1, 2))
     loop = TuningLoop(Pods(one=one, two=two), lambda: 0.0)
 
     report = await ticks(loop, a_target("one", "two"), [one, two], 1)
@@ -111,7 +120,7 @@ async def test_pods_are_read_at_the_same_time() -> None:
 
 async def test_a_change_that_did_not_arrive_is_not_reported() -> None:
     """History tells what happened, and the next tick tries again."""
-    deaf = Deaf(Plant(laptop, Limits(64, 2048), rate=0.8))
+    deaf = a_pod(kind=Deaf)
     loop = TuningLoop(Pods(deaf=deaf), lambda: 0.0)
 
     report = await ticks(loop, a_target("deaf"), [deaf], 12)
@@ -125,8 +134,8 @@ async def test_a_change_that_did_not_arrive_is_not_reported() -> None:
 
 async def test_a_raise_that_did_not_arrive_leaves_the_audit_as_it_was() -> None:
     """The limits are the same, so the requests that were counted under them still count."""
-    pod = RefusesRaises(Plant(laptop, Limits(16, 256, 250.0), rate=1.2))
-    loop = TuningLoop(Pods(pod=pod), lambda: pod.plant.now)
+    pod = a_pod(rate=1.2, limits=Limits(16, 256, 250.0), kind=RefusesRaises)
+    loop = TuningLoop(Pods(pod=pod), lambda: pod.engine.now)
 
     await ticks(loop, a_target("pod"), [pod], 24)
 

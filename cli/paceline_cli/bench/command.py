@@ -10,7 +10,7 @@ _manifest = click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
 )
 _rate = click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second.")
-_seed = click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
+_seed = click.option("--seed", type=int, default=1, show_default=True, help="Seed of the traffic.")
 
 
 @click.group()
@@ -32,14 +32,14 @@ def bench() -> None:
     type=click.FloatRange(5, 3600),
     default=20.0,
     show_default=True,
-    help="Of arrivals at each point.",
+    help="Seconds of arrivals at each point.",
 )
 @click.option(
     "--points",
     type=click.IntRange(1, len(BATCH_SIZES)),
     default=len(BATCH_SIZES),
     show_default=True,
-    help="Of each limit, at most.",
+    help="Points along each limit, at most.",
 )
 @_rate
 @_seed
@@ -81,7 +81,7 @@ def sweep(  # noqa: PLR0917 - click passes them by name
     type=click.FloatRange(5, 3600),
     default=60.0,
     show_default=True,
-    help="Of arrivals under each scheduling.",
+    help="Seconds of arrivals under each scheduling.",
 )
 @_rate
 @_seed

@@ -41,7 +41,7 @@ class CompareOptions:
     out: Path
     seed: int
     seconds: float
-    """Of arrivals under each scheduling."""
+    """Length of the arrivals under each scheduling."""
     rate_rps: float | None = None
     """0.7 of what continuous batching completes when it is full, where None."""
 
@@ -92,7 +92,7 @@ async def _calibrated(client: httpx.AsyncClient, live: LiveService, seed: int) -
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One scheduling, live."""
+    """One scheduling that serves now."""
 
     live: LiveService
     pods: PodClient

@@ -26,20 +26,20 @@ class SchedulingResult:
 
     @property
     def padding_share(self) -> float:
-        """Of all tokens computed."""
+        """Padding's share of all computed tokens."""
         return self.padding_tokens / max(1, self.padding_tokens + self.useful_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A whole run."""
+    """A whole run of `bench compare`."""
 
     model: str
     machine: str
     rate_rps: float
     cv: float
     seconds: float
-    """Of arrivals under each scheduling."""
+    """Length of the arrivals under each scheduling."""
     found: tuple[SchedulingResult, ...]
 
 

@@ -23,12 +23,12 @@ class Setting:
 
     @property
     def place(self) -> int:
-        """Where it lies on its axis."""
+        """The value of the limit that its axis varies."""
         return self.batch_size if self.axis == "batch_size" else self.token_budget
 
 
 def grid(*, batch_size: int, token_budget: int, per_axis: int) -> tuple[Setting, ...]:
-    """Both axes, each with the other limit held at what is given; `per_axis` points at most."""
+    """List both axes, each with the other limit held; `per_axis` points at most."""
     batches = (
         Setting("batch_size", size, max(token_budget, size))
         for size in thinned(BATCH_SIZES, per_axis)

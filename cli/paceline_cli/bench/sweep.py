@@ -31,7 +31,7 @@ from paceline_tuner.service_report import PodReport
 from paceline_tuner.service_target import PodTarget
 
 SETTLE_S: Final = 20.0
-"""Of the tuner's phase, before it is measured: as in the demo."""
+"""How long the tuner has before its phase is measured, as in the demo."""
 _LEASE_S: Final = 120.0
 _LEAST_PATIENCE_S: Final = 20.0
 _RATE_DIGITS: Final = 3
@@ -49,7 +49,7 @@ class SweepOptions:
     out: Path
     seed: int
     seconds: float
-    """Of arrivals at each point."""
+    """Length of the arrivals at each point."""
     per_axis: int
     rate_rps: float | None = None
     """0.7 of what the service completes when it is full, where None."""

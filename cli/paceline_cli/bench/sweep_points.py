@@ -1,4 +1,4 @@
-"""A sweep of the two limits: its grid, and what was measured at each point. Pure."""
+"""What was measured at each point of a sweep. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -42,13 +42,13 @@ class ClientMeasures:
     e2e: tuple[Percentile, ...]
 
     def latencies(self) -> tuple[tuple[str, tuple[Percentile, ...]], ...]:
-        """All of them, by name."""
+        """Return all of them by name."""
         return (("TTFT", self.ttft), ("TPOT", self.tpot), ("ITL", self.itl), ("E2E", self.e2e))
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A setting and what came of it."""
+    """A setting and what was measured with it."""
 
     setting: Setting
     measured: ClientMeasures
@@ -56,7 +56,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class TunedPoint:
-    """The tuner's own limits at the end of its phase, and what came of them."""
+    """The tuner's own limits at the end of its phase, and what was measured with them."""
 
     batch_size: int
     token_budget: int
@@ -67,7 +67,7 @@ class TunedPoint:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A whole run."""
+    """A whole run of `bench sweep`."""
 
     name: str
     model: str
@@ -78,7 +78,7 @@ class Sweep:
     rate_rps: float
     cv: float
     seconds: float
-    """Of arrivals at each point."""
+    """Length of the arrivals at each point."""
     points: tuple[Point, ...]
     chosen: TunedPoint | None
     """None where the tuner never spoke."""
@@ -111,12 +111,12 @@ def percentiles(values_ms: Sequence[float]) -> tuple[Percentile, ...]:
 
 
 def least_count(share: float) -> int:
-    """Values of which one at least lies beyond the rank: 100 for P99, 1,000 for P99.9."""
+    """How many values a percentile needs to differ from their maximum: 100 for P99."""
     return round(1 / (1 - share))
 
 
 def label(share: float) -> str:
-    """`P50`, `P99.9`."""
+    """Name a percentile: `P50`, `P99.9`."""
     return f"P{share * 100:g}"
 
 

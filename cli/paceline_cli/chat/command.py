@@ -7,7 +7,7 @@ import click
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--url", help="Of any OpenAI-compatible server, instead of a local service.")
+@click.option("--url", help="Address of any OpenAI-compatible server, instead of a local service.")
 @click.option("--api-key", envvar="PACELINE_API_KEY", help="Sent as a bearer token.")
 @click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True)
 @click.option("--temperature", type=click.FloatRange(0, 2), default=0.7, show_default=True)

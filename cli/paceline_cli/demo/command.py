@@ -22,7 +22,7 @@ import click
     show_default=True,
     help="Folder.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the traffic.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the traffic.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Save the table's last look here.")
 @click.option("--png", type=click.Path(path_type=Path), help="Save the main plot here.")
 def demo(path: Path, out: Path, seed: int, svg: Path | None, png: Path | None) -> None:

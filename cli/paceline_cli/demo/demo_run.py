@@ -50,11 +50,11 @@ class DemoRun:
     changes: tuple[LimitsChange, ...]
 
     def before(self) -> ClientSpan:
-        """Under the declared limits."""
+        """What the client measured under the declared limits."""
         return span(self.records, self.start_at, self.border_at)
 
     def after(self) -> ClientSpan:
-        """The last stretch, which the verdict is about."""
+        """What the client measured at the end, which the verdict is about."""
         return span(self.records, self.judged_from, self.end_at)
 
     def last_observed(self) -> MeasuredLatency | None:
@@ -92,7 +92,7 @@ def judge(sla: SLA, client: ClientSpan, sidecar: MeasuredLatency | None) -> Verd
 
 
 def opening(sla: SLA, before: MeasuredLatency) -> str:
-    """What the declared limits led to, also where they broke nothing."""
+    """Say what the declared limits led to, also where they missed no target."""
     misses = missed_targets(sla, before)
     if misses:
         return f"The declared limits missed the SLA: {'; '.join(misses)}."

@@ -73,7 +73,7 @@ async def run_demo(demo: Demo, console: Console) -> Verdict:
 
 
 class Act:
-    """The demo's course over one live service."""
+    """One run of the demo over a live service."""
 
     def __init__(self, live: LiveService, demo: Demo) -> None:
         self._live = live

@@ -15,9 +15,11 @@ import click
     show_default=True,
     help="How far to look back.",
 )
-@click.option("-n", "--namespace", help="Of a service in a cluster.")
-@click.option("--kubeconfig", help="Of this cluster.")
-@click.option("--url", help="Of a pod's runtime API that you forward yourself; with --token-file.")
+@click.option("-n", "--namespace", help="Namespace of a service in a cluster.")
+@click.option("--kubeconfig", help="Read from this cluster.")
+@click.option(
+    "--url", help="Address of a runtime API that you forward yourself; with --token-file."
+)
 @click.option(
     "--token-file", type=click.Path(path_type=Path), help="Bearer token of that runtime API."
 )

@@ -16,46 +16,46 @@ _OFTEN_SHARE = 0.1  # of the steps
 
 @dataclass(frozen=True, slots=True)
 class EngineTime:
-    """One window of an engine's life. Milliseconds."""
+    """How an engine spent one window. Milliseconds."""
 
     window_ms: float
     parts: StepParts
-    """Of all steps."""
+    """The time of all steps."""
     between_ms: float
     """From one step to the next, while requests ran: the loop's own work."""
     of_decodes: StepParts
-    """Of the steps as the decoding sequences waited for them: each step once per sequence."""
+    """The time of the steps, each counted once per sequence that decoded in it."""
     between_decodes_ms: float
     """The same of the time between steps."""
     num_steps: int
     mean_batch: float
     """Decoding sequences of a step that has any."""
     full_kv_share: float
-    """Of the steps: over 95 % of the KV blocks were held."""
+    """Share of the steps in which over 95 % of the KV blocks were held."""
     at_limit_share: float
-    """Of the steps: requests waited and as many ran as the max batch size allows."""
+    """Share of the steps in which requests waited and as many ran as the max batch size allows."""
     num_preemptions: int
     recomputed_share: float
-    """Of the prefill tokens: computed again after a preemption."""
+    """Share of the prefill tokens that were computed again after a preemption."""
 
     @property
     def busy_ms(self) -> float:
-        """In steps and between steps that follow at once."""
+        """Time in steps, and between steps that follow at once."""
         return self.parts.total + self.between_ms
 
     @property
     def idle_ms(self) -> float:
-        """Nothing ran."""
+        """Time in which nothing ran."""
         return max(0.0, self.window_ms - self.busy_ms)
 
     @property
     def host_ms(self) -> float:
-        """Of the host, in and between steps."""
+        """Time of the host, in steps and between them."""
         return self.parts.host + self.between_ms
 
     @property
     def bound(self) -> Bound:
-        """What more load would wait for first."""
+        """What the engine is bound by: what more load would wait for first."""
         if self.full_kv_share > _OFTEN_SHARE or self.num_preemptions:
             return "KV"
         if self.idle_ms > _IDLE_SHARE * self.window_ms:

@@ -24,19 +24,19 @@ class SpanPart:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stretch of a request's life and what it consists of."""
+    """One part of a request's latency, and what it consists of."""
 
     name: str
     parts: tuple[SpanPart, ...]
 
     @property
     def mean_ms(self) -> float:
-        """The whole stretch."""
+        """The whole span, on average."""
         return sum(part.mean_ms for part in self.parts)
 
     @property
     def slow_ms(self) -> float:
-        """Of the slowest."""
+        """The whole span of the slowest requests."""
         return sum(part.slow_ms for part in self.parts)
 
     @property
@@ -47,7 +47,7 @@ class Span:
 
 
 def spans(evidence: Evidence, time: EngineTime) -> tuple[Span, ...]:
-    """Of the requests that were answered in the window; empty without any."""
+    """Share the latency of the requests that were answered; empty without any."""
     served = [r for r in evidence.requests if r.outcome == "ok" and r.ttft_ms is not None]
     if not served:
         return ()

@@ -50,7 +50,7 @@ def screen(name: str, found: Diagnosis) -> RenderableType:
 
 
 def as_json(name: str, found: Diagnosis) -> str:
-    """The same for a program; milliseconds and shares."""
+    """Format the diagnosis as JSON, for a program; milliseconds and shares."""
     time = found.time
     body = asdict(found) | {
         "name": name,
@@ -111,7 +111,7 @@ def _engine(time: EngineTime) -> Table:
         ("decode arithmetic", time.parts.decode),
         ("KV of the contexts", time.parts.kv),
         ("prompts", time.parts.prefill),
-        *([("guesses of the draft model", time.parts.draft)] if time.parts.draft else []),
+        *([("the draft model's tokens", time.parts.draft)] if time.parts.draft else []),
         ("host, in and between steps", time.host_ms),
         ("idle", time.idle_ms),
     )

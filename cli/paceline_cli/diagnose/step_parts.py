@@ -21,20 +21,20 @@ class StepParts:
     prefill: float = 0.0
     """Arithmetic and attention of prompt tokens."""
     draft: float = 0.0
-    """Guesses of a draft model."""
+    """A draft model's steps."""
 
     @property
     def total(self) -> float:
-        """The wall time, guesses included."""
+        """The wall time, the draft model's included."""
         return self.host + self.fixed + self.decode + self.kv + self.prefill + self.draft
 
     def __add__(self, other: "StepParts") -> "StepParts":
-        """Both together."""
+        """Add part by part."""
         pairs = zip(astuple(self), astuple(other), strict=True)
         return StepParts(*(mine + theirs for mine, theirs in pairs))
 
     def __mul__(self, factor: float) -> "StepParts":
-        """So many of them."""
+        """Multiply each part."""
         return StepParts(*(part * factor for part in astuple(self)))
 
 

@@ -5,8 +5,8 @@ layer all ranks sum what they have, around a ring:
 
     sum(T) = latency + T * hidden * bytes * 2 (R - 1) / R / bandwidth of a link
 
-No such sum, and no step of a datasheet's GPU, has been measured here: the factors say how little
-the times are to be trusted.
+No such sum, and no step of a datasheet's GPU, has been measured here: the factors below
+say how far each may be off.
 """
 
 from typing import Final
@@ -59,7 +59,7 @@ def times_of_ranks(device: Device, whole: ModelSize, part: ModelSize, ranks: int
     alone = assumed_times(device, whole if device.is_cpu else part)
     if ranks == 1:
         return alone
-    assert part.hidden_size is not None  # noqa: S101 - every reader of sizes tells both
+    assert part.hidden_size is not None  # noqa: S101 - every reader of sizes gives both
     assert part.num_layers is not None  # noqa: S101 - as above
     link = device.link
     sums = _SUMS_PER_LAYER * part.num_layers

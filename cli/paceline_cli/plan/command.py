@@ -40,7 +40,7 @@ def count(_: click.Context, param: click.Parameter, value: str | None) -> int | 
     "--gpu-memory",
     metavar="NUMBER",
     callback=count,
-    help="Of a GPU that is not known, such as 48GiB.",
+    help="Memory of a GPU that is not known, such as 48GiB.",
 )
 @click.option(
     "--params",
@@ -55,7 +55,7 @@ def count(_: click.Context, param: click.Parameter, value: str | None) -> int | 
     "--embedding-params",
     metavar="NUMBER",
     callback=count,
-    help="Of --params, those of embedding and head, which are whole in each rank and never"
+    help="How many of --params are of embedding and head, which are whole in each rank and never"
     " quantised; assumed if absent.",
 )
 @click.option(

@@ -20,7 +20,7 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 _VERSIONS: Final = (2, 3)
 _MOST_BYTES: Final = 1 << 30
-"""Of one string: a broken length must not fill the memory."""
+"""The longest string: a broken length must not fill the memory."""
 
 
 class GgufError(ValueError):

@@ -34,19 +34,19 @@ class KvMemory:
 
     device: Device
     size: ModelSize
-    """Of what this device holds: the model, or one rank's part of it."""
+    """What this device holds: the model, or one rank's part of it."""
     fraction: float
     """`engine.kvCacheMemoryFraction`."""
     max_token_budget: int
     """Tokens of the largest step that buffers must hold."""
     draft: ModelSize | None = None
-    """A second model that guesses: its weights, and its keys and values of every token."""
+    """The draft model: its weights lie beside, and its keys and values of each token."""
     ranks: int = 1
     """Devices that share the model; each has the same memory."""
 
     @property
     def step_bytes(self) -> int:
-        """What the largest step takes beside weights and cache: of the model or of its draft."""
+        """What the largest step of the model or its draft takes beside weights and cache."""
         if any(size.step_bytes_per_token is None for size in self._models):
             return _UNKNOWN_STEP_BYTES
         widest = max(size.step_bytes_per_token or 0 for size in self._models)
@@ -54,12 +54,12 @@ class KvMemory:
 
     @property
     def weight_bytes(self) -> int:
-        """Of the model and of its draft."""
+        """Bytes of the weights of the model and of its draft."""
         return sum(size.weight_bytes for size in self._models)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of one token, of the model and of its draft."""
+        """Bytes of the keys and values of one token, the draft's included."""
         return sum(size.kv_bytes_per_token for size in self._models)
 
     @property
@@ -76,7 +76,7 @@ class KvMemory:
 
     @property
     def num_blocks(self) -> int:
-        """Whole blocks."""
+        """How many whole blocks fit."""
         return max(0, self.kv_bytes) // (self.kv_bytes_per_token * BLOCK_TOKENS)
 
     @property

@@ -24,7 +24,7 @@ class PlanError(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class PlanQuestion:
-    """What was asked on the command line."""
+    """What the command line asks for."""
 
     manifest: Path
     traffic: Path
@@ -34,7 +34,7 @@ class PlanQuestion:
     kv_bytes: int | None = None
     memory: Path | None = None
     embedding_params: int | None = None
-    """Of `params`, those of embedding and head."""
+    """How many of `params` are of embedding and head."""
     draft_params: int | None = None
     draft_kv_bytes: int | None = None
 
@@ -48,12 +48,12 @@ class Sizes:
     question: PlanQuestion
 
     def of_model(self, ranks: int) -> ModelSize:
-        """The model, or the part that each of several ranks holds."""
+        """The size of the model, or of the part that each of several ranks holds."""
         question, model = self.question, self.service.spec.model
-        told = _told("--params", question.params, "--kv-bytes", question.kv_bytes)
-        if told is not None:
+        given = _given("--params", question.params, "--kv-bytes", question.kv_bytes)
+        if given is not None:
             embedding = question.embedding_params
-            return self._of_told(*told, self._precision(), embedding, ranks)
+            return self._of_given(*given, self._precision(), embedding, ranks)
         if question.embedding_params is not None:
             raise PlanError("--embedding-params tells of --params: it says nothing without")
         named = Named("spec.model.uri", model.uri, model.revision, _FLAGS)
@@ -63,21 +63,21 @@ class Sizes:
             raise PlanError(f"spec.engine.tensorParallelSize: {problem}") from problem
 
     def of_draft(self) -> ModelSize | None:
-        """The model that guesses for it; None where the manifest names none."""
+        """The draft model of speculative decoding; None where the manifest names none."""
         question, draft = self.question, self.service.spec.engine.speculative
-        told = _told(
+        given = _given(
             "--draft-params", question.draft_params, "--draft-kv-bytes", question.draft_kv_bytes
         )
         if draft.method != "Draft" or draft.draft_model_uri is None:
-            if told is not None:
+            if given is not None:
                 raise PlanError(
                     "--draft-params: spec.engine.speculative.method must be Draft for a draft"
                     f" model, got {draft.method}"
                 )
             return None
         precision = self._precision(draft.draft_quantization)
-        if told is not None:
-            return self._of_told(*told, precision, None, 1)
+        if given is not None:
+            return self._of_given(*given, precision, None, 1)
         named = Named(
             "spec.engine.speculative.draftModelUri",
             draft.draft_model_uri,
@@ -86,7 +86,7 @@ class Sizes:
         )
         return model_size(named, precision=precision, cache=cache_dir())
 
-    def _of_told(
+    def _of_given(
         self, params: int, kv_bytes: int, precision: Precision, ends: int | None, ranks: int
     ) -> ModelSize:
         if ends is not None and ends >= params:
@@ -95,7 +95,7 @@ class Sizes:
         return of_parameters(params, kv_bytes, precision, form, ranks=ranks)
 
     def _precision(self, own_quantization: str | None = None) -> Precision:
-        """How the model is kept, or one that has a quantisation of its own."""
+        """How the engine keeps the model, or a draft that has a quantisation of its own."""
         engine = self.service.spec.engine
         quantization = own_quantization or engine.quantization
         return Precision(
@@ -105,8 +105,10 @@ class Sizes:
         )
 
 
-def _told(one: str, params: int | None, other: str, kv_bytes: int | None) -> tuple[int, int] | None:
-    """Both or neither."""
+def _given(
+    one: str, params: int | None, other: str, kv_bytes: int | None
+) -> tuple[int, int] | None:
+    """Return both numbers, or None where neither was given. Raises PlanError for one alone."""
     if params is not None and kv_bytes is not None:
         return params, kv_bytes
     if params is not None or kv_bytes is not None:

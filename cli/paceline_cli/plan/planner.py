@@ -49,7 +49,7 @@ _LOW, _HIGH = 0.05, 0.95
 _Z: Final = 1.645  # from there to there
 _SHARE: Final = 0.99
 _MOST_TIMES: Final = 16
-"""Of the replicas that the rate asks for: past it, replicas are not what is missing."""
+"""Past so many times the replicas that the rate asks for, more do not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Planner:
         )
 
     def outlook(self) -> Outlook:
-        """Everything that can be said of a service that fits."""
+        """Predict everything about a service that fits."""
         model = self._inputs.model
         capacity = self._room(model, self._demand).sustainable_rps(self._chosen.limits.batch_size)
         by_rate = recommended_replicas([capacity], self._busiest.rps) or 1
@@ -163,7 +163,7 @@ class Planner:
         )
 
     def obstacle(self, outlook: Outlook) -> tuple[Obstacle, str]:
-        """What no number of replicas removes: the tuner's floors, then requests that never meet."""
+        """Name what no number of replicas removes: a floor, or requests that miss even alone."""
         sla, model = self._inputs.spec.sla, self._inputs.model
         room = self._room(model, self._demand)
         if self._aim(model, self._demand)[0].is_below_floor:

@@ -64,7 +64,7 @@ def notes(plan: ServicePlan) -> list[str]:
 
 
 def as_json(answer: PlanAnswer) -> str:
-    """The same for a program."""
+    """Format the plan as JSON, for a program."""
     plan = answer.plan
     document: dict[str, Any] = {
         "service": answer.service.key,

@@ -65,7 +65,7 @@ class SimulatedPod:
     """One pod of the service: its device, memory and limits."""
 
     model: ModelFit
-    """Of the device's step times."""
+    """The device's step times."""
     limits: TunedLimits
     memory: KvMemory
     max_model_len: int

@@ -29,7 +29,7 @@ CV: Final = 2.5
 _BLOCK_S: Final = 10.0
 """Each of them carries the same load, so that both phases do."""
 UTILIZATION: Final = 0.7
-"""Of the measured capacity, which the last answers of a full house understate."""
+"""Share of the measured capacity, which the last answers of a full house understate."""
 _FULL_HOUSE: Final = 8
 """Requests at once."""
 _LEAST_CHUNK: Final = 64

@@ -24,26 +24,26 @@ class ClientSpan:
 
     @property
     def offered(self) -> int:
-        """Requests due."""
+        """How many requests were due."""
         return len(self.due)
 
     @property
     def missed(self) -> int:
-        """Refused, failed or timed out."""
+        """How many were refused, failed or timed out."""
         return sum(record.outcome != "ok" for record in self.due)
 
     @property
     def ttft_ms(self) -> tuple[float, ...]:
-        """Of every offered request; one that got no answer waits forever."""
+        """Time to first token of every offered request; infinite for one that got no answer."""
         return tuple(_first_token_ms(record) for record in self.due)
 
     @property
     def tpot_ms(self) -> tuple[float, ...]:
-        """Of every request with two tokens."""
+        """Mean time per output token of every request that has two."""
         return tuple(ms for record in self.due if (ms := record.tpot_ms) is not None)
 
     def observed(self, sla: SLA) -> MeasuredLatency:
-        """The span in the tuner's own words."""
+        """Return the span's percentiles and attainment as the tuner reports them."""
         return MeasuredLatency(
             ttft_p99_ms=percentile(self.ttft_ms, P99),
             tpot_p99_ms=percentile(self.tpot_ms, P99),
@@ -53,7 +53,7 @@ class ClientSpan:
         )
 
     def _attainment(self, sla: SLA) -> float | None:
-        """The lesser share, of requests or of gaps, that met its targets: as the tuner counts."""
+        """Return the lesser of the shares of requests and of gaps that met their targets."""
         shares = []
         if self.due:
             shares.append(sum(_is_met(sla, record) for record in self.due) / len(self.due))
@@ -63,7 +63,7 @@ class ClientSpan:
 
 
 def span(records: Sequence[ClientRecord], start_at: float, end_at: float) -> ClientSpan:
-    """Cut a stretch out of a run: requests by when they were due, gaps by when they ended."""
+    """Cut out the requests that were due and the gaps that ended in [start_at, end_at)."""
     due = tuple(record for record in records if start_at <= record.planned_at < end_at)
     return ClientSpan(
         seconds=end_at - start_at,

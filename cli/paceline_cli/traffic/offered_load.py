@@ -12,7 +12,7 @@ from random import Random
 from statistics import NormalDist
 
 CHARS_PER_TOKEN = 4
-"""Of English text, about, for the tokenizers that we serve."""
+"""About so many in English text, for the tokenizers that we serve."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ OnExit = Callable[[ChildExit], None]
 
 
 def python_module(module: str) -> tuple[str, ...]:
-    """The command line of a module, tied to this process's life."""
+    """The command line of a module that ends when this process does."""
     return (sys.executable, "-m", "paceline_cli.up.exits_with_parent", sys.executable, "-m", module)
 
 

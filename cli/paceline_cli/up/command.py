@@ -10,7 +10,7 @@ import click
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Of the OpenAI API; a free one if absent."
+    "--port", type=click.IntRange(1, 65535), help="Port of the OpenAI API; a free one if absent."
 )
 def up(path: Path, port: int | None) -> None:
     """Serve the manifest FILE until Ctrl-C; edit the file to change the SLA while it serves."""

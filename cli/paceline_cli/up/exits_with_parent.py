@@ -1,4 +1,4 @@
-"""Runs a program that ends when its parent does: `python -m …local.tied PROGRAM ARGUMENT …`.
+"""Runs a program that ends when its parent does: `python -m …exits_with_parent PROGRAM …`.
 
 A parent that is killed outright cannot stop its children; the kernel can (Linux).
 """

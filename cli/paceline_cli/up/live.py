@@ -113,7 +113,7 @@ class LiveService:
             )
 
     def became(self, *, is_ready: bool, phase: str) -> None:
-        """Follow `/health/ready`."""
+        """Take in what `/health/ready` says."""
         before, now = loading_stage(self.phase), loading_stage(phase)
         self.phase = phase
         if now is not None and now.tenth != (before and before.tenth):

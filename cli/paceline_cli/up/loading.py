@@ -15,7 +15,7 @@ class LoadingStage:
     name: str
     """`fetching`, `loading weights`, …"""
     fraction: float
-    """Of this stage, 0 to 1."""
+    """How much of this stage is done, 0 to 1."""
 
     @property
     def tenth(self) -> tuple[str, int]:
@@ -30,7 +30,7 @@ def loading_stage(phase: str) -> LoadingStage | None:
 
 
 def missing_words(body: str) -> str:
-    """What a sidecar that is not ready says is missing; the text as it is where it says nothing."""
+    """Say what a sidecar that is not ready misses; quote its text where it names nothing."""
     try:
         missing = json.loads(body)["missing"]
         words = "; ".join(missing)

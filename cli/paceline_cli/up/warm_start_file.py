@@ -19,7 +19,7 @@ class FileStore:
     path: Path
 
     async def load(self) -> WarmStart:
-        """Read the warm_start; an entry that is broken is left out, and the log says so."""
+        """Read the warm start; an entry that is broken is left out, and the log says so."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:

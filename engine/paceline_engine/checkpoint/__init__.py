@@ -1,1 +1,1 @@
-"""From a model URI to weights and a tokenizer. Nothing here computes."""
+"""Finds a model by its URI and reads its weights and tokenizer. Nothing here computes."""

@@ -1,4 +1,4 @@
-"""From a `config.json` to sizes and switches: what the name of each family stands for.
+"""Reads a `config.json` into sizes and switches: what the name of each family stands for.
 
 llama    nothing beside sizes
 mistral  a window over all layers, where the config has one

@@ -1,4 +1,4 @@
-"""Which format a path holds: the one place that knows them all."""
+"""Opens a path in the format that it holds: the one place that knows them all."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A GGUF file's metadata, said in the words of `config.json`, which are checked there."""
+"""Translates a GGUF file's metadata into the fields of `config.json`, which `families` checks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class GgufMetadata(Protocol):
     """The key-value part of a GGUF file."""
 
     def get(self, key: str, default: Any = None, /) -> Any:
-        """The value of `key`, or `default`."""
+        """Return the value of `key`, or `default`."""
         ...
 
     def __getitem__(self, key: str, /) -> Any:
@@ -28,7 +28,7 @@ class GgufMetadata(Protocol):
 def read_config(
     metadata: GgufMetadata, *, has_head: bool, rope_divisors: Sequence[float] | None
 ) -> ModelConfig:
-    """Sizes and switches. `has_head`: the file holds an output head of its own.
+    """Return sizes and switches. `has_head`: the file holds an output head of its own.
 
     Raises CorruptModel and UnsupportedModel.
     """
@@ -54,7 +54,7 @@ def read_config(
 
 
 def head_size(metadata: GgufMetadata) -> int:
-    """Width of one head."""
+    """Return the width of one head."""
     family = metadata["general.architecture"]
     size = metadata.get(f"{family}.attention.key_length")
     if size is None:
@@ -126,7 +126,7 @@ def _gemma3(metadata: GgufMetadata, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pattern(value: Any) -> int | None:
-    """Every how many layers one has no window; None where the file leaves it to the family."""
+    """Return the period of layers without a window; None where the file leaves it to the family."""
     if value is None or isinstance(value, int):
         return value
     raise CorruptModel(

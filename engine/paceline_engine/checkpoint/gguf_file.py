@@ -69,13 +69,13 @@ def open_gguf(path: Path) -> Checkpoint:
 
 
 class FileMetadata:
-    """The key-value part of the file."""
+    """Implements `GgufMetadata` over a file that is open."""
 
     def __init__(self, reader: GGUFReader) -> None:
         self._fields = reader.fields
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of `key`, as Python has it."""
+        """Return the value of `key`, as Python has it."""
         field = self._fields.get(key)
         return default if field is None else field.contents()
 
@@ -101,11 +101,11 @@ class GgufTensors:
 
     @property
     def origin(self) -> str:
-        """The file."""
+        """Name the file."""
         return str(self._path)
 
     def has(self, gguf_name: str) -> bool:
-        """Whether the file has a tensor of this name of its own."""
+        """Tell whether the file has a tensor of this name."""
         return gguf_name in self._tensors
 
     def read(self, name: str) -> Tensor:
@@ -118,7 +118,7 @@ class GgufTensors:
         return _unpermuted(values, self._head_size) if self._is_permuted and is_q_or_k else values
 
     def rope_divisors(self) -> list[float] | None:
-        """What each frequency of the rotation is divided by; None where the file does not say."""
+        """Return each frequency's divisor; None where the file does not say."""
         if not self.has("rope_freqs.weight"):
             return None
         divisors: list[float] = self.read_raw("rope_freqs.weight").tolist()

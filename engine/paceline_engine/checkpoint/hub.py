@@ -29,7 +29,7 @@ class Hub:
     """Address of a mirror; None takes `HF_ENDPOINT`, or the public hub."""
 
     def download(self, repository: str, revision: str | None) -> tuple[Path, str]:
-        """Fetch a repository, or find it in the cache; its folder and its commit."""
+        """Fetch a repository, or find it in the cache; return its folder and its commit."""
         at = f"hf://{repository}" + (f" at {revision}" if revision else "")
         try:
             folder = snapshot_download(

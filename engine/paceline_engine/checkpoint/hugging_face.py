@@ -42,7 +42,7 @@ class SafetensorsFolder:
 
     @property
     def origin(self) -> str:
-        """The folder."""
+        """Name the folder."""
         return str(self._folder)
 
     def read(self, name: str) -> Tensor:
@@ -55,7 +55,7 @@ class SafetensorsFolder:
 
 
 def _text_name(name: str) -> str:
-    """The name without what a model of text and images puts in front of its text part."""
+    """Strip what a model of text and images puts in front of its text part's names."""
     name = name.removeprefix("language_model.")
     return name.replace("model.language_model.", "model.", 1)
 

@@ -22,7 +22,7 @@ _NAME = re.compile(r"base_model\.model\.(?:language_model\.)?(model\..+)\.lora_(
 
 @dataclass(frozen=True, slots=True)
 class LoraPair:
-    """What is added to one product, its scale already in `up`."""
+    """The two matrices that add to one product, the scale already in `up`."""
 
     down: Tensor  # [rank, in]
     up: Tensor  # [out, rank]

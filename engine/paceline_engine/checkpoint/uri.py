@@ -1,4 +1,4 @@
-"""Where a model URI points to on this machine, downloading it where it must.
+"""Finds a model on this machine by its URI, and downloads it if it must.
 
 builtin://NAME        a model that was installed with the engine
 file:///ABS/PATH      a Hugging Face folder or a GGUF file

@@ -1,8 +1,8 @@
-"""The live limits: changed under a growing epoch, held by a lease, returned to what was certified.
+"""LimitsControl: the live limits, their growing epoch, their lease, and what was certified.
 
-A change is asked for with the epoch it makes; an epoch that has passed changes nothing. Who asks
-may add a lease, and renews it by repeating its epoch. When a lease runs out, whoever tuned is gone:
-the limits return to the last ones that were certified, and stay as they are if none were.
+A change names the epoch that it makes; one with an old epoch changes nothing. It may add a lease,
+which is renewed by repeating the epoch. When a lease runs out, the tuner is gone: the limits return
+to the last certified ones, and stay as they are if none were certified.
 """
 
 import math
@@ -27,7 +27,7 @@ _LEAST_STEP_MS = 1e-6
 
 
 class LimitsControl:
-    """Holds the one `Limits` snapshot that the next step reads."""
+    """Holds the one `Limits` snapshot that the next step reads, and its epoch."""
 
     def __init__(self, initial: Limits, capacity: Capacity) -> None:
         self.limits, self._clamped = clamp(initial, capacity)
@@ -36,29 +36,25 @@ class LimitsControl:
         self._capacity = capacity
         self._certified: Limits | None = None
         self._since_step = 0
-        self._lease_expires_at: float | None = None
+        self.lease_expires_at: float | None = None
+        """When the limits return to the certified ones, None without a lease."""
         self._lease_lost = False
 
-    @property
-    def lease_expires_at(self) -> float | None:
-        """When the limits return to the certified ones, None without a lease."""
-        return self._lease_expires_at
-
     def change(self, wanted: SetLimits, *, now: float, next_step: int, decodes: int) -> LimitsState:
-        """Apply a change, renew a lease, or say in `error` why nothing was changed."""
+        """Apply a change, or renew a lease; `error` of the answer is why neither happened."""
         error = self._refusal(wanted)
         if error is None:
             if wanted.epoch > self.epoch:
                 self._apply(wanted, next_step)
             lease_s = wanted.lease_s
-            self._lease_expires_at = None if lease_s is None else now + lease_s
+            self.lease_expires_at = None if lease_s is None else now + lease_s
         return self.state(call=wanted.call, decodes=decodes, error=error)
 
     def expire(self, *, now: float, next_step: int, decodes: int) -> LimitsState | None:
         """Return to the certified limits if the lease has run out by `now`; the new state then."""
-        if self._lease_expires_at is None or now < self._lease_expires_at:
+        if self.lease_expires_at is None or now < self.lease_expires_at:
             return None
-        self._lease_expires_at = None
+        self.lease_expires_at = None
         self._lease_lost = True
         if self._certified is not None:
             self._requested = self._certified
@@ -67,7 +63,7 @@ class LimitsControl:
         return self.state(call=0, decodes=decodes)
 
     def state(self, *, call: int, decodes: int, error: str | None = None) -> LimitsState:
-        """Tell what was asked for and what holds, given the `decodes` that now run."""
+        """Report what was asked for and what holds, given the `decodes` that now run."""
         effective, clamped = self.limits, self._clamped
         if effective.token_budget < decodes:
             # Rows that a lowered batch size drains still decode, one token each.
@@ -81,7 +77,7 @@ class LimitsControl:
             capacity=self._capacity,
             epoch=self.epoch,
             since_step=self._since_step,
-            lease_expires_at=self._lease_expires_at,
+            lease_expires_at=self.lease_expires_at,
             lease_lost=self._lease_lost,
             clamped=list(clamped),
             error=error,
@@ -135,7 +131,7 @@ def _out_of_bounds(wanted: SetLimits) -> str | None:
 
 
 def _no_model(given: Coefficients | None) -> str | None:
-    """Why no step time can be predicted from these; None where one can, or none are given."""
+    """Why no step time can be predicted from these; None where they are fine or absent."""
     if given is None:
         return None
     if len(given.theta) != NUM_TERMS:

@@ -13,7 +13,7 @@ CPU_MAX_MODEL_LEN: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Interconnect:
     """How devices that share a model reach each other."""
 
     gbps: float
@@ -28,12 +28,12 @@ class Device:
 
     name: str
     memory_bytes: int | None
-    """As the driver reports it; None on a CPU, and where nobody said."""
+    """As the driver reports it; None on a CPU, and where it is unknown."""
     gbps: float
     """Memory bandwidth, GB/s."""
     tflops: float
     """Dense bf16, TFLOP/s."""
-    link: Link
+    link: Interconnect
     is_known: bool = True
     """The figures are of its datasheet, not guessed."""
 
@@ -48,19 +48,19 @@ class Device:
         return 16 if self.is_cpu else 64
 
 
-_BUS: Final = Link(32.0, 0.04)
-_SLOW_BUS: Final = Link(16.0, 0.04)
-_LOOPBACK: Final = Link(1.0, 0.2)
+_BUS: Final = Interconnect(32.0, 0.04)
+_SLOW_BUS: Final = Interconnect(16.0, 0.04)
+_LOOPBACK: Final = Interconnect(1.0, 0.2)
 
 # One laptop socket, shared.
 CPU: Final = Device("cpu", None, 10.0, 0.06, _LOOPBACK, is_known=False)
 GPUS: Final = {
     name: Device(name, int(gib * GIB), gbps, tflops, link)
     for name, gib, gbps, tflops, link in (
-        ("b200", 178.0, 8000.0, 2250.0, Link(900.0, 0.02)),
-        ("h200", 139.0, 4800.0, 989.0, Link(450.0, 0.02)),
-        ("h100", 79.0, 3350.0, 989.0, Link(450.0, 0.02)),
-        ("a100", 79.0, 2039.0, 312.0, Link(300.0, 0.02)),
+        ("b200", 178.0, 8000.0, 2250.0, Interconnect(900.0, 0.02)),
+        ("h200", 139.0, 4800.0, 989.0, Interconnect(450.0, 0.02)),
+        ("h100", 79.0, 3350.0, 989.0, Interconnect(450.0, 0.02)),
+        ("a100", 79.0, 2039.0, 312.0, Interconnect(300.0, 0.02)),
         ("l40s", 44.0, 864.0, 362.0, _BUS),
         ("a10", 22.0, 600.0, 125.0, _BUS),
         ("l4", 22.0, 300.0, 121.0, _BUS),

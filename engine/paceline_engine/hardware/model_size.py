@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from paceline_engine.core.model_config import ModelConfig
 
 
-class RanksDoNotDivide(Exception):  # noqa: N818 - it says what they do
+class RanksDoNotDivide(Exception):  # noqa: N818 - the name is the sentence
     """So many ranks cannot share the model."""
 
     def __init__(self, count: int, name: str, ranks: int) -> None:

@@ -26,7 +26,7 @@ _ON_THE_CPU = "PACELINE_ENGINE_DEVICE=cpu serves without it"
 
 @dataclass(frozen=True, slots=True)
 class VisibleGpu:
-    """One that torch can use."""
+    """A GPU that torch can use."""
 
     name: str
     capability: tuple[int, int]
@@ -35,15 +35,15 @@ class VisibleGpu:
 
 @dataclass(frozen=True, slots=True)
 class HostMachine:
-    """What was found at start."""
+    """GPUs and driver as they were found at start."""
 
     gpus: tuple[VisibleGpu, ...] = ()
     cuda: str | None = None
-    """Version that torch was built for; None: for CPUs alone."""
+    """CUDA version that torch was built for; None where it was built for CPUs alone."""
     has_driver: bool = False
-    """NVIDIA's, whose device file is there."""
+    """NVIDIA's device file is there."""
     driver: str = "unknown"
-    """Its version."""
+    """The driver's version."""
     complaint: str = ""
     """Why CUDA did not start, in torch's words."""
     is_hidden: bool = False

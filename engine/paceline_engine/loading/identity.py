@@ -1,4 +1,4 @@
-"""What a step's cost depends on beside the model: engines that agree on it may share a model."""
+"""What a step's cost depends on: engines that agree on it may share a step model."""
 
 import platform
 from pathlib import Path
@@ -11,7 +11,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def device_name(device: torch.device) -> str:
-    """`cpu`, or `cuda:` with the GPU's product name, which the step model's prior is chosen by."""
+    """Return `cpu`, or `cuda:` and the GPU's name, which chooses the step model's prior."""
     if device.type != "cuda":
         return device.type
     return f"cuda:{torch.cuda.get_device_name(device)}"
@@ -38,7 +38,7 @@ def cost_features(device: torch.device, settings: Settings, *, compiled: bool) -
 
 
 def cpu_name(cpu_info: Path) -> str:
-    """The processor's product name, or its architecture where the kernel does not tell."""
+    """Return the processor's product name, or its architecture where the kernel does not tell."""
     try:
         text = cpu_info.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""From a mapped file to a GPU by way of pinned memory: one piece is read while another is sent.
+"""Copies a mapped file to a GPU through pinned memory: one piece is read while another is sent.
 
 A copy from memory that is not pinned goes through a small buffer of the driver's, and the host
 waits for all of it. Here two buffers take turns, whatever the size of a tensor, so that the pages
@@ -13,7 +13,7 @@ _PIECE_BYTES = 64 << 20
 
 
 class PinnedCopies:
-    """Two buffers on the host; on a CPU, where nothing is pinned, they are there to be tested."""
+    """Two buffers on the host; on a CPU nothing is pinned, and they serve tests."""
 
     def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
         self._device = device

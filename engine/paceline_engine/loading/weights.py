@@ -1,4 +1,4 @@
-"""From a checkpoint's tensors to a decoder: checked, fused, laid out for the device.
+"""Builds a decoder from a checkpoint's tensors: checked, fused, laid out for the device.
 
 One layer is built at a time, so the peak is the decoder and one layer of the file. Measured on a
 CPU, memory that no file backs: SmolLM2 from GGUF, 513 MiB of weights, 37 MiB at its peak above what
@@ -27,8 +27,8 @@ from paceline_engine.model.layers.fused_ops import (
     gated_mlp,
     normed,
 )
-from paceline_engine.model.layers.gated_linear import NativeGatedLinear, fused_gated_linear
-from paceline_engine.model.layers.linear import Linear, linear
+from paceline_engine.model.layers.gated_linear import fused_gated_linear
+from paceline_engine.model.layers.linear import Linear, NativeGatedLinear, linear
 from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.ops import Ops
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of
@@ -40,7 +40,7 @@ Wrap = Callable[[str, dict[str, int], int, Linear], Linear]
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What becomes of each product of a layer."""
+    """How each product of a layer is built."""
 
     quantization: Quantization
     wrap: Wrap
@@ -66,7 +66,7 @@ class Build:
 
 
 def as_it_is(_prefix: str, _parts: dict[str, int], _num_inputs: int, product: Linear) -> Linear:
-    """Nothing is added to any product."""
+    """Return the product: no adapter adds to it."""
     return product
 
 
@@ -85,8 +85,8 @@ def build_decoder(
 ) -> Decoder:
     """Read every weight that `config` asks for; the embedding is never quantised.
 
-    The head is where `quantizes_head`: for a model whose tokens another one judges.
-    Of several ranks each reads its part of the layers.
+    `quantizes_head` is for a model whose tokens another one verifies. Each rank reads its part of
+    the layers.
     """
     group = group or Group()
     gates = Gates(ops.gelu_tanh_mul, fp8_rows.gelu_tanh_mul)
@@ -172,7 +172,7 @@ class _Reader:
         self._copies = PinnedCopies(device) if device.type == "cuda" else None
 
     def read(self, name: str, shape: tuple[int, ...], *, cut: int | None = None) -> Tensor:
-        """One tensor of the checkpoint, or the rank's part along the dimension `cut`."""
+        """Read one tensor of the checkpoint, or the rank's part along the dimension `cut`."""
         tensor = self._checked(name, shape)
         if cut is not None and self._group.size > 1:
             tensor = part_of(tensor, self._group, cut).contiguous()
@@ -181,7 +181,7 @@ class _Reader:
         return tensor.to(device=self._device, dtype=self._dtype)
 
     def norm(self, name: str, size: int, offset: float) -> Tensor:
-        """A norm's weight; one that counts from an offset stays float32, where nothing is lost."""
+        """Read a norm's weight; one with an offset stays float32, where nothing is lost."""
         if not offset:
             return self.read(name, (size,))
         return self._checked(name, (size,)).to(self._device, torch.float32) + offset
@@ -196,5 +196,5 @@ class _Reader:
         return tensor
 
     def fused(self, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
-        """Several tensors under one another, multiplied in one go; of each the rank's outputs."""
+        """Stack the rank's outputs of several tensors, to be multiplied as one."""
         return torch.cat([self.read(name, shape, cut=0) for name, shape in shapes.items()])

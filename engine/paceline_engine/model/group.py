@@ -1,4 +1,4 @@
-"""The ranks that run one model together, and what they say to each other.
+"""The ranks that run one model together, and the messages between them.
 
 Rank 0 is the engine. The others are processes of its own: each loads its shard of the weights,
 then runs every step that rank 0 tells of. Within a step the ranks meet twice a layer, to add up
@@ -42,7 +42,7 @@ class Group:
         return x
 
     def least(self, value: int) -> int:
-        """The smallest of all ranks."""
+        """Return the smallest value of all ranks."""
         if self.size == 1:
             return value
         values: list[int] = [0] * self.size
@@ -50,12 +50,12 @@ class Group:
         return min(values)
 
     def tell(self, what: object) -> None:
-        """From rank 0 to all others; None ends them."""
+        """Send from rank 0 to all others; None ends them."""
         if self.size > 1:
             dist.broadcast_object_list([what], src=0, device=torch.device("cpu"))
 
     def hear(self) -> object:
-        """What rank 0 tells next."""
+        """Receive what rank 0 sends next."""
         told: list[object] = [None]
         dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
         return told[0]

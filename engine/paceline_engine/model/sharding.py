@@ -20,7 +20,7 @@ Taken = TypeVar("Taken")
 
 
 def shard_of(config: ModelConfig, size: int) -> ModelConfig:
-    """Sizes of one rank's part. Raises BadSettings where they do not divide."""
+    """Return the sizes of one rank's part. Raises BadSettings where they do not divide."""
     try:
         return rank_part(config, size)
     except RanksDoNotDivide as problem:
@@ -31,7 +31,7 @@ def shard_of(config: ModelConfig, size: int) -> ModelConfig:
 
 
 def part_of(weight: Tensor, group: Group, dim: int) -> Tensor:
-    """This rank's part of a weight, cut along `dim`."""
+    """Return this rank's part of a weight, cut along `dim`."""
     size = weight.shape[dim] // group.size
     return weight.narrow(dim, group.rank * size, size)
 

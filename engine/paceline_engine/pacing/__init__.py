@@ -1,4 +1,4 @@
-"""L0 and L1: how many tokens a step may hold, from a step-time model fitted live. No torch."""
+"""L0 and L1: how many tokens a step may hold, by a step-time model fitted live. No torch."""
 
 from paceline_engine.pacing.model_pacer import ModelPacer
 from paceline_engine.pacing.pacer import NoPacer, Pacer, StepShape

@@ -5,13 +5,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline_engine.pacing.fit import Fit, fit, scale_of
+from paceline_engine.pacing.fit import Fit, SampleStore, fit, scale_of
 from paceline_engine.pacing.knee import KneeWatch, best_knee, with_knee
+from paceline_engine.pacing.lane_pace import step_allowance_ms
 from paceline_engine.pacing.pacer import StepShape
 from paceline_engine.pacing.prior import Prior, seeded, unbounded
 from paceline_engine.pacing.residuals import Residuals
-from paceline_engine.pacing.slack import step_allowance_ms
-from paceline_engine.pacing.store import SampleStore
 from paceline_engine.pacing.totals import Totals
 from paceline_wire import Coefficients, MeasuredStep, Origin, StepFeatures, StepModelInfo
 from paceline_wire.limits import Capacity, Limits
@@ -39,7 +38,7 @@ class ModelPacer:
         """Start from the prior, untrusted until the first fit."""
         self._assumed = prior
         self._prior = prior
-        """What a fit is pulled to: `assumed`, or a seed for as long as fits can live with it."""
+        """What a fit is pulled to: `assumed`, or a seed while fits with it are accepted."""
         self._capacity = capacity
         self._model = prior.model
         self._anchor = prior.model
@@ -51,7 +50,7 @@ class ModelPacer:
         self._origin: Origin = "prior"
         self._samples = 0
         self._steps = 0
-        """Of any kind: they number the dither, so that equal states answer alike."""
+        """All steps, unclean ones too: their number seeds the dither."""
         self._since_fit = 0
         self._fitted_at = -math.inf
         self._knee_watch = KneeWatch()
@@ -112,9 +111,9 @@ class ModelPacer:
             self._scale()
 
     def seed(self, coefficients: Coefficients) -> bool:
-        """Start from a model fitted elsewhere; False where this engine's own steps say otherwise.
+        """Start from a model fitted elsewhere; False where it is not used.
 
-        A fit of its own says so, and a profile from which the model is far off.
+        A fit of this engine's own steps goes before it, and so does a profile that contradicts it.
         """
         model = step_model(coefficients.theta, coefficients.knee)
         if self._origin == "fit" or not self._agrees_with_profile(model):
@@ -126,9 +125,9 @@ class ModelPacer:
         return True
 
     def learn_profile(self, steps: Sequence[MeasuredStep]) -> bool:
-        """Start from steps that were measured before any request; False where they say too little.
+        """Start from steps that were measured before any request; False where they are too few.
 
-        They stand in for the prior: this engine's own steps outvote them as they would outvote it.
+        They replace the prior: fits are pulled to them, and outvote them as they would the prior.
         """
         if self._origin != "prior" or len(steps) < _LEAST_PROFILE:
             return False
@@ -156,7 +155,7 @@ class ModelPacer:
         )
 
     def _agrees_with_profile(self, model: StepModel) -> bool:
-        """Tell whether a model is of such a device; True of any where no profile was made."""
+        """Whether the model's scale is near the profile's; True where no profile was made."""
         if not self._profile:
             return True
         return 1 / _SEED_RANGE < scale_of(self._profile, model) < _SEED_RANGE
@@ -170,20 +169,20 @@ class ModelPacer:
         self._reason = f"learning: {_STARTED[origin]}, no fit yet"
 
     def _step_target_ms(self, shape: StepShape, limits: Limits) -> float | None:
-        """tau: what this step may take; None where nothing paces it."""
+        """tau, what this step may take; None where nothing paces it."""
         pace_ms, target_ms = limits.pace_tpot_ms, limits.step_target_ms
         if pace_ms is None or (shape.slack_ms is None and target_ms is not None):
             return target_ms
         return step_allowance_ms(shape.slack_ms, pace_ms)
 
     def _doubt(self) -> str:
-        """Why the model is not to be trusted; empty where it is."""
+        """Why the model is not trusted; empty where it is."""
         if self._reason or self._residuals.q_r <= self._prior.max_q_r:
             return self._reason
         return f"q_r {self._residuals.q_r:.2f} is above {self._prior.max_q_r:.2f}"
 
     def _scale(self) -> None:
-        """Before the first fit: the line at the speed of the steps seen so far, where unknown."""
+        """Before the first fit, scale a guessed line to the steps seen so far."""
         # Where a step takes seconds, twenty of them are too long to wait for.
         if len(self._recent) < _FIRST_SCALE_STEPS:
             return
@@ -234,17 +233,17 @@ class ModelPacer:
         self._judge_anew()
 
     def _turn(self, knee: int) -> None:
-        """Pull fits to a line that turns at another knee."""
+        """Pull fits to a line with another knee."""
         if knee == self._prior.model.knee:
             return
         is_assumed = self._prior is self._assumed
         self._assumed = with_knee(self._assumed, knee)
         self._prior = self._assumed if is_assumed else with_knee(self._prior, knee)
-        # They were measured against a line that is no more.
+        # The corrections were learned against the line before.
         self._residuals.forget()
 
     def _fit(self, training: list[MeasuredStep], holdout: list[MeasuredStep], prior: Prior) -> Fit:
-        """Fit all that is stored; where that is refused, the newest steps alone."""
+        """Fit all stored steps; where that is refused, only the newest."""
         result = fit(training, holdout, prior)
         latest = list(self._recent)[-_LATEST:]
         if result.refusal and len(latest) == _LATEST:

@@ -9,7 +9,7 @@ from paceline_engine.hardware.roofline import roofline
 from paceline_wire import ModelInfo
 from paceline_wire.step_cost import NUM_TERMS, StepModel, step_model, step_ms
 
-_SILENT = 0.01  # of the prior: a smaller coefficient of a seed says nothing of its term
+_SILENT = 0.01  # of the prior: a smaller coefficient of a seed was not excited by its steps
 _REVIVED = 0.1  # of the prior: a multiple of nothing would stay nothing
 
 
@@ -22,7 +22,7 @@ class Prior:
     """The least of each coefficient, as a multiple of the prior."""
     high: tuple[float, ...]
     is_guess: bool
-    """The scale is unknown: it is taken from the first clean steps."""
+    """Only the form is known; the scale is taken from the first clean steps."""
     max_mape: float
     """A fit with a larger holdout error is not trusted."""
     max_q_r: float
@@ -42,18 +42,18 @@ def prior_for(info: ModelInfo) -> Prior:
 
 
 def seeded(prior: Prior, seed: StepModel) -> Prior:
-    """Pull to a model that was fitted elsewhere, as far as `prior` would let a fit go."""
+    """Pull to a model that was fitted elsewhere, within the bounds of `prior`."""
     at_knee = step_ms(seed.theta, seed.knee, seed.knee, 0, 0)
     scale = at_knee / step_ms(prior.model.theta, prior.model.knee, seed.knee, 0, 0)
     anchor = [
-        _REVIVED * scale * assumed if told < _SILENT * scale * assumed else told
-        for told, assumed in zip(seed.theta, prior.model.theta, strict=True)
+        _REVIVED * scale * assumed if given < _SILENT * scale * assumed else given
+        for given, assumed in zip(seed.theta, prior.model.theta, strict=True)
     ]
     return replace(prior, model=step_model(anchor, seed.knee), is_guess=False)
 
 
 def unbounded(prior: Prior) -> Prior:
-    """The same start, free to go anywhere: what is measured on purpose need not be near a guess."""
+    """Free the coefficients: steps that were measured on purpose need not be near a guess."""
     return replace(prior, low=(0.0,) * NUM_TERMS, high=(math.inf,) * NUM_TERMS)
 
 

@@ -1,11 +1,11 @@
-"""How many tokens a step holds: the most within its time, a better tile, or a look elsewhere.
+"""How many tokens a step holds: the most within its time, a better tile, or an exploration.
 
 Among totals c with t^(c) * q_r <= tau, where d decodes run:
 
     most     the largest c
     better   a bin's last total >= 0.6 * most whose rate c / t^(c), contexts left out, is 2 %
              higher, or the nearest one, where tiles end there and its rate is at most 2 % lower
-    dither   in 3 of 100 steps, any bin's last total >= 0.5 * most: what feeds the corrections
+    dither   in 3 of 100 steps, any bin's last total >= 0.5 * most, so that corrections are learned
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Totals:
     allowed_ms: float
     """tau / q_r: what t^ may be."""
     has_tiles: bool = False
-    """A step's work is cut into tiles as long as a bin."""
+    """Matrix products run in tiles of as many tokens as a bin holds."""
 
     def most(self, budget: int) -> int:
         """The largest total in [decode, budget] predicted within what is allowed, else 0."""
@@ -64,7 +64,7 @@ class Totals:
         return best
 
     def dithered(self, most: int, least: int, step: int) -> int:
-        """Another total than `most` for the `step`-th step, if it is one to look elsewhere."""
+        """A total other than `most` where the `step`-th step is one that explores, else `most`."""
         word = _mixed(step)
         if word >= _DITHER_SHARE * _WORD:
             return most

@@ -1,4 +1,4 @@
-"""Downloads LoRA adapters beside the step loop, which is told of the end through a callback."""
+"""Downloads LoRA adapters in threads beside the step loop, and calls back when one ends."""
 
 import threading
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Repositories(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One download that has come to its end."""
+    """One download that has ended."""
 
     path: str
     folder: Path | None
@@ -48,7 +48,7 @@ class Fetching:
     def __init__(self, fetch: Callable[[str], Path], done: Callable[[Fetched], None]) -> None:
         self._fetch = fetch
         self._done = done
-        """Called in a thread of the download's own."""
+        """Called in the thread of the download."""
         self._waiting: dict[str, LoadAdapter] = {}
         """By name: the last call that asked for it."""
         self._running: set[str] = set()
@@ -65,7 +65,7 @@ class Fetching:
             thread.start()
 
     def take(self, fetched: Fetched) -> list[LoadAdapter]:
-        """Take in what `done` was told; the calls that still wait for it."""
+        """Note that a download has ended; the calls that still wait for it."""
         self._running.discard(fetched.path)
         changes = [change for change in self._waiting.values() if change.path == fetched.path]
         for change in changes:
@@ -73,7 +73,7 @@ class Fetching:
         return changes
 
     def forget(self, name: str) -> None:
-        """Somebody wants something else under this name."""
+        """Drop the call that waits under this name: a later one replaces it."""
         self._waiting.pop(name, None)
 
     def _run(self, path: str) -> None:
@@ -81,5 +81,5 @@ class Fetching:
             self._done(Fetched(path, self._fetch(path)))
         except EngineError as error:
             self._done(Fetched(path, None, f"{error.reason}: {error.message}"))
-        except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it was
+        except Exception as error:  # noqa: BLE001 - every call is answered, whatever went wrong
             self._done(Fetched(path, None, f"{path}: {type(error).__name__}: {error}"))

@@ -22,6 +22,7 @@ from paceline_engine.grammar.grammar import CompiledGrammar
 from paceline_engine.process.fetching import Fetched
 from paceline_wire import (
     Abort,
+    EngineTelemetry,
     Failed,
     FromEngine,
     Hello,
@@ -30,7 +31,6 @@ from paceline_wire import (
     Ready,
     SetLimits,
     Submit,
-    Telemetry,
     UnloadAdapter,
     decode_to_engine,
     encode,
@@ -75,7 +75,7 @@ class Link:
         self._outbox: SimpleQueue[FromEngine | None] = SimpleQueue()
         self._greeting: Greeting = Loading("start", 0.0)
         self._peer: bytes | None = None
-        self._telemetry: Telemetry | None = None
+        self._telemetry: EngineTelemetry | None = None
         self._telemetry_sent_at = 0.0
 
         self._context = zmq.Context()
@@ -100,7 +100,7 @@ class Link:
         self._thread.start()
 
     def greet(self, greeting: Greeting) -> None:
-        """Answer every later `Hello` with this, and tell the peer now."""
+        """Answer every later `Hello` with this, and send it now."""
         self._greeting = greeting
         self.send(greeting)
 
@@ -188,7 +188,7 @@ class Link:
             message = self._outbox.get()
             if message is None:
                 return False
-            if isinstance(message, Telemetry):
+            if isinstance(message, EngineTelemetry):
                 # Its records go once; what is repeated as a heartbeat is the rest.
                 self._telemetry = msgspec.structs.replace(message, steps=[])
                 self._telemetry_sent_at = self._clock()

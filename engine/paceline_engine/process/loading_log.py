@@ -1,4 +1,4 @@
-"""Tells a person how far a model has been loaded: a bar on a terminal, else a line per 10 %."""
+"""Shows how far a model has been loaded: a bar on a terminal, else a log line per 10 %."""
 
 import logging
 import sys
@@ -18,7 +18,7 @@ class LoadingLog:
         self._seen: tuple[str, int] | None = None
 
     def __call__(self, stage: str, fraction: float) -> None:
-        """Say it, unless the last tenth of the same stage has been said."""
+        """Show the fraction, unless the same tenth of the stage has been logged."""
         if self._terminal is not None:
             self._draw(self._terminal, stage, fraction)
             return
@@ -28,7 +28,7 @@ class LoadingLog:
             _log.info("%s %d%%", stage, step[1] * 100 // _STEPS)
 
     def _draw(self, terminal: TextIO, stage: str, fraction: float) -> None:
-        """Over the last bar; a stage that is complete keeps its line."""
+        """Draw over the last bar; a stage that is complete keeps its line."""
         full = round(fraction * _BAR_WIDTH)
         bar = "━" * full + " " * (_BAR_WIDTH - full)
         end = "\n" if fraction >= 1 else ""

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -36,9 +37,9 @@ from paceline_wire.limits import Capacity, Limits
 _GPU_STEP_TIMEOUT_S = 120.0
 """The longest step of a GPU takes seconds; what a driver gives up by itself takes it a minute."""
 _GPU_PROFILE_S = 3.0
-"""Small beside what weights take to read."""
+"""Little beside the time that weights take to read."""
 _FAREWELL_S = 1.0
-"""For the thread of the socket to tell the sidecar why, before the process ends."""
+"""For the socket's thread to send the reason to the sidecar, before the process ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ Progress = Callable[[str, float], None]
 """Called with a stage and its fraction, 0 to 1."""
 
 
-class LoadedModel(Protocol):
+class ServableModel(Protocol):
     """A model on its device, with the memory of its cache allocated."""
 
     @property
@@ -94,7 +95,7 @@ class LoadedModel(Protocol):
         ...
 
 
-LoadModel = Callable[[Settings, Progress], LoadedModel]
+LoadModel = Callable[[Settings, Progress], ServableModel]
 MakePacer = Callable[[ModelInfo, Capacity], Pacer]
 
 
@@ -135,7 +136,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
         _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
         raise
     except Exception as error:
-        # A defect of ours: the traceback says where; the sidecar is told at once.
+        # A defect of ours: the traceback shows where, and the sidecar hears of it at once.
         reason = Failed("EngineCrashed", f"{type(error).__name__}: {error}")
         _write_reason(reason, settings.termination_log)
         _fail(link, settings.run_dir, instance, reason)
@@ -144,7 +145,7 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
         link.close()
 
 
-def _load(settings: Settings, load_model: LoadModel, link: Link) -> LoadedModel:
+def _load(settings: Settings, load_model: LoadModel, link: Link) -> ServableModel:
     """Load the model, and report the progress to the sidecar and in the log."""
     log = LoadingLog()
 
@@ -158,7 +159,7 @@ def _load(settings: Settings, load_model: LoadModel, link: Link) -> LoadedModel:
 
 
 def _run(
-    settings: Settings, model: LoadedModel, make_pacer: MakePacer, link: Link, instance: str
+    settings: Settings, model: ServableModel, make_pacer: MakePacer, link: Link, instance: str
 ) -> None:
     """Profile the model's steps, then serve until stopped."""
     pacer = make_pacer(model.info, model.capacity)
@@ -172,16 +173,14 @@ def _run(
         clock=time.monotonic,
     )
     model.graph_use.restart()
-    watch = StepWatch(
-        _step_timeout_s(settings, model.info),
-        lambda hung_s: _leave_hung(link, settings, instance, hung_s),
-    )
+    timeout_s = _step_timeout_s(settings, model.info)
+    watch = StepWatch(timeout_s, lambda hung_s: _leave_hung(link, settings, instance, hung_s))
     worker = Worker(
         _engine(settings, model, pacer, _proposer(model, make_pacer), overlap=overlap),
         link,
         WorkerSettings(instance, model.info, settings.drain_s, profile),
         grammars=_grammars(settings, model.info),
-        watch=watch,
+        watch=watch if timeout_s > 0 else nullcontext(),
         fetch=lambda path: _fetch_adapter(settings, path),
     )
     signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
@@ -195,7 +194,7 @@ def _run(
 
 def _engine(
     settings: Settings,
-    model: LoadedModel,
+    model: ServableModel,
     pacer: Pacer,
     proposer: Proposer | None,
     *,
@@ -221,7 +220,7 @@ def _engine(
     )
 
 
-def _proposer(model: LoadedModel, make_pacer: MakePacer) -> Proposer | None:
+def _proposer(model: ServableModel, make_pacer: MakePacer) -> Proposer | None:
     """Return the draft model, measured and ready; None where sequences draft for themselves."""
     if model.draft is None:
         return None

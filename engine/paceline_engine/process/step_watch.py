@@ -1,11 +1,11 @@
-"""A step that never returns: seen by a thread beside the step loop, which then ends the process.
+"""StepWatch: a thread that notices a step that never returns, and then ends the process.
 
 A device that hangs raises nothing, and the heartbeat goes on beside it: without this the sidecar
 would take requests for ever that nobody answers. When the process ends, the sidecar answers 503 at
 once, and the kubelet (or `paceline up`) starts another engine.
 
-The thread cannot run where the step holds Python's lock while it hangs. For that it keeps winding
-up a timer of `faulthandler`, which needs no lock: it goes off when nobody winds it up any more.
+The thread cannot run where the step holds Python's lock while it hangs. So it keeps resetting a
+timer of `faulthandler`, which needs no lock: it goes off once nobody resets it.
 """
 
 import faulthandler
@@ -20,7 +20,7 @@ _LOOKS = 20
 """Per timeout: how late a hang may be seen, a twentieth of the timeout."""
 _LOOK_EVERY_S = 1.0
 _MARGIN = 1.25
-"""The timer without a lock comes after the thread, which can say more."""
+"""The timer without a lock goes off after the thread, which can report more."""
 
 
 @dataclass(slots=True)
@@ -60,12 +60,12 @@ class StepWatch:
             self._thread = threading.Thread(target=self._watch, name="paceline-watch", daemon=True)
             self._thread.start()
 
-    def begin(self) -> None:
-        """A step begins."""
+    def __enter__(self) -> None:
+        """Note that a step begins."""
         self.times.began_at = self._clock()
 
-    def end(self) -> None:
-        """It has returned."""
+    def __exit__(self, *_: object) -> None:
+        """Note that it has returned."""
         self.times.began_at = None
 
     def close(self) -> None:

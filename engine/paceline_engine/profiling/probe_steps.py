@@ -14,7 +14,7 @@ from paceline_wire.step_cost import chunk_attention
 
 _SHORT_CONTEXT = 32  # tokens
 _LONG_CONTEXT = 2048
-_CLEARLY = 4  # times the short one: less tells nothing of what context costs
+_CLEARLY = 4  # times the short one: less would not show what context costs
 _LEAST_PREFILL = 16  # tokens
 _PREFILL_GROWTH = 4
 _BESIDE_PROMPTS = (0, 1, 8, 64)

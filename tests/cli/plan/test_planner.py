@@ -84,7 +84,7 @@ def test_a_guess_has_wider_bars_than_a_known_gpu() -> None:
 
 
 def test_bursts_need_more_replicas_than_their_rate() -> None:
-    """The walk sees what a mean does not."""
+    """The simulation sees what a mean does not."""
     smooth = steady(6.0)
     bursts = tuple(replace(r, at_s=r.at_s // 30 * 30 + 0.001 * (r.at_s % 30)) for r in smooth)
 

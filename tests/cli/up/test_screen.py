@@ -91,7 +91,7 @@ def test_a_change_names_only_what_moved() -> None:
 
 
 def test_a_loading_engine_is_a_bar() -> None:
-    """Of the stage, and as long as it takes."""
+    """It shows the stage, and how much of it is done."""
     table = drawn(a_view(None, state="not ready: the engine is loading: loading weights 43%"))
 
     assert "loading weights" in table

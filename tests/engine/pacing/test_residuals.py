@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.pacing.autocorrelation import Autocorrelation
-from paceline_engine.pacing.residuals import Residuals, _quantile
+from paceline_engine.pacing.residuals import Autocorrelation, Residuals, _quantile
 
 
 def correlated(count: int, *, sigma: float, correlation: float, seed: int = 1) -> list[float]:

@@ -1,11 +1,10 @@
-"""Experiments on several plants under the real loop: found out, rolled back, promoted."""
+"""Experiments on simulated engines under the real loop: found out, rolled back, promoted."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from paceline_testing.plant import Plant, laptop
-from paceline_testing.plant_pod import PlantPod
+from paceline_sim.sim_pod import SimPod
+from paceline_testing.simulated import a_laptop, clients
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_report import ExperimentReport, ServiceReport
 from paceline_tuner.service_spec import SLA, ExperimentPlan, Overrides, Range, TuningSpec
@@ -30,20 +29,23 @@ class Fleet:
 
     spec: TuningSpec
     num_pods: int = 3
+    shed_ttft_ms: float | None = 6000.0
     at: float = 0.0
     previous_report: ExperimentReport | None = None
     reports: list[ServiceReport] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pods: dict[str, PlantPod] = {}
+        self.pods: dict[str, SimPod] = {}
         for number in range(self.num_pods):
             self.add(f"pod-{number}", seed=number + 1)
         self.loop = TuningLoop(self, lambda: self.at)
 
     def add(self, name: str, *, seed: int) -> None:
-        plant = Plant(laptop, Limits(16, 512), rate=2.0, prompt=(10, 40), output=(8, 24), seed=seed)
-        plant.shed_after_s = 6.0
-        self.pods[name] = PlantPod(plant)
+        requests = clients(2.0, prompt=(10, 40), output=(8, 24), seconds=2400.0, seed=seed)
+        engine = a_laptop(
+            requests, limits=Limits(16, 512), seed=seed, shed_ttft_ms=self.shed_ttft_ms
+        )
+        self.pods[name] = SimPod(engine)
 
     async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
         return await self.pods[pod.name].get_telemetry(pod, since)
@@ -54,7 +56,7 @@ class Fleet:
     async def tick(self) -> ExperimentReport | None:
         self.at += PERIOD_S
         for pod in self.pods.values():
-            pod.plant.run_until(pod.plant.now + PERIOD_S)
+            pod.run_until(pod.engine.now + PERIOD_S)
         targets = tuple(PodTarget(name, f"http://{name}", "token") for name in self.pods)
         target = ServiceTarget("ns/name", self.spec, targets, previous_report=self.previous_report)
         self.reports.append(await self.loop.tick(target))
@@ -75,11 +77,11 @@ class Fleet:
 
     def held(self, pod: str) -> int:
         """The pod's max batch size."""
-        return self.pods[pod].plant.limits.max_batch_size
+        return self.pods[pod].engine.limits.max_batch_size
 
     def step_targets(self) -> dict[str, float]:
         """Milliseconds, by pod."""
-        found = {name: pod.plant.limits.step_target_ms for name, pod in self.pods.items()}
+        found = {name: pod.engine.limits.step_target_ms for name, pod in self.pods.items()}
         return {name: target for name, target in found.items() if target is not None}
 
     def sent(self, pod: str) -> list[object]:
@@ -120,9 +122,8 @@ async def test_a_worse_canary_is_rolled_back_and_no_other_pod_had_it() -> None:
 
 async def test_a_canary_that_lets_requests_pile_up_is_rolled_back() -> None:
     """A target for the pace alone calls nobody late who waits: goodput does."""
-    fleet = Fleet(trying(an_experiment(), replace(SPEC, sla=SLA(tpot_p99_ms=250.0))))
-    for pod in fleet.pods.values():
-        pod.plant.shed_after_s = math.inf
+    spec = replace(SPEC, sla=SLA(tpot_p99_ms=250.0))
+    fleet = Fleet(trying(an_experiment(), spec), shed_ttft_ms=None)
 
     report = await fleet.verdict(within_s=1200)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from paceline_testing.plant import Plant, laptop
-from paceline_testing.plant_pod import PlantPod
+from paceline_sim.sim_pod import SimPod
+from paceline_testing.simulated import a_laptop, clients
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_spec import SLA, ExperimentPlan, Overrides, Range, TuningSpec
 from paceline_tuner.service_target import PodTarget, ServiceTarget
@@ -36,8 +36,13 @@ async def batch_sizes(spec: TuningSpec) -> set[int]:
     at = 1e9
     shelf = Shelf()
     pods = {
-        f"pod-{seed}": PlantPod(
-            Plant(laptop, Limits(16, 512), rate=2.0, prompt=(10, 40), output=(8, 24), seed=seed)
+        f"pod-{seed}": SimPod(
+            a_laptop(
+                clients(2.0, prompt=(10, 40), output=(8, 24), seed=seed),
+                limits=Limits(16, 512),
+                seed=seed,
+            ),
+            engine_version="1",
         )
         for seed in (1, 2)
     }
@@ -54,7 +59,7 @@ async def batch_sizes(spec: TuningSpec) -> set[int]:
     for _ in range(72):
         at += 5.0
         for pod in pods.values():
-            pod.plant.run_until(pod.plant.now + 5.0)
+            pod.run_until(pod.engine.now + 5.0)
         await loop.tick(ServiceTarget("ns/name", spec, targets))
     return {entry.batch_size for warm_start in shelf.saved for entry in warm_start.entries}
 

@@ -1,8 +1,8 @@
-"""What an op hands to the product behind it: rows in their own type, or codes of FP8.
+"""Norms and gates fused with the quantisation that the product behind them asks for.
 
-Nothing else reads the normed rows before a product, nor the gated ones. Where the product takes
-codes, the op before it makes them, and the rows never reach memory. The products say which it is,
-once, when the decoder is built: one that an adapter adds to takes rows, as the adapter does.
+Only the product reads the rows that a norm or a gate writes. Where the product takes FP8, the op
+quantises as well, and the rows never reach memory in their own type. Which it is, is decided once,
+when the decoder is built: a product that an adapter adds to takes rows, because the adapter does.
 """
 
 from collections.abc import Callable
@@ -30,22 +30,22 @@ class NormedLinear(Protocol):
 
     @property
     def weight(self) -> Tensor:  # [hidden]
-        """The norm's."""
+        """The norm's weight."""
         ...
 
     @property
     def product(self) -> Linear:
-        """What takes rows that are normed already."""
+        """The product alone, for rows that are normed already."""
         ...
 
     def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """`(product(rms_norm(x + residual)), x + residual)`."""
+        """Return `(product(rms_norm(x + residual)), x + residual)`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Normed(Generic[Taken]):
-    """See `NormedLinear`: a norm that makes what the product takes."""
+    """Implements `NormedLinear` with a norm that writes what the product takes."""
 
     weight: Tensor  # [hidden]
     eps: float
@@ -72,7 +72,7 @@ class Mlp(Generic[Taken, Gated]):
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """One activation, giving either."""
+    """One activation, in the two forms that a product may ask for."""
 
     rows: Callable[[Tensor], Tensor]
     codes: Callable[[Tensor], Fp8Rows]
@@ -92,7 +92,7 @@ def takes_codes(product: Callable[[Tensor], Tensor]) -> TypeGuard[_RowsLinear]:
 
 
 def normed(weight: Tensor, eps: float, add_rms_norm: AddNorm, product: Linear) -> NormedLinear:
-    """Put the norm before a product that makes what the product takes."""
+    """Put a norm before a product, one that writes what the product takes."""
     if takes_codes(product):
         of_codes: Normed[Rows] = Normed(weight, eps, fp8_rows.add_rms_norm, product)
         return of_codes
@@ -100,7 +100,7 @@ def normed(weight: Tensor, eps: float, add_rms_norm: AddNorm, product: Linear) -
 
 
 def gated_mlp(product: Linear, gates: Gates, down: Linear) -> Linear:
-    """Put the gate between both products that makes what the second takes."""
+    """Put a gate between two products, one that writes what the second takes."""
     if takes_codes(down):
         return Mlp(GatedLinear(product, gates.codes), down)
     return Mlp(GatedLinear(product, gates.rows), down)

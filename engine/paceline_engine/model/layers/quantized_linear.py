@@ -57,7 +57,7 @@ def quantize(weight: Tensor, to: Quantization = "int8") -> QuantizedWeight:  # [
 class DynamicFp8Linear:
     """FP8 with FP8, on either device: each token has a scale of its own (W8A8).
 
-    What no op before it has made codes of is quantised here.
+    Rows that no op before it has quantised are quantised here.
     """
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
@@ -72,7 +72,7 @@ class DynamicFp8Linear:
 
 
 class TiledLinear:
-    """For a CPU without a compiler, or in bfloat16: widened tile by tile before it is multiplied.
+    """For a CPU without a compiler, or in bfloat16: each tile is widened, then multiplied.
 
     That saves memory, not time: 2.1 times as long as float32 with one row, 1.3 with many.
     """
@@ -95,7 +95,7 @@ class TiledLinear:
 
 
 class KernelLinear:
-    """For a GPU."""
+    """The product of our kernel, for a GPU."""
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None = None) -> None:
         self.weight = weight

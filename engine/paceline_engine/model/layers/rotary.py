@@ -23,12 +23,12 @@ class Rotations:
         return Rotations(everywhere, everywhere if is_one else self.windowed.to(device))
 
     def of(self, window: int | None) -> Tensor:  # [max_len, head_size]
-        """The table of a layer with this window."""
+        """Return the table of a layer with this window."""
         return self.everywhere if window is None else self.windowed
 
 
 def rotations(config: ModelConfig, max_len: int) -> Rotations:
-    """Tables for every position up to `max_len`; float32."""
+    """Make the tables for every position up to `max_len`; float32."""
     everywhere = cos_sin_table(config.rope, config.head_size, max_len)
     if config.window_rope is None:
         return Rotations(everywhere, everywhere)
@@ -36,7 +36,7 @@ def rotations(config: ModelConfig, max_len: int) -> Rotations:
 
 
 def cos_sin_table(rope: Rope, head_size: int, max_len: int) -> Tensor:  # [max_len, head_size]
-    """Cosines in the first half of a row, sines in the second; float32."""
+    """Return cosines in the first half of a row, sines in the second; float32."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.int64).float() / head_size
     frequencies = _scaled(1.0 / (rope.theta**exponents), rope)
     angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies)

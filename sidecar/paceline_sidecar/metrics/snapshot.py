@@ -6,8 +6,8 @@ from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.admission.control import Backlog
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.hot_config import Sla
+from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.service import Service
-from paceline_sidecar.telemetry.ledger import Ledger
 from paceline_wire import EngineLoad, LimitsState, StepModelInfo
 
 

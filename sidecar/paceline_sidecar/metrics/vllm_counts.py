@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from paceline_sidecar.telemetry.finished_request import FinishedRequest
-from paceline_sidecar.telemetry.histogram import Histogram
+from paceline_sidecar.metrics.finished_request import FinishedRequest
+from paceline_sidecar.metrics.histogram import Histogram
 
 _TTFT_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),

@@ -9,10 +9,10 @@ from prometheus_client.metrics_core import Metric as Family
 from paceline_sidecar import __version__
 from paceline_sidecar.adapter_plan import STATES
 from paceline_sidecar.hot_config import Sla
-from paceline_sidecar.telemetry import names
-from paceline_sidecar.telemetry.exposition import histograms, values
-from paceline_sidecar.telemetry.ledger import KNOBS, LANES
-from paceline_sidecar.telemetry.snapshot import Snapshot
+from paceline_sidecar.metrics import names
+from paceline_sidecar.metrics.exposition import histograms, values
+from paceline_sidecar.metrics.ledger import KNOBS, LANES
+from paceline_sidecar.metrics.snapshot import Snapshot
 from paceline_wire import StepProfile, WhyEager
 from paceline_wire.limits import Lane
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric as Family
 
-from paceline_sidecar.telemetry.exposition import histograms, values
-from paceline_sidecar.telemetry.names import VLLM
-from paceline_sidecar.telemetry.snapshot import Snapshot
+from paceline_sidecar.metrics.exposition import histograms, values
+from paceline_sidecar.metrics.names import VLLM
+from paceline_sidecar.metrics.snapshot import Snapshot
 from paceline_wire import EngineLoad
 
 _ENGINE = "0"

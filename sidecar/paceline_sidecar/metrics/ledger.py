@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Literal, get_args
 
 from paceline_sidecar.hot_config import HotConfig
-from paceline_sidecar.telemetry.finished_request import FinishedRequest, Outcome, miss_reason
-from paceline_sidecar.telemetry.histogram import Histogram
-from paceline_sidecar.telemetry.ring import Ring, Sequence
-from paceline_sidecar.telemetry.sketch import GapSketch
-from paceline_sidecar.telemetry.vllm_counts import VllmCounts
-from paceline_wire import LimitsState, StepRecord, Telemetry
+from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome, miss_reason
+from paceline_sidecar.metrics.histogram import Histogram
+from paceline_sidecar.metrics.ring import Ring, Sequence
+from paceline_sidecar.metrics.sketch import GapSketch
+from paceline_sidecar.metrics.vllm_counts import VllmCounts
+from paceline_wire import EngineTelemetry, LimitsState, StepRecord
 from paceline_wire.limits import Lane
 
 LANES: tuple[Lane, ...] = get_args(Lane)
@@ -67,7 +67,7 @@ class Ledger:
         self.aborts: Counter[AbortCause] = Counter()
         self.limit_changes: Counter[str] = Counter()
         self.engine_starts = 0
-        self.telemetry: Telemetry | None = None
+        self.telemetry: EngineTelemetry | None = None
         """The newest heartbeat; None while no engine is ready."""
         self.config = HotConfig()
 
@@ -109,7 +109,7 @@ class Ledger:
 
     # --- per heartbeat, per change --------------------------------------------------------------
 
-    def heartbeat(self, message: Telemetry) -> None:
+    def heartbeat(self, message: EngineTelemetry) -> None:
         """Record the steps and the load that the engine reports."""
         self.telemetry = message
         for step in message.steps:

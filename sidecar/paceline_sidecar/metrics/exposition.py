@@ -9,8 +9,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric as Family
 
-from paceline_sidecar.telemetry.histogram import Histogram
-from paceline_sidecar.telemetry.names import Metric
+from paceline_sidecar.metrics.histogram import Histogram
+from paceline_sidecar.metrics.names import Metric
 
 Labels = tuple[str, ...]
 

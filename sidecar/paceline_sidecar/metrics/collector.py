@@ -6,10 +6,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from paceline_sidecar.metrics.paceline_family import paceline_family
+from paceline_sidecar.metrics.snapshot import snapshot
+from paceline_sidecar.metrics.vllm_family import vllm_family
 from paceline_sidecar.service import Service
-from paceline_sidecar.telemetry.paceline_family import paceline_family
-from paceline_sidecar.telemetry.snapshot import snapshot
-from paceline_sidecar.telemetry.vllm_family import vllm_family
 
 
 class ServiceCollector(Collector):

@@ -1,1 +1,0 @@
-"""What was measured: plain counts, read when somebody asks."""
