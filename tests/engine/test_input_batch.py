@@ -45,10 +45,10 @@ def prompts(*requests: Request) -> Batch:
 
 
 def decodes(*starts: tuple[Request, int]) -> Batch:
-    slices = tuple(
+    chunks = tuple(
         ScheduledChunk(one, start, 1, samples=True, is_decode=True) for one, start in starts
     )
-    return Batch(slices, num_decodes=len(slices))
+    return Batch(chunks, num_decodes=len(chunks))
 
 
 def writes_of(writes: RowWrites) -> list[tuple[int, int, list[int]]]:
@@ -199,7 +199,7 @@ def test_numbers_of_a_row_keep_to_their_types() -> None:
 
 
 def test_tokens_that_do_not_stay_are_brought() -> None:
-    """A draft model's guess may have been replaced; other ranks do not sample."""
+    """A draft model's token may have been replaced; other ranks do not sample."""
     input_batch, request = an_input_batch(tokens_stay=False), a_request(1, [1] * 3, [5])
     input_batch.prepare(prompts(request))
     request.token_ids.append(77)

@@ -1,4 +1,4 @@
-"""Recorded pieces serve the sizes of steps at which they were measured to be faster."""
+"""Piecewise graphs serve the sizes of steps at which they were measured to be faster."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Steps with prompts or drafts are computed in recorded graphs, and nobody who asks can tell."""
+"""Steps with prompts or drafts are computed with piecewise graphs, with the same answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +72,7 @@ def quickly_piecewise(folder: Path, capture: RecomputeCapture | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """Guesses what was answered without guesses, and slips at every fourth place."""
+    """Drafts what was answered without drafts, and slips at every fourth place."""
 
     answered: Mapping[str, list[int]]
     first_chance: float = 1.0
@@ -192,7 +192,7 @@ def answers(engine: Engine, arrivals: Sequence[Arrival]) -> dict[str, list[int]]
 def test_pieces_change_no_token(
     eager: ModelRunner, piecewise: ModelRunner, arrivals: list[Arrival], way: str
 ) -> None:
-    """Chunks, prefix hits, guesses that hold or not, whoever comes and leaves, at any limits."""
+    """Chunks, prefix hits, drafts that hold or not, whoever comes and leaves, at any limits."""
     wanted = answers(an_engine(eager), arrivals)
     guesser = Oracle(wanted) if way == "drafts" else None
 
