@@ -1,6 +1,9 @@
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 CLUSTER := PYTHONPATH=tests $(PY) -m local_cluster
+# One process more than cores: the one that holds the cluster mostly waits.
+JOBS := 3
+QUICK := tests/api tests/operator tests/tuner tests/engine/pacing
 
 .PHONY: help
 help: ## Show this help.
@@ -44,7 +47,16 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup -m 'not node'
+	$(PY) -m pytest -m node
+
+.PHONY: quick
+quick: install ## The inner loop, in 90 seconds: style, layers, types, and the fast tests.
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	.venv/bin/lint-imports
+	$(PY) -m mypy
+	$(PY) -m pytest --quiet --numprocesses 2 $(QUICK) -m 'not model and not cluster and not node and not slow'
 
 .PHONY: check
 check: lint types test ## What CI runs.

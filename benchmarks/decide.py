@@ -51,7 +51,7 @@ class Source:
         self.random = random.Random(self.seed)
 
     def answer(self) -> Telemetry:
-        """Give what came in one period."""
+        """Return the records of one period."""
         begin, self.now = self.now, self.now + PERIOD_S
         return a_telemetry(
             self.now,
@@ -106,7 +106,7 @@ class Pod:
 
     @classmethod
     def full(cls, seed: int) -> "Pod":
-        """Live through a window and a bit."""
+        """Run for a little more than one window."""
         pod = cls(Source(seed), Window(), PodState())
         for _ in range(int(WINDOW_S / PERIOD_S) + 3):
             pod.period(pod.source.answer())

@@ -119,7 +119,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run every engine, print the table and write it down."""
+    """Run every engine, print the table and write it."""
     arguments = _arguments()
     workload = Workload(requests=arguments.requests)
     settings = Settings(device="cpu", threads=arguments.threads)

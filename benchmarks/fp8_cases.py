@@ -1,4 +1,4 @@
-"""What the kernels that make codes of FP8 are timed on: as `kernel_cases`, of products' inputs.
+"""Timing cases of the kernels that write FP8 codes for products; see `kernel_cases`.
 
 Their references are not in float64: what is rounded to another code there would be no error.
 """
@@ -21,7 +21,7 @@ _COARSENESS = 1e-2
 
 
 def fp8_cases_of(layer: Layer, load: Load) -> Iterator[Case]:
-    """Every one, one after the other, so that only one's tensors live at a time."""
+    """Yield every case in turn, so that only one's tensors exist at a time."""
     yield norm_fp8_case(layer, load.num_tokens)
     yield silu_fp8_case(layer, load.num_tokens)
     yield gelu_fp8_case(layer, load.num_tokens)
@@ -29,7 +29,7 @@ def fp8_cases_of(layer: Layer, load: Load) -> Iterator[Case]:
 
 
 def norm_fp8_case(layer: Layer, num_tokens: int) -> Case:
-    """Two rows read, one written and the codes of another."""
+    """Two rows read; one row and another row's codes written."""
     x, residual = layer.randn(2, num_tokens, layer.model.hidden)
     weight = layer.randn(layer.model.hidden)
     return Case(
@@ -44,7 +44,7 @@ def norm_fp8_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def silu_fp8_case(layer: Layer, num_tokens: int) -> Case:
-    """Two parts read, the codes of one written."""
+    """Two halves read, the codes of one written."""
     x = layer.randn(num_tokens, 2 * layer.model.features)
     return Case(
         layer.model.name,
@@ -58,7 +58,7 @@ def silu_fp8_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def gelu_fp8_case(layer: Layer, num_tokens: int) -> Case:
-    """As the other gate, with another curve."""
+    """The other gate, with another activation."""
     x = layer.randn(num_tokens, 2 * layer.model.features)
     return Case(
         layer.model.name,
@@ -85,7 +85,7 @@ def rows_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def product_case(layer: Layer, num_tokens: int) -> Case:
-    """Torch's product after the gate, of codes with codes; its inputs are quantised already."""
+    """Multiply codes with codes after the gate, by torch; its inputs are quantized already."""
     model = layer.model
     rows, weight = (
         quantized(layer.randn(size, model.features)) for size in (num_tokens, model.hidden)

@@ -56,7 +56,7 @@ class HostTimes:
 
 @dataclass(frozen=True, slots=True)
 class InstantFlight:
-    """A step that is over when it begins."""
+    """A step that has ended when it begins."""
 
     batch: Batch
 
@@ -206,7 +206,7 @@ def decode_host_times(
 
 
 def p50_p99(values: list[float]) -> str:
-    """Both, in a column's width."""
+    """Format both in one column."""
     return f"{statistics.median(values):>7.3f} {statistics.quantiles(values, n=100)[98]:>8.3f}"
 
 

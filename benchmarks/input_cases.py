@@ -1,4 +1,4 @@
-"""What making a step's inputs is timed on, as `kernel_cases` for what computes them."""
+"""Timing cases of the kernels that make a step's inputs; see `kernel_cases`."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ from paceline_kernels.input_prep import kernel as input_prep
 
 
 def input_cases_of(layer: Layer, load: Load) -> Iterator[Case]:
-    """Every kernel, for as many decodes as the load has tokens."""
+    """Yield every kernel, for as many decodes as the load has tokens."""
     yield step_case(layer, load.num_tokens)
     yield writes_case(layer, load.num_tokens)
     yield draws_case(layer, load.num_tokens)
@@ -26,7 +26,7 @@ def input_cases_of(layer: Layer, load: Load) -> Iterator[Case]:
 
 
 def step_case(layer: Layer, num_tokens: int) -> Case:
-    """Decodes of 1,000 tokens: a few numbers of each, and its blocks read and written."""
+    """Decodes of 1,000 tokens: a few numbers each, and their blocks read and written."""
     context = 1000
     num_blocks, device = -(-context // BLOCK_SIZE), layer.device
     table = torch.randint(1 << 20, (num_tokens, 2 * num_blocks), dtype=torch.int32, device=device)
@@ -62,7 +62,7 @@ def step_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def writes_case(layer: Layer, num_tokens: int) -> Case:
-    """A block more for each row, all at once: the most that decodes ever write."""
+    """One block more for each row, all at once: the most that decodes ever write."""
     table = torch.zeros(num_tokens, 64, dtype=torch.int32, device=layer.device)
     rows = torch.randperm(num_tokens, device=layer.device)
     bounds = torch.arange(num_tokens + 1, device=layer.device)
@@ -82,7 +82,7 @@ def writes_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def draws_case(layer: Layer, num_tokens: int) -> Case:
-    """What each row draws its token by, behind the blocks of 1,000 tokens."""
+    """Each row's sampling parameters, behind the blocks of 1,000 tokens."""
     column, device = -(-1000 // BLOCK_SIZE), layer.device
     # Of the bits up to here every float32 is a number.
     size = (num_tokens, column + DRAW_COLUMNS)
@@ -106,7 +106,7 @@ def draws_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def keep_case(layer: Layer, num_tokens: int) -> Case:
-    """A token of each row."""
+    """One token for each row."""
     latest = torch.zeros(num_tokens, dtype=torch.int64, device=layer.device)
     rows = torch.randperm(num_tokens, device=layer.device)
 

@@ -1,4 +1,4 @@
-"""What the kernels are timed on: one call and its reference per kernel and size."""
+"""Timing cases: one call and its reference for each kernel and size."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +103,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a step computes: tokens of the pointwise ops, rows that sample, decodes, prefills."""
+    """The size of a step: tokens of the pointwise ops, rows that sample, decodes, prefills."""
 
     num_tokens: int
     num_rows: int
@@ -128,7 +128,7 @@ class Case:
 
 
 def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
-    """Every kernel of one layer, one after the other, so that only one's tensors live at a time."""
+    """Yield every kernel of one layer in turn, so that only one's tensors exist at a time."""
     yield norm_case(layer, load.num_tokens)
     yield embedding_case(layer, load.num_tokens)
     yield activation_case(layer, load.num_tokens)
@@ -175,7 +175,7 @@ def embedding_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def activation_case(layer: Layer, num_tokens: int) -> Case:
-    """Two parts read, one written."""
+    """Two halves read, one written."""
     x = layer.randn(num_tokens, 2 * layer.model.features)
     return Case(
         layer.model.name,
@@ -188,7 +188,7 @@ def activation_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def gelu_case(layer: Layer, num_tokens: int) -> Case:
-    """As the other gate, with another curve."""
+    """The other gate, with another activation."""
     x = layer.randn(num_tokens, 2 * layer.model.features)
     return Case(
         layer.model.name,
@@ -272,7 +272,7 @@ def sampling_case(layer: Layer, num_rows: int, cut: str) -> Case:
 
 
 def penalty_case(layer: Layer, num_rows: int) -> Case:
-    """Some hundred tokens of each row, wherever they lie: a sector of memory each, both ways."""
+    """Some hundred scattered tokens of each row: a sector of memory each, read and written."""
     vocab, device = layer.model.vocab, layer.device
     scores = torch.randn(num_rows, vocab, device=device)
     num_ids = min(300, vocab // 2)
@@ -293,7 +293,7 @@ def penalty_case(layer: Layer, num_rows: int) -> Case:
 
 
 def mask_case(layer: Layer, num_rows: int) -> Case:
-    """A bit a token."""
+    """One bit for each token."""
     vocab, device = layer.model.vocab, layer.device
     scores = torch.randn(num_rows, vocab, device=device)
     rows = torch.arange(num_rows, device=device)
@@ -314,7 +314,7 @@ def mask_case(layer: Layer, num_rows: int) -> Case:
 
 
 def likelihood_case(layer: Layer, num_rows: int) -> Case:
-    """The logits are read once, for the likeliest of each row and a token somewhere among them."""
+    """The logits are read once, for the likeliest tokens of each row and one given token."""
     vocab, device = layer.model.vocab, layer.device
     logits = 3 * layer.randn(num_rows, vocab)
     logits[:, 5] += 20  # the likeliest, so that its rank is in few groups
@@ -413,7 +413,7 @@ def stored(caches: tuple[Tensor, Tensor], *, is_fp8: bool) -> tuple[Tensor, Tens
 
 
 def widened(k_cache: Tensor, v_cache: Tensor, exponents: Exponents) -> tuple[Tensor, Tensor]:
-    """The same numbers in float64."""
+    """Convert to float64."""
     if exponents is None:
         return k_cache.double(), v_cache.double()
     k, v = (

@@ -108,11 +108,11 @@ def main() -> None:
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of this module's docstring."""
+    """Keep the lines of this module's docstring."""
 
 
 def measure_ceiling() -> DeviceCeiling:
-    """Copy a gigabyte, and multiply large matrices: what everything else is compared with."""
+    """Copy a gigabyte and multiply large matrices, the rates that kernels are compared with."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     matrix = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
@@ -126,7 +126,7 @@ def measure_ceiling() -> DeviceCeiling:
 
 
 def error_limit(case: Case, dtype: torch.dtype) -> float:
-    """How far its result may be from the reference's."""
+    """Return how far the result may be from the reference's."""
     return max(ERROR_LIMITS[dtype], case.coarseness)
 
 
@@ -154,12 +154,12 @@ def measure(case: Case, limit: float, ceiling: DeviceCeiling | None) -> KernelFi
 
 
 def tensors_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """One result or several, as several."""
+    """Return one result or several as a list."""
     return (result,) if isinstance(result, Tensor) else result
 
 
 def relative_error(seen: Tensor, wanted: Tensor) -> float:
-    """Length of the difference over the length of what is wanted; NaN if either has one."""
+    """Return the norm of the difference over that of the reference; NaN if either has one."""
     exact = wanted.double()
     return float((seen.double() - exact).norm() / exact.norm())
 

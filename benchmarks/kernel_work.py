@@ -13,7 +13,7 @@ from kernel_speed import LOAD, MODELS
 
 
 def table_of(cases: Iterable[Case]) -> str:
-    """One line a case; the fewer FLOPs a byte, the surer the memory is what limits it."""
+    """One line a case; with few FLOPs a byte, memory is the limit."""
     heading = f"{'model':14} {'kernel':24} {'size':28} {'MB':>9} {'GFLOP':>9} FLOP/byte"
     return "\n".join((heading, *map(_line, cases)))
 

@@ -27,7 +27,7 @@ OWN_TOKENS = 24
 
 
 def ttft_ms(engine: Engine, id_: str, prompt: list[int]) -> tuple[float, int]:
-    """Milliseconds to the first token, and the prompt tokens that were found."""
+    """Milliseconds to the first token, and the prompt tokens found in the cache."""
     started = time.perf_counter()
     engine.submit(Submit(id_, prompt, Sampling(max_tokens=1, temperature=0.0, ignore_eos=True)))
     while True:
@@ -37,7 +37,7 @@ def ttft_ms(engine: Engine, id_: str, prompt: list[int]) -> tuple[float, int]:
 
 
 def measure(model: LoadedModel, repeats: int) -> list[dict[str, float]]:
-    """TTFT of the first and of the second request, each repeat."""
+    """TTFT of the first and of the second request of each repeat."""
     engine = Engine(
         model.runner,
         model.info,
@@ -62,7 +62,7 @@ def measure(model: LoadedModel, repeats: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Measure, print and write down."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--results", type=Path, default=RESULTS)

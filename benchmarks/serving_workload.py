@@ -1,4 +1,4 @@
-"""What every engine is given, and what is measured of it."""
+"""The workload that every engine gets, and what is measured."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ FIRST_PLAIN_TOKEN = 17  # those before are special
 
 @dataclass(frozen=True)
 class Workload:
-    """What every engine is given."""
+    """The requests that every engine gets."""
 
     requests: int = 64
     concurrency: int = 16
@@ -47,7 +47,7 @@ class Figures:
 
 
 def figures(timelines: Sequence[Timeline], workload: Workload) -> Figures:
-    """Reduce what was seen to what is reported."""
+    """Reduce the timelines to the reported figures."""
     assert len(timelines) == workload.requests
     assert all(len(line.tokens) == workload.output_tokens for line in timelines)
     start = min(line.sent for line in timelines)

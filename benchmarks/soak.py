@@ -1,8 +1,8 @@
-"""Tens of thousands of requests through one engine: what grows is found.
+"""Run tens of thousands of requests through one engine, to find what grows.
 
     python benchmarks/soak.py --requests 50000
 
-The model does nothing, so what is seen is ours: scheduler, blocks, prefix cache, pacer and records.
+The model does nothing, so only our code counts: scheduler, blocks, prefix cache, pacer, records.
 Requests arrive in bursts, share prefixes, differ in length, and one in twenty is cancelled. Memory
 of the process and blocks in use are sampled and plotted. At the end no block may be held, and the
 memory must not have grown by more than 2 % over the second half; else the exit status is 1.
@@ -33,7 +33,7 @@ SAMPLES = 500
 
 @dataclass(frozen=True)
 class Sample:
-    """What is seen after so many finished requests."""
+    """Memory and blocks after a number of finished requests."""
 
     finished: int
     rss_mib: float
@@ -42,13 +42,13 @@ class Sample:
 
 
 def rss_mib() -> float:
-    """Memory that this process holds now."""
+    """Return the memory that this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / (1 << 20)
 
 
 def a_submit(source: random.Random, number: int, prefixes: list[list[int]]) -> Submit:
-    """One of a few prefixes, then tokens of its own."""
+    """Return one of a few prefixes, then tokens of its own."""
     own = [source.randrange(32_000) for _ in range(source.randint(1, 300))]
     sampling = Sampling(max_tokens=source.randint(1, 48), ignore_eos=True)
     return Submit(str(number), source.choice(prefixes) + own, sampling, arrived_at=time.monotonic())
@@ -100,7 +100,7 @@ def growth(samples: list[Sample]) -> float:
 
 
 def plot(samples: list[Sample], path: Path) -> None:
-    """Memory above, blocks below."""
+    """Plot memory above, blocks below."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - a second to import
 
     figure = Figure(figsize=(8, 5), layout="constrained")
@@ -118,7 +118,7 @@ def plot(samples: list[Sample], path: Path) -> None:
 
 
 def main() -> None:
-    """Run, write down, judge."""
+    """Run, write the results, judge."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -60,7 +60,7 @@ class Outcome:
 
 
 def model_for(method: str, quantization: Quantization, draft_layers: int | None) -> LoadedModel:
-    """Load the model, and a draft model made of it, or of its first layers, where one is wanted."""
+    """Load the model and, if asked for, a draft model made of it or of its first layers."""
     if method == "ngram":
         return load_model(Settings(device="cpu"), lambda _stage, _fraction: None)
     settings = Settings(
@@ -90,7 +90,7 @@ def proposer_of(model: LoadedModel) -> Proposer | None:
 
 
 def engine_of(model: LoadedModel, draft_tokens: int) -> Engine:
-    """A new engine over the model's memory; engines of one model run one after the other."""
+    """Make a new engine over the model's memory; engines of one model run one after the other."""
     limits = Limits(max_batch_size=max(LOADS), token_budget=model.capacity.max_token_budget)
     return Engine(
         model.runner,
@@ -133,7 +133,7 @@ def run(engine: Engine, prompts: list[list[int]], load: int, output_tokens: int)
 
 
 def prompts_of(text: str, count: int, tokenizer: Tokenizer) -> list[list[int]]:
-    """The text, with a beginning of its own for each request."""
+    """Return the text, with a different beginning for each request."""
     return [tokenizer.encode(f"{index}. {text}").ids for index in range(count)]
 
 
@@ -151,7 +151,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure every text at every load, print the table and write it down."""
+    """Measure every text at every load, print the table and write it."""
     arguments = _arguments()
     model = model_for(arguments.method, arguments.draft_quantization, arguments.draft_layers)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The first layers of a model as a model of its own: a draft model where no smaller one is known.
+"""Make a model of a model's first layers: a draft model where no smaller one is known.
 
 Nothing was trained after the cut, so it drafts poorly with few layers, and it is slow with
 many. It shows what drafting costs where it does not pay, not what a real draft model brings.
@@ -23,7 +23,7 @@ _LAYER = (
 def write_first_layers(checkpoint: Checkpoint, num_layers: int, folder: Path) -> None:
     """Write a Hugging Face folder of the embedding, `num_layers` layers, the norm and the head.
 
-    Raises `ValueError` for a family other than Llama, or for layers that the model has not.
+    Raises `ValueError` for a family other than Llama, or for more layers than the model has.
     """
     config = checkpoint.config
     if config.family != "llama" or not config.tied_head:

@@ -23,7 +23,7 @@ class Peer(Protocol):
         ...
 
     def step(self) -> Iterable[tuple[int, int]]:
-        """Run one step; which requests got how many tokens."""
+        """Run one step; return which requests got how many tokens."""
         ...
 
 
@@ -61,7 +61,7 @@ def take_stdout() -> int:
 
 
 def serve(peer: Peer, answers: int) -> None:
-    """Answer every line on standard input until it ends. The first line out says: ready."""
+    """Print that the peer is ready, then answer every line on standard input until it ends."""
     with os.fdopen(answers, "w", encoding="utf-8") as out:
         print(json.dumps("ready"), file=out, flush=True)
         for line in sys.stdin:

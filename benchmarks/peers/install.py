@@ -1,9 +1,9 @@
-"""Install a peer in an environment of its own, beside nothing of ours.
+"""Install a peer in an environment of its own, without our packages.
 
     python benchmarks/peers/install.py vllm FOLDER
     python benchmarks/peers/install.py openvino FOLDER
 
-`FOLDER/PEER` is the environment. Both want 4 to 6 GB of disk.
+`FOLDER/PEER` is the environment. Both take 4 to 6 GB of disk.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _NOT_NEEDED = {"torch", "torchvision", "torchaudio", "torchcodec"}
 
 
 def make_environment(folder: Path) -> Path:
-    """Make one of this Python; its interpreter."""
+    """Make an environment of this Python; return its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     return folder / "bin" / "python"
 
@@ -33,7 +33,7 @@ def install(python: Path, *packages: str) -> None:
 
 
 def install_vllm(folder: Path) -> None:
-    """Install vLLM for CPUs, its requirements by hand, and the entry that it looks itself up by."""
+    """Install vLLM for CPUs, its requirements by hand, and the metadata that it looks up itself."""
     python = make_environment(folder)
     install(python, "--no-deps", VLLM)
     site = next(folder.glob("lib/python*/site-packages"))
@@ -62,7 +62,7 @@ def install_openvino(folder: Path) -> None:
 
 
 def main() -> None:
-    """Install what is named."""
+    """Install the named peers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("peer", choices=["vllm", "openvino"])
     parser.add_argument("folder", type=Path)

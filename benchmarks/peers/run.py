@@ -34,7 +34,7 @@ class PeerProcess:
     """One engine, started and warm."""
 
     def __init__(self, peer: "Peer") -> None:
-        """Start it; raises RuntimeError where it ends at once."""
+        """Start it; raise RuntimeError if it ends at once."""
         paths = [str(HERE.parent), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             peer.command,
@@ -47,7 +47,7 @@ class PeerProcess:
         self.run(WARM_UP.prompts(seed=-1), WARM_UP)
 
     def run(self, prompts: list[list[int]], workload: Workload) -> list[Timeline]:
-        """Let it run the workload."""
+        """Run the workload on it."""
         assert self._process.stdin is not None
         self._process.stdin.write(
             json.dumps({"prompts": prompts, "workload": asdict(workload)}) + "\n"
@@ -74,13 +74,13 @@ class PeerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What starts one engine."""
+    """Starts one engine."""
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
 
     def with_arguments(self, *arguments: object) -> "Peer":
-        """Name its sizes."""
+        """Add the sizes to its arguments."""
         return Peer([*self.command, *map(str, arguments)], self.environment)
 
 
@@ -128,7 +128,7 @@ def _vllm(folder: Path) -> Peer:
 
 
 def spread(runs: Sequence[Figures], name: str, digits: int = 1) -> str:
-    """The median and the range."""
+    """Format the median and the range."""
     values = [getattr(run, name) for run in runs]
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
@@ -143,7 +143,7 @@ def in_pairs(ours: Sequence[Figures], theirs: Sequence[Figures]) -> str:
 
 
 def table(runs: dict[str, list[Figures]]) -> str:
-    """A row an engine: medians, and ranges in brackets."""
+    """One row for each engine: medians, and ranges in brackets."""
     ours = next(iter(runs))
     figures_of_each = "output tok/s | TTFT p50 ms | TTFT p99 ms | TPOT p50 ms | TPOT p99 ms"
     lines = [

@@ -52,7 +52,7 @@ class VllmPeer:
 
 
 def _lookup(draft_tokens: int) -> dict[str, object]:
-    """Guesses looked up in the sequence itself, by as many tokens as ours."""
+    """Speculative decoding by prompt lookup, with as many draft tokens as ours."""
     return {
         "method": "ngram",
         "num_speculative_tokens": draft_tokens,

@@ -77,7 +77,7 @@ def _json(measured: Measured, options: Options, revision: str) -> str:
 
 
 def _rounded(value: object) -> object:
-    """Five digits, and null for what there is not."""
+    """Round to five digits; null where there is no value."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Figures of one run, counted alike for both engines, and how far one is from the other. Pure."""
+"""Figures of one run, counted in the same way for both engines, and their difference. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from sim_to_real.shape import told_ms
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One run; milliseconds. nan where there is nothing to tell."""
+    """Figures of one run, in milliseconds; nan where there is no value."""
 
     requests: int
     """That ended with all their tokens."""
@@ -101,7 +101,7 @@ def ratio(real: float, simulated: float) -> float:
 
 
 def _pacer(steps: Sequence[Step], held: Sequence[Held]) -> tuple[float, float]:
-    """Error and coverage; q_r is the one that was told last before the step."""
+    """Return error and coverage, by the last q_r reported before each step."""
     known = [s for s in steps if s.predicted_ms > 0 and s.clean]
     if not known or not held:
         return math.nan, math.nan
@@ -116,7 +116,7 @@ def _pacer(steps: Sequence[Step], held: Sequence[Held]) -> tuple[float, float]:
 
 
 def _quantile(values: Sequence[float] | npt.NDArray[np.float64], q: float) -> float:
-    """Nearest rank, as the operator's own; nan without values."""
+    """Return the nearest rank, as the operator does; nan without values."""
     if not len(values):
         return math.nan
     return float(np.quantile(np.asarray(values, np.float64), q, method="inverted_cdf"))

@@ -31,12 +31,12 @@ _LEAST_SPIKE = 1.4
 
 
 class ProfileError(ValueError):
-    """The records do not tell what a step costs."""
+    """The records do not show what a step costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What was fitted, and how well."""
+    """The fitted device, and how well it fits."""
 
     hardware: Hardware
     steps: int
@@ -74,7 +74,7 @@ def profiled(steps: Sequence[Step], info: EngineInfo, capacity: CapacityValues) 
 
 
 def _knots(steps: Sequence[Step]) -> tuple[int, ...]:
-    """Those that the steps reach, and the least and the greatest of their tokens."""
+    """Choose the knots that the steps reach, and their smallest and largest totals."""
     tokens = np.array([s.decode + s.prefill for s in steps])
     low, high = int(tokens.min()), int(tokens.max())
     inner = [knot for knot in _KNOTS if low < knot < high]
@@ -120,7 +120,7 @@ def _nonnegative(columns: Floats, target: Floats, weights: Floats) -> Floats:
 
 
 def _noise(steps: Sequence[Step], residual: Floats) -> Noise:
-    """Read spread, correlation and spikes off the logarithms of what is left over."""
+    """Read spread, correlation and spikes off the logarithms of the residuals."""
     sigma = 1.4826 * float(np.median(np.abs(residual)))
     edge = max(_SPIKE_SIGMAS * sigma, math.log(_LEAST_SPIKE))
     is_spike = residual > edge

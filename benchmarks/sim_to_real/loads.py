@@ -1,4 +1,4 @@
-"""What is played: open-loop loads in parts of a capacity, and what is promised."""
+"""The loads: open-loop, as shares of a capacity, and the SLA."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ _PACE_SHAPE = {"decode": 12, "prefill": 64, "context": 1200, "attention": 64 * 3
 
 @dataclass(frozen=True, slots=True)
 class ReplayLoad:
-    """One load: how much, how bursty, of what."""
+    """One load: its rate, burstiness and request lengths."""
 
     name: str
     share: float
@@ -63,13 +63,13 @@ LOADS = (
 
 
 def promise(hardware: Hardware) -> SLA:
-    """Targets that this device can keep, two digits."""
+    """Return targets that this device can keep, rounded to two digits."""
     itl_ms = float(f"{2 * step_ms_of(hardware, **_PACE_SHAPE):.2g}")
     return SLA(ttft_p99_ms=15 * itl_ms, itl_p99_ms=itl_ms)
 
 
 def as_requests(planned: tuple[PlannedRequest, ...]) -> Requests:
-    """What the simulator would be offered, prompts by their length in characters."""
+    """Return the requests as the simulator gets them, prompts by their length in characters."""
     lengths = [max(1, len(one.prompt) // CHARS_PER_TOKEN) for one in planned]
     return Requests(
         np.array([one.at_s for one in planned], np.float64),

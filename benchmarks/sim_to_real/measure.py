@@ -27,7 +27,7 @@ Triple = tuple[list[float], list[float], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How long, how often, where."""
+    """How long and how often to measure, and where to write."""
 
     folder: Path
     """For the manifest and the processes' logs."""
@@ -159,7 +159,7 @@ class _Capacity:
         self._known: dict[tuple[TokenLengths, TokenLengths], float] = {}
 
     def __call__(self, prompt: TokenLengths, output: TokenLengths) -> float:
-        """Requests a second."""
+        """Return the capacity in requests a second."""
         if (prompt, output) not in self._known:
             found = capacity_rps(self._profile.hardware, self._fixed, prompt, output)
             self._known[prompt, output] = found

@@ -35,7 +35,7 @@ def draw(measured: Measured, folder: Path) -> None:
 
 
 def _figures(measured: Measured, path: Path) -> None:
-    """One point a run and figure: on the line, both engines agree."""
+    """Plot one point for each run and figure; on the line both engines agree."""
     figure, panels = plt.subplots(1, 2, figsize=(10, 5), sharex=True, sharey=True, layout="tight")
     played = measured.played
     sides = {"as profiled": [p.simulated for p in played]}
@@ -61,7 +61,7 @@ def _figures(measured: Measured, path: Path) -> None:
 
 
 def _spread(measured: Measured, path: Path) -> None:
-    """Shares of steps and of first tokens below a time, of every repeat of a load."""
+    """Plot the distributions of step times and first tokens, for every repeat of a load."""
     keys = list(dict.fromkeys((p.load, p.mode) for p in measured.played))
     figure, rows = plt.subplots(
         len(keys),
@@ -99,7 +99,7 @@ def _shares(axes: Axes, runs: Sequence[Triple]) -> None:
 
 
 def _plain_ticks(axes: Axes, *, both: bool = False) -> None:
-    """100, 200, 500, 1,000 instead of powers of ten."""
+    """Label 100, 200, 500 and 1,000 instead of powers of ten."""
     for axis in (axes.xaxis, axes.yaxis) if both else (axes.xaxis,):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _place: f"{value:,.0f}"))

@@ -45,7 +45,7 @@ class RealPod:
         """What was not answered to its end, over all runs; the profile's own are not counted."""
 
     async def profile(self, seconds: float, seed: int) -> Recording:
-        """Look at the engine in crowds of every size, without a pacer, from its first step on."""
+        """Record the engine under crowds of every size, without a pacer, from its first step on."""
         random = Random(seed)
         until = time.monotonic() + seconds
         # In turns: a machine that gets slower meanwhile must not look like a costly shape of step.
@@ -121,7 +121,7 @@ class RealPod:
 
 
 def _crowd(random: Random) -> tuple[PlannedRequest, ...]:
-    """A number of requests within half a second, from one alone to more than fit."""
+    """Send a number of requests within half a second, from one alone to more than fit."""
     corpus, size = help_topics(), random.choice(_CROWDS)
     return tuple(
         PlannedRequest(at_s, excerpt(corpus, random.randint(8, 400), random), random.randint(4, 40))

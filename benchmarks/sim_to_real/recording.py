@@ -1,4 +1,4 @@
-"""Recording: all that a pod told while it was watched. The same of a real and a simulated pod."""
+"""Records a pod's telemetry, in the same way for a real and a simulated pod."""
 
 import math
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class LostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the pod held and believed at one reading."""
+    """The pod's limits and step model at one reading."""
 
     at: float
     """The pod's clock, as all times here."""
@@ -51,7 +51,7 @@ class Recording:
     limits: LimitsAnswer | None = None
 
     def add(self, answer: Telemetry) -> None:
-        """Take in one answer. Raises LostError."""
+        """Add one answer. Raises LostError."""
         if answer.lost:
             raise LostError(f"{answer.lost} records were overwritten before they were read")
         self.steps.extend(answer.steps)
@@ -70,7 +70,7 @@ class Recording:
 
 
 class WatchedPod:
-    """PodClient that keeps what passes, and hides what was before it began to watch.
+    """PodClient that records what passes, and hides what happened before it began.
 
     A tuning loop that reads through it sees a fresh pod: of one that has served before, it would
     read the load of then.
@@ -85,11 +85,11 @@ class WatchedPod:
 
     @property
     def next(self) -> int:
-        """Where reading goes on."""
+        """The record number from which to read on."""
         return self._read
 
     async def begin(self, pod: PodTarget) -> None:
-        """Forget all until now."""
+        """Forget everything until now."""
         answer = await self._inner.get_telemetry(pod, self._read)
         self._first = self._read = answer.next
         self.recording = Recording(answer.now)

@@ -47,7 +47,7 @@ def setups(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
 
 
 def _budget(hardware: Hardware, sla: SLA) -> int:
-    """The greatest whose step beside a full batch keeps the ITL target."""
+    """Return the largest budget whose step beside a full batch keeps the ITL target."""
     assert sla.itl_p99_ms is not None
     for budget in _FIXED_BUDGETS:
         prefill = budget - _FIXED_BATCH

@@ -1,4 +1,4 @@
-"""The time that a `Hardware` tells of one step, without noise."""
+"""The time of one step on a `Hardware`, without noise."""
 
 from dataclasses import astuple
 
@@ -12,7 +12,7 @@ from paceline_tuner.telemetry import Step
 def step_ms_of(
     hardware: Hardware, *, decode: int, prefill: int, context: int, attention: int
 ) -> float:
-    """Milliseconds of a step with these tokens; its prompts count as one sequence."""
+    """Return the milliseconds of a step with these tokens; its prompts count as one sequence."""
     costs = np.array(astuple(hardware.costs), np.float64)
     sequences = decode + (1 if prefill else 0)
     return float(step_ms(hardware.dense_ms, costs, decode, prefill, context, attention, sequences))

@@ -1,4 +1,4 @@
-"""Plays on the simulated engine what was played on the real one: its arrivals and its lengths."""
+"""Plays the real engine's arrivals and lengths on the simulated one."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ _CROWD_RPS, _CROWD_S = 5.0, 60.0
 
 
 def capacity_of(hardware: Hardware) -> Capacity:
-    """What the real engine allocates, on this device."""
+    """Return the real engine's capacity on this device."""
     return hardware.capacity(max_batch_size=BATCH, max_token_budget=BUDGET, max_model_len=MODEL_LEN)
 
 
@@ -50,12 +50,12 @@ class Learner:
             self._pacer.observe(measured, at=step.at, clean=step.clean)
 
     def copy(self) -> Pacer:
-        """The pacer as it is now; what happens to the copy does not come back."""
+        """Return a copy of the pacer as it is now."""
         return deepcopy(self._pacer)
 
 
 def offered(recording: Recording) -> Requests:
-    """What arrived while the real pod was watched, seconds from its beginning."""
+    """Return the arrivals at the real pod, in seconds from the beginning of the recording."""
     came = sorted(
         (r for r in recording.requests if r.outcome == "ok" and r.output_tokens > 0),
         key=lambda r: r.arrived_at,
@@ -78,7 +78,7 @@ def replayed(
     *,
     level: float = 1.0,
 ) -> Recording:
-    """Serve the same on a simulated engine, each step `level` times as long, to its last token."""
+    """Serve the same requests on a simulated engine, with each step `level` times as long."""
     engine = SimulatedEngine(
         hardware,
         requests,
@@ -114,7 +114,7 @@ def _is_over(engine: SimulatedEngine) -> bool:
 def capacity_rps(
     hardware: Hardware, setup: RunSetup, prompt: TokenLengths, output: TokenLengths
 ) -> float:
-    """Requests a second that the fixed limits end while the queue is never empty, simulated."""
+    """Return the requests a second that the simulator finishes while its queue is never empty."""
     load = ReplayLoad("crowd", 1.0, parts=((prompt, output),))
     planned = load.requests(lambda _prompt, _output: _CROWD_RPS, seconds=_CROWD_S, seed=0)
     crowd = as_requests(planned)

@@ -73,7 +73,7 @@ def _raw(results: Results) -> dict[str, object]:
 
 
 def _lines(raw: dict[str, object]) -> str:
-    """JSON with one score a line, so that two runs can be told apart by their lines."""
+    """Write JSON with one score a line, so that a diff of two runs shows their scores."""
     scores = raw.pop("scores")
     assert isinstance(scores, list)
     rows = ",\n".join(json.dumps(_rounded(score)) for score in scores)
@@ -81,7 +81,7 @@ def _lines(raw: dict[str, object]) -> str:
 
 
 def _rounded(value: object) -> object:
-    """Five digits tell what a simulation can."""
+    """Round to five digits, as precise as a simulation is."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):

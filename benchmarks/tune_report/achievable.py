@@ -12,7 +12,7 @@ _PERIOD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Ticks of SLAAchievable against what was so."""
+    """Ticks of SLAAchievable against the truth."""
 
     true: int = 0
     false: int = 0
@@ -22,12 +22,12 @@ class Tally:
 
     @property
     def precision(self) -> float:
-        """Share of the ticks that said False which were right."""
+        """Share of the `False` ticks that were right."""
         return self.true / max(self.true + self.false, 1)
 
     @property
     def recall(self) -> float:
-        """Share of the ticks that should have said False which did."""
+        """Share of the ticks that should have been `False` and were."""
         return self.true / max(self.true + self.missed, 1)
 
 
@@ -35,7 +35,7 @@ def tally(results: Results) -> tuple[Tally, dict[str, str]]:
     """Count ticks from a minute into each stationary stretch on.
 
     The SLA was achievable in a stretch where any arm attained 99 % in the median over seeds, and
-    was not where none attained 98 %; what lies between is left out.
+    was not where none attained 98 %; stretches in between are left out.
     """
     total, notes = Tally(), {}
     for workload in results.workloads:

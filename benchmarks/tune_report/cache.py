@@ -34,7 +34,7 @@ _PRODUCT = (
 
 
 class Code:
-    """What results depend on, as it was when the run began."""
+    """The sources that results depend on, as they were when the run began."""
 
     def __init__(self) -> None:
         """Read the sources once: they may be edited while a long run lasts."""
@@ -52,7 +52,7 @@ class Cache:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str) -> object | None:
-        """What was stored, or None."""
+        """Return the stored result, or None."""
         path = self._folder / f"{key}.json"
         return json.loads(path.read_text()) if path.exists() else None
 

@@ -19,7 +19,7 @@ _MAX_TARGET = 1.5  # times the SLA's: no step target above it keeps the SLA
 
 @dataclass(frozen=True, slots=True)
 class ControlScore:
-    """Of the first pod, which is there from begin to end. None where there is nothing to tell."""
+    """How the first pod, which is there from beginning to end, was moved; None where unknown."""
 
     to_final_s: float | None
     """From cold until all limits stay within a tenth of where they end."""
@@ -28,7 +28,7 @@ class ControlScore:
     after_step_s: float | None
     """From the load's step until the same; None without a step."""
     changes: int
-    """Of any limit."""
+    """Changes of any limit."""
     changes_per_10_min: float
     """After the first minute."""
     reversals: int
@@ -78,7 +78,7 @@ def control_score(workload: ReportWorkload, pods: Sequence[PodRun]) -> ControlSc
 def _to_final(
     moments: Sequence[Moment], start_s: float, end_s: float, *, with_batch: bool = True
 ) -> float | None:
-    """Seconds until each limit stays near its median of the stretch's last minute."""
+    """Return the seconds until each limit stays near its median of the last minute."""
     stretch = [m for m in moments if start_s < m.at_s <= end_s]
     if not stretch:
         return None

@@ -47,7 +47,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class PodRun:
-    """All that happened on one pod; times count from the pod's start."""
+    """Everything that happened on one pod; times count from the pod's start."""
 
     start_s: float
     requests: Requests
@@ -124,7 +124,7 @@ def _live(workload: ReportWorkload, arm: Arm, seed: int, index: int, part: PodPa
 
 
 def _start(workload: ReportWorkload, arm: Arm, capacity: Capacity) -> Limits:
-    """What a fresh pod holds; the product's own is told a first step target."""
+    """Return a fresh pod's limits; under the product's own arm it has a first step target."""
     limits = arm.limits(capacity)
     if not arm.uses_product:
         return limits
@@ -175,7 +175,7 @@ async def _tick(
 
 
 def _is_present(pod: _Live, now_s: float) -> bool:
-    """Ready, and not gone: a pod that was removed stays until it has served what it had."""
+    """Tell whether a pod is ready; a removed pod stays until it has served its requests."""
     arrivals_s = pod.part.requests.arrival_s
     last_s = pod.part.start_s + float(arrivals_s[-1]) if len(arrivals_s) else 0.0
     is_serving = pod.engine.running > 0 or pod.engine.waiting > 0

@@ -1,4 +1,4 @@
-"""Jobs: the parts of a run, done on several processes and remembered."""
+"""Jobs: the parts of a run, done in several processes and cached."""
 
 import multiprocessing
 import time
@@ -23,7 +23,7 @@ class CachedJob(Protocol[Result_co]):
     """A part whose result depends on its fields and on code, and on nothing else."""
 
     def code(self, code: Code) -> str:
-        """The digest of the code that it depends on."""
+        """Return the digest of the code that it depends on."""
         ...
 
     def run(self) -> Result_co:

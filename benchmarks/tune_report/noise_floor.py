@@ -1,4 +1,4 @@
-"""How well a step's time could be foretold at best: the error that chance alone leaves.
+"""How well a step's time could be predicted at best: the error that chance alone leaves.
 
 The best predictor knows the simulated engine's table and the noise's law, not what is
 drawn anew: with x the log of the last step's factor, it says c * exp(correlation * x), where c
@@ -42,7 +42,7 @@ def noise_floor(noise: Noise) -> NoiseFloor:
 
 
 def in_words(noise: Noise) -> str:
-    """Say what is the least that could be reached."""
+    """Describe the smallest error that could be reached."""
     floor = noise_floor(noise)
     return (
         f"the best predictor reaches {floor.by_last:.1%}, "

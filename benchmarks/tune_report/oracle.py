@@ -1,4 +1,4 @@
-"""What is to be had: capacity, the best fixed limits by grid, and searches with equal trials."""
+"""Capacity, the best fixed limits of a grid, and searches with as many trials."""
 
 import math
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class GridCapacity:
 
 
 def _is_served(workload: ReportWorkload, rps: float) -> bool:
-    """Some pair keeps every target for 99 of 100."""
+    """Tell whether some pair keeps every target for 99 of 100."""
     probe = steady(workload.setting, 1.0, workload.mix, _CAPACITY_S)
     pairs = [pair for pair in grid(workload.setting) if pair[0] in _PROBED_BATCHES]
     return any(_attained(probe, pair, rps) >= _ATTAINED for pair in pairs)

@@ -36,7 +36,7 @@ def draw(results: Results, folder: Path) -> None:
 
 
 def _goodput(results: Results, path: Path) -> None:
-    """A field of colours: workloads down, arms across."""
+    """Draw a heat map: workloads down, arms across."""
     share = np.array(
         [
             [statistics.median(ratios(results, w.name, arm, ORACLE)) for arm in COMPARED]
@@ -77,7 +77,7 @@ def _sweep(results: Results, path: Path) -> None:
 
 
 def _limits(results: Results, path: Path) -> None:
-    """What ours held in the first seed of a few workloads."""
+    """Plot our limits in the first seed of a few workloads."""
     wanted = ("step", "overload", "hot neighbour", "SLA change", "burst CV 2.5")
     setting = results.workloads[0].setting.name
     chosen = [w for w in results.workloads if w.name in {f"{setting}: {n}" for n in wanted}]

@@ -28,7 +28,7 @@ ABLATED_QUICKLY = ("step",)
 
 @dataclass(slots=True)
 class Results:
-    """All scores, and what the oracle chose. Arms are named as the page names them."""
+    """All scores, and the oracle's choices. Arms have the page's names."""
 
     workloads: tuple[ReportWorkload, ...]
     seeds: tuple[int, ...]
@@ -51,7 +51,7 @@ class Results:
 def evaluate(
     bench: Bench, workloads: Sequence[ReportWorkload], seeds: tuple[int, ...], trace: Path | None
 ) -> Results:
-    """Run all that is missing and gather it."""
+    """Run what is missing and collect all results."""
     results = Results(tuple(workloads), seeds, _units(bench, workloads, trace))
     player = _Player(bench, results, trace)
     _fixed(player)
@@ -182,7 +182,7 @@ def _searches(player: _Player) -> None:
 
 
 def static_name(pair: Pair) -> str:
-    """How an arm of fixed limits is called."""
+    """Name an arm of fixed limits."""
     return f"static {pair[0]}/{pair[1]}"
 
 

@@ -1,4 +1,4 @@
-"""Score: what one episode comes to. Every offered request counts from the first on.
+"""Score: one episode in figures. Every offered request counts from the first on.
 
 A request is good when it ended, its TTFT and mean TPOT are within the SLA, and at most one gap in
 a hundred (one, in a shorter request) is over the ITL target. Refused, shed and unfinished
@@ -34,7 +34,7 @@ class Attainment:
 
     @property
     def least(self) -> float:
-        """What the SLA is judged by."""
+        """The smallest share, by which the SLA is judged."""
         return min(self.ttft, self.tpot, self.itl)
 
 

@@ -1,4 +1,4 @@
-"""Settings: a device, the SLA promised on it, and what its pods allocate at start."""
+"""Settings: a device, its SLA, and what its pods allocate at start."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class ServingSetting:
-    """Where a workload runs and what is promised."""
+    """A workload's device and its SLA."""
 
     name: str
     hardware: Hardware
@@ -24,7 +24,7 @@ class ServingSetting:
 
     @property
     def capacity(self) -> Capacity:
-        """What a pod of this setting allocates."""
+        """Return the capacity of a pod of this setting."""
         return Capacity(
             max_batch_size=self.max_batch_size,
             max_token_budget=self.max_token_budget,

@@ -18,7 +18,7 @@ ORACLE, SINGLE = "oracle", "best single static"
 
 @dataclass(frozen=True, slots=True)
 class TargetResult:
-    """One target and what came of it."""
+    """One target and the measured figure."""
 
     claim: str
     target: str
@@ -29,7 +29,7 @@ class TargetResult:
 
     @property
     def verdict(self) -> str:
-        """In one word."""
+        """Return `met` or `MISSED`."""
         return "met" if self.is_met else "**MISSED**"
 
 
@@ -49,7 +49,7 @@ def ratios(results: Results, workload: str, arm: str, base: str) -> list[float]:
 
 
 def figures(results: Results) -> list[TargetResult]:
-    """Every figure, in the page's order."""
+    """Return every figure, in the page's order."""
     return [
         _goodput(results, ORACLE, 0.97, "goodput over the per-workload oracle, every workload"),
         _goodput(results, SINGLE, 0.99, "goodput over the best single static, every workload"),
@@ -198,9 +198,9 @@ def _slow_devices(results: Results) -> TargetResult:
     rows = {w.name: device_verdicts(w, results.scores[w.name, OURS]) for w in results.workloads}
     total = sum(rows.values(), start=DeviceVerdicts())
     return TargetResult(
-        "slow devices told within 60 s, withdrawn 60 s after; none told where there is none",
+        "slow devices reported within 60 s and withdrawn within 60 s; no false reports",
         "all, 0 ticks",
-        f"{total.found} of {total.slow} spells, {total.false} false ticks",
+        f"{total.found} of {total.slow} periods, {total.false} false ticks",
         total.found == total.slow and total.false == 0,
         _missing(
             {
@@ -268,7 +268,7 @@ def _median(
 
 
 def _moved(score: EpisodeScore, name: str) -> float:
-    """One figure of the control's; infinite, which meets no target, where it could not be told."""
+    """Return one figure of how limits moved; infinite, which meets no target, where unknown."""
     value = getattr(score.control, name)
     return float("inf") if value is None else float(value)
 

@@ -1,7 +1,7 @@
 """Public request traces as a simulated engine's requests; none of their data is kept here.
 
 The operator's own reader knows the formats (Azure, BurstGPT, Mooncake). It leaves out prefix hits,
-which Mooncake's `hash_ids` tell, and which the simulated engine needs: they are found here.
+which Mooncake's `hash_ids` show, and which the simulated engine needs: they are found here.
 """
 
 import json
@@ -31,7 +31,7 @@ def load(path: Path) -> Requests:
 
 
 def excerpt(trace: Requests, *, first: int, rate_rps: float, duration_s: float) -> Requests:
-    """A stretch of the trace at a wanted mean rate: gaps are scaled alike, lengths stay."""
+    """Return a stretch of the trace at a given mean rate: gaps are scaled, lengths stay."""
     count = min(int(rate_rps * duration_s), len(trace))
     first = max(0, min(first, len(trace) - count))
     chosen = slice(first, first + count)

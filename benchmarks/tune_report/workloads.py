@@ -1,4 +1,4 @@
-"""Workloads: who asks for what and when, what goes wrong meanwhile, and what is promised.
+"""Workloads: requests and arrivals, disturbances meanwhile, and the SLA.
 
 A load of 1.0 is the most that the best fixed limits of the grid serve at 99 % attainment, steadily,
 of the workload's mix on its device (`oracle.capacity_rps`); it is measured, not declared.
@@ -74,7 +74,7 @@ class ReportWorkload:
         return self.make(np.random.default_rng([seed, 20_231_116]), unit_rps)
 
     def sla_at(self, at_s: float) -> SLA:
-        """What is promised at a time."""
+        """Return the SLA at a time."""
         sla = self.setting.sla
         for start_s, changed in self.sla_changes:
             if at_s >= start_s:
@@ -222,7 +222,7 @@ def _changing(setting: ServingSetting) -> tuple[ReportWorkload, ...]:
 
 
 def _disturbed(setting: ServingSetting) -> tuple[ReportWorkload, ...]:
-    """Something else changes: the cache, the device, the promise, the telemetry, the replicas."""
+    """Something else changes: the cache, the device, the SLA, the telemetry, the replicas."""
     mix, tighter = setting.mix, replace(setting.sla, itl_p99_ms=0.7 * setting.pace_ms)
     name = setting.name
     at_80 = _one(setting, "", _Shape(constant(0.8), mix))
@@ -269,7 +269,7 @@ def _interactive(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int8]]":
 
 @lru_cache
 def workload_named(name: str, trace: Path | None) -> ReportWorkload:
-    """Find one by its name, in whichever process. Raises KeyError."""
+    """Find a workload by its name, in any process. Raises KeyError."""
     return {workload.name: workload for workload in workloads(trace)}[name]
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from paceline_engine.pacing.slack import step_allowance_ms
+from paceline_engine.pacing.lane_pace import step_allowance_ms
 from paceline_sim.compiled import compiled
 from paceline_sim.holding import arrive, end, extend_decodes, measure, shed
 from paceline_sim.sharing import share

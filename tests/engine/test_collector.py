@@ -24,12 +24,11 @@ def test_what_lives_since_start_is_frozen(collector: QuietCollector) -> None:
 
 def test_the_whole_heap_is_collected_when_idle_after_work(collector: QuietCollector) -> None:
     """And only then: an engine that idles all night collects once."""
-    collector.idle()
+    collector.idle(num_steps=0)
     generations = gc.get_stats()[2]["collections"]
 
-    collector.worked()
-    collector.idle()
-    collector.idle()
+    collector.idle(num_steps=3)
+    collector.idle(num_steps=3)
 
     assert gc.get_stats()[2]["collections"] == generations + 1
 
@@ -43,9 +42,8 @@ def test_pauses_between_steps_are_measured(collector: QuietCollector) -> None:
 
 def test_a_pause_that_no_step_waited_for_is_not_counted(collector: QuietCollector) -> None:
     """An idle engine's collection delays nobody."""
-    collector.worked()
     before = collector.pause_ms
-    collector.idle()
+    collector.idle(num_steps=1)
 
     assert collector.pause_ms == before
 

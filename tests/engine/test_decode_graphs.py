@@ -1,4 +1,4 @@
-"""Decodes are replayed from what was recorded at start, and nobody who asks can tell."""
+"""Decodes are replayed from CUDA graphs that are captured at start, with the same answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ SAMPLINGS = (
 )
 CONSTRAINED = len(SAMPLINGS) - 1
 DRAWN = (2, 3, 5, 6)
-"""Of these, nothing but a draw is asked for."""
+"""Those that ask for nothing but a draw."""
 ASKING = 8
 
 
@@ -269,8 +269,8 @@ def test_a_drawn_step_needs_nothing_of_the_host(
     assert {*looked} == {"sampler", "masks"}
 
 
-def test_guesses_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: ModelRunner) -> None:
-    """Several places of one row, each with a draw of its own, beside a row without guesses."""
+def test_drafts_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: ModelRunner) -> None:
+    """Several places of one row, each with a draw of its own, beside a row without a draft."""
     prompts = [[5, 8, 13, 21], [3, 6]]
     seen = []
     for runner in (eager, asking):
@@ -294,11 +294,11 @@ def test_guesses_are_drawn_by_what_lies_at_the_row(eager: ModelRunner, asking: M
             assert isinstance(token, int)
             request.token_ids.append(token)
         drafted, plain = requests
-        guesses = (7, 9, 11)
+        draft = (7, 9, 11)
         batch = Batch(
             (
                 ScheduledChunk(plain, 2, 1, samples=True, is_decode=True),
-                ScheduledChunk(drafted, 4, 4, samples=True, is_decode=True, draft=guesses),
+                ScheduledChunk(drafted, 4, 4, samples=True, is_decode=True, draft=draft),
             ),
             num_decodes=1,
             num_drafted=1,

@@ -39,7 +39,7 @@ def _load(folder: Path, kv_cache_dtype: KvCacheDtype, *, swap_bytes: int = 0) ->
 
 
 def _logits(loaded: LoadedModel, token_ids: list[int]) -> torch.Tensor:
-    """Of the last token, decoded over the stored prompt."""
+    """Compute the logits of the last token, decoded over the stored prompt."""
     blocks = list(range(1, 2 + len(token_ids) // 16))
     sampling = Sampling(max_tokens=1, temperature=0.0)
     request = Request("r", token_ids, len(token_ids), sampling, row=0, block_ids=blocks)
@@ -121,8 +121,8 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
     ):
         for tensor in kv.all:
             tensor.zero_()
-        book = InputBatch(1, 8, 16, config.vocab_size, salt=None)
-        runner = ModelRunner(decoder, attention, sampler, book, HostTables(1, 8, 16))
+        input_batch = InputBatch(1, 8, 16, config.vocab_size, salt=None)
+        runner = ModelRunner(decoder, attention, sampler, input_batch, HostTables(1, 8, 16))
 
         seen = _logits(
             LoadedModel(runner, loaded.info, loaded.capacity, loaded.tokenizer), token_ids
@@ -133,7 +133,7 @@ def test_every_backend_reads_and_writes_the_same_codes(tmp_path: Path) -> None:
 
 
 def test_the_same_memory_holds_nearly_four_times_the_tokens(tmp_path: Path) -> None:
-    """Of float32: a byte a value, and one for the exponent of each head of 32."""
+    """A value takes one byte instead of four; each head of 32 values takes one more."""
     make_tiny_model(tmp_path, "llama", head_dim=32)
     floats, codes = (_load(tmp_path, dtype, swap_bytes=1 << 19) for dtype in ("auto", "fp8"))
 

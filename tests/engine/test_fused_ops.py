@@ -137,7 +137,7 @@ def test_the_gate_before_a_product_of_codes_makes_no_rows(codes: Any, gate: Any)
 
 
 def test_the_gate_before_a_product_of_rows_makes_no_codes() -> None:
-    """Of an adapter's, too, which is no product of codes."""
+    """An adapter's product is no product of codes."""
     product, down = dynamic(128, 48), PlainLinear(a_random(48, 64))
     x = a_random(3, 48, seed=2)
 

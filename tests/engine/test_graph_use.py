@@ -33,7 +33,7 @@ PADDING = ScheduledChunk(a_request(), 2, 1, samples=False, is_decode=True, is_pa
     ids=["plain", "prefill", "draft", "adapter", "adapter beside a prompt", "padding"],
 )
 def test_only_plain_decodes_are_replayed(batch: Batch, why: WhyEager | None) -> None:
-    """What was recorded whole has one token of each row, and nothing recorded has an adapter."""
+    """A whole graph has one token of each row, and no graph has an adapter."""
     assert why_eager(batch) == why
 
 

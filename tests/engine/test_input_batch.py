@@ -20,7 +20,7 @@ from paceline_wire import Sampling
 CPU = torch.device("cpu")
 
 
-def a_book(*, tokens_stay: bool = True, salt: bytes | None = None) -> InputBatch:
+def an_input_batch(*, tokens_stay: bool = True, salt: bytes | None = None) -> InputBatch:
     return InputBatch(4, 8, block_size=4, vocab_size=100, salt=salt, tokens_stay=tokens_stay)
 
 
@@ -45,10 +45,10 @@ def prompts(*requests: Request) -> Batch:
 
 
 def decodes(*starts: tuple[Request, int]) -> Batch:
-    slices = tuple(
+    chunks = tuple(
         ScheduledChunk(one, start, 1, samples=True, is_decode=True) for one, start in starts
     )
-    return Batch(slices, num_decodes=len(slices))
+    return Batch(chunks, num_decodes=len(chunks))
 
 
 def writes_of(writes: RowWrites) -> list[tuple[int, int, list[int]]]:
@@ -59,15 +59,16 @@ def writes_of(writes: RowWrites) -> list[tuple[int, int, list[int]]]:
 
 def test_a_decode_writes_its_row_only_when_it_has_got_a_block() -> None:
     """Once in `block_size` steps, and then that one block."""
-    book = a_book()
+    input_batch = an_input_batch()
     long, short = a_request(2, [1] * 6, [7, 3]), a_request(0, [1] * 3, [5])
-    seen = [writes_of(book.prepare(prompts(long, short)).writes)]
+    seen = [writes_of(input_batch.prepare(prompts(long, short)).writes)]
     for step in range(6):
         if step == 1:
             short.block_ids.append(6)
         if step == 2:
             long.block_ids.append(4)
-        seen.append(writes_of(book.prepare(decodes((long, 6 + step), (short, 3 + step))).writes))
+        inputs = input_batch.prepare(decodes((long, 6 + step), (short, 3 + step)))
+        seen.append(writes_of(inputs.writes))
 
     assert seen == [
         [(2, 0, [7, 3]), (0, 0, [5])],
@@ -82,30 +83,30 @@ def test_a_decode_writes_its_row_only_when_it_has_got_a_block() -> None:
 
 def test_a_decode_goes_on_with_the_token_at_its_row() -> None:
     """The host need not know it."""
-    book, request = a_book(), a_request(1, [1] * 3, [5])
-    assert book.prepare(prompts(request)).token_ids.tolist() == [1, 1, 1]
+    input_batch, request = an_input_batch(), a_request(1, [1] * 3, [5])
+    assert input_batch.prepare(prompts(request)).token_ids.tolist() == [1, 1, 1]
 
-    assert book.prepare(decodes((request, 3))).token_ids.tolist() == [AT_ITS_ROW]
+    assert input_batch.prepare(decodes((request, 3))).token_ids.tolist() == [AT_ITS_ROW]
 
 
 def test_a_step_that_is_run_again_brings_its_tokens() -> None:
     """What lies at the row was sampled behind them, by a step of which nothing came."""
-    book, request = a_book(), a_request(1, [1] * 3, [5, 6])
-    book.prepare(prompts(request))
-    book.prepare(decodes((request, 3)))
+    input_batch, request = an_input_batch(), a_request(1, [1] * 3, [5, 6])
+    input_batch.prepare(prompts(request))
+    input_batch.prepare(decodes((request, 3)))
     request.token_ids.append(42)
 
-    assert book.prepare(decodes((request, 3))).token_ids.tolist() == [42]
-    assert book.prepare(decodes((request, 4))).token_ids.tolist() == [AT_ITS_ROW]
+    assert input_batch.prepare(decodes((request, 3))).token_ids.tolist() == [42]
+    assert input_batch.prepare(decodes((request, 4))).token_ids.tolist() == [AT_ITS_ROW]
 
 
 def test_a_row_that_changes_hands_holds_nothing() -> None:
     """Whoever had it was at the same place, and held blocks enough."""
-    book, before = a_book(), a_request(1, [1] * 3, [5])
-    book.prepare(prompts(before))
+    input_batch, before = an_input_batch(), a_request(1, [1] * 3, [5])
+    input_batch.prepare(prompts(before))
     after = a_request(1, [2, 3, 4, 55], [6])
 
-    inputs = book.prepare(decodes((after, 3)))
+    inputs = input_batch.prepare(decodes((after, 3)))
 
     assert writes_of(inputs.writes) == [(1, 0, [6])]
     assert inputs.token_ids.tolist() == [55]
@@ -113,36 +114,36 @@ def test_a_row_that_changes_hands_holds_nothing() -> None:
 
 def test_a_row_that_changes_hands_forgets_its_token() -> None:
     """Also where the new one's prompt was computed without anything being sampled."""
-    book, before = a_book(), a_request(1, [1] * 3, [5])
-    book.prepare(prompts(before))
+    input_batch, before = an_input_batch(), a_request(1, [1] * 3, [5])
+    input_batch.prepare(prompts(before))
     after = a_request(1, [2, 3, 4, 55], [6])
     part = ScheduledChunk(after, 0, 3, samples=False, is_decode=False)
-    book.prepare(Batch((part,), num_decodes=0))
+    input_batch.prepare(Batch((part,), num_decodes=0))
 
-    assert book.prepare(decodes((after, 3))).token_ids.tolist() == [55]
+    assert input_batch.prepare(decodes((after, 3))).token_ids.tolist() == [55]
 
 
 def test_a_request_that_comes_back_to_its_row_is_written_anew() -> None:
     """It may hold other blocks."""
-    book, request = a_book(), a_request(1, [1] * 3, [5])
-    book.prepare(prompts(request))
+    input_batch, request = an_input_batch(), a_request(1, [1] * 3, [5])
+    input_batch.prepare(prompts(request))
     request.enter(1)
     request.block_ids = [6]
 
-    assert writes_of(book.prepare(prompts(request)).writes) == [(1, 0, [6])]
+    assert writes_of(input_batch.prepare(prompts(request)).writes) == [(1, 0, [6])]
 
 
 def test_a_row_is_told_once_what_its_owner_draws_by() -> None:
     """Behind its blocks, in the same copy; a step of drawn rows sends no more than a greedy one."""
-    book = a_book(salt=b"salt")
+    input_batch = an_input_batch(salt=b"salt")
     drawn, greedy = a_request(2, [1] * 3, [7], DRAWN), a_request(0, [1] * 3, [5])
 
-    writes = writes_of(book.prepare(prompts(drawn, greedy)).writes)
+    writes = writes_of(input_batch.prepare(prompts(drawn, greedy)).writes)
 
     assert [(row, column) for row, column, _ in writes] == [(2, 8), (2, 0), (0, 8), (0, 0)]
     assert writes[0][2] == [*row_numbers(drawn, b"salt")]
     assert writes[2][2] == [*row_numbers(greedy, b"salt")]
-    again = book.prepare(decodes((drawn, 3), (greedy, 3)))
+    again = input_batch.prepare(decodes((drawn, 3), (greedy, 3)))
     assert writes_of(again.writes) == []
     assert again.rows_suffice
 
@@ -150,14 +151,17 @@ def test_a_row_is_told_once_what_its_owner_draws_by() -> None:
 @pytest.mark.parametrize("is_in_between", [False, True], ids=["at once", "beside others"])
 def test_a_row_that_changes_hands_draws_by_its_new_owner(is_in_between: bool) -> None:
     """Its parameters, its seed and its own places, whoever had the row."""
-    book, tables = a_book(salt=b"salt"), DeviceTables(4, 8, 4, num_tokens=40, device=CPU)
+    input_batch, tables = (
+        an_input_batch(salt=b"salt"),
+        DeviceTables(4, 8, 4, num_tokens=40, device=CPU),
+    )
     before, other = a_request(1, [1] * 5, [5, 6]), a_request(3, [2] * 2, [4], DRAWN)
-    tables.lay_out(book.prepare(prompts(before, other)))
+    tables.lay_out(input_batch.prepare(prompts(before, other)))
     after = a_request(1, [2, 3, 4], [6], DRAWN)
     batch = prompts(after)
     if is_in_between:
         batch = Batch((*decodes((other, 2)).chunks, *batch.chunks), num_decodes=1)
-    inputs = book.prepare(batch)
+    inputs = input_batch.prepare(batch)
 
     tables.lay_out(inputs)
 
@@ -174,12 +178,12 @@ def test_rows_suffice_where_nobody_asks_for_more_than_a_draw() -> None:
     plain = a_request(0, [1] * 3, [5], DRAWN)
     telling = a_request(1, [1] * 3, [6], Sampling(max_tokens=9, logprobs=1))
 
-    assert a_book(salt=b"").prepare(prompts(plain)).rows_suffice
-    assert not a_book(salt=b"").prepare(prompts(plain, telling)).rows_suffice
-    assert not a_book(salt=None).prepare(prompts(plain)).rows_suffice
-    book = a_book(salt=b"")
-    book.prepare(prompts(telling))
-    assert book.prepare(prompts(a_request(1, [1], [6]))).rows_suffice
+    assert an_input_batch(salt=b"").prepare(prompts(plain)).rows_suffice
+    assert not an_input_batch(salt=b"").prepare(prompts(plain, telling)).rows_suffice
+    assert not an_input_batch(salt=None).prepare(prompts(plain)).rows_suffice
+    input_batch = an_input_batch(salt=b"")
+    input_batch.prepare(prompts(telling))
+    assert input_batch.prepare(prompts(a_request(1, [1], [6]))).rows_suffice
 
 
 def test_numbers_of_a_row_keep_to_their_types() -> None:
@@ -195,23 +199,23 @@ def test_numbers_of_a_row_keep_to_their_types() -> None:
 
 
 def test_tokens_that_do_not_stay_are_brought() -> None:
-    """A draft model's guess may have been replaced; other ranks do not sample."""
-    book, request = a_book(tokens_stay=False), a_request(1, [1] * 3, [5])
-    book.prepare(prompts(request))
+    """A draft model's token may have been replaced; other ranks do not sample."""
+    input_batch, request = an_input_batch(tokens_stay=False), a_request(1, [1] * 3, [5])
+    input_batch.prepare(prompts(request))
     request.token_ids.append(77)
 
-    assert book.prepare(decodes((request, 3))).token_ids.tolist() == [77]
+    assert input_batch.prepare(decodes((request, 3))).token_ids.tolist() == [77]
 
 
 def test_a_token_beyond_the_vocabulary_names_its_request() -> None:
     """It would be read from foreign memory. Nothing is noted of the step, which is run again."""
-    book, good, bad = a_book(), a_request(0, [1], [5]), a_request(1, [1, 100], [6])
+    input_batch, good, bad = an_input_batch(), a_request(0, [1], [5]), a_request(1, [1, 100], [6])
 
     with pytest.raises(RequestError, match=r"must be in \[0, 100\), got 100") as error:
-        book.prepare(prompts(good, bad))
+        input_batch.prepare(prompts(good, bad))
 
     assert error.value.request_id == "row 1"
-    assert writes_of(book.prepare(prompts(good)).writes) == [(0, 0, [5])]
+    assert writes_of(input_batch.prepare(prompts(good)).writes) == [(0, 0, [5])]
 
 
 def test_writes_that_are_too_many_go_in_several_copies() -> None:
@@ -234,10 +238,10 @@ def test_writes_that_are_too_many_go_in_several_copies() -> None:
 def test_large_writes_reach_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """In whichever copy they went."""
     monkeypatch.setattr("paceline_engine.runner.gpu_tables._WRITES_ROOM", 7)
-    book, tables = a_book(), DeviceTables(4, 8, 4, num_tokens=40, device=CPU)
+    input_batch, tables = an_input_batch(), DeviceTables(4, 8, 4, num_tokens=40, device=CPU)
     first, second = a_request(2, [1] * 20, [9, 8, 7, 6, 5]), a_request(0, [1] * 5, [3, 2])
 
-    step = tables.lay_out(book.prepare(prompts(first, second)))
+    step = tables.lay_out(input_batch.prepare(prompts(first, second)))
 
     assert step.block_table.tolist() == [[9, 8, 7, 6, 5], [3, 2, 0, 0, 0]]
 

@@ -55,7 +55,7 @@ def test_no_row_is_computed_that_nobody_wants() -> None:
     )
     under_test.run_to_end()
 
-    sampled = sum(piece.samples for batch in batches for piece in batch.chunks)
+    sampled = sum(chunk.samples for batch in batches for chunk in batch.chunks)
     assert sampled == 1 + 6 + 8
     assert under_test.engine.counters.output_tokens == 1 + 6 + 8
 

@@ -1,4 +1,4 @@
-"""Recorded pieces serve the sizes of steps at which they were measured to be faster."""
+"""Piecewise graphs serve the sizes of steps at which they were measured to be faster."""
 
 import logging
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def test_a_size_is_chosen_where_it_takes_at_most_95_percent() -> None:
 
 
 def test_one_slow_moment_does_not_decide() -> None:
-    """Of the times of each way the median counts."""
+    """The median of the times of each way counts."""
     times = {8: SizeTimes(piecewise=(0.5, 9.0, 0.5), eager=(1.0, 1.0, 0.1))}
 
     assert worth_it(times) == (8,)

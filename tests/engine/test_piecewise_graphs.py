@@ -1,4 +1,4 @@
-"""Steps with prompts or drafts are computed in recorded graphs, and nobody who asks can tell."""
+"""Steps with prompts or drafts are computed with piecewise graphs, with the same answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from paceline_wire.limits import Limits
 
 CAPACITY = a_capacity(max_batch_size=4, max_token_budget=40, num_blocks=60, max_model_len=64)
 SIZES = (4, 16)
-"""Of 17 tokens and more a step is computed op by op."""
+"""A step of 17 tokens or more is computed op by op."""
 NUM_LAYERS = 3
 SAMPLINGS = (
     Sampling(10, temperature=0.0, ignore_eos=True),
@@ -72,7 +72,7 @@ def quickly_piecewise(folder: Path, capture: RecomputeCapture | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """Guesses what was answered without guesses, and slips at every fourth place."""
+    """Drafts what was answered without drafts, and slips at every fourth place."""
 
     answered: Mapping[str, list[int]]
     first_chance: float = 1.0
@@ -192,7 +192,7 @@ def answers(engine: Engine, arrivals: Sequence[Arrival]) -> dict[str, list[int]]
 def test_pieces_change_no_token(
     eager: ModelRunner, piecewise: ModelRunner, arrivals: list[Arrival], way: str
 ) -> None:
-    """Chunks, prefix hits, guesses that hold or not, whoever comes and leaves, at any limits."""
+    """Chunks, prefix hits, drafts that hold or not, whoever comes and leaves, at any limits."""
     wanted = answers(an_engine(eager), arrivals)
     guesser = Oracle(wanted) if way == "drafts" else None
 
@@ -247,7 +247,7 @@ def test_nothing_is_captured_while_serving(folder: Path) -> None:
 
 
 def test_only_sizes_that_are_kept_use_piecewise_graphs(folder: Path) -> None:
-    """Of a size that was given up a step is computed op by op, though a larger one is there."""
+    """A step of a size that was given up runs op by op, though a larger graph exists."""
     runner = quickly_piecewise(folder)
 
     runner.keep_piecewise([16])

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch, Flight, Runner, StepOutput
-from paceline_engine.core.step_features import features_of
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.profiling.probe_steps import ProbeStep, probe_steps
@@ -41,7 +40,7 @@ class Device:
 
     def launch(self, batch: Batch) -> "InFlight":
         self.batches.append(batch)
-        work = features_of(batch, _context(batch))
+        work = batch.features(_context(batch))
         self.clock.advance(self.host_ms / 1e3)
         begun_at = max(self.clock.now, self.free_at)
         self.free_at = begun_at + self.true_ms(work.decode, work.prefill, work.context) / 1e3
@@ -204,7 +203,7 @@ def test_a_scratch_step_is_well_formed(step: ProbeStep, block_size: int) -> None
     for piece in batch.chunks:
         assert piece.start + piece.count == len(piece.request.token_ids)
         assert piece.start + piece.count <= len(piece.request.block_ids) * block_size
-    features = features_of(batch, _context(batch))
+    features = batch.features(_context(batch))
     assert (features.decode, features.prefill) == (step.decode, step.prefill)
     assert features.context == step.features.context
     assert features.attention == pytest.approx(step.features.attention, abs=1)

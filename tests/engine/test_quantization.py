@@ -14,8 +14,8 @@ from paceline_engine.loading import memory
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.fused_ops import Mlp
-from paceline_engine.model.layers.gated_linear import GatedLinear, NativeGatedLinear
-from paceline_engine.model.layers.linear import NativeLinear
+from paceline_engine.model.layers.gated_linear import GatedLinear
+from paceline_engine.model.layers.linear import NativeGatedLinear, NativeLinear
 from paceline_engine.model.layers.quantized_linear import (
     DynamicFp8Linear,
     KernelLinear,
@@ -61,7 +61,7 @@ def test_no_weight_moves_by_more_than_half_a_step() -> None:
 
 
 def test_in_fp8_no_weight_moves_by_more_than_half_of_its_last_bit() -> None:
-    """Of 4 bits; below 2^-14 of the output's largest weight, by as much as there."""
+    """The code has 4 bits; below 2^-14 of the output's largest weight, the step stays as there."""
     weight = _random(40, 100) * torch.logspace(-4, 4, 40)[:, None]
     weight[:, :10] *= torch.logspace(-6, 0, 10)
 

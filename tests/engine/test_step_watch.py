@@ -23,10 +23,9 @@ def test_the_time_of_each_step_is_its_own() -> None:
     watch = StepWatch(120.0, hung=lambda _: None, clock=clock)
 
     for _ in range(3):
-        watch.begin()
-        clock.advance(100.0)
-        assert watch.times.hung_s(clock.now, 120.0) is None
-        watch.end()
+        with watch:
+            clock.advance(100.0)
+            assert watch.times.hung_s(clock.now, 120.0) is None
         clock.advance(1000.0)
 
     assert watch.times.hung_s(clock.now, 120.0) is None
@@ -44,10 +43,10 @@ def test_the_thread_tells_of_a_hang_once() -> None:
 
     watch = StepWatch(60.0, hung, clock)
     watch.start()
-    watch.begin()
-    clock.advance(61.0)
+    with watch:
+        clock.advance(61.0)
 
-    assert told.wait(DEADLINE_S)
+        assert told.wait(DEADLINE_S)
     watch.close()
     assert heard == [61.0]
 
@@ -56,7 +55,7 @@ def test_a_timeout_of_0_watches_nothing() -> None:
     """On a CPU a step may rightly take minutes."""
     watch = StepWatch(0.0, hung=lambda _: None)
     watch.start()
-    watch.begin()
-    watch.close()
 
-    assert not [each for each in threading.enumerate() if each.name == "paceline-watch"]
+    with watch:
+        assert not [each for each in threading.enumerate() if each.name == "paceline-watch"]
+    watch.close()

@@ -1,4 +1,4 @@
-"""`python -m local_cluster up | images | binaries`: the local cluster, for people."""
+"""`python -m local_cluster up | images | binaries`: the local cluster, by hand."""
 
 # ruff: noqa: T201 - commands print
 
@@ -46,12 +46,12 @@ _COMMANDS = {"up": up, "images": build_images, "binaries": build_binaries}
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind from wherever we are: a cluster is always taken down in order."""
+    """Raise, so that a cluster is always taken down in order."""
     sys.exit(0)
 
 
 def main() -> int:
-    """Run one command; what the machine lacks is said in a sentence."""
+    """Run one command; say in a sentence what the machine lacks."""
     parser = argparse.ArgumentParser(prog="python -m local_cluster", description=__doc__)
     parser.add_argument("command", choices=_COMMANDS)
     for number in (signal.SIGINT, signal.SIGTERM):

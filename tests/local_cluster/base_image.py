@@ -17,7 +17,7 @@ _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class BaseImage:
-    """A minimal Debian with these packages, standing in for a public base image."""
+    """A minimal Debian with these packages, in place of a public base image."""
 
     packages: tuple[str, ...]
 
@@ -26,7 +26,7 @@ class BaseImage:
         return f"paceline.local/base:{digest(_SUITE, *self.packages)}"
 
     def archive(self) -> Path:
-        """An OCI archive of it, made once."""
+        """Return an OCI archive of it, made once."""
         path = CACHE / f"base-{digest(self.reference)}.tar"
         with locked("base-image"):
             if not path.exists():

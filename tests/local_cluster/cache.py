@@ -1,4 +1,4 @@
-"""What outlives a run: binaries, wheels, images. One folder, safe to delete while nothing runs."""
+"""The cache of binaries, wheels and images: one folder, safe to delete while nothing runs."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ def digest(*parts: bytes | str) -> str:
 
 
 def files_digest(files: Iterable[Path], *, root: Path) -> str:
-    """Name a set of files by what they hold and by where they lie below `root`."""
+    """Name a set of files by their contents and their paths below `root`."""
     parts: list[bytes | str] = []
     for file in sorted(files):
         parts += [str(file.relative_to(root)), file.read_bytes()]
@@ -32,7 +32,7 @@ def files_digest(files: Iterable[Path], *, root: Path) -> str:
 
 @contextmanager
 def locked(name: str, *, timeout_s: float = 3600) -> Iterator[None]:
-    """Hold the one lock of this name among all runs on this machine."""
+    """Hold the lock of this name among all runs on this machine."""
     CACHE.mkdir(parents=True, exist_ok=True)
     lock = FileLock(CACHE / f"{name}.lock")
     try:

@@ -1,4 +1,4 @@
-"""A cluster as tests and people use it, whatever runs it."""
+"""A cluster as tests and developers use it, whatever runs it."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from paceline_testing.ending import end
 
 
 class KubectlFailedError(ClusterError):
-    """kubectl ended with an error; the message is what it wrote."""
+    """kubectl ended with an error; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler: what each is told."""
+"""The command lines of etcd, kube-apiserver, kube-controller-manager and kube-scheduler."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class ControlPlane:
     services: str = "10.96.0.0/16"
 
     def processes(self) -> list[Process]:
-        """In the order in which they need one another."""
+        """Return the parts in the order in which they need one another."""
         return [self._etcd(), self._api_server(), self._controller_manager(), self._scheduler()]
 
     @property

@@ -44,7 +44,7 @@ class Credentials:
 
     @property
     def certificates(self) -> Path:
-        """Where the API server puts the certificate that it makes for itself."""
+        """The folder in which the API server puts the certificate that it makes for itself."""
         return self.folder / "certs"
 
     @property
@@ -73,7 +73,7 @@ def create(credentials: Credentials) -> None:
 
 
 def _token_table(tokens: Mapping[str, str]) -> str:
-    """One line a user, as --token-auth-file wants it: token, name, uid, groups."""
+    """One line for each user, in the format of --token-auth-file: token, name, uid, groups."""
     return "".join(
         f'{token},{user},{number},"{",".join(USERS[user])}"\n'
         for number, (user, token) in enumerate(tokens.items(), start=1)

@@ -33,7 +33,7 @@ def kept(plan: Plan) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def enclosed(plan: Plan) -> Iterator[int]:
-    """As `kept`, in namespaces of its own; gives the process id to enter them by."""
+    """Like `kept`, in namespaces of its own; yield the process id to enter them by."""
     _make_cgroups()
     try:
         with _keeper(plan, prefix=_UNSHARE) as process:
@@ -100,7 +100,7 @@ def _cgroup_roots() -> list[Path]:
 
 
 def _make_cgroups() -> None:
-    """The kubelet wants the root of its pods' cgroups to be there."""
+    """Make the root of the pods' cgroups, which the kubelet needs."""
     _remove_cgroups()
     for root in _cgroup_roots():
         group = root / node.CGROUP
@@ -111,7 +111,7 @@ def _make_cgroups() -> None:
 
 
 def _remove_cgroups() -> None:
-    """Remove what pods left: folders without processes, the innermost first."""
+    """Remove the pods' empty cgroups, the innermost first."""
     for root in _cgroup_roots():
         for folder, _, _ in os.walk(root / node.CGROUP, topdown=False):
             try:

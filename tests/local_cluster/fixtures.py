@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """A Kubernetes API with its controllers and scheduler; pods stay Pending in ours."""
+    """A Kubernetes API with its controllers and scheduler; in our own cluster pods stay Pending."""
     with ExitStack() as stack:
         yield _given() or _started(start.control_plane, stack, pytestconfig)
 

@@ -35,7 +35,7 @@ class Module:
 
     @property
     def bin(self) -> Path:
-        """Where its binaries lie, once built: named by all that they are built from."""
+        """The folder of its binaries, named by everything that they are built from."""
         sources = sorted([self.folder / "go.sum", *self.folder.rglob("*.go")])
         flags = f"{self.packages} {self.ldflags} {self.tags} {self.cgo}"
         return (
@@ -77,7 +77,7 @@ BUILDKIT = Module(
 
 
 def built(module: Module) -> Path:
-    """The folder of the module's binaries; builds them first where the cache lacks them."""
+    """Return the folder of the module's binaries; build them first if the cache lacks them."""
     if module.bin.is_dir():
         return module.bin
     with locked(f"build-{module.name}"):

@@ -16,7 +16,7 @@ _INSTALLED = CACHE / "go-1.26"
 
 
 def go_command() -> str:
-    """Path of a `go` that is new enough; installs one into the cache where there is none."""
+    """Return the path of a `go` that is new enough; install one into the cache if there is none."""
     on_path = shutil.which("go")
     if on_path is not None and is_new_enough(_version(on_path)):
         return on_path

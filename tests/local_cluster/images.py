@@ -28,7 +28,7 @@ _REGISTRY = "docker.io"  # what the kubelet puts before a name without a host
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image to build: its Dockerfile, and what stands in for the stages."""
+    """One image to build: its Dockerfile, and what replaces the stages."""
 
     part: str
     base: BaseImage
@@ -40,7 +40,7 @@ class Image:
 
     @property
     def name(self) -> str:
-        """As a pod names it. The tag is made from all that goes in: equal tag, equal image."""
+        """The image's name in a pod. The tag is a hash of all inputs: equal tag, equal image."""
         stages = [f"{stage}={folder.id}" for stage, folder in sorted(self.folders.items())]
         sources = files_digest(_files(self.dockerfile.sources), root=ROOT)
         tag = digest(self.base.reference, self.dockerfile.path.read_bytes(), sources, *stages)
@@ -67,7 +67,7 @@ def wanted() -> list[Image]:
 
 
 def ready(node: Node, images: list[Image]) -> dict[str, str]:
-    """Build what the node lacks, drop what this tree no longer makes; image names by part."""
+    """Build what the node lacks, drop images of older trees; return image names by part."""
     store = _Store(node)
     store.add(PAUSE_IMAGE, base_image.pause_archive(node.binaries["pause"], reference=PAUSE_IMAGE))
     for image in images:
@@ -133,7 +133,7 @@ class _Store:
             self._ctr("images", "import", str(archive))
 
     def room_needed_gb(self) -> int:
-        """What a build may take: torch's layer is there once an engine's image is."""
+        """The time limit of a build; torch's layer is there once an engine's image is."""
         has_torch = any("/paceline/engine:" in name for name in self.names())
         return WARM_BUILD_GB if has_torch else COLD_BUILD_GB
 

@@ -31,7 +31,7 @@ class PartFailedError(Exception):
 
 
 class Keeper:
-    """Children in the order in which they started."""
+    """The children, in the order in which they started."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
@@ -119,7 +119,7 @@ def is_released(*, within_s: float) -> bool:
 
 
 def report(**fields: object) -> None:
-    """Tell the process that started us."""
+    """Report to the process that started us."""
     with contextlib.suppress(BrokenPipeError):  # nobody may be left to be told
         os.write(1, json.dumps(fields).encode() + b"\n")
 

@@ -1,4 +1,4 @@
-"""What a cluster needs of the machine, and getting it on Debian and Ubuntu."""
+"""What a cluster needs from the machine, and how to install it on Debian and Ubuntu."""
 
 import os
 import shutil
@@ -56,7 +56,7 @@ def prepare_node() -> None:
 
 
 def require_free_disk(least_gb: int) -> None:
-    """Images and the build's own copies of their layers need room."""
+    """Check the free disk for images and the build's copies of their layers."""
     CACHE.mkdir(parents=True, exist_ok=True)
     free_gb = shutil.disk_usage(CACHE).free / 1e9
     if free_gb < least_gb:
@@ -84,7 +84,7 @@ def _prepare(needs: Mapping[str, str], lack: str | None) -> None:
 
 
 def _missing(needs: Mapping[str, str]) -> list[str]:
-    """Packages whose command or file is not there."""
+    """Return the packages whose command or file is missing."""
     return [
         package
         for need, package in needs.items()

@@ -1,4 +1,4 @@
-"""The addresses of the enclosed cluster, and the one wire that joins it to the machine.
+"""The addresses of the enclosed cluster, and the one link that joins it to the machine.
 
 Inside, a bridge carries the node's address and the default route, and leads nowhere: no packet
 leaves. A veth pair gives the machine routes to the node, to pods and to Services.
@@ -30,7 +30,7 @@ def setup(resolv_conf: Path) -> tuple[tuple[str, ...], ...]:
 
 
 def join(pid: int) -> None:
-    """Join the machine to the network namespace of that process; the wire goes when it does."""
+    """Link the machine to that process's network namespace; the link ends with the namespace."""
     part()
     inside = ("nsenter", f"--net=/proc/{pid}/ns/net", "ip")
     _run(
@@ -45,7 +45,7 @@ def join(pid: int) -> None:
 
 
 def part() -> None:
-    """Remove the wire: what a killed run left, or what the kernel has not yet tidied up."""
+    """Remove the link, if a killed run left it or the kernel has not removed it yet."""
     subprocess.run(["ip", "link", "delete", _HOST_DEVICE], capture_output=True, check=False)
 
 

@@ -48,7 +48,7 @@ class Node:
 
     @property
     def no_names(self) -> Path:
-        """The node's resolv.conf: BuildKit asks for names, and is refused at once, not in 20 s."""
+        """The node's resolv.conf: BuildKit's look-ups are refused at once, not after 20 s."""
         return self.folder / "no-names.conf"
 
     @property
@@ -71,7 +71,7 @@ class Node:
         ]
 
     def agents(self) -> list[Process]:
-        """What makes the machine a node: kubelet and kube-proxy."""
+        """Kubelet and kube-proxy, which make the machine a node."""
         return [
             Process(
                 "kubelet",

@@ -1,4 +1,4 @@
-"""What the keeper of a cluster shall run: plain data, handed over as JSON."""
+"""What the keeper of a cluster runs: plain data, passed as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that the keeper does, in its order."""
+    """Everything that the keeper does, in order."""
 
     logs: Path
     setup: Sequence[Sequence[str]] = ()

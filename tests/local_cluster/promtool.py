@@ -1,4 +1,4 @@
-"""Prometheus's own rule checker: the one on PATH, or Debian's, unpacked into the cache.
+"""Prometheus's rule checker: the one on PATH, or Debian's, unpacked into the cache.
 
 Installing Debian's package would start a Prometheus; only its one program is wanted.
 """
@@ -15,7 +15,7 @@ _PACKAGE = "prometheus"
 
 
 def promtool() -> Path:
-    """Where promtool lies, or `UnavailableError`."""
+    """Return the path of promtool, or raise `UnavailableError`."""
     kept = CACHE / "promtool"
     if on_path := shutil.which("promtool"):
         return Path(on_path)

@@ -69,7 +69,7 @@ def whole() -> Iterator[Cluster]:
 
 @contextmanager
 def image_store() -> Iterator[Node]:
-    """Containerd and BuildKit without Kubernetes, enclosed: what building images takes."""
+    """Start containerd and BuildKit without Kubernetes, enclosed, to build images."""
     machine.prepare_node()
     binaries = all_binaries()
     with locked("containerd"), _run_folder("images") as folder:
@@ -97,7 +97,7 @@ def all_binaries() -> dict[str, Path]:
 
 
 def _control_plane_commands() -> Mapping[str, Path]:
-    """From KUBEBUILDER_ASSETS or PATH where one of them has all four, else built."""
+    """Find the four in KUBEBUILDER_ASSETS or on PATH, if one has all, else build them."""
     for places in (os.environ.get("KUBEBUILDER_ASSETS"), os.environ.get("PATH")):
         found = {name: shutil.which(name, path=places) for name in COMMANDS} if places else {}
         if found and all(found.values()):
@@ -106,13 +106,13 @@ def _control_plane_commands() -> Mapping[str, Path]:
 
 
 def _environment(binaries: Mapping[str, Path]) -> dict[str, str]:
-    """Containerd looks for its shim on PATH, the shim for runc."""
+    """Put the binaries on PATH: containerd looks there for its shim, the shim for runc."""
     folders = dict.fromkeys(str(file.parent) for file in binaries.values())
     return {"PATH": os.pathsep.join([*folders, "/usr/sbin", "/usr/bin", "/sbin", "/bin"])}
 
 
 def _own_loopback_address() -> str:
-    """An address that no other living process picks: fixed ports never clash on it."""
+    """Return an address that no other living process picks, so that fixed ports never clash."""
     return str(IPv4Address("127.64.0.0") + os.getpid())  # process ids have 22 bits at most
 
 
@@ -131,7 +131,7 @@ def _run_folder(kind: str) -> Iterator[Path]:
 
 
 def _wait_for_first_namespace(cluster: Cluster) -> None:
-    """Pods are refused until the controllers have made the default service account."""
+    """Wait for the default service account; pods are refused before it exists."""
     give_up_at = time.monotonic() + _NODE_READY_WITHIN_S
     while cluster.try_kubectl("get", "serviceaccount", "default").returncode != 0:
         if time.monotonic() > give_up_at:
@@ -140,7 +140,7 @@ def _wait_for_first_namespace(cluster: Cluster) -> None:
 
 
 def _wait_for_node(cluster: Cluster) -> None:
-    """The node exists a moment after the kubelet has started, and is Ready another one later."""
+    """Wait until the node is Ready, shortly after the kubelet has started."""
     within = f"--timeout={_NODE_READY_WITHIN_S}s"
     cluster.kubectl("wait", "--for=create", f"node/{NAME}", within)
     cluster.kubectl("wait", "--for=condition=Ready", f"node/{NAME}", within)

@@ -1,4 +1,4 @@
-"""The control plane alone: what tests of the reconciler stand on."""
+"""The control plane alone, which tests of the reconciler use."""
 
 import pytest
 

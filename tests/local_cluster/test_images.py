@@ -1,4 +1,4 @@
-"""What is put into each image: enough to start, and nothing else of ours."""
+"""Each image holds what its process needs to start, and nothing else of ours."""
 
 import tomllib
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The process that holds a cluster, holding small programs instead."""
+"""The keeper, with small programs in place of a cluster."""
 
 import sys
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_part_starts_when_the_one_before_it_is_ready(tmp_path: Path) -> None:
 
 
 def test_a_part_that_ends_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    """Who starts a cluster learns at once why it did not start."""
+    """The starting process learns at once why a cluster did not start."""
     processes = [
         Process("broken", python("raise SystemExit('no room')"), ready="unix:///nowhere.sock")
     ]

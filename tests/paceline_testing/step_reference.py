@@ -29,30 +29,30 @@ class StepReference:
 
 
 def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReference:
-    """Lay every slice out. What is not known yet of a request is what the model would `choose`."""
+    """Lay every chunk out; a token that is not known yet is what the model would `choose`."""
     token_ids, positions, slots, bounds = [], [], [], [0]
     sample_rows, sampled, ahead, draws_at, next_ids = [], [], [], [], []
-    for piece in batch.chunks:
-        end = piece.start + piece.count
-        ids = _all_ids(piece, choose)
-        for position in range(piece.start, end):
+    for chunk in batch.chunks:
+        end = chunk.start + chunk.count
+        ids = _all_ids(chunk, choose)
+        for position in range(chunk.start, end):
             token_ids.append(ids[position])
             positions.append(position)
-            block = piece.request.block_ids[position // block_size]
+            block = chunk.request.block_ids[position // block_size]
             slots.append(block * block_size + position % block_size)
         bounds.append(len(token_ids))
-        for guessed in range(len(piece.draft) + 1) if piece.samples else ():
-            place = end - len(piece.draft) + guessed
-            sample_rows.append(bounds[-1] - 1 - len(piece.draft) + guessed)
-            sampled.append(piece.request.id)
-            ahead.append(guessed)
+        for draft_tokens in range(len(chunk.draft) + 1) if chunk.samples else ():
+            place = end - len(chunk.draft) + draft_tokens
+            sample_rows.append(bounds[-1] - 1 - len(chunk.draft) + draft_tokens)
+            sampled.append(chunk.request.id)
+            ahead.append(draft_tokens)
             draws_at.append(place)
             next_ids.append(choose(ids[:place]))
-    ends = [piece.start + piece.count for piece in batch.chunks]
+    ends = [chunk.start + chunk.count for chunk in batch.chunks]
     widths = [-(-end // block_size) for end in ends]
     block_table = np.zeros((len(ends), max(widths)), dtype=np.int32)
-    for row, width, piece in zip(block_table, widths, batch.chunks, strict=True):
-        row[:width] = piece.request.block_ids[:width]
+    for row, width, chunk in zip(block_table, widths, batch.chunks, strict=True):
+        row[:width] = chunk.request.block_ids[:width]
     return StepReference(
         np.array(token_ids, dtype=np.int64),
         np.array(positions, dtype=np.int64),
@@ -68,10 +68,10 @@ def step_reference(batch: Batch, block_size: int, choose: Choose) -> StepReferen
     )
 
 
-def _all_ids(piece: ScheduledChunk, choose: Choose) -> list[int]:
-    ids = [*piece.request.token_ids]
-    if piece.draft:
-        return [*ids, *piece.draft]
-    while len(ids) < piece.start + piece.count:
+def _all_ids(chunk: ScheduledChunk, choose: Choose) -> list[int]:
+    ids = [*chunk.request.token_ids]
+    if chunk.draft:
+        return [*ids, *chunk.draft]
+    while len(ids) < chunk.start + chunk.count:
         ids.append(choose(ids))
     return ids

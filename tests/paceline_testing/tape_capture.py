@@ -1,6 +1,6 @@
 """A CUDA graph's double on a CPU: captures ops on tensors, and replays them where these lie.
 
-No Python runs again at a replay. What a recorded op gives is written into the tensor that it gave
+No Python runs again at a replay. What a captured op gives is written into the tensor that it gave
 when it was captured, and is spoilt before, so that nothing of an earlier run can be read. It may
 read what was there before the capture, and what captured ops have written: nothing else.
 """

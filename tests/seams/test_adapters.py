@@ -148,7 +148,7 @@ async def test_another_uri_takes_the_place_of_the_first(
 async def test_a_refusal_is_the_engines_sentence(
     service: tuple[Sidecar, Any], tmp_path: Path
 ) -> None:
-    """Of a folder that is none, a rank that is too high, and a commit that the hub has not."""
+    """A folder is none, a rank is too high, or the hub does not have the commit."""
     sidecar, reference = service
     make_tiny_adapter(tmp_path / "wide", reference, seed=1, rank=16)
     wide = {"name": "wide", "uri": f"file://{tmp_path}/wide"}

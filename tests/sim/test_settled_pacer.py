@@ -6,8 +6,8 @@ from random import Random
 import numpy as np
 
 from paceline_engine.pacing import StepShape
+from paceline_engine.pacing.lane_pace import step_allowance_ms
 from paceline_engine.pacing.residuals import Residuals
-from paceline_engine.pacing.slack import step_allowance_ms
 from paceline_engine.pacing.totals import Totals
 from paceline_sim.hardware import MAX_STEP_TOKENS, Hardware
 from paceline_sim.simulated_engine import SettledPacer

@@ -10,7 +10,7 @@ from tune_report.noise_floor import in_words, noise_floor
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7], ids=["no-memory", "memory"])
 def test_the_floor_is_that_of_a_normal_innovation(correlation: float) -> None:
-    """Of small log-normal noise, the mean absolute error is sqrt(2/pi) deviations."""
+    """The mean absolute error of small log-normal noise is sqrt(2/pi) deviations."""
     sigma = 0.05
     floor = noise_floor(Noise(sigma, correlation, spike_chance=0.0))
 

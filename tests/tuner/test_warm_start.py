@@ -68,7 +68,7 @@ def an_evidence(**fields: object) -> Evidence:
 def a_warm_start(
     spec: TuningSpec = SPEC, *, is_proven: bool = True, **fields: object
 ) -> WarmStartEntry | None:
-    """Of a decision that found the limits right."""
+    """Remember a decision that found the limits right."""
     evidence = an_evidence(**fields)
     state = PodState(instance="a", sla=spec.sla, audit=Audit(since=900.0))
     decision = decide(spec, "pod", evidence, state, NOW)

@@ -22,7 +22,7 @@ class Control(Protocol):
     """Changes limits from outside the engine, once a period, through the runtime API."""
 
     async def tick(self, pods: tuple[PodTarget, ...], sla: SLA) -> Verdict:
-        """Look and act; gives the status of SLAAchievable."""
+        """Look and act; return the status of SLAAchievable."""
         ...
 
 

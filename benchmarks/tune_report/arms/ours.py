@@ -1,8 +1,8 @@
 """The product: its TuningLoop outside, its pacer inside. And the same with one guard off.
 
 Guards are switched off from here: a pacer that wraps the product's, or a name of the product
-replaced while an episode runs. A name that is no more is an error, so that no ablation silently
-becomes the whole.
+replaced while an episode runs. A name that no longer exists is an error, so that no ablation
+silently becomes the whole.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def ours() -> Arm:
 
 
 def ablations() -> tuple[Arm, ...]:
-    """Ours with each guard removed, one at a time."""
+    """The product with each guard removed, one at a time."""
     return (
         Arm("ours, no L0", START, _unpaced, _control, uses_product=True),
         Arm("ours, no shedding", START, make_pacer, _control, sheds=False, uses_product=True),
@@ -112,7 +112,7 @@ def _unpaced(info: ModelInfo, capacity: Capacity) -> Pacer:
 
 
 class _OneQr(Residuals):
-    """Residuals whose margin is always one: the middle of the noise is planned for."""
+    """Residuals whose margin is always one: steps are planned for the middle of the noise."""
 
     @property
     def q_r(self) -> float:

@@ -41,7 +41,7 @@ class PiOnP99:
 
 
 def _error(reading: Reading, sla: SLA) -> float | None:
-    """ln(target / p99) of the target that is kept worst; None without samples."""
+    """Return ln(target / p99) of the worst-kept target; None without samples."""
     pairs = ((reading.itl_p99_ms, sla.itl_p99_ms), (reading.tpot_p99_ms, sla.tpot_p99_ms))
     errors = [math.log(wanted / seen) for seen, wanted in pairs if seen and wanted]
     return min(max(min(errors), _LEAST), _MOST) if errors else None

@@ -9,6 +9,7 @@ from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.layers.rotary import Rotations
+from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 
@@ -30,6 +31,13 @@ class NativeAttention:
         self.native = native
         self.kv = kv
         self.tables = tables
+        self.score_scale = config.score_scale
+        self.layers = [
+            _Layer(keys, values, kv.exponents(number), tables.of(window), window)
+            for number, (keys, values, window) in enumerate(
+                zip(kv.keys, kv.values, config.windows, strict=True)
+            )
+        ]
 
     def plan(self, step: StepTensors) -> "NativeStep":
         """Keep the step's tensors, which every layer reads."""
@@ -39,6 +47,17 @@ class NativeAttention:
             widened = _widened(prompts, step.context_lens[step.num_decodes :], self.kv)
         table = prompts if widened is None else widened.table
         return NativeStep(self, step, table, widened)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What attention needs of one layer; the same in every step."""
+
+    keys: Tensor  # [num_blocks, block_size, num_kv_heads, head_size]
+    values: Tensor  # as keys
+    exponents: Exponents
+    cos_sin: Tensor  # [max_len, head_size]
+    window: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +91,20 @@ class NativeStep:
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
     ) -> Tensor:
         """See `paceline_engine.model.decoder.Attention`; q is rotated in place."""
-        config, kv, native = self.backend.config, self.backend.kv, self.backend.native
-        step = self.step
-        keys, values, window = kv.keys[layer], kv.values[layer], config.windows[layer]
-        exponents = kv.exponents(layer)
+        config, native, step = self.backend.config, self.backend.native, self.step
+        own = self.backend.layers[layer]
+        keys, values = own.keys, own.values
         norms = None if q_norm is None or k_norm is None else (q_norm, k_norm)
         native.rope_and_store_kv(
             qkv=qkv,
             positions=step.positions,
             slots=step.slots,
-            cos_sin=self.backend.tables.of(window),
+            cos_sin=own.cos_sin,
             norms=norms,
             eps=config.norm_eps,
             k_cache=keys,
             v_cache=values,
-            exponents=exponents,
+            exponents=own.exponents,
         )
         q_size = config.num_q_heads * config.head_size
         out = qkv.new_empty(len(qkv), q_size)
@@ -96,17 +114,17 @@ class NativeStep:
                 num_q_heads=config.num_q_heads,
                 k_cache=keys,
                 v_cache=values,
-                exponents=exponents,
+                exponents=own.exponents,
                 block_table=step.block_table,
                 context_lens=step.context_lens,
                 rows=step.num_decodes,
                 out=out,
-                scale=config.score_scale,
-                window=window,
+                scale=self.backend.score_scale,
+                window=own.window,
             )
         if step.num_decodes < len(step.context_lens):
             if self.widened is not None:
-                keys, values = kv.gathered(layer, self.widened.blocks, qkv.dtype)
+                keys, values = self.backend.kv.gathered(layer, self.widened.blocks, qkv.dtype)
             native.paged_prompt_attention(
                 qkv=qkv,
                 num_q_heads=config.num_q_heads,
@@ -116,7 +134,7 @@ class NativeStep:
                 cu_seqlens=step.bounds[step.num_decodes :],
                 context_lens=step.context_lens[step.num_decodes :],
                 out=out,
-                scale=config.score_scale,
-                window=window,
+                scale=self.backend.score_scale,
+                window=own.window,
             )
         return out

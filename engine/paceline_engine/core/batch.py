@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from paceline_engine.core.request import Request
-from paceline_wire import TokenLogprobs
+from paceline_wire import StepFeatures, TokenLogprobs
+from paceline_wire.step_cost import chunk_attention
 
 
 # Not frozen: one is made per row and step, and freezing cost a quarter of a step's host time
@@ -49,6 +50,22 @@ class Batch:
     def num_padding(self) -> int:
         """Tokens that the step computes only to fill the batch up."""
         return sum(chunk.count for chunk in self.chunks if chunk.is_padding)
+
+    def features(self, context: int) -> StepFeatures:
+        """Return what its time is predicted from; its decodes have `context` tokens in all.
+
+        Draft tokens are computed as a prompt's are, and count as such.
+        """
+        num_decodes = self.num_decodes + self.num_drafted
+        prompts, drafted = self.chunks[num_decodes:], self.chunks[self.num_decodes : num_decodes]
+        draft_tokens = sum(len(chunk.draft) for chunk in drafted)
+        return StepFeatures(
+            decode=num_decodes,
+            prefill=sum(chunk.count for chunk in prompts) + draft_tokens,
+            context=context,
+            attention=int(sum(chunk_attention(chunk.count, chunk.start) for chunk in prompts))
+            + sum(len(chunk.draft) * chunk.start for chunk in drafted),
+        )
 
 
 Next: TypeAlias = int | tuple[int, ...] | None

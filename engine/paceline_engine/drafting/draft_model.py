@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from paceline_engine.core.batch import Batch, Runner, ScheduledChunk
 from paceline_engine.core.request import Request
-from paceline_engine.core.step_features import features_of
 from paceline_engine.drafting.draft_sequence import DraftSequence, DraftSequences
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.errors import RequestError
@@ -193,7 +192,7 @@ class DraftModel:
     def _learn(self, batch: Batch, started: float) -> None:
         ended = self._clock()
         decodes = batch.chunks[: batch.num_decodes]
-        features = features_of(batch, context=sum(chunk.start + 1 for chunk in decodes))
+        features = batch.features(context=sum(chunk.start + 1 for chunk in decodes))
         measured = features.measured((ended - started) * 1e3)
         is_clean = self._num_passes >= _WARM_UP_PASSES
         self._num_passes += 1

@@ -36,13 +36,9 @@ class LimitsControl:
         self._capacity = capacity
         self._certified: Limits | None = None
         self._since_step = 0
-        self._lease_expires_at: float | None = None
-        self._lease_lost = False
-
-    @property
-    def lease_expires_at(self) -> float | None:
+        self.lease_expires_at: float | None = None
         """When the limits return to the certified ones, None without a lease."""
-        return self._lease_expires_at
+        self._lease_lost = False
 
     def change(self, wanted: SetLimits, *, now: float, next_step: int, decodes: int) -> LimitsState:
         """Apply a change, or renew a lease; `error` of the answer is why neither happened."""
@@ -51,14 +47,14 @@ class LimitsControl:
             if wanted.epoch > self.epoch:
                 self._apply(wanted, next_step)
             lease_s = wanted.lease_s
-            self._lease_expires_at = None if lease_s is None else now + lease_s
+            self.lease_expires_at = None if lease_s is None else now + lease_s
         return self.state(call=wanted.call, decodes=decodes, error=error)
 
     def expire(self, *, now: float, next_step: int, decodes: int) -> LimitsState | None:
         """Return to the certified limits if the lease has run out by `now`; the new state then."""
-        if self._lease_expires_at is None or now < self._lease_expires_at:
+        if self.lease_expires_at is None or now < self.lease_expires_at:
             return None
-        self._lease_expires_at = None
+        self.lease_expires_at = None
         self._lease_lost = True
         if self._certified is not None:
             self._requested = self._certified
@@ -81,7 +77,7 @@ class LimitsControl:
             capacity=self._capacity,
             epoch=self.epoch,
             since_step=self._since_step,
-            lease_expires_at=self._lease_expires_at,
+            lease_expires_at=self.lease_expires_at,
             lease_lost=self._lease_lost,
             clamped=list(clamped),
             error=error,

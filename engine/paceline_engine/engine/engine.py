@@ -198,6 +198,8 @@ class Engine:
 
     def expire_lease(self) -> LimitsState | None:
         """Give up limits whose lease has run out; return the new state, if it has."""
+        if self.control.lease_expires_at is None:
+            return None
         return self.control.expire(
             now=self._clock(),
             next_step=self._steps.next_seq,

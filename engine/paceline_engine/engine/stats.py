@@ -1,66 +1,13 @@
-"""What telemetry reports of the engine: counters since start, step records, the load now."""
+"""The engine's load now, as telemetry reports it."""
 
 import math
-from dataclasses import dataclass, field
 
-from paceline_engine.core.batch import Batch
-from paceline_engine.core.request import Request
+from paceline_engine.engine.stepping import Counters
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.scheduling.request_table import LANES, RequestTable
-from paceline_wire import EngineLoad, StepRecord
+from paceline_wire import EngineLoad
 
 _MAX_LENGTHS = 256
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counted since start."""
-
-    steps: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    padding_tokens: int = 0
-    """Tokens computed only to fill batches up."""
-    batch_prompt_tokens: int = 0
-    """The batch lane's part of `prompt_tokens`."""
-    batch_output_tokens: int = 0
-    """The batch lane's part of `output_tokens`."""
-    overlap_fallbacks: int = 0
-    """Steps that were scheduled only after the one before was settled, though steps overlap."""
-
-    def count(self, batch: Batch, sampled: list[Request]) -> None:
-        """Add a step that has run."""
-        prompts = batch.chunks[batch.num_decodes + batch.num_drafted :]
-        chunks = [piece for piece in prompts if not piece.is_padding]
-        self.steps += 1
-        self.padding_tokens += batch.num_padding
-        self.prompt_tokens += sum(piece.count for piece in chunks)
-        self.output_tokens += sum(request.num_newest for request in sampled)
-        self.batch_prompt_tokens += sum(
-            piece.count for piece in chunks if piece.request.lane == "batch"
-        )
-        self.batch_output_tokens += sum(
-            request.num_newest for request in sampled if request.lane == "batch"
-        )
-
-
-@dataclass(slots=True)
-class StepLog:
-    """Step records that no telemetry message has carried yet."""
-
-    max_records: int = 20_000
-    records: list[StepRecord] = field(default_factory=list)
-
-    def append(self, record: StepRecord) -> None:
-        """Keep a record; drop the oldest half when the log is full."""
-        if len(self.records) >= self.max_records:
-            del self.records[: self.max_records // 2]
-        self.records.append(record)
-
-    def take(self) -> list[StepRecord]:
-        """Return the kept records and forget them."""
-        taken, self.records = self.records, []
-        return taken
 
 
 def load_of(

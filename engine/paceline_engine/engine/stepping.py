@@ -16,14 +16,12 @@ Where steps do not overlap, every step is settled before the next is scheduled.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import astuple
 
 from paceline_engine.core.batch import Batch, Flight, Runner, StepOutput
 from paceline_engine.core.request import Request, State
-from paceline_engine.core.step_features import features_of
-from paceline_engine.engine.stats import Counters, StepLog
 from paceline_engine.errors import BadConstraint, RequestError
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
@@ -36,6 +34,57 @@ _log = logging.getLogger(__name__)
 
 _WARM_UP_STEPS = 3
 """First steps pay for allocations and caches that no later step pays for."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Steps, tokens and fallbacks, counted since start."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    padding_tokens: int = 0
+    """Tokens computed only to fill batches up."""
+    batch_prompt_tokens: int = 0
+    """The batch lane's part of `prompt_tokens`."""
+    batch_output_tokens: int = 0
+    """The batch lane's part of `output_tokens`."""
+    overlap_fallbacks: int = 0
+    """Steps that were scheduled only after the one before was settled, though steps overlap."""
+
+    def count(self, batch: Batch, sampled: list[Request]) -> None:
+        """Add a step that has run."""
+        prompts = batch.chunks[batch.num_decodes + batch.num_drafted :]
+        chunks = [chunk for chunk in prompts if not chunk.is_padding]
+        self.steps += 1
+        self.padding_tokens += batch.num_padding
+        self.prompt_tokens += sum(chunk.count for chunk in chunks)
+        self.output_tokens += sum(request.num_newest for request in sampled)
+        self.batch_prompt_tokens += sum(
+            chunk.count for chunk in chunks if chunk.request.lane == "batch"
+        )
+        self.batch_output_tokens += sum(
+            request.num_newest for request in sampled if request.lane == "batch"
+        )
+
+
+@dataclass(slots=True)
+class StepLog:
+    """Step records that no telemetry message has carried yet."""
+
+    max_records: int = 20_000
+    records: list[StepRecord] = field(default_factory=list)
+
+    def append(self, record: StepRecord) -> None:
+        """Keep a record; drop the oldest half when the log is full."""
+        if len(self.records) >= self.max_records:
+            del self.records[: self.max_records // 2]
+        self.records.append(record)
+
+    def take(self) -> list[StepRecord]:
+        """Return the kept records and forget them."""
+        taken, self.records = self.records, []
+        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +174,7 @@ class Steps:
         return [] if step is None else self._settle(step)
 
     def _launch(self, plan: Plan, limits: Limits, started: float, epoch: int) -> list[Output]:
-        features = features_of(plan.batch, plan.context)
+        features = plan.batch.features(plan.context)
         predicted_ms = self._pacer.predict_ms(features)
         launched = self._clock()
         if plan.copies and self._swapper is not None:
@@ -191,6 +240,8 @@ class Steps:
 
     def _watch_admission(self, plan: Plan, limits: Limits, now: float) -> None:
         queue = self._scheduler.queue_after(plan.batch, limits)
+        if queue is None and not self.watchdog.num_stuck:
+            return
         if self.watchdog.see(queue, now):
             _log.warning("admission is stuck: %s, %s", queue, limits)
 

@@ -45,7 +45,8 @@ class SwapSpace:
 
     def __init__(self, num_slots: int) -> None:
         self._free = list(range(num_slots))[::-1]
-        self._copies: list[BlockCopy] = []
+        self.copies: list[BlockCopy] = []
+        """Ordered, and not taken yet."""
         self.num_slots = num_slots
 
     @property
@@ -63,7 +64,7 @@ class SwapSpace:
         num_blocks = -(-request.num_computed // block_size)
         request.swap_slots = [self._free.pop() for _ in range(num_blocks)]
         request.num_swapped = request.num_computed
-        self._copies += [
+        self.copies += [
             BlockCopy(block_id, slot, is_out=True)
             for block_id, slot in zip(
                 request.block_ids[:num_blocks], request.swap_slots, strict=True
@@ -72,7 +73,7 @@ class SwapSpace:
 
     def restore(self, request: Request, first: int) -> None:
         """Copy back into the request's blocks from the `first` on, which nobody shares."""
-        self._copies += [
+        self.copies += [
             BlockCopy(request.block_ids[index], request.swap_slots[index], is_out=False)
             for index in range(first, len(request.swap_slots))
         ]
@@ -86,6 +87,6 @@ class SwapSpace:
 
     def take_copies(self) -> tuple[BlockCopy, ...]:
         """Hand over what is to be copied before the next step."""
-        taken = tuple(self._copies)
-        self._copies.clear()
+        taken = tuple(self.copies)
+        self.copies.clear()
         return taken

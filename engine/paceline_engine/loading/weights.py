@@ -27,8 +27,8 @@ from paceline_engine.model.layers.fused_ops import (
     gated_mlp,
     normed,
 )
-from paceline_engine.model.layers.gated_linear import NativeGatedLinear, fused_gated_linear
-from paceline_engine.model.layers.linear import Linear, linear
+from paceline_engine.model.layers.gated_linear import fused_gated_linear
+from paceline_engine.model.layers.linear import Linear, NativeGatedLinear, linear
 from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.ops import Ops
 from paceline_engine.model.sharding import SummedLinear, part_of, shard_of

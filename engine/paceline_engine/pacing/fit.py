@@ -4,8 +4,14 @@ Unknowns are multiples of the prior, so that one pull and one box suit every coe
 
     minimise  sum_i (sum_j z_ij*u_j - 1)^2 + sum_j w_j*(u_j - 1)^2    low_j <= u_j <= high_j
     with      z_ij = prior_j * x_ij / wall_i,   theta_j = u_j * prior_j
+
+Samples are the newest few of each kind. A loop that has settled runs the same step over and over: a
+plain ring would then forget every other size, and the coefficients would drift along the direction
+that nothing excites.
 """
 
+import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -18,6 +24,9 @@ from paceline_wire import MeasuredStep
 from paceline_wire.step_cost import NUM_TERMS, StepModel, step_model, step_ms, step_terms
 
 _FEATURES_AND_MS = attrgetter("decode", "prefill", "context", "attention", "wall_ms")
+_PER_BUCKET = 24
+_CONTEXT_PER_BUCKET = 25_000
+_HOLDOUT = 10  # one of ten, the newest
 _PRIOR_WORTH = 3.0  # samples
 _PRIOR_FLOOR = 1e-3  # keeps a term that was never excited at its prior
 _MAX_SWEEPS = 300
@@ -25,6 +34,43 @@ _MIN_SHARE = 0.05  # of the time: a smaller term may sit at its bound
 _MAX_AT_BOUND = 0.2  # of the coefficients
 
 Array = npt.NDArray[np.float64]
+
+
+class SampleStore:
+    """Buckets by size, context and whether prefill ran."""
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self._buckets: dict[tuple[int, int, bool], deque[MeasuredStep]] = {}
+
+    def add(self, sample: MeasuredStep) -> None:
+        """Keep the sample, and drop the oldest of its bucket."""
+        key = (
+            math.floor(2 * math.log2(sample.tokens)),
+            sample.context // _CONTEXT_PER_BUCKET,
+            sample.prefill > 0,
+        )
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = deque(maxlen=_PER_BUCKET)
+        bucket.append(sample)
+
+    def split(self) -> tuple[list[MeasuredStep], list[MeasuredStep]]:
+        """Samples to fit from, and the newest tenth of each bucket to judge by."""
+        training: list[MeasuredStep] = []
+        holdout: list[MeasuredStep] = []
+        for bucket in self._buckets.values():
+            samples = list(bucket)
+            kept = len(samples) - len(samples) // _HOLDOUT
+            training += samples[:kept]
+            holdout += samples[kept:]
+        return training, holdout
+
+    def clear(self) -> None:
+        """Forget everything: the engine's steps have changed."""
+        self._buckets.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline_engine.pacing.fit import Fit, fit, scale_of
+from paceline_engine.pacing.fit import Fit, SampleStore, fit, scale_of
 from paceline_engine.pacing.knee import KneeWatch, best_knee, with_knee
+from paceline_engine.pacing.lane_pace import step_allowance_ms
 from paceline_engine.pacing.pacer import StepShape
 from paceline_engine.pacing.prior import Prior, seeded, unbounded
 from paceline_engine.pacing.residuals import Residuals
-from paceline_engine.pacing.slack import step_allowance_ms
-from paceline_engine.pacing.store import SampleStore
 from paceline_engine.pacing.totals import Totals
 from paceline_wire import Coefficients, MeasuredStep, Origin, StepFeatures, StepModelInfo
 from paceline_wire.limits import Capacity, Limits

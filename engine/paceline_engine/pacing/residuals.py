@@ -2,16 +2,16 @@
 
 t^ = fast * correction[(T - 1) // w] * n * t(x)          q_r = 0.95 quantile of measured / t^
 
-`fast` is the level of the last steps, n what the step before says of the next (`autocorrelation`).
+`fast` is the level of the last steps, n what the step before says of the next (`Autocorrelation`).
 Bins are w tokens wide and end where a full tile does: 128 on a GPU, 4 on a CPU.
 """
 
+import math
 from collections import deque
 
 import numpy as np
 import numpy.typing as npt
 
-from paceline_engine.pacing.autocorrelation import Autocorrelation
 from paceline_wire.step_cost import correction_bin
 
 BIN_TOKENS = 128
@@ -35,6 +35,10 @@ _YOUNG_Q_R = 1.1
 _YOUNG_STEPS = 200
 _CLEARLY = 0.9  # of the error: less of a difference is chance
 _QUANTILE = 0.95
+_ENOUGH_NEIGHBOURS = 100  # steps
+_NEIGHBOURS = 500  # steps
+_MOST_RHO = 0.9
+_DEVIATIONS = 3.0
 
 
 class Residuals:
@@ -220,3 +224,44 @@ def _spread(ratios: list[float]) -> float:
 
 def _clip(value: float, bounds: tuple[float, float]) -> float:
     return min(max(value, bounds[0]), bounds[1])
+
+
+class Autocorrelation:
+    """How far a slow step foretells the next: whatever makes a step slow seldom ends with it.
+
+    x    = log of measured / (fast * correction * line)
+    rho  = E[x * x'] / E[x'^2] of neighbouring steps, over about 500 of them, within [0, 0.9]
+    n    = exp(rho * x)
+
+    A step further than three deviations from 0 is a stall, which ends with it and foretells
+    nothing; the second of two in a row is a change of level, and counts as three deviations.
+    """
+
+    __slots__ = ("_last", "_product", "_square", "_steps", "_was_far", "factor")
+
+    def __init__(self) -> None:
+        """Foretell nothing yet."""
+        self._steps = 0
+        self._last = 0.0
+        self._product = 0.0
+        self._square = 0.0
+        self._was_far = False
+        self.factor = 1.0
+        """What the next step is expected to take, over what it would without the last one."""
+
+    def observe(self, ratio: float) -> None:
+        """Follow one step: measured over what level, size and line foresee."""
+        x = math.log(ratio)
+        if self._steps >= _ENOUGH_NEIGHBOURS:
+            bound = _DEVIATIONS * math.sqrt(self._square)
+            is_far = abs(x) > bound
+            x = min(max(x, -bound), bound) if self._was_far or not is_far else 0.0
+            self._was_far = is_far
+        self._steps += 1
+        rate = 1 / min(self._steps, _NEIGHBOURS)
+        self._product += rate * (x * self._last - self._product)
+        self._square += rate * (x * x - self._square)
+        self._last = x
+        if self._steps >= _ENOUGH_NEIGHBOURS and self._square > 0.0:
+            rho = min(max(self._product / self._square, 0.0), _MOST_RHO)
+            self.factor = math.exp(rho * x)

@@ -20,7 +20,8 @@ class QuietCollector:
     def __init__(self) -> None:
         self._thresholds = gc.get_threshold()
         self._started: float | None = None
-        self._is_dirty = False
+        self._num_steps = 0
+        """Steps that had run at the last full collection."""
         self.pause_ms = 0.0
         """Total of all pauses since start, the idle ones left out."""
         gc.collect()
@@ -28,14 +29,10 @@ class QuietCollector:
         gc.set_threshold(max(self._thresholds[0], _YOUNG), self._thresholds[1], _NEVER)
         gc.callbacks.append(self._measure)
 
-    def worked(self) -> None:
-        """Note that steps have run since the last full collection."""
-        self._is_dirty = True
-
-    def idle(self) -> None:
-        """Collect the whole heap, once after work."""
-        if self._is_dirty:
-            self._is_dirty = False
+    def idle(self, num_steps: int) -> None:
+        """Collect the whole heap, once after work: `num_steps` have run since start."""
+        if num_steps > self._num_steps:
+            self._num_steps = num_steps
             before = self.pause_ms
             gc.collect()
             self.pause_ms = before  # no step waited for it

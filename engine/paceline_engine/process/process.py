@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -172,16 +173,14 @@ def _run(
         clock=time.monotonic,
     )
     model.graph_use.restart()
-    watch = StepWatch(
-        _step_timeout_s(settings, model.info),
-        lambda hung_s: _leave_hung(link, settings, instance, hung_s),
-    )
+    timeout_s = _step_timeout_s(settings, model.info)
+    watch = StepWatch(timeout_s, lambda hung_s: _leave_hung(link, settings, instance, hung_s))
     worker = Worker(
         _engine(settings, model, pacer, _proposer(model, make_pacer), overlap=overlap),
         link,
         WorkerSettings(instance, model.info, settings.drain_s, profile),
         grammars=_grammars(settings, model.info),
-        watch=watch,
+        watch=watch if timeout_s > 0 else nullcontext(),
         fetch=lambda path: _fetch_adapter(settings, path),
     )
     signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))

@@ -60,12 +60,12 @@ class StepWatch:
             self._thread = threading.Thread(target=self._watch, name="paceline-watch", daemon=True)
             self._thread.start()
 
-    def begin(self) -> None:
-        """A step begins."""
+    def __enter__(self) -> None:
+        """Note that a step begins."""
         self.times.began_at = self._clock()
 
-    def end(self) -> None:
-        """It has returned."""
+    def __exit__(self, *_: object) -> None:
+        """Note that it has returned."""
         self.times.began_at = None
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
@@ -13,7 +14,6 @@ from paceline_engine.grammar.grammar import CompiledGrammar, GrammarCompiler, Gr
 from paceline_engine.process.collector import QuietCollector
 from paceline_engine.process.fetching import Fetched, Fetching, is_remote
 from paceline_engine.process.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
-from paceline_engine.process.step_watch import StepWatch
 from paceline_wire import (
     Abort,
     AdaptersState,
@@ -56,7 +56,7 @@ class Worker:
         settings: WorkerSettings,
         *,
         grammars: Grammars,
-        watch: StepWatch,
+        watch: AbstractContextManager[None],
         fetch: Callable[[str], Path],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,11 +78,9 @@ class Worker:
             while not self._is_done():
                 self._receive()
                 self._hold_lease()
-                self._watch.begin()
-                outputs = self._engine.step()
-                self._watch.end()
+                with self._watch:
+                    outputs = self._engine.step()
                 if outputs:
-                    self._collector.worked()
                     self._link.send(Outputs(at=self._clock(), outputs=outputs))
                 self._report()
         finally:
@@ -98,7 +96,7 @@ class Worker:
     def _receive(self) -> None:
         """Take every message that has come; wait for one when there is nothing to run."""
         if self._engine.is_idle:
-            self._collector.idle()
+            self._collector.idle(self._engine.counters.steps)
             if not self._take(self._idle_s()):
                 return
         elif self._engine.is_gathering:

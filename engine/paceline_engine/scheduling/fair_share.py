@@ -50,7 +50,8 @@ class FairShare:
 
     def __init__(self) -> None:
         self._served: dict[Lane, float] = dict.fromkeys(LANES, 0.0)
-        self._active: set[Lane] = set()
+        self.active: set[Lane] = set()
+        """Lanes that wanted prompt tokens in the step before."""
         self._overtaken: dict[Lane, int] = dict.fromkeys(LANES, 0)
 
     def begin(
@@ -58,11 +59,11 @@ class FairShare:
     ) -> "StepShare":
         """Start a step that may prefill `tokens` of the lanes that want some."""
         wanting = set(wanting)
-        busy = [self._served[lane] for lane in self._active & wanting]
-        for lane in wanting - self._active:
+        busy = [self._served[lane] for lane in self.active & wanting]
+        for lane in wanting - self.active:
             credit = MAX_CREDIT if lane == "interactive" else 0.0
             self._served[lane] = max([self._served[lane], *(served - credit for served in busy)])
-        self._active = wanting
+        self.active = wanting
         return StepShare(self._served, wanting, tokens, limits, interactive)
 
     def admitted(self, lane: Lane, blocked: Iterable[Lane]) -> bool:

@@ -30,10 +30,10 @@ MANY_PROMPTS = 4
 class Prefills:
     """Shares a step's prefill tokens, and admits the requests that get some."""
 
-    def __init__(self, requests: RequestTable) -> None:
+    def __init__(self, requests: RequestTable, fair_share: FairShare) -> None:
         self._requests = requests
         self._blocks = requests.blocks
-        self._fair_share = FairShare()
+        self._fair_share = fair_share
         self._has_displaced = False
 
     @property

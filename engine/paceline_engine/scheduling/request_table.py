@@ -20,8 +20,8 @@ from paceline_engine.core.batch import Batch, Next, ScheduledChunk
 from paceline_engine.core.request import Request, State
 from paceline_engine.kv_cache.ledger import BlockLedger
 from paceline_engine.kv_cache.swap import Swapper
+from paceline_engine.pacing.lane_pace import LanePace
 from paceline_engine.pacing.pacer import Pacer
-from paceline_engine.scheduling.lane_pace import LanePace
 from paceline_wire import FinishReason, StepFeatures
 from paceline_wire.limits import Capacity, Lane
 from paceline_wire.step_cost import chunk_attention
@@ -142,6 +142,11 @@ class RequestTable:
     def num_waiting(self) -> int:
         """Requests that hold no row."""
         return sum(map(len, self.waiting.values()))
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether any prompt is begun or waits."""
+        return bool(self.prefilling) or self.num_waiting > 0
 
     @property
     def num_waiting_tokens(self) -> int:

@@ -16,8 +16,9 @@ from paceline_engine.core.request import Request, State
 from paceline_engine.drafting.proposer import Ask
 from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.swap import BlockCopy
+from paceline_engine.pacing.lane_pace import limits_for_decodes
 from paceline_engine.pacing.pacer import Pacer, StepShape
-from paceline_engine.scheduling.lane_pace import limits_for_decodes
+from paceline_engine.scheduling.fair_share import FairShare
 from paceline_engine.scheduling.prefill import Prefills
 from paceline_engine.scheduling.request_table import RequestTable
 from paceline_engine.scheduling.watchdog import Queue
@@ -83,7 +84,8 @@ class ContinuousScheduler:
         self.requests = requests
         self.speculation = speculation
         self._pacer = pacer
-        self._prefills = Prefills(requests)
+        self._fair_share = FairShare()
+        self._prefills = Prefills(requests, self._fair_share)
 
     def must_settle(self, limits: Limits) -> bool:
         """Tell whether the next step can be chosen only when the one in flight is settled.
@@ -109,9 +111,13 @@ class ContinuousScheduler:
         paced = limits_for_decodes(limits, self.requests.decoding.values())
         shape = self._shape(len(decodes), context, paced, now)
         total = _step_tokens(self._pacer.token_total(shape, paced), shape, limits)
-        # Whoever was just preempted would come straight back and preempt again.
-        may_admit = preemptions == 0
-        prefills = self._prefills.share(total - len(decodes), limits, now, may_admit=may_admit)
+        prefills: list[ScheduledChunk] = []
+        if self.requests.has_prompts:
+            # Whoever was just preempted would come straight back and preempt again.
+            may_admit = preemptions == 0
+            prefills = self._prefills.share(total - len(decodes), limits, now, may_admit=may_admit)
+        else:
+            self._fair_share.active = set()
         if self.requests.num_preemptions - preempted_before > preemptions:
             decodes = [chunk for chunk in decodes if chunk.request.state is State.RUNNING]
             context = _context(decodes)
@@ -122,7 +128,8 @@ class ContinuousScheduler:
             batch, draft_ms = self._with_drafts(
                 self.speculation, decodes, context=context, total=total, allowed_ms=allowed_ms
             )
-        copies = self.requests.blocks.swap.take_copies()
+        swap = self.requests.blocks.swap
+        copies = swap.take_copies() if swap.copies else ()
         return Plan(batch, total, preemptions, context, copies, draft_ms)
 
     def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
@@ -163,6 +170,8 @@ class ContinuousScheduler:
         )
 
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
+        if not self.requests.has_prompts:
+            return StepShape(decode, context, 0, 0, self.requests.pace.slack_ms(limits, now))
         first = next(iter(self.requests.prefilling.values()), None)
         # With many prompts at hand every step is full, and a long one only leaves the next less:
         # then steps keep their plain target.

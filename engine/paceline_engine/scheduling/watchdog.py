@@ -48,23 +48,24 @@ class AdmissionWatchdog:
 
     num_spells: int = 0
     """Since start."""
-    _num_steps: int = 0
+    num_stuck: int = 0
+    """Stuck steps in a row, up to now."""
     _since: float = 0.0
     _is_told: bool = False
 
     def see(self, queue: Queue | None, now: float) -> bool:
         """Look at whom a step left waiting; True once per spell, when it is long enough to be one.
 
-        None says that nobody waits for admission.
+        None says that nobody waits for admission; it need not be told while `num_stuck` is 0.
         """
         if queue is None or not queue.is_stuck:
-            self._num_steps, self._is_told = 0, False
+            self.num_stuck, self._is_told = 0, False
             return False
-        if self._num_steps == 0:
+        if self.num_stuck == 0:
             self._since = now
-        self._num_steps += 1
-        is_long = self._num_steps >= LONGEST_STEPS or now - self._since >= LONGEST_S
-        if self._is_told or not is_long or self._num_steps < LEAST_STEPS:
+        self.num_stuck += 1
+        is_long = self.num_stuck >= LONGEST_STEPS or now - self._since >= LONGEST_S
+        if self._is_told or not is_long or self.num_stuck < LEAST_STEPS:
             return False
         self._is_told = True
         self.num_spells += 1

@@ -5,7 +5,7 @@ import logging
 
 from paceline_kernels.cpu.compile import CompileError, compile_native
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
-from paceline_kernels.cpu.matmul import Gate, Matmul, PackedWeight, can_gate
+from paceline_kernels.cpu.library import Gate, Matmul, PackedWeight, can_gate
 from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 __all__ = [

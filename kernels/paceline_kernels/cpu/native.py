@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.checks import Exponents
-from paceline_kernels.cpu.foreign import address, addresses, function, require, require_caches
-from paceline_kernels.cpu.matmul import Matmul
-from paceline_kernels.embedding.reference import scaled_rows
+from paceline_kernels.cpu.library import (
+    Matmul,
+    address,
+    addresses,
+    function,
+    require,
+    require_caches,
+)
 
 LANES = 16
 """Head sizes are multiples of it."""
@@ -60,7 +65,9 @@ class NativeOps:
         scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
         """Gather and scale by torch, then norm."""
-        residual = scaled_rows(token_ids, embedding, scale)
+        residual = embedding[token_ids]
+        if scale != 1.0:
+            residual.mul_(scale)
         return self.rms_norm(residual, weight, eps), residual
 
     def _norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> Tensor:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.pacing.fit import _ratios, fit
+from paceline_engine.pacing.fit import SampleStore, _ratios, fit
 from paceline_engine.pacing.prior import Prior
-from paceline_engine.pacing.store import SampleStore
 from paceline_wire import MeasuredStep, StepFeatures
 from paceline_wire.step_cost import StepModel, chunk_attention
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.pacing.autocorrelation import Autocorrelation
-from paceline_engine.pacing.residuals import Residuals, _quantile
+from paceline_engine.pacing.residuals import Autocorrelation, Residuals, _quantile
 
 
 def correlated(count: int, *, sigma: float, correlation: float, seed: int = 1) -> list[float]:
@@ -34,7 +33,7 @@ def errors(residuals: Residuals, factors: list[float]) -> list[float]:
 
 
 def test_a_slow_moment_is_expected_to_last() -> None:
-    """Of noise with a correlation of 0.7, the last step foretells half of the variance."""
+    """With a correlation of 0.7 the last step foretells half of the variance."""
     factors = correlated(6000, sigma=0.08, correlation=0.7)
 
     found = statistics.fmean(errors(Residuals(2048, 4), factors)[500:])

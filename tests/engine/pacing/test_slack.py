@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.pacing.slack import Slack, step_allowance_ms
+from paceline_engine.pacing.lane_pace import Slack, step_allowance_ms
 
 PACE_MS = 50.0
 

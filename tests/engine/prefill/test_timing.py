@@ -40,7 +40,7 @@ def test_unseen_steps_are_of_lengths_that_are_not_timed() -> None:
 def test_sdpa_serves_where_it_takes_at_most_95_per_cent(
     ours: LayerTimes, other: LayerTimes, count: int
 ) -> None:
-    """Of a step's time: its first layer, and all others."""
+    """A step's time counts whole: its first layer, and all others."""
     chosen = is_worth_it({FULL: ours}, {FULL: other}, {FULL: count})
 
     theirs = other.first_s + (count - 1) * other.again_s

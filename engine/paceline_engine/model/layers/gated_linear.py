@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from paceline_engine.core.model_config import Activation
+from paceline_engine.model.layers.linear import NativeGatedLinear
 from paceline_engine.model.layers.quantized_linear import quantize
 from paceline_engine.settings import Quantization
-from paceline_kernels.cpu import Gate, Matmul, can_gate, native_ops
+from paceline_kernels.cpu import can_gate, native_ops
 
 Taken = TypeVar("Taken")
 Gated = TypeVar("Gated")
@@ -25,26 +26,6 @@ class GatedLinear(Generic[Taken, Gated]):
     def __call__(self, x: Taken) -> Gated:  # [rows, in] -> [rows, out]
         """See `Linear`."""
         return self._gate(self.product(x))
-
-
-class NativeGatedLinear:
-    """The compiled product, which gates its sums before it writes them."""
-
-    def __init__(
-        self,
-        matmul: Matmul,
-        weight: Tensor,
-        activation: Activation,
-        *,
-        scales: Tensor | None = None,
-    ) -> None:
-        self.weight = matmul.pack(weight, scales, is_gated=True)
-        self._matmul = matmul
-        self._gate: Gate = activation
-
-    def __call__(self, x: Tensor) -> Tensor:  # [rows, in] -> [rows, out]
-        """See `Linear`."""
-        return self._matmul.gated(x, self.weight, self._gate)
 
 
 def fused_gated_linear(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline_kernels.cpu import Matmul, native_ops
+from paceline_engine.core.model_config import Activation
+from paceline_kernels.cpu import Gate, Matmul, native_ops
 
 # Rows that oneDNN picks the block layout for. One chosen for a single row is up to 1.6 times
 # slower with more; from 16 on, the choice fits every number of rows.
@@ -69,6 +70,26 @@ class NativeLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         return self._matmul(x, self.weight, self.bias)
+
+
+class NativeGatedLinear:
+    """A gate and what it lets through in one step: the compiled product gates its sums."""
+
+    def __init__(
+        self,
+        matmul: Matmul,
+        weight: Tensor,
+        activation: Activation,
+        *,
+        scales: Tensor | None = None,
+    ) -> None:
+        self.weight = matmul.pack(weight, scales, is_gated=True)
+        self._matmul = matmul
+        self._gate: Gate = activation
+
+    def __call__(self, x: Tensor) -> Tensor:  # [rows, in] -> [rows, out]
+        """See `Linear`."""
+        return self._matmul.gated(x, self.weight, self._gate)
 
 
 class TransposedLinear:

@@ -1,7 +1,7 @@
 """What a step may take, by the lanes that decode in it."""
 
+from paceline_engine.pacing.lane_pace import limits_for_lanes
 from paceline_engine.pacing.pacer import NoPacer, StepShape
-from paceline_engine.scheduling.lane_pace import limits_for_lanes
 from paceline_testing.engines import EngineUnderTest, a_submit
 from paceline_wire import SetLimits
 from paceline_wire.limits import Limits

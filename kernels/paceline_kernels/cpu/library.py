@@ -1,15 +1,18 @@
-"""Products with weights that are laid out for the compiled product, once, at load."""
+"""Calls into the compiled library: typed functions, checked tensors, packed products.
+
+A weight is laid out for the compiled product once, at load.
+"""
 
 from ctypes import CDLL, c_int, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from paceline_kernels.cpu.foreign import address, function, require
+from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
-from paceline_kernels.fp8 import CODES
+from paceline_kernels.fp8 import CODES, EXPONENTS
 
 Gate = Literal["silu", "gelu_tanh"]
 """What the first half of the outputs goes through before it multiplies the second."""
@@ -19,6 +22,42 @@ _GATES: dict[Gate, int] = {"silu": 1, "gelu_tanh": 2}
 _WEIGHTS: dict[torch.dtype, int] = {torch.float32: 0, torch.int8: 1, CODES: 2}
 _GATED_LANES = 32
 """Gated outputs are a multiple of it: whole vectors of both halves."""
+
+
+def function(library: CDLL, name: str, arguments: list[Any], result: Any = None) -> Any:
+    """Type one of the functions whose last argument is the number of threads."""
+    found = getattr(library, name)
+    found.argtypes = [*arguments, c_int]
+    found.restype = result
+    return found
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Tell where the numbers are; a null pointer for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def addresses(exponents: Exponents) -> tuple[int | None, int | None]:
+    """Tell where those of keys and of values are."""
+    return (None, None) if exponents is None else (address(exponents[0]), address(exponents[1]))
+
+
+def require(
+    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> None:
+    """C believes what it is told: a wrong tensor would read or write foreign memory."""
+    if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous():
+        seen = f"{tuple(tensor.shape)} {tensor.dtype} with strides {tensor.stride()}"
+        raise ValueError(f"{name} must be contiguous {tuple(shape)} {dtype}, got {seen}")
+
+
+def require_caches(k_cache: Tensor, v_cache: Tensor, exponents: Exponents = None) -> None:
+    """Look at a layer's keys and values: codes of FP8 where they have exponents."""
+    dtype = torch.float32 if exponents is None else CODES
+    require("k_cache", k_cache, k_cache.shape, dtype)
+    require("v_cache", v_cache, k_cache.shape, dtype)
+    for each in exponents or ():
+        require("exponents", each, k_cache.shape[:3], EXPONENTS)
 
 
 def can_gate(outputs: int) -> bool:
