@@ -190,7 +190,11 @@ class RequestTable:
 
     def decode_chunks(self) -> list[ScheduledChunk]:
         """Schedule a token of each decode that goes on; preempt where one finds no block for it."""
-        going_on = [request for request in self._decoding.values() if self._goes_on(request)]
+        going_on = [
+            request
+            for request in self._decoding.values()
+            if not request.num_in_flight or self._goes_on(request)
+        ]
         full = [request for request in going_on if self.blocks.is_full(request)]
         for request in full:
             while request.state is State.RUNNING and self.blocks.pool.num_free == 0:
@@ -279,23 +283,22 @@ class RequestTable:
             if isinstance(token, tuple):
                 reason = self._append_draft(chunk, token)
             else:
-                reason = self._append(chunk, token, now)
+                # No further: the tokens that later steps in flight compute are not known.
+                self.blocks.cache_blocks(request, chunk.start, chunk.start + chunk.count)
+                request.token_ids.append(token)
+                request.num_newest = 1
+                if not chunk.is_decode:
+                    self._begin_decode(request, now)
+                reason = self._finish_reason(request, token)
             if reason is not None:
                 self.finish(request, reason)
         return sampled
 
-    def _append(self, chunk: ScheduledChunk, token: int, now: float) -> FinishReason | None:
-        request = chunk.request
-        # No further: the tokens that later steps in flight compute are not known.
-        self.blocks.cache_blocks(request, chunk.start, chunk.start + chunk.count)
-        request.token_ids.append(token)
-        request.num_newest = 1
-        if not chunk.is_decode:
-            # Whoever was preempted keeps the clock of its first token, as its client does.
-            if request.first_token_at is None:
-                request.first_token_at = now
-            self.pace.follow(request, request.first_token_at)
-        return self._finish_reason(request, token)
+    def _begin_decode(self, request: Request, now: float) -> None:
+        # Whoever was preempted keeps the clock of its first token, as its client does.
+        if request.first_token_at is None:
+            request.first_token_at = now
+        self.pace.follow(request, request.first_token_at)
 
     def _append_draft(self, chunk: ScheduledChunk, tokens: Sequence[int]) -> FinishReason | None:
         """Append the draft tokens that were accepted and one more, up to the request's end."""
@@ -319,7 +322,7 @@ class RequestTable:
     def _goes_on(self, request: Request) -> bool:
         """Tell whether a decode may go on after its token in flight, which is not known yet."""
         coming = request.num_in_flight
-        return not coming or (
+        return (
             request.num_output_tokens + coming < request.sampling.max_tokens
             and len(request.token_ids) + coming < self.capacity.max_model_len
         )
