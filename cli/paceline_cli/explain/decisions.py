@@ -25,8 +25,8 @@ def _decision(decision: Explained) -> str:
     rows = [
         ("inputs", _inputs(decision)),
         ("prediction", _prediction(decision.prediction)),
-        ("limits", f"{_caps(decision.current)} → {_caps(decision.chosen)}{held}"),
-        ("proposed", f"{_caps(decision.wanted)}, before the guards"),
+        ("limits", f"{_limits(decision.current)} → {_limits(decision.chosen)}{held}"),
+        ("proposed", f"{_limits(decision.wanted)}, before the guards"),
         ("binding", decision.binding),
         ("verdict", f"{decision.verdict} ({decision.phase})"),
         ("reason", decision.reason),
@@ -73,11 +73,11 @@ def _against(what: str, compared: PredictionCheck | None, unit: str) -> str:
     )
 
 
-def _caps(caps: TunedLimits | None) -> str:
-    if caps is None:
+def _limits(limits: TunedLimits | None) -> str:
+    if limits is None:
         return "unknown"
-    target = "" if caps.step_target_ms is None else f", step {_ms(caps.step_target_ms)}"
-    return f"batch {caps.batch_size}, tokens {caps.token_budget}{target}"
+    target = "" if limits.step_target_ms is None else f", step {_ms(limits.step_target_ms)}"
+    return f"batch {limits.batch_size}, tokens {limits.token_budget}{target}"
 
 
 def _plain(value: float | str | bool | None) -> str:
