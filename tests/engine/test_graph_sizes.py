@@ -65,7 +65,7 @@ def test_a_batch_is_padded_to_the_least_size_that_holds_it(
 @pytest.mark.parametrize("rows", [-1, 0, 101], ids=str)
 def test_a_batch_without_a_size_is_refused(rows: int) -> None:
     """An uncaptured shape is an error of the caller's, never a silent slow path."""
-    with pytest.raises(ValueError, match=rf"num_decodes must be in \[1, 100\], got {rows}"):
+    with pytest.raises(ValueError, match=rf"count must be in \[1, 100\], got {rows}"):
         padded_size(decode_sizes(100), rows)
 
 
