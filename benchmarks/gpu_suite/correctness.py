@@ -22,7 +22,7 @@ _FOLDERS = {
     "tests/kernels": ("device: str", "mark.gpu", "DTYPES"),
     "tests/engine": ("mark.gpu",),
 }
-"""Words of a file with tests that want a GPU: the others may import what is not installed."""
+"""Markers in a file whose tests want a GPU: the others may import what is not installed."""
 _TIMEOUT_S = 260.0
 _MOST_AT_A_TIME = 8
 """They compile most of their time, and each has a context of some hundred megabytes on the GPU."""

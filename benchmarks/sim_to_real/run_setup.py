@@ -38,7 +38,7 @@ class RunSetup:
 
 
 def setups(hardware: Hardware, sla: SLA) -> dict[Mode, RunSetup]:
-    """Fixed limits as a careful person sets them; and all that is allocated, for the tuner."""
+    """Return careful fixed limits, and the full capacity for the tuner."""
     whole = Limits(BATCH, BUDGET, step_target_ms=starting_target_ms(sla))
     return {
         "fixed": RunSetup("fixed", sla, Limits(_FIXED_BATCH, _budget(hardware, sla))),

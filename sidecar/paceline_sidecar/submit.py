@@ -27,7 +27,7 @@ class Job:
     """`max_tokens` 0 asks for all that the context leaves."""
     stops: tuple[str, ...]
     estimates: list[int]
-    """Prompt tokens of each choice, guessed before tokenizing."""
+    """Prompt tokens of each choice, estimated before tokenizing."""
     encode: Callable[[Codec], Awaitable[list[list[int]]]]
     """Tokenizes every prompt."""
     lane: Lane

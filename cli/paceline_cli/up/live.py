@@ -50,7 +50,7 @@ class LiveService:
         self.decisions: deque[state.Explained] = deque(maxlen=_KEPT_DECISIONS)
         self.on_event: list[Callable[[str], None]] = []
         self.on_loading: list[Callable[[str], None]] = []
-        """Told each stage of loading, and each tenth of it."""
+        """Called with each stage of loading, and each tenth of it."""
         self.on_report: list[Callable[[ServiceReport], None]] = []
         self.started_at = time.time()
         self._failed_starts = 0

@@ -72,7 +72,10 @@ GPUS: Final = {
 
 
 def device_named(name: str, memory_bytes: int | None = None) -> Device:
-    """Find the device that calls itself `name` (`cuda:NVIDIA H100 80GB HBM3`); guess an unknown."""
+    """Find the device that calls itself `name` (`cuda:NVIDIA H100 80GB HBM3`).
+
+    An unknown name gets the figures of a middling GPU.
+    """
     if name.lower().startswith("cpu"):
         return CPU
     if key := known_gpu(name):

@@ -36,7 +36,7 @@ from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
 Progress = Callable[[str, float], None]
-"""Told the stage and its fraction, 0 to 1."""
+"""Called with the stage and its fraction, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LoadedModel:
     group: Group = field(default_factory=Group)
     """The ranks that run it."""
     draft: LoadedDraft | None = None
-    """A second model that guesses for it, where the settings name one."""
+    """The draft model, where the settings name one."""
 
     @property
     def can_overlap(self) -> bool:
@@ -139,16 +139,16 @@ def load_checkpoint(
         adapters=adapters,
         group=group,
     )
-    guesser = None
+    draft_decoder = None
     if draft is not None:
-        guesser = parts.decoder(
+        draft_decoder = parts.decoder(
             draft.checkpoint,
             weights_read,
             quantization=settings.quantization_of_draft,
-            # Nothing that it says is believed: the model looks at every guess.
+            # Its head may lose precision, because the model verifies every draft token.
             quantizes_head=settings.draft_quantization is not None,
         )
-    capacity = _capacity(parts, decoder, guesser, group)
+    capacity = _capacity(parts, decoder, draft_decoder, group)
     kv = parts.kv(decoder, capacity)
     # One for both: what draws with the same number draws the same token.
     salt = os.urandom(16)
@@ -157,14 +157,14 @@ def load_checkpoint(
         sampler = CpuSampler(checkpoint.eos_token_ids, salt)
     runner = parts.runner(decoder, kv, capacity, sampler, salt=salt, adapters=adapters, group=group)
     draft_runner = loaded_draft = None
-    if draft is not None and guesser is not None:
+    if draft is not None and draft_decoder is not None:
         draft_runner = parts.runner(
-            guesser,
-            parts.kv(guesser, capacity),
+            draft_decoder,
+            parts.kv(draft_decoder, capacity),
             capacity,
             sampler,
             salt=salt,
-            # What the model itself chooses takes the place of a wrong guess.
+            # The model replaces a rejected draft token, so the host tells it the newest token.
             tokens_stay=False,
         )
         loaded_draft = LoadedDraft(
@@ -173,7 +173,7 @@ def load_checkpoint(
                 draft.located,
                 draft.checkpoint,
                 capacity,
-                guesser,
+                draft_decoder,
                 settings.quantization_of_draft,
             ),
         )
@@ -195,10 +195,12 @@ def load_checkpoint(
     )
 
 
-def _capacity(parts: Assembly, decoder: Decoder, guesser: Decoder | None, group: Group) -> Capacity:
+def _capacity(
+    parts: Assembly, decoder: Decoder, draft_decoder: Decoder | None, group: Group
+) -> Capacity:
     """Return what the memory that is left holds of both models' caches."""
     settings, dtype, device = parts.settings, parts.dtype, parts.device
-    beside = [] if guesser is None else [guesser.config]
+    beside = [] if draft_decoder is None else [draft_decoder.config]
     step_bytes = max(
         memory.peak_step_bytes(config, settings.max_token_budget, dtype)
         for config in [decoder.config, *beside]

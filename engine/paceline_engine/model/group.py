@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Told = TypeVar("Told")
+Step = TypeVar("Step")
 
 # A follower waits as long as nothing is asked of the engine; a dead peer is noticed at once.
 _PATIENCE = timedelta(days=365)
@@ -73,7 +73,7 @@ class Group:
         )
         self.least(0)  # all are there: from now on the file is not needed
 
-    def start(self, follow: Callable[["Group", Told, Path], None], told: Told) -> None:
+    def start(self, follow: Callable[["Group", Step, Path], None], told: Step) -> None:
         """Start the other ranks, each with `follow`, and meet them; rank 0 calls it."""
         atexit.register(self.close)
         spawn = multiprocessing.get_context("spawn")
