@@ -108,7 +108,7 @@ class ZmqEngine:
     # --- the connection ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Connect, exchange messages until the engine is gone, fail what was in flight, connect again."""
+        """Connect, serve until the engine is gone, fail what was in flight, connect again."""
         context = zmq.asyncio.Context()
         try:
             while True:

@@ -113,7 +113,7 @@ def test_chunks_are_priced_from_the_first_request_on() -> None:
 
 @pytest.mark.parametrize(("theta", "pays"), [(SLOW_HOST, True), (BUSY, False)], ids=str)
 def test_speculation_is_switched_from_the_first_request_on(theta: Theta, pays: bool) -> None:
-    """Verifying 256 draft tokens beside 64 decodes is nearly free, or costs four steps: measured."""
+    """Verifying 256 draft tokens beside 64 decodes is nearly free, or costs four steps."""
     pacer = a_pacer()
     requests = [_a_repetitive_request(str(number)) for number in range(64)]
     speculation = Speculation(max_tokens=4, max_model_len=2048, proposer=NgramProposer())
