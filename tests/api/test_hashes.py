@@ -255,7 +255,7 @@ def test_a_field_that_does_not_say_what_a_change_does_is_an_error() -> None:
         replicas: int = 1
 
     with pytest.raises(TypeError, match=r"Forgetful\.replicas does not say"):
-        [*changes(Forgetful)]
+        list(changes(Forgetful))
 
 
 def test_the_tuner_reads_numbers_without_units() -> None:
