@@ -3,7 +3,7 @@ PY := .venv/bin/python
 CLUSTER := PYTHONPATH=tests $(PY) -m local_cluster
 # One process more than cores: the one that holds the cluster mostly waits.
 JOBS := 3
-QUICK := tests/api tests/operator tests/tuner tests/engine/pacing
+QUICK := tests/api tests/operator tests/tuner tests/chart tests/docs tests/engine/pacing
 
 .PHONY: help
 help: ## Show this help.

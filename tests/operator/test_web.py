@@ -153,6 +153,7 @@ async def test_metrics_are_read_at_the_scrape(
     assert 'paceline_operator_reconcile_total{result="error"} 0.0' in text
 
 
+@pytest.mark.slow
 async def test_decisions_are_annotations_for_grafana(client: Client, operation: Operation) -> None:
     """The JSON and Infinity data sources read time, timeEnd, tags and text of each row."""
     trial = Trial(

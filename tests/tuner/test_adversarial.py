@@ -26,6 +26,8 @@ from paceline_tuner.telemetry import (
     Telemetry,
 )
 
+pytestmark = pytest.mark.slow
+
 PERIOD_S = 5.0
 ITL_MS = 300.0
 SPEC = TuningSpec(

@@ -13,6 +13,8 @@ from paceline_testing.trial import PERIOD_S, Trial
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_spec import SLA, Range, TuningSpec
 
+pytestmark = pytest.mark.slow
+
 
 def reasons(report: ServiceReport) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in report.conditions}

@@ -13,6 +13,8 @@ from paceline_tuner.page_hinkley import PageHinkley
 from paceline_tuner.telemetry import EngineInfo, Load, RequestRecord
 from paceline_tuner.window import Evidence
 
+pytestmark = pytest.mark.slow
+
 PERIOD_S = 5.0
 
 

@@ -18,6 +18,8 @@ from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_store import StoreError
 from paceline_wire.limits import Limits
 
+pytestmark = pytest.mark.slow
+
 PERIOD_S = 5.0
 SPEC = TuningSpec(sla=SLA(tpot_p99_ms=150.0), config_hash="one")
 

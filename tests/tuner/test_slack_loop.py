@@ -18,6 +18,8 @@ from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 
+pytestmark = pytest.mark.slow
+
 PERIOD_S = 5.0
 WARM_UP_S = 30.0
 POD = PodTarget("pod", "http://pod", "token")

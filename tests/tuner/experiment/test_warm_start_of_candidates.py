@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from paceline_sim.sim_pod import SimPod
 from paceline_testing.simulated import a_laptop, clients
 from paceline_tuner.loop import TuningLoop
@@ -11,6 +13,8 @@ from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 from paceline_tuner.warm_start import WarmStart
 from paceline_wire.limits import Limits
+
+pytestmark = pytest.mark.slow
 
 SPEC = TuningSpec(
     sla=SLA(tpot_p99_ms=250.0), config_hash="one", batch_size=Range(min=1), token_budget=Range(64)
