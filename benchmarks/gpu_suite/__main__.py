@@ -37,7 +37,7 @@ from gpu_suite.record import Part, merged
 from paceline_kernels.checks import MIN_CAPABILITY
 
 _NEEDED = {"msgspec": "msgspec", "pydantic_settings": "pydantic-settings"}
-"""What the engine imports at start beside torch and what transformers brings, by module."""
+"""Packages that the engine needs beside torch and transformers, by module."""
 _BEGUN_AGAIN = 4
 """Times at most, after a device was lost."""
 _SOFT = 0.9

@@ -15,8 +15,8 @@ from paceline_sidecar.openai.error_response import (
     response_of,
 )
 from paceline_sidecar.request_id import RequestId
+from paceline_sidecar.routes.completions import completions_router
 from paceline_sidecar.routes.endpoint import Endpoint
-from paceline_sidecar.routes.generation import generation_router
 from paceline_sidecar.routes.lora_adapters import adapters_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.pooling import pooling_router
@@ -32,7 +32,7 @@ def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     keys = None if settings.api_keys_file is None else BearerKeys(settings.api_keys_file)
     endpoint = Endpoint(service, keys, settings.max_body_bytes)
     app = _app(service, settings)
-    app.include_router(generation_router(endpoint))
+    app.include_router(completions_router(endpoint))
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
     return app

@@ -1,4 +1,4 @@
-"""What was measured at each point of a sweep. Pure."""
+"""The measured points of a sweep. Pure."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a run of the demo measured, and the verdict over it. Pure."""
+"""The measurements of a demo run, and the verdict on them. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _MIN_GAPS = 300
 
 @dataclass(frozen=True, slots=True)
 class TunerSample:
-    """What the sidecar and the tuner said at one time."""
+    """One reading of the sidecar and the tuner."""
 
     at: float
     """Client's monotonic seconds."""

@@ -55,7 +55,7 @@ class EngineTime:
 
     @property
     def bound(self) -> Bound:
-        """What the engine is bound by: what more load would wait for first."""
+        """The resource that more load would exhaust first."""
         if self.full_kv_share > _OFTEN_SHARE or self.num_preemptions:
             return "KV"
         if self.idle_ms > _IDLE_SHARE * self.window_ms:

@@ -54,7 +54,7 @@ def _prediction(prediction: Prediction) -> str:
 
 
 def _outcome(outcome: ChangeOutcome) -> str:
-    """What the change before was predicted to do, and what was measured after it."""
+    """The prediction for the last change, beside what was measured after it."""
     parts = [
         _against("a step", outcome.step_ms, " ms"),
         _against("first token", outcome.ttft_ms, " ms"),

@@ -12,7 +12,7 @@ from paceline_sidecar.openai.job import chat_job, completion_job
 from paceline_sidecar.routes.endpoint import Endpoint
 
 
-def generation_router(endpoint: Endpoint) -> APIRouter:
+def completions_router(endpoint: Endpoint) -> APIRouter:
     """Serve plain completions and chats."""
     router = APIRouter()
 
