@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "vectors.h"
+#include "dots.h"
 
 #ifdef __AVX512F__ /* 32 registers: 28 sums, two of the weight, one of x */
 #define TILE_ROWS 14
@@ -16,15 +16,14 @@
 enum weight { FLOAT32, INT8, FP8, NUM_WEIGHTS };
 static const int64_t WEIGHT_BYTES[NUM_WEIGHTS] = {sizeof(float), 1, 1};
 
-typedef int32_t reg_ints __attribute__((vector_size(REGISTER_LANES * sizeof(int32_t))));
 
 /* A loop, because GCC widens a vector of bytes by way of its single elements. */
-static inline reg_ints widen(const int8_t *from)
+static inline ints widen(const int8_t *from)
 {
     int32_t wide[REGISTER_LANES];
     for (int i = 0; i < REGISTER_LANES; i++)
         wide[i] = from[i];
-    reg_ints lanes;
+    ints lanes;
     memcpy(&lanes, wide, sizeof lanes);
     return lanes;
 }
@@ -38,8 +37,8 @@ static inline reg load_int8(const int8_t *from)
  * places, whose exponent counts from 7 instead of from 127. */
 static inline reg load_fp8(const int8_t *from)
 {
-    reg_ints code = widen(from);
-    reg_ints bits = (code & INT32_MIN) | (code & 0x7F) << 20;
+    ints code = widen(from);
+    ints bits = (code & INT32_MIN) | (code & 0x7F) << 20;
     reg scaled;
     memcpy(&scaled, &bits, sizeof scaled);
     return scaled * 0x1p120f;
