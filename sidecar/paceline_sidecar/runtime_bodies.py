@@ -81,6 +81,8 @@ class ModelBody(msgspec.Struct, frozen=True):
     revision: str
     engine_version: str
     features: list[str]
+    dtype_reason: str
+    cores: str
 
 
 class StepBody(msgspec.Struct, frozen=True):
