@@ -48,6 +48,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """Why it computes in `dtype`."""
     cores: str = ""
     """Threads, where their number comes from and where they run, in a sentence; on a CPU only."""
+    ops: str = ""
+    """Where its compiled ops come from and what of the CPU they use; on a CPU only."""
 
 
 class StepProfile(msgspec.Struct, frozen=True):

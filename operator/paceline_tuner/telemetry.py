@@ -107,6 +107,8 @@ class EngineInfo(msgspec.Struct, frozen=True):
     """Why it computes in `dtype`."""
     cores: str = ""
     """Threads and where they run, in a sentence; empty on a GPU."""
+    ops: str = ""
+    """Where the compiled ops come from, in a sentence; empty on a GPU."""
 
 
 # Records hold numbers and words alone: the garbage collector need not walk a million of them.

@@ -83,6 +83,7 @@ class ModelBody(msgspec.Struct, frozen=True):
     features: list[str]
     dtype_reason: str
     cores: str
+    ops: str
 
 
 class StepBody(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from paceline_engine.loading.dtype import (
 from paceline_engine.loading.dtype_trial import choose_dtype, measure, processor
 from paceline_engine.loading.load import load_model
 from paceline_engine.settings import Quantization, Settings
+from paceline_kernels.cpu import op_library
 from paceline_testing.tiny_model import make_tiny_model
 
 FITTED = Processor("AVX-512 BF16", has_ops=True)
@@ -117,23 +118,18 @@ def test_a_gpu_computes_in_bfloat16() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("features", "name"),
     [
-        ("flags\t\t: fpu avx512f avx512_bf16 amx_bf16 amx_tile\n", "AMX"),
-        ("processor: 0\nflags\t\t: fpu avx512f avx512_bf16\nflags : none\n", "AVX-512 BF16"),
-        ("Features\t: fp asimd bf16 i8mm\n", "Arm's BF16"),
-        ("flags\t\t: fpu avx2 avx512f\n", None),
-        ("", None),
+        ({"avx512f", "avx512_bf16", "amx_bf16", "amx_tile"}, "AMX"),
+        ({"avx512f", "avx512_bf16"}, "AVX-512 BF16"),
+        ({"asimd", "bf16"}, "Arm's BF16"),
+        ({"avx2", "avx512f"}, None),
+        (set(), None),
     ],
     ids=["amx", "avx512", "arm", "none", "nothing"],
 )
-def test_instructions_are_read_from_the_flags(text: str, name: str | None) -> None:
-    assert bfloat16_instructions(text) == name
-
-
-def test_a_processor_that_says_nothing_has_nothing(tmp_path: Path) -> None:
-    """No /proc, no flags: float32 is right everywhere."""
-    assert processor(tmp_path / "cpuinfo").instructions is None
+def test_instructions_are_named_by_the_fastest(features: set[str], name: str | None) -> None:
+    assert bfloat16_instructions(features) == name
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "fp8_dynamic"])
@@ -160,6 +156,7 @@ def test_a_model_tells_its_type_and_why(tmp_path: Path) -> None:
     assert info.dtype in {"float32", "bfloat16"}
     assert info.dtype == str(loaded.runner._decoder.embedding.dtype).removeprefix("torch.")
     assert info.dtype_reason
+    assert info.ops == str(op_library())
     assert info.cores.startswith("1 thread, as PACELINE_ENGINE_THREADS says")
 
 

@@ -71,10 +71,10 @@ def _sizes(service: InferenceService, device: Device, question: PlanQuestion) ->
     sizes = Sizes(service, device, question)
     narrow = replace(sizes, auto_on_cpu="bfloat16")
     ranks = service.spec.engine.tensor_parallel_size
-    is_open = sizes.assumed_dtype is not None and question.memory is not None
-    if is_open and remembers(question.memory, device, narrow.of_model(1), ranks=ranks):
-        return narrow
-    return sizes
+    if sizes.assumed_dtype is None or question.memory is None:
+        return sizes
+    is_narrow = remembers(question.memory, device, narrow.of_model(1), ranks=ranks)
+    return narrow if is_narrow else sizes
 
 
 def choose_device(service: InferenceService, question: PlanQuestion) -> Device:

@@ -130,13 +130,15 @@ class LiveService:
             self.ready.clear()
 
     def engine_said(self, info: EngineInfo | None) -> None:
-        """Note in what type and with which threads the engine computes, unless it was noted."""
+        """Note in what type, with which threads and by which ops the engine computes, once."""
         if info is None or info == self._engine:
             return
         self._engine = info
         self.note(f"computes in {info.dtype}{_because(info.dtype_reason)}")
         if info.cores:
             self.note(f"computes with {info.cores}")
+        if info.ops:
+            self.note(info.ops)
 
     def exited(self, end: ChildExit) -> None:
         """Report a child that died; give up where a restart cannot help."""

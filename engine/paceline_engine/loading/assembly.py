@@ -33,7 +33,7 @@ from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Quantization, Settings
-from paceline_kernels.cpu import NativeOps
+from paceline_kernels.cpu import NativeOps, op_library
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -180,4 +180,5 @@ class Assembly:
             features=cost_features(self.device, settings, compiled=is_compiled),
             dtype_reason=self.choice.reason,
             cores=self.cores.sentence if self.device.type == "cpu" else "",
+            ops=str(op_library()) if self.device.type == "cpu" else "",
         )

@@ -1,7 +1,7 @@
 """What type a model computes in. Pure functions only; `dtype_trial` measures for them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,20 +98,14 @@ def judge(trial: Trial, instructions: str) -> DtypeChoice:
     return DtypeChoice("float32", f"bfloat16 {measured}")
 
 
-def bfloat16_instructions(cpu_info: str) -> str | None:
-    """Name the instructions for bfloat16 among the flags in the text of /proc/cpuinfo."""
-    flags: set[str] = set()
-    for line in cpu_info.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in {"flags", "Features"}:
-            flags.update(value.split())
-            break  # every CPU has the same
-    return next((name for flag, name in _INSTRUCTIONS.items() if flag in flags), None)
+def bfloat16_instructions(features: Collection[str]) -> str | None:
+    """Name the instructions for bfloat16 among what the CPU has, in /proc/cpuinfo's names."""
+    return next((name for feature, name in _INSTRUCTIONS.items() if feature in features), None)
 
 
 _AS_ASKED = "as PACELINE_ENGINE_DTYPE says"
 _INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16", "bf16": "Arm's BF16"}
-"""By flag, the fastest first."""
+"""By feature, the fastest first."""
 
 
 def _remark(asked: Dtype, processor: Processor) -> str:

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -21,6 +20,7 @@ from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.ops import ops_for
 from paceline_engine.settings import Quantization, Settings
 from paceline_kernels.cpu import NativeOps
+from paceline_kernels.cpu.cpu_features import this_cpu
 
 ROWS = (1, 16, 128)
 """A token by itself, a batch of decodes, a prompt."""
@@ -28,7 +28,6 @@ ROWS = (1, 16, 128)
 _OUTPUTS, _INPUTS = 4096, 2048
 _BUDGET_S = 0.3
 _MIN_ROUNDS = 3
-_CPU_INFO = Path("/proc/cpuinfo")
 _CPU = torch.device("cpu")
 
 
@@ -39,15 +38,11 @@ def choose_dtype(settings: Settings, device: torch.device) -> DtypeChoice:
     return dtype_of_cpu(settings.dtype, processor(), lambda: measure(settings.quantization))
 
 
-def processor(cpu_info: Path = _CPU_INFO) -> Processor:
-    """Look at the processor and at the ops that were compiled for it."""
-    try:
-        text = cpu_info.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
+def processor() -> Processor:
+    """Look at the processor and at the ops that serve on it."""
     ops = [ops_for(_CPU, dtype) for dtype in (torch.float32, torch.bfloat16)]
     has_ops = isinstance(ops[1], NativeOps) or not isinstance(ops[0], NativeOps)
-    return Processor(bfloat16_instructions(text), has_ops)
+    return Processor(bfloat16_instructions(this_cpu().features), has_ops)
 
 
 def measure(

@@ -44,7 +44,9 @@ def test_how_the_engine_computes_is_noted_once(tmp_path: Path) -> None:
     live = a_live_service(tmp_path)
     notes: list[str] = []
     live.on_event.append(notes.append)
-    fast = EngineInfo(dtype="bfloat16", dtype_reason="measured so", cores="2 threads, free")
+    fast = EngineInfo(
+        dtype="bfloat16", dtype_reason="measured so", cores="2 threads, free", ops="ops: ours"
+    )
 
     live.engine_said(None)
     live.engine_said(fast)
@@ -54,6 +56,7 @@ def test_how_the_engine_computes_is_noted_once(tmp_path: Path) -> None:
     assert notes == [
         "computes in bfloat16: measured so",
         "computes with 2 threads, free",
+        "ops: ours",
         "computes in float32",
     ]
 
