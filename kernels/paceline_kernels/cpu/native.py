@@ -25,10 +25,10 @@ _EVERY_KEY = 1 << 62
 class NativeOps:
     """Every tensor is contiguous, on the CPU, and float32 or bfloat16 as the op's first one.
 
-    A KV cache of float32 is [num_blocks, block_size, num_kv_heads, head_size]. One of bfloat16 holds
-    pairs, as products take them: keys [num_blocks, num_kv_heads, head_size / 2, block_size, 2], of
-    two numbers of a key, and values [num_blocks, num_kv_heads, block_size / 2, head_size, 2], of two
-    keys. Codes of FP8 with exponents lie as float32 does, whatever the type of the queries.
+    A KV cache of float32 is [num_blocks, block_size, num_kv_heads, head_size]. One of bfloat16
+    holds pairs, as products take them: keys [num_blocks, num_kv_heads, head_size / 2, block_size,
+    2], of two numbers of a key, and values [num_blocks, num_kv_heads, block_size / 2, head_size,
+    2], of two keys. Codes of FP8 lie as float32 does, whatever the type of the queries.
     """
 
     def __init__(self, library: CDLL) -> None:
