@@ -6,7 +6,7 @@ import logging
 from paceline_kernels.cpu.compile import CompileError, compile_native
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
 from paceline_kernels.cpu.library import Gate, Matmul, PackedWeight, can_gate
-from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps
+from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps, can_pair
 
 __all__ = [
     "LANES",
@@ -18,6 +18,7 @@ __all__ = [
     "NativeOps",
     "PackedWeight",
     "can_gate",
+    "can_pair",
     "compile_native",
     "native_ops",
     "prefer_huge_pages",
