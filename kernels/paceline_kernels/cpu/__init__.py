@@ -5,6 +5,13 @@ import logging
 
 from paceline_kernels.cpu.compile import CompileError, compile_native
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
+from paceline_kernels.cpu.layers import (
+    Layer,
+    LayerProduct,
+    LayersShape,
+    LayersStep,
+    NativeLayers,
+)
 from paceline_kernels.cpu.library import Gate, Matmul, PackedWeight, can_gate
 from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps, can_pair
 
@@ -14,7 +21,12 @@ __all__ = [
     "MAX_HEADS",
     "CompileError",
     "Gate",
+    "Layer",
+    "LayerProduct",
+    "LayersShape",
+    "LayersStep",
     "Matmul",
+    "NativeLayers",
     "NativeOps",
     "PackedWeight",
     "can_gate",

@@ -12,6 +12,8 @@ from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu.library import GATES, Gate, PackedWeight, address, addresses, require
 
 _EVERY_KEY = 1 << 62
+_NORMS = ("qkv_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm")
+_PRODUCTS = ("qkv", "out", "gate_up", "down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,17 @@ class Layer:
     exponents: Exponents
     cos_sin: Tensor  # [max_len, head_size]
     window: int | None
+
+    @property
+    def norms(self) -> list[Tensor]:
+        """List the norms that there are."""
+        found = [getattr(self, name) for name in _NORMS]
+        return [norm for norm in found if norm is not None]
+
+    @property
+    def products(self) -> tuple[LayerProduct, ...]:
+        """List the products."""
+        return self.qkv, self.out, self.gate_up, self.down
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +94,6 @@ class _Product(Structure):
         ("kind", c_int32),
         ("how", c_int32),
     )
-
-
-_NORMS = ("qkv_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm")
-_PRODUCTS = ("qkv", "out", "gate_up", "down")
 
 
 class _Layer(Structure):
@@ -281,8 +290,7 @@ def _require_layers(shape: LayersShape, layers: Sequence[Layer], norm: Tensor) -
             weight = product.weight
             if (weight.outputs, weight.inputs) != (outputs, inputs):
                 raise ValueError(
-                    f"{name} must be [{outputs}, {inputs}], "
-                    f"got [{weight.outputs}, {weight.inputs}]"
+                    f"{name} must be [{outputs}, {inputs}], got [{weight.outputs}, {weight.inputs}]"
                 )
             if not weight.takes(shape.dtype):
                 raise ValueError(f"{name} does not take rows of {shape.dtype}")
