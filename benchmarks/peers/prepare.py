@@ -19,7 +19,11 @@ from peers.places import LLAMA_QUANTIZE, VLLM_MODEL, gguf_model, openvino_model
 from peers.setup import Precision
 from transformers_peer import transformers_model
 
-OPENVINO_FORMATS: dict[Precision, str] = {"float32": "fp32", "int8": "int8", "int4": "int4"}
+OPENVINO_FORMATS: dict[Precision, list[str]] = {
+    "float32": ["fp32"],
+    "int8": ["int8"],
+    "int4": ["int4", "--group-size", "64"],  # rows of 576 are no multiple of its 128
+}
 GGUF_KINDS: dict[Precision, str] = {"q8_0": "Q8_0", "q4_k": "Q4_K_M"}
 
 
@@ -36,9 +40,9 @@ def write_model(folder: Path) -> None:
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
 
 
-def convert(environment: Path, model: Path, folder: Path, weight_format: str) -> None:
+def convert(environment: Path, model: Path, folder: Path, weight_format: list[str]) -> None:
     """Convert the model for OpenVINO, its weights in the given format."""
-    options = ["--task", "text-generation-with-past", "--weight-format", weight_format]
+    options = ["--task", "text-generation-with-past", "--weight-format", *weight_format]
     program = environment / "bin" / "optimum-cli"
     command = [program, "export", "openvino", "-m", model, *options, folder]
     subprocess.run([str(word) for word in command], check=True)

@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 
 from peers.closed_loop import serve
+from peers.gguf_types import described
 from peers.setup import Identity, Setup
 from serving_workload import Run, Timeline, Workload
 
@@ -49,7 +50,7 @@ def start(setup: Setup) -> tuple[Identity, Run]:
     )
     atexit.register(server.terminate)
     _wait(server, port)
-    return Identity(_version(program), f"{Path(setup.model).stem} file"), partial(run, port)
+    return Identity(_version(program), described(Path(setup.model))), partial(run, port)
 
 
 def run(port: int, prompts: list[list[int]], workload: Workload) -> list[Timeline]:

@@ -16,6 +16,7 @@ from paceline_engine.settings import Settings
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Limits
 from peers.closed_loop import serve_peer
+from peers.gguf_types import described
 from peers.setup import GGUF, Identity, Refused, Setup
 
 _MOST_BYTES_KEPT = 1.5
@@ -76,7 +77,7 @@ def _precision(setup: Setup, model: LoadedModel) -> str:
             f"the engine does not keep the weights of a GGUF file: it holds "
             f"{model.info.weight_bytes:,} bytes of the file's {file_bytes:,}"
         )
-    return f"{Path(setup.model).stem} file, {model.info.dtype}"
+    return f"{described(Path(setup.model))}; {model.info.dtype}"
 
 
 if __name__ == "__main__":
