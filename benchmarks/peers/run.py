@@ -30,6 +30,8 @@ from peers.targets import judged
 from serving_workload import Figures, Workload, figures
 
 RESULTS = Path(__file__).parent.parent / "results" / "cpu"
+SETTLE_S = 0.5
+"""Before each run: the OpenMP threads of the engine before spin for 0.2 s after its last step."""
 
 
 def chosen_rows(names: Sequence[str], precisions: Sequence[str]) -> list[Row]:
@@ -91,6 +93,7 @@ class Comparison:
             peer.close()
 
     def _run(self, name: str, prompts: list[list[int]]) -> None:
+        time.sleep(SETTLE_S)
         waiting = [peer for other, peer in self._peers.items() if other != name]
         idle_before_s, started = sum(peer.cpu_s() for peer in waiting), time.perf_counter()
         try:

@@ -63,6 +63,7 @@ def _paceline(row: Row, folder: Path) -> Start:
 def _vllm(_row: Row, folder: Path) -> Start:
     environment = folder / "vllm"
     openmp = next(environment.glob("lib/libiomp5.so"), None)
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     return Start(
         "serve_vllm.py",
         folder / VLLM_MODEL,
@@ -73,6 +74,10 @@ def _vllm(_row: Row, folder: Path) -> Start:
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "all",
             "HF_HUB_OFFLINE": "1",
+            # As vLLM sets them for processes of its own.
+            "KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{cores}]",
+            "KMP_BLOCKTIME": "5",
+            "KMP_TPAUSE": "0",
             **({"LD_PRELOAD": str(openmp)} if openmp else {}),
         },
     )
