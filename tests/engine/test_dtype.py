@@ -1,5 +1,6 @@
 """`dtype: auto` is what this machine is best at: decided from made times, and measured for real."""
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -46,14 +47,31 @@ def _faster(*times: float) -> Trial:
         ((1.05, 1.05, 1.05), "float32"),
         ((1.0, 1.0, 1.0), "float32"),
         ((0.5, 0.5, 0.5), "float32"),
-        ((3.0, 3.0, 0.9), "float32"),
-        ((0.9, 3.0, 3.0), "float32"),
+        ((3.0, 3.0, 0.8), "float32"),
+        ((0.8, 3.0, 3.0), "float32"),
     ],
     ids=["twice", "little", "prompts", "too little", "same", "slower", "bad prompts", "bad alone"],
 )
 def test_bfloat16_must_measure_faster(ratios: tuple[float, float, float], dtype: Dtype) -> None:
     """By a tenth on the whole, and at a loss for nobody: it costs 16 bits of each number."""
     assert judge(_faster(*ratios), "AMX").dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("ratios", "dtype"),
+    [
+        ((1.4, 1.0, 1.0), "bfloat16"),
+        ((1.0, 1.0, 1.0), "bfloat16"),
+        ((0.9, 1.0, 1.0), "float32"),
+        ((3.0, 1.0, 0.8), "float32"),
+    ],
+    ids=["little", "same", "slower", "bad prompts"],
+)
+def test_with_weights_of_a_byte_a_tie_is_enough(
+    ratios: tuple[float, float, float], dtype: Dtype
+) -> None:
+    """They have given up more than activations would, and the KV cache holds twice the tokens."""
+    assert judge(replace(_faster(*ratios), is_quantized=True), "AMX").dtype == dtype
 
 
 def test_the_reason_is_a_sentence_with_what_was_measured() -> None:
@@ -140,7 +158,8 @@ def test_products_of_both_types_are_timed(quantization: Quantization) -> None:
     trial = measure(quantization, outputs=32, inputs=32, clock=lambda: float(next(ticks)))
 
     # Each product lies between two readings of a clock that ticks once a reading.
-    assert trial == Trial(ProductTimes(1.0, 1.0, 1.0), ProductTimes(1.0, 1.0, 1.0))
+    times = ProductTimes(1.0, 1.0, 1.0)
+    assert trial == Trial(times, times, is_quantized=quantization != "none")
 
 
 def test_a_model_tells_its_type_and_why(tmp_path: Path) -> None:

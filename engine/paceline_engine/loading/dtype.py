@@ -8,11 +8,14 @@ from typing import Literal
 Dtype = Literal["float32", "float16", "bfloat16"]
 DtypeSetting = Literal["auto", "float32", "float16", "bfloat16"]
 
-# bfloat16 keeps 8 bits of a number. Less than this is not worth the other 16: it is also how much
-# two trials of the same products differ on a machine that others use.
+# bfloat16 keeps 8 bits of a number. Less than this is not worth the other 16.
 _WORTH_IT = 1.1
-# No service lives of decodes or of prompts alone, so neither may pay much for the other.
-_MAY_LOSE = 0.95
+# Weights of a byte have given up more already, and what no product shows counts as much as what
+# products do: keys and values of half the size, and an embedding and a head that keep their type.
+_WORTH_IT_QUANTIZED = 1.0
+# No service lives of decodes or of prompts alone, so neither may pay much for the other. Less than
+# what two trials of the same products differ by on a busy machine would decide by chance.
+_MAY_LOSE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Trial:
 
     float32: ProductTimes
     bfloat16: ProductTimes
+    is_quantized: bool = False
+    """The weights are of a byte each in both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,8 @@ def judge(trial: Trial, instructions: str) -> DtypeChoice:
         f"measured {mean:.1f} times as fast as float32 ({one} times for one token, {batch} for a "
         f"batch, {prompt} for a prompt), with {instructions}"
     )
-    if mean >= _WORTH_IT and min(ratios) >= _MAY_LOSE:
+    worth_it = _WORTH_IT_QUANTIZED if trial.is_quantized else _WORTH_IT
+    if mean >= worth_it and min(ratios) >= _MAY_LOSE:
         return DtypeChoice("bfloat16", measured)
     return DtypeChoice("float32", f"bfloat16 {measured}")
 
