@@ -21,7 +21,7 @@ class LayerStack:
 
     def __init__(self, decoder: Decoder, layers: NativeLayers) -> None:
         self._decoder = decoder
-        self._layers = layers
+        self.layers = layers
 
     def hidden(
         self, step: StepTensors, kept_rows: Tensor | None = None
@@ -35,7 +35,7 @@ class LayerStack:
             step.bounds,
             step.context_lens,
         )
-        return self._layers(self._decoder.embed(step.token_ids), told, kept_rows)
+        return self.layers(self._decoder.embed(step.token_ids), told, kept_rows)
 
 
 def layer_stack(decoder: Decoder, attention: AttentionBackend) -> LayerStack | None:
