@@ -208,8 +208,10 @@ def report(precision: Precision) -> str:
     steps = (decodes(1, block_size), decodes(16, block_size), prefill(4, 512, block_size))
     lines = [
         f"## {precision}\n",
-        f"{torch.get_num_threads()} threads; copy {machine.copy_gb_s:.1f} GB/s, product of "
-        f"2,048 x 2,048 {machine.gflop_s:,.0f} GFLOP/s.\n",
+        (
+            f"{torch.get_num_threads()} threads; copy {machine.copy_gb_s:.1f} GB/s, product of "
+            f"2,048 x 2,048 {machine.gflop_s:,.0f} GFLOP/s.\n"
+        ),
         "| Step | Part | ms | of the step | read, share of the copy | rate, share of the product |",
         "|---|---|---|---|---|---|",
     ]

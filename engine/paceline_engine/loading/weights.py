@@ -107,7 +107,7 @@ def build_decoder(
         embedding=embedding,
         layers=tuple(layers),
         norm=reader.norm("model.norm.weight", hidden, config.norm_offset),
-        head=build.lay_out(head) if quantizes_head else linear(head),
+        head=build.lay_out(head) if quantizes_head else linear(head, is_head=True),
         embedding_scale=torch.tensor(config.embedding_scale, dtype=dtype).item(),
     )
 
