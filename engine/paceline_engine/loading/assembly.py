@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline_engine import __version__
-from paceline_engine.attention.backend import AttentionBackend, cpu_attention
+from paceline_engine.attention.backend import AttentionBackend, cpu_attention, keeps_pairs
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.prefill.choice import PrefillChoice, choose
 from paceline_engine.attention.prefill.prompts import LayerCache
@@ -14,9 +14,11 @@ from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import RowTables
+from paceline_engine.hardware.cores import CoreUse
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.loading import memory
+from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.identity import cost_features, device_name
 from paceline_engine.loading.weights import as_it_is, build_decoder
 from paceline_engine.lora.slots import LoraAdapters
@@ -31,7 +33,7 @@ from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Quantization, Settings
-from paceline_kernels.cpu import NativeOps
+from paceline_kernels.cpu import NativeOps, op_library
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -42,7 +44,15 @@ class Assembly:
 
     settings: Settings
     device: torch.device
-    dtype: torch.dtype
+    choice: DtypeChoice
+    cores: CoreUse
+    """Those of this rank; on a GPU they say nothing."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that both models compute in."""
+        dtype: torch.dtype = getattr(torch, self.choice.dtype)
+        return dtype
 
     def decoder(
         self,
@@ -77,12 +87,15 @@ class Assembly:
 
     def kv(self, decoder: Decoder, capacity: Capacity) -> KvTensors:
         """Take the memory of the cache."""
+        config, block_size = decoder.config, capacity.block_size
+        dtype = memory.kv_dtype(self.settings, self.dtype)
         return allocate(
-            decoder.config,
+            config,
             capacity.num_blocks,
-            capacity.block_size,
+            block_size,
             device=self.device,
-            dtype=memory.kv_dtype(self.settings, self.dtype),
+            dtype=dtype,
+            is_paired=keeps_pairs(config, decoder.ops, dtype, block_size),
         )
 
     def swapper(self, kv: KvTensors) -> HostBlocks | None:
@@ -111,7 +124,7 @@ class Assembly:
         angles = rotations(config, capacity.max_model_len).to(self.device)
         attention: AttentionBackend
         if self.device.type == "cpu":
-            attention = cpu_attention(config, decoder.ops, kv, angles)
+            attention = cpu_attention(config, decoder.ops, kv, angles, self.dtype)
         else:
             attention = KernelAttention(config, kv, angles, self._prefill(config, kv, capacity))
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
@@ -157,7 +170,7 @@ class Assembly:
             name=located.name,
             family=config.family,
             revision=located.revision,
-            dtype=str(self.dtype).removeprefix("torch."),
+            dtype=self.choice.dtype,
             device=device_name(self.device),
             num_parameters=config.num_parameters,
             vocab_size=config.vocab_size,
@@ -168,4 +181,7 @@ class Assembly:
             weight_bytes=memory.weight_bytes(config, self.dtype, quantization),
             engine_version=__version__,
             features=cost_features(self.device, settings, compiled=is_compiled),
+            dtype_reason=self.choice.reason,
+            cores=self.cores.sentence if self.device.type == "cpu" else "",
+            ops=str(op_library()) if self.device.type == "cpu" else "",
         )

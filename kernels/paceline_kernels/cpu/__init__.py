@@ -5,20 +5,33 @@ import logging
 import os
 
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
+from paceline_kernels.cpu.layers import (
+    Layer,
+    LayerProduct,
+    LayersShape,
+    LayersStep,
+    NativeLayers,
+)
 from paceline_kernels.cpu.library import Gate, Matmul, PackedWeight, can_gate
 from paceline_kernels.cpu.loading import Loaded, OpLibrary, load_library, places
-from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps
+from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps, can_pair
 
 __all__ = [
     "LANES",
     "MAX_GROUP",
     "MAX_HEADS",
     "Gate",
+    "Layer",
+    "LayerProduct",
+    "LayersShape",
+    "LayersStep",
     "Matmul",
+    "NativeLayers",
     "NativeOps",
     "OpLibrary",
     "PackedWeight",
     "can_gate",
+    "can_pair",
     "native_ops",
     "op_library",
     "prefer_huge_pages",
