@@ -3,19 +3,31 @@
 import functools
 import logging
 
+from paceline_kernels.cpu.block_matmul import (
+    BLOCK_KINDS,
+    BlockKind,
+    BlockMatmul,
+    Blocks,
+    PackedBlocks,
+)
 from paceline_kernels.cpu.compile import CompileError, compile_native
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
 from paceline_kernels.cpu.library import Gate, Matmul, PackedWeight, can_gate
 from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps
 
 __all__ = [
+    "BLOCK_KINDS",
     "LANES",
     "MAX_GROUP",
     "MAX_HEADS",
+    "BlockKind",
+    "BlockMatmul",
+    "Blocks",
     "CompileError",
     "Gate",
     "Matmul",
     "NativeOps",
+    "PackedBlocks",
     "PackedWeight",
     "can_gate",
     "compile_native",

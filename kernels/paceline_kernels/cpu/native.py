@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.checks import Exponents
+from paceline_kernels.cpu.block_matmul import BlockMatmul
 from paceline_kernels.cpu.library import (
     Matmul,
     address,
@@ -44,6 +45,8 @@ class NativeOps:
         )
         self.matmul = Matmul(library)
         """Products with packed weights."""
+        self.block_matmul = BlockMatmul(library)
+        """Products with weights in GGUF's blocks."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; `x` may be a view."""
