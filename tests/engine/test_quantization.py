@@ -204,7 +204,8 @@ def _parts(product: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tenso
     assert isinstance(product, NativeLinear | NativeGatedLinear)
     weight = product.weight
     assert weight.scales is not None
-    outputs = weight.panels.transpose(1, 2).flatten(0, 1)[: weight.outputs]
+    panels = weight.panels.unflatten(2, (weight.scales.shape[2], -1))
+    outputs = panels.transpose(1, 2).flatten(0, 1)[: weight.outputs]
     return outputs, weight.scales.flatten()[: weight.outputs]
 
 

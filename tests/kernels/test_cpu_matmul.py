@@ -46,11 +46,11 @@ def _bytes(outputs: int, inputs: int, to: torch.dtype) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("to", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
 @pytest.mark.parametrize("rows", [1, 5, 14, 29])
-@pytest.mark.parametrize("sizes", [(1, 1), (33, 17), (100, 7000)], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1), (33, 17), (100, 6999)], ids=str)
 def test_a_byte_a_number_is_widened_without_loss(
     matmul: Matmul, rows: int, sizes: tuple[int, int], to: torch.dtype
 ) -> None:
-    """Sums in float32 of exactly these numbers."""
+    """Sums in float32 of exactly these numbers, where inputs make no whole groups of four."""
     outputs, inputs = sizes
     x, bias, (values, scales) = _floats(rows, inputs), _floats(outputs), _bytes(*sizes, to)
     weight = values.double() * scales.double()[:, None]
@@ -73,7 +73,7 @@ def test_the_smallest_codes_of_fp8_are_no_zeros(matmul: Matmul) -> None:
 @pytest.mark.parametrize("to", [torch.int8, torch.float8_e4m3fn], ids=["int8", "fp8"])
 def test_gated_products_of_bytes_agree_with_float64(matmul: Matmul, to: torch.dtype) -> None:
     """Each half of a panel has the scales of its own outputs."""
-    x, (values, scales) = _floats(17, 40), _bytes(96, 40, to)
+    x, (values, scales) = _floats(17, 41), _bytes(96, 41, to)
     scales = scales / 1e3
     wanted = reference_silu_mul(x.double() @ (values.double() * scales.double()[:, None]).t())
 

@@ -19,7 +19,9 @@ Gate = Literal["silu", "gelu_tanh"]
 
 _PLAIN = 0
 _GATES: dict[Gate, int] = {"silu": 1, "gelu_tanh": 2}
-_WEIGHTS: dict[torch.dtype, int] = {torch.float32: 0, torch.int8: 1, CODES: 2}
+# As in tiles.h.
+_FLOAT32, _FLOAT32_BY_INT8, _FLOAT32_BY_FP8, _BFLOAT16, _BYTES = range(5)
+_GROUP_INPUTS = {_BFLOAT16: 2, _BYTES: 4}
 _GATED_LANES = 32
 """Gated outputs are a multiple of it: whole vectors of both halves."""
 
@@ -69,54 +71,96 @@ def can_gate(outputs: int) -> bool:
 class PackedWeight:
     """A weight [outputs, inputs] in panels; only `Matmul` can read it."""
 
-    panels: Tensor  # [panels, inputs, panel width], the last filled with zeros
-    scales: Tensor | None  # [panels, 1, panel width], where the panels hold bytes
+    panels: Tensor  # [panels, groups, panel width * inputs of a group], zeros at both ends
+    scales: Tensor | None  # [panels, 1, panel width], where the weight is a byte a number
     outputs: int
     inputs: int
     is_gated: bool
+    kind: int
+    """As in tiles.h: what is multiplied."""
 
 
 class Matmul:
-    """Every tensor is contiguous and on the CPU, and float32 but for weights of a byte a number."""
+    """Products of rows in float32 or bfloat16; every tensor is contiguous and on the CPU.
+
+    Weights in bfloat16 are for rows in bfloat16. INT8 weights are for both: with instructions for
+    products of bytes, each row is brought to bytes with a scale of its own; without them, the
+    weights are widened. FP8 weights are widened.
+    """
 
     def __init__(self, library: CDLL) -> None:
         packing = [c_void_p] * 2 + [c_int64] * 2 + [c_int]
-        self._pack_floats = function(library, "pack_floats", packing)
-        self._pack_bytes = function(library, "pack_bytes", packing)
-        self._matmul = function(library, "matmul", [c_void_p] * 5 + [c_int64] * 3 + [c_int] * 2)
+        self._packers = {
+            kind: function(library, name, packing)
+            for kind, name in {
+                _FLOAT32: "pack_floats",
+                _FLOAT32_BY_INT8: "pack_bytes",
+                _FLOAT32_BY_FP8: "pack_bytes",
+                _BFLOAT16: "pack_bfloat16",
+                _BYTES: "pack_unsigned_bytes",
+            }.items()
+        }
+        sizes = [c_void_p] * 5 + [c_int64] * 3 + [c_int] * 3
+        self._matmul = function(library, "matmul", sizes, c_int)
         library.panel_width.restype = c_int64
         self._panel_width: int = library.panel_width()
+        self.has_byte_products = bool(library.has_byte_products())
+        """Products of bytes are instructions of this CPU."""
+        self.has_bfloat16_products = bool(library.has_bfloat16_products())
+        """Products of bfloat16 are instructions of this CPU."""
+        self.has_tile_products = bool(library.has_tile_products())
+        """This process may use the tiles of AMX."""
+
+    def kind_of(self, dtype: torch.dtype, inputs: int) -> int:
+        """Choose how a weight of this type is multiplied; see tiles.h. Raises ValueError."""
+        if dtype == torch.float32:
+            return _FLOAT32
+        if dtype == torch.bfloat16:
+            kind = _BFLOAT16
+        elif dtype == torch.int8:
+            kind = _BYTES if self.has_byte_products and inputs % 4 == 0 else _FLOAT32_BY_INT8
+        elif dtype == CODES:
+            kind = _FLOAT32_BY_FP8
+        else:
+            raise ValueError(f"cannot pack a weight of {dtype}")
+        if inputs % _GROUP_INPUTS.get(kind, 1):
+            raise ValueError(f"inputs must be even for bfloat16, got {inputs}")
+        return kind
 
     def pack(
         self, weight: Tensor, scales: Tensor | None = None, *, is_gated: bool = False
     ) -> PackedWeight:
         """Copy a weight [outputs, inputs]; if gated, its first half are the gates of the second.
 
-        It is float32, or int8 or float8_e4m3fn with `scales` [outputs], by which its outputs are
-        multiplied. Raises ValueError where gated outputs are not a multiple of 32.
+        It is float32 or bfloat16, or int8 or float8_e4m3fn with float32 `scales` [outputs], by
+        which its outputs are multiplied. Raises ValueError where gated outputs are not a multiple
+        of 32, or inputs of bfloat16 are odd.
         """
         outputs, inputs = weight.shape
-        has_scales = weight.dtype in (torch.int8, CODES)
-        require("weight", weight, (outputs, inputs), weight.dtype if has_scales else torch.float32)
-        if has_scales != (scales is not None):
+        require("weight", weight, (outputs, inputs), weight.dtype)
+        if (weight.dtype in (torch.int8, CODES)) != (scales is not None):
             raise ValueError(f"scales go with int8 and {CODES}, and only with them")
         if is_gated and not can_gate(outputs):
             raise ValueError(f"gated outputs must be a multiple of {_GATED_LANES}, got {outputs}")
+        kind = self.kind_of(weight.dtype, inputs)
         in_order = None
         if scales is not None:
             require("scales", scales, (outputs,))
-            in_order = self._panels(scales.unsqueeze(1), is_gated=is_gated)
-        panels = self._panels(weight, is_gated=is_gated)
-        return PackedWeight(panels, in_order, outputs, inputs, is_gated)
+            in_order = self._panels(scales.unsqueeze(1), _FLOAT32, is_gated=is_gated)
+        panels = self._panels(weight, kind, is_gated=is_gated)
+        return PackedWeight(panels, in_order, outputs, inputs, is_gated, kind)
 
-    def _panels(self, weight: Tensor, *, is_gated: bool) -> Tensor:
+    def _panels(self, weight: Tensor, kind: int, *, is_gated: bool) -> Tensor:
         outputs, inputs = weight.shape
+        group = _GROUP_INPUTS.get(kind, 1)
         panels = torch.empty(
-            -(-outputs // self._panel_width), inputs, self._panel_width, dtype=weight.dtype
+            -(-outputs // self._panel_width),
+            inputs // group,
+            self._panel_width * group,
+            dtype=weight.dtype,
         )
         prefer_huge_pages(panels)
-        pack = self._pack_floats if weight.dtype == torch.float32 else self._pack_bytes
-        pack(
+        self._packers[kind](
             weight.data_ptr(),
             panels.data_ptr(),
             outputs,
@@ -127,7 +171,7 @@ class Matmul:
         return panels
 
     def __call__(self, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
-        """`x @ weight.T + bias`, [rows, inputs] to [rows, outputs]."""
+        """`x @ weight.T + bias`, [rows, inputs] to [rows, outputs]; the bias is float32."""
         if weight.is_gated:
             raise ValueError("a gated weight is for `gated`")
         if bias is not None:
@@ -144,9 +188,15 @@ class Matmul:
         self, x: Tensor, weight: PackedWeight, bias: Tensor | None, width: int, how: int
     ) -> Tensor:
         rows = len(x)
-        require("x", x, (rows, weight.inputs))
+        is_bf16 = x.dtype == torch.bfloat16
+        if is_bf16 and weight.kind in (_FLOAT32_BY_INT8, _FLOAT32_BY_FP8):
+            return self._run(x.float(), weight, bias, width, how).bfloat16()
+        takes = torch.bfloat16 if is_bf16 or weight.kind == _BFLOAT16 else torch.float32
+        if is_bf16 and weight.kind == _FLOAT32:
+            takes = torch.float32
+        require("x", x, (rows, weight.inputs), takes)
         out = x.new_empty(rows, width)
-        self._matmul(
+        failed = self._matmul(
             x.data_ptr(),
             weight.panels.data_ptr(),
             address(weight.scales),
@@ -155,8 +205,11 @@ class Matmul:
             rows,
             weight.outputs,
             weight.inputs,
-            _WEIGHTS[weight.panels.dtype],
+            weight.kind,
+            is_bf16,
             how,
             torch.get_num_threads(),
         )
+        if failed:
+            raise MemoryError("no memory for the bytes of a product's rows")
         return out

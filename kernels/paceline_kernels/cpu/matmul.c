@@ -1,10 +1,13 @@
-/* x W^T in float32, with the weight in panels: floats, or a byte a number with a scale for each
- * output. See README.md.
+/* x W^T with the weight in panels, by registers or by tiles of AMX. See README.md.
  *
- * A panel is PANEL outputs wide, its inputs one after the other: every row of x that meets it reads
- * it front to back. A tile of rows keeps its sums in registers from the first input to the last, so
- * each sum is one chain in the order of the inputs, whatever other rows are in the batch. */
+ * A panel is PANEL outputs wide, its groups of inputs one after the other: every row of x that meets
+ * it reads it front to back. A tile of rows keeps its sums from the first group to the last, so each
+ * sum is one chain in the order of the inputs, whatever other rows are in the batch. */
 
+#include <stdlib.h>
+
+#include "amx_tiles.h"
+#include "byte_rows.h"
 #include "tiles.h"
 
 /* Rows that are worked on together: half of a core's L2, so that a panel finds them there. */
@@ -16,32 +19,45 @@
 
 enum epilogue { PLAIN, GATED_BY_SILU, GATED_BY_GELU };
 
+QUANTIZE(bytes_of_floats, float, )
+QUANTIZE(bytes_of_bfloat16, bf16, float_of_bf16)
+
 int64_t panel_width(void)
 {
     return PANEL;
 }
 
-/* Lay a weight [outputs, inputs] out as [panels, inputs, PANEL], the last panel filled with zeros.
- * Where `is_gated`, outputs are gates and, half of them on, what these let through: then a panel
- * holds some gates and behind them what they let through. */
-#define PACK(NAME, WEIGHT)                                                                         \
-    void NAME(const WEIGHT *weight, WEIGHT *packed, int64_t outputs, int64_t inputs, int is_gated, \
-              int threads)                                                                         \
-    {                                                                                              \
-        int64_t panels = (outputs + PANEL - 1) / PANEL;                                            \
-        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
-        for (int64_t p = 0; p < panels; p++)                                                       \
-            for (int64_t lane = 0; lane < PANEL; lane++) {                                         \
-                int64_t half = PANEL / 2, output = p * PANEL + lane;                               \
-                int64_t gated = lane / half * (outputs / 2) + p * half + lane % half;              \
-                const WEIGHT *row = weight + (is_gated ? gated : output) * inputs;                 \
-                for (int64_t i = 0; i < inputs; i++)                                               \
-                    packed[(p * inputs + i) * PANEL + lane] = output < outputs ? row[i] : 0;       \
-            }                                                                                      \
-    }
+/* Whether products of bytes are one instruction: else weights of a byte are better widened. */
+int has_byte_products(void)
+{
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+    return 1;
+#else
+    return 0;
+#endif
+}
 
-PACK(pack_floats, float)
-PACK(pack_bytes, int8_t)
+int has_bfloat16_products(void)
+{
+#ifdef __AVX512BF16__
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* Whether the library was built for tiles and Linux lets this process use them. */
+int has_tile_products(void)
+{
+#ifdef HAS_TILES
+    static int is_allowed = -1;
+    if (is_allowed < 0)
+        is_allowed = may_use_tiles();
+    return is_allowed;
+#else
+    return 0;
+#endif
+}
 
 static inline float gated(float gate, float value, enum epilogue how)
 {
@@ -51,78 +67,185 @@ static inline float gated(float gate, float value, enum epilogue how)
     return gate / (1.0f + exp_of(-z)) * value;
 }
 
-/* Write the sums of a panel, of which `width` are outputs. */
-static inline void write_plain(const float *from, int64_t rows, const float *bias, float *out,
-                               int64_t stride, int64_t width)
-{
-    for (int64_t r = 0; r < rows; r++, from += PANEL, out += stride)
-        for (int64_t i = 0; i < width; i++)
-            out[i] = bias ? from[i] + bias[i] : from[i];
-}
-
-static inline void write_gated(const float *from, int64_t rows, float *out, int64_t stride,
-                               enum epilogue how)
-{
-    for (int64_t r = 0; r < rows; r++, from += PANEL, out += stride)
-        for (int64_t i = 0; i < PANEL / 2; i++)
-            out[i] = gated(from[i], from[PANEL / 2 + i], how);
-}
-
 typedef struct {
-    const float *x;
+    const char *x; /* rows, `stride` bytes apart */
+    int64_t stride, groups;
     const char *packed;
+    int64_t panel_bytes, panels;
+    const byte_row *rows; /* of bytes alone */
     const float *scales, *bias;
-    float *out;
-    int64_t outputs, inputs, panels;
-    enum weight of;
+    void *out; /* [rows, width] */
+    int64_t outputs, width;
+    enum product_kind kind;
     enum epilogue how;
+    int is_bf16; /* what is written */
+    int by_tiles;
 } product;
 
-/* Rows [from, to) with one panel. */
-static void run_tile(const product *of, int64_t from, int64_t to, int64_t panel, int asks_ahead)
+static inline void write_lanes(const product *of, int64_t row, int64_t column, reg lanes)
 {
-    float sums[TILE_ROWS * PANEL];
-    int64_t size = of->inputs * PANEL * WEIGHT_BYTES[of->of], column = panel * PANEL;
-    const char *weight = of->packed + panel * size;
-    const char *ahead = asks_ahead && panel + AHEAD < of->panels ? weight + AHEAD * size : weight;
-    TILES[of->of][to - from](of->x + from * of->inputs, of->inputs, weight, ahead, sums);
+    int64_t at = row * of->width + column;
+    int64_t left = of->width - column;
+    if (left >= REGISTER_LANES) {
+        if (of->is_bf16)
+            round_to_bf16((bf16 *)of->out + at, lanes);
+        else
+            store_reg((float *)of->out + at, lanes);
+        return;
+    }
+    for (int64_t i = 0; i < left; i++)
+        if (of->is_bf16)
+            ((bf16 *)of->out)[at + i] = bf16_of(lanes[i]);
+        else
+            ((float *)of->out)[at + i] = lanes[i];
+}
+
+/* Scale, add to, gate and write the sums [count, PANEL] of some rows with one panel. */
+static void finish(const product *of, int64_t first, int64_t count, int64_t panel, void *memory)
+{
+    int64_t column = panel * PANEL;
+    float *sums = memory;
+    if (of->rows)
+        for (int64_t r = 0; r < count; r++) {
+            const byte_row *row = of->rows + first + r;
+            for (int64_t i = 0; i < PANEL; i++) {
+                int32_t sum;
+                memcpy(&sum, sums + r * PANEL + i, sizeof sum);
+                sums[r * PANEL + i] = (float)(sum - 128 * row->sum) * row->scale;
+            }
+        }
     if (of->scales)
-        for (int64_t r = 0; r < to - from; r++)
+        for (int64_t r = 0; r < count; r++)
             for (int64_t i = 0; i < PANEL; i++)
                 sums[r * PANEL + i] *= of->scales[column + i];
     if (of->how != PLAIN) {
-        int64_t stride = of->outputs / 2;
-        write_gated(sums, to - from, of->out + from * stride + column / 2, stride, of->how);
+        for (int64_t r = 0; r < count; r++) {
+            float *gates = sums + r * PANEL;
+            for (int64_t i = 0; i < PANEL / 2; i++)
+                gates[i] = gated(gates[i], gates[PANEL / 2 + i], of->how);
+            for (int64_t i = 0; i < PANEL / 2; i += REGISTER_LANES)
+                write_lanes(of, first + r, column / 2 + i, load_reg(gates + i));
+        }
         return;
     }
-    int64_t left = of->outputs - column, width = left < PANEL ? left : PANEL;
-    const float *bias = of->bias ? of->bias + column : NULL;
-    write_plain(sums, to - from, bias, of->out + from * of->outputs + column, of->outputs, width);
+    if (of->bias)
+        for (int64_t r = 0; r < count; r++)
+            for (int64_t i = 0; i < PANEL && column + i < of->outputs; i++)
+                sums[r * PANEL + i] += of->bias[column + i];
+    for (int64_t r = 0; r < count; r++)
+        for (int64_t i = 0; i < PANEL && column + i < of->outputs; i += REGISTER_LANES)
+            write_lanes(of, first + r, column + i, load_reg(sums + r * PANEL + i));
 }
 
-/* out = x W^T * scales + bias, or f(gate) * value of its two halves.
- *
- * Shapes: x [rows, inputs], packed as pack_floats or pack_bytes leave it, scales [panels * PANEL]
- * in the same order, null for floats, bias [outputs] or null (and null where it is gated), out
- * [rows, outputs], or [rows, outputs / 2] where it is gated: then outputs is a multiple of PANEL. */
-void matmul(const float *x, const void *packed, const float *scales, const float *bias, float *out,
-            int64_t rows, int64_t outputs, int64_t inputs, int weight, int how, int threads)
+/* Rows [first, first + count) with one panel. */
+static void run_panel(const product *of, int64_t first, int64_t count, int64_t panel, int asks_ahead)
 {
-    const product of = {x,       packed, scales,                         bias,   out,
-                        outputs, inputs, (outputs + PANEL - 1) / PANEL, weight, how};
-    int64_t most = BLOCK_BYTES / (int64_t)sizeof(float) / inputs;
-    most = most < TILE_ROWS ? TILE_ROWS : most;
+    float sums[32 * PANEL];
+    const char *weight = of->packed + panel * of->panel_bytes;
+#ifdef HAS_TILES
+    if (of->by_tiles) {
+        for (int64_t r = 0; r < count; r += 32) {
+            int64_t from = r, height = count - r < 32 ? count - r : 32;
+            if (height < TILE_SIDE && count >= TILE_SIDE) { /* the last rows again, a whole tile */
+                from = count - TILE_SIDE;
+                height = TILE_SIDE;
+            }
+            const char *x = of->x + (first + from) * of->stride;
+            (of->kind == BYTES ? tiles_by_bytes : tiles_by_bfloat16)(x, of->stride, height,
+                                                                     of->groups, weight,
+                                                                     (char *)sums);
+            finish(of, first + from, height, panel, sums);
+        }
+        return;
+    }
+#endif
+    int64_t tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
+    /* Each tile asks for its part, so that memory is busy all the time. */
+    asks_ahead &= panel + AHEAD < of->panels;
+    const char *ahead = weight + asks_ahead * AHEAD * of->panel_bytes;
+    int64_t share = asks_ahead ? of->panel_bytes / tiles : 0;
+    for (int64_t t = 0; t < tiles; t++) {
+        int64_t from = count * t / tiles, height = count * (t + 1) / tiles - from;
+        TILES[of->kind][height](of->x + (first + from) * of->stride, of->stride, of->groups, weight,
+                                ahead + t * share, share / of->groups, sums);
+        finish(of, first + from, height, panel, sums);
+    }
+}
+
+static void run(const product *of, int64_t rows, int is_worth_a_team, int threads)
+{
+    int64_t most = BLOCK_BYTES / of->stride;
+    most = most < 32 ? 32 : most;
     int64_t blocks = (rows + most - 1) / most;
-    int is_worth_a_team = rows * outputs * inputs >= WORTH_A_TEAM_OF_PRODUCTS;
 #pragma omp parallel num_threads(is_worth_a_team ? threads : 1)
     for (int64_t block = 0; block < blocks; block++) {
         int64_t first = rows * block / blocks, size = rows * (block + 1) / blocks - first;
-        int64_t tiles = (size + TILE_ROWS - 1) / TILE_ROWS;
+#ifdef HAS_TILES
+        if (of->by_tiles)
+            shape_tiles(size);
+#endif
         /* Whoever is free takes the next panel: a core that is taken away delays one panel only. */
 #pragma omp for schedule(dynamic) nowait
-        for (int64_t panel = 0; panel < of.panels; panel++)
-            for (int64_t t = 0; t < tiles; t++)
-                run_tile(&of, first + size * t / tiles, first + size * (t + 1) / tiles, panel,
-                         block == 0 && t == 0);
+        for (int64_t panel = 0; panel < of->panels; panel++)
+            run_panel(of, first, size, panel, block == 0);
+#ifdef HAS_TILES
+        if (of->by_tiles)
+            tile_free();
+#endif
     }
+}
+
+/* out = x W^T * scales + bias, or f(gate) * value of its two halves. Returns 0, or 1 without memory.
+ *
+ * Shapes: x [rows, inputs], float32, or bfloat16 where `is_bf16`, as is out; packed as pack_* leave
+ * it for the kind (rows are brought to bytes here); scales [panels * PANEL] in the same order, null
+ * for weights that have none; bias float32 [outputs] or null (and null where it is gated); out
+ * [rows, outputs], or [rows, outputs / 2] where it is gated: then outputs is a multiple of PANEL.
+ * `inputs` is a multiple of the kind's GROUP_INPUTS. */
+int matmul(const void *x, const void *packed, const float *scales, const float *bias, void *out,
+           int64_t rows, int64_t outputs, int64_t inputs, int kind, int is_bf16, int how,
+           int threads)
+{
+    int64_t groups = inputs / GROUP_INPUTS[kind];
+    product of = {
+        .x = x,
+        .stride = inputs * (is_bf16 ? 2 : 4),
+        .groups = groups,
+        .packed = packed,
+        .panel_bytes = groups * PANEL * GROUP_BYTES[kind],
+        .panels = (outputs + PANEL - 1) / PANEL,
+        .scales = scales,
+        .bias = bias,
+        .out = out,
+        .outputs = outputs,
+        .width = how == PLAIN ? outputs : outputs / 2,
+        .kind = kind,
+        .how = how,
+        .is_bf16 = is_bf16,
+    };
+#ifdef HAS_TILES
+    of.by_tiles = (kind == BYTES || kind == BFLOAT16) && groups % TILE_GROUPS == 0 &&
+                  has_tile_products();
+#endif
+    int is_worth_a_team = rows * outputs * inputs >= WORTH_A_TEAM_OF_PRODUCTS;
+    if (kind != BYTES) {
+        run(&of, rows, is_worth_a_team, threads);
+        return 0;
+    }
+    byte_row *own = malloc((size_t)rows * (sizeof *own + (size_t)inputs));
+    if (!own)
+        return 1;
+    int8_t *bytes = (int8_t *)(own + rows);
+#pragma omp parallel for schedule(static) num_threads(rows * inputs >= WORTH_A_TEAM ? threads : 1)
+    for (int64_t row = 0; row < rows; row++)
+        own[row] = is_bf16 ? bytes_of_bfloat16((const bf16 *)x + row * inputs,
+                                               bytes + row * inputs, inputs)
+                           : bytes_of_floats((const float *)x + row * inputs,
+                                             bytes + row * inputs, inputs);
+    of.x = (const char *)bytes;
+    of.stride = inputs;
+    of.rows = own;
+    run(&of, rows, is_worth_a_team, threads);
+    free(own);
+    return 0;
 }

@@ -12,10 +12,19 @@
 #define WIDE 2
 #define PANEL (WIDE * REGISTER_LANES)
 
-/* What a weight's numbers are kept as. */
-enum weight { FLOAT32, INT8, FP8, NUM_WEIGHTS };
-static const int64_t WEIGHT_BYTES[NUM_WEIGHTS] = {sizeof(float), 1, 1};
-
+/* What rows and weights are multiplied as. A group of inputs is four bytes of a row: one float, two
+ * bfloat16 or four bytes. */
+enum product_kind {
+    FLOAT32,
+    FLOAT32_BY_INT8, /* weights are widened, group by group */
+    FLOAT32_BY_FP8,
+    BFLOAT16,
+    BYTES, /* signed rows with unsigned weights: sums are whole numbers */
+    NUM_KINDS
+};
+static const int64_t GROUP_INPUTS[NUM_KINDS] = {1, 1, 1, 2, 4};
+/* Bytes of a group of one output's weights. */
+static const int64_t GROUP_BYTES[NUM_KINDS] = {4, 1, 1, 4, 4};
 
 /* A loop, because GCC widens a vector of bytes by way of its single elements. */
 static inline ints widen(const int8_t *from)
@@ -44,41 +53,45 @@ static inline reg load_fp8(const int8_t *from)
     return scaled * 0x1p120f;
 }
 
-/* Of `panel` and `ahead`, the memory that is asked for meanwhile, to the sums [rows, PANEL]. */
-typedef void tile(const float *x, int64_t inputs, const void *panel, const void *ahead, float *out);
+/* The sums [rows, PANEL] of rows of x, `stride` bytes apart, with `panel`. Meanwhile memory is asked
+ * for: with each group the next `step` bytes from `ahead` on, at most two lines. */
+typedef void tile(const void *x, int64_t stride, int64_t groups, const void *panel,
+                  const char *ahead, int64_t step, void *out);
 
-typedef struct {
-    reg sums[WIDE];
-} sums;
+#define LOAD_FLOATS(from) load_reg(from)
+#define LOAD_GROUPS(from) load_ints(from)
+#define TIMES_FLOAT(sums, x, weights) ((sums) + (x) * (weights))
+#define TIMES_BFLOAT16(sums, x, weights) dot_bf16(sums, all_ints(x), weights)
+#define TIMES_BYTES(sums, x, weights) dot_bytes(sums, weights, all_ints(x))
 
 /* Five pointers reach 14 rows: row r is the r / 3rd pointer and r % 3 strides on, which one
  * instruction can add. */
-#define TILE(NAME, WEIGHT, LOAD, ROWS)                                                             \
-    static void NAME##_##ROWS(const float *x, int64_t inputs, const void *of, const void *behind,  \
-                              float *out)                                                          \
+#define TILE(NAME, SUM, X, LANES_OF, WEIGHT, LOAD, TIMES, ROWS)                                    \
+    static void NAME##_##ROWS(const void *x, int64_t stride, int64_t groups, const void *of,       \
+                              const char *ahead, int64_t step, void *out)                          \
     {                                                                                              \
         enum { POINTERS = (ROWS + 2) / 3 };                                                        \
-        sums rows[ROWS];                                                                           \
+        SUM rows[ROWS][WIDE];                                                                      \
         const char *at[POINTERS];                                                                  \
-        const int64_t stride = inputs * (int64_t)sizeof(float);                                    \
-        const WEIGHT *panel = of, *ahead = behind, *end = panel + inputs * PANEL;                  \
+        const WEIGHT *panel = of, *end = panel + groups * PANEL;                                   \
         _Pragma("GCC unroll 14") for (int r = 0; r < ROWS; r++)                                    \
-            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) rows[r].sums[c] = (reg){0};     \
+            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) rows[r][c] = (SUM){0};          \
         _Pragma("GCC unroll 5") for (int p = 0; p < POINTERS; p++)                                 \
-            at[p] = (const char *)(x + 3 * p * inputs);                                            \
-        for (; panel < end; panel += PANEL, ahead += PANEL) {                                      \
-            reg weight[WIDE];                                                                      \
-            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) {                               \
+            at[p] = (const char *)x + 3 * p * stride;                                              \
+        for (; panel < end; panel += PANEL, ahead += step) {                                       \
+            LANES_OF weight[WIDE];                                                                 \
+            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++)                                 \
                 weight[c] = LOAD(panel + c * REGISTER_LANES);                                      \
-                __builtin_prefetch(ahead + c * REGISTER_LANES, 0, 2);                              \
-            }                                                                                      \
+            __builtin_prefetch(ahead, 0, 2);                                                       \
+            __builtin_prefetch(ahead + step / 2, 0, 2);                                            \
             _Pragma("GCC unroll 14") for (int r = 0; r < ROWS; r++) {                              \
-                const float input = *(const float *)(at[r / 3] + r % 3 * stride);                  \
+                X input;                                                                           \
+                memcpy(&input, at[r / 3] + r % 3 * stride, sizeof input);                          \
                 _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++)                             \
-                    rows[r].sums[c] += input * weight[c];                                          \
+                    rows[r][c] = TIMES(rows[r][c], input, weight[c]);                              \
             }                                                                                      \
             _Pragma("GCC unroll 5") for (int p = 0; p < POINTERS; p++) {                           \
-                at[p] += sizeof(float);                                                            \
+                at[p] += sizeof(X);                                                                \
                 __asm__("" : "+r"(at[p])); /* or the compiler keeps a pointer for each row */      \
             }                                                                                      \
         }                                                                                          \
@@ -112,9 +125,12 @@ typedef struct {
 #define TILES_OF(...) SIX_TILES(__VA_ARGS__) TALLER_TILES(__VA_ARGS__)
 #define NAMES_OF(NAME) {0, SIX_NAMES(NAME), TALLER_NAMES(NAME)}
 
-TILES_OF(of_floats, float, load_reg)
-TILES_OF(of_int8, int8_t, load_int8)
-TILES_OF(of_fp8, int8_t, load_fp8)
+TILES_OF(by_floats, reg, float, reg, float, LOAD_FLOATS, TIMES_FLOAT)
+TILES_OF(by_int8, reg, float, reg, int8_t, load_int8, TIMES_FLOAT)
+TILES_OF(by_fp8, reg, float, reg, int8_t, load_fp8, TIMES_FLOAT)
+TILES_OF(by_bfloat16, reg, int32_t, ints, int32_t, LOAD_GROUPS, TIMES_BFLOAT16)
+TILES_OF(by_bytes, ints, int32_t, ints, int32_t, LOAD_GROUPS, TIMES_BYTES)
 
-static tile *const TILES[NUM_WEIGHTS][TILE_ROWS + 1] = {
-    NAMES_OF(of_floats), NAMES_OF(of_int8), NAMES_OF(of_fp8)};
+static tile *const TILES[NUM_KINDS][TILE_ROWS + 1] = {NAMES_OF(by_floats), NAMES_OF(by_int8),
+                                                      NAMES_OF(by_fp8), NAMES_OF(by_bfloat16),
+                                                      NAMES_OF(by_bytes)};

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor
 
 from paceline_engine.core.model_config import Activation
-from paceline_engine.model.layers.linear import NativeGatedLinear
+from paceline_engine.model.layers.linear import NativeGatedLinear, serves
 from paceline_engine.model.layers.quantized_linear import quantize
 from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import can_gate, native_ops
@@ -32,7 +31,7 @@ def fused_gated_linear(
     weight: Tensor, activation: Activation, quantization: Quantization
 ) -> NativeGatedLinear | None:
     """Lay out a weight [2 * out, in] for one step, where the compiled product takes it."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not can_gate(len(weight)):
+    if not serves(weight) or not can_gate(len(weight)):
         return None
     native = native_ops()
     if native is None:

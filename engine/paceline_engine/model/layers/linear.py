@@ -1,7 +1,7 @@
 """A matrix product with its weight laid out for the device, once, at load.
 
 On a CPU it is the compiled one (paceline_kernels/cpu/matmul.c), where there is a compiler and the
-weights are float32; oneDNN's or torch's elsewhere.
+weights are float32 or bfloat16; oneDNN's or torch's elsewhere.
 """
 
 from typing import Protocol
@@ -64,7 +64,7 @@ class NativeLinear:
         scales: Tensor | None = None,
     ) -> None:
         self.weight = matmul.pack(weight, scales)
-        self.bias = bias  # [out]
+        self.bias = None if bias is None else bias.float()  # [out]
         self._matmul = matmul
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -105,12 +105,25 @@ class TransposedLinear:
         return y if self.bias is None else y.add_(self.bias)
 
 
+def serves(weight: Tensor) -> bool:
+    """Tell whether the compiled product serves rows of this weight's type and size [out, in]."""
+    is_pairs = weight.dtype == torch.bfloat16 and weight.shape[1] % 2 == 0
+    return weight.device.type == "cpu" and (weight.dtype == torch.float32 or is_pairs)
+
+
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Tell whether oneDNN multiplies numbers of this type on this CPU."""
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 - torch's only way to ask
+    return dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
 def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """Lay `weight` [out, in] out for the device it is on. It is copied on a CPU."""
     if weight.device.type != "cpu":
         return PlainLinear(weight, bias)
-    if weight.dtype == torch.float32 and (native := native_ops()) is not None:
+    if serves(weight) and (native := native_ops()) is not None:
         return NativeLinear(native.matmul, weight, bias)
-    if weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+    if has_onednn(weight.dtype):
         return PackedLinear(weight, bias)
     return TransposedLinear(weight, bias)

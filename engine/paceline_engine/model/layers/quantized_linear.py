@@ -20,7 +20,7 @@ from torch import Tensor
 
 import paceline_kernels
 from paceline_engine.model.layers.fp8_rows import Fp8Rows, multiply, quantized
-from paceline_engine.model.layers.linear import NativeLinear
+from paceline_engine.model.layers.linear import NativeLinear, serves
 from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import native_ops
 from paceline_kernels.fp8 import CODES, LARGEST, widen
@@ -120,6 +120,6 @@ def quantized_linear(
         return DynamicFp8Linear(quantized, bias)
     if weight.device.type != "cpu":
         return KernelLinear(quantized, bias)
-    if weight.dtype == torch.float32 and (native := native_ops()) is not None:
+    if serves(weight) and (native := native_ops()) is not None:
         return NativeLinear(native.matmul, quantized.values, bias, scales=quantized.scales)
     return TiledLinear(quantized, bias)
