@@ -30,7 +30,8 @@ def _rows(rows: int, inputs: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     """Rows and blocks of different sizes."""
     x = random_floats(rows, inputs, dtype=torch.float32, device="cpu", seed=seed)
     x *= torch.logspace(-2, 2, rows)[:, None]
-    return (x * torch.logspace(-1, 1, inputs // 32).repeat_interleave(32)).to(dtype)
+    sizes: Tensor = torch.logspace(-1, 1, inputs // 32).repeat_interleave(32)
+    return (x * sizes).to(dtype)
 
 
 def _in_bytes(x: Tensor) -> Tensor:
@@ -109,16 +110,16 @@ def test_kinds_may_differ_within_one_product(matmul: BlockMatmul, dtype: torch.d
 @DTYPES
 @pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
-@pytest.mark.parametrize(("rows", "features"), [(1, 16), (5, 48), (200, 320)])
+@pytest.mark.parametrize("sizes", [(1, 16), (5, 48), (200, 320)], ids=str)
 def test_gated_products_agree_with_float64(
     matmul: BlockMatmul,
     kind: BlockKind,
     gate: Gate,
-    rows: int,
-    features: int,
+    sizes: tuple[int, int],
     dtype: torch.dtype,
 ) -> None:
     """The gate and what it lets through are halves of the weight, and meet in one panel."""
+    rows, features = sizes
     x = random_floats(rows, 256, dtype=dtype, device="cpu")
     blocks = random_blocks(kind, 2 * features, 256)
     reference = reference_silu_mul if gate == "silu" else reference_gelu_tanh_mul

@@ -13,6 +13,7 @@ from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.hardware.devices import CPU, GPUS, Device, device_named
 from paceline_engine.hardware.model_size import Precision, size_of
 from paceline_engine.loading import memory
+from paceline_engine.loading.assembly import Assembly
 from paceline_engine.pacing.prior import prior_for
 from paceline_engine.settings import Settings
 from paceline_wire import ModelInfo
@@ -87,3 +88,15 @@ def test_both_read_the_same_of_a_gguf_file(tmp_path: Path) -> None:
     assert size.num_parameters == real.num_parameters
     assert size.kv_bytes_per_token == real.kv_bytes_per_token(4)
     assert size.max_len == real.max_len
+
+
+@pytest.mark.model
+def test_both_count_the_same_of_weights_as_they_are_stored(tmp_path: Path) -> None:
+    """By the kinds that the header names."""
+    named = model_files.Named("spec.model.uri", "builtin://smollm2-135m-instruct", None, "")
+    planned = model_files.model_size(named, precision=Precision(4, "AsStored"), cache=tmp_path)
+    checkpoint = open_checkpoint(model_files._path(named, tmp_path))
+
+    parts = Assembly(Settings(device="cpu"), torch.device("cpu"), torch.float32)
+
+    assert planned.weight_bytes == parts.kept_bytes(checkpoint, "as_stored")

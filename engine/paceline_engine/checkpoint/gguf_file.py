@@ -13,6 +13,7 @@ from paceline_engine.checkpoint.gguf_config import head_size, read_config
 from paceline_engine.checkpoint.gguf_tokenizer import build_tokenizer
 from paceline_engine.checkpoint.stored_weights import (
     KEPT,
+    ROPE_DIVISORS,
     StoredTensor,
     UnsupportedKind,
     require_kept,
@@ -46,7 +47,6 @@ _POST_NORM_NAMES = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 _GEMMA = ("gemma2", "gemma3")
-_ROPE_DIVISORS = "rope_freqs.weight"
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -131,7 +131,7 @@ class GgufTensors:
     def stored(self) -> list[StoredTensor]:
         """See `BlockSource`."""
         return [
-            _stored(tensor) for tensor in self._tensors.values() if tensor.name != _ROPE_DIVISORS
+            _stored(tensor) for tensor in self._tensors.values() if tensor.name != ROPE_DIVISORS
         ]
 
     def read_blocks(self, name: str) -> Blocks | None:
@@ -154,9 +154,9 @@ class GgufTensors:
 
     def rope_divisors(self) -> list[float] | None:
         """Return each frequency's divisor; None where the file does not say."""
-        if not self.has(_ROPE_DIVISORS):
+        if not self.has(ROPE_DIVISORS):
             return None
-        divisors: list[float] = self.read_raw(_ROPE_DIVISORS).tolist()
+        divisors: list[float] = self.read_raw(ROPE_DIVISORS).tolist()
         return divisors
 
     def _gguf_name(self, name: str) -> str:

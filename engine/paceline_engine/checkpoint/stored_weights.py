@@ -22,6 +22,8 @@ KEPT: Final[dict[str, tuple[int, int]]] = {
 
 They are the file's, but for the scales of Q4_K and Q5_K: six bits there, a byte here.
 """
+ROPE_DIVISORS: Final = "rope_freqs.weight"
+"""A tensor of the file that is no weight."""
 PLAIN: Final = ("F32", "F16", "BF16")
 _PANEL: Final = 32
 """Outputs that lie together; the last ones are filled up."""

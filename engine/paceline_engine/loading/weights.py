@@ -110,7 +110,6 @@ def build_decoder(
     build = Build(quantization, wrap, ops, gates, group)
     blocks = blocks_of(source) if quantization == "as_stored" else None
     reader = _Reader(source, device, dtype, group, blocks)
-    hidden, vocab = config.hidden_size, config.vocab_size
     embedding, head = _ends(config, reader, build, quantizes_head=quantizes_head)
     layers = []
     for index in range(config.num_layers):
@@ -121,7 +120,7 @@ def build_decoder(
         ops=ops,
         embedding=embedding,
         layers=tuple(layers),
-        norm=reader.norm("model.norm.weight", hidden, config.norm_offset),
+        norm=reader.norm("model.norm.weight", config.hidden_size, config.norm_offset),
         head=head,
         embedding_scale=torch.tensor(config.embedding_scale, dtype=dtype).item(),
     )
@@ -144,7 +143,7 @@ def _ends(
     shape = (config.vocab_size, config.hidden_size)
     embedding = reader.embedding("model.embed_tokens.weight", shape)
     if not config.tied_head:
-        head = reader.fused({"lm_head.weight": shape})
+        head = reader.fused({"lm_head.weight": shape}, cut=None)
         if quantizes_head or isinstance(head, StoredWeight):
             return embedding, build.lay_out(head)
         return embedding, linear(head)
@@ -255,7 +254,7 @@ class _Reader:
         return torch.cat([self.read(name, shape, cut=0) for name, shape in shapes.items()])
 
     def fused(
-        self, shapes: Mapping[str, tuple[int, int]], *, cut: int = 0
+        self, shapes: Mapping[str, tuple[int, int]], *, cut: int | None = 0
     ) -> Tensor | StoredWeight:
         """Stack the rank's part of several weights, to be multiplied as one."""
         parts = [
@@ -278,9 +277,9 @@ class _Reader:
             self._require(name, (blocks.outputs, blocks.inputs), shape)
         return blocks
 
-    def _part(self, name: str, shape: tuple[int, int], cut: int) -> Blocks | None:
+    def _part(self, name: str, shape: tuple[int, int], cut: int | None) -> Blocks | None:
         blocks, group = self._stored(name, shape), self._group
-        if blocks is None or group.size == 1:
+        if blocks is None or cut is None or group.size == 1:
             return blocks
         if cut == 0:
             return Blocks(blocks.kind, part_of(blocks.rows, group, 0).contiguous())

@@ -43,6 +43,7 @@ class Blocks:
     rows: Tensor  # [outputs, bytes of a row] uint8
 
     def __post_init__(self) -> None:
+        """Refuse what C would misread."""
         _, size = _FORMS[self.kind]
         shape, dtype = self.rows.shape, self.rows.dtype
         if len(shape) != 2 or shape[1] % size or not shape[1] or dtype != torch.uint8:  # noqa: PLR2004 - rows and bytes
