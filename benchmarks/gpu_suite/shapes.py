@@ -15,6 +15,7 @@ from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.hardware.cores_reader import read_share
 from paceline_engine.loading.load import LoadedModel, load_checkpoint
 from paceline_engine.model.group import Group
 from paceline_engine.settings import Settings
@@ -137,5 +138,10 @@ def load(name: str, machine: Machine, **settings: Any) -> LoadedModel:
     checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
     located = Located(name, Path(), revision="")
     return load_checkpoint(
-        Settings.model_validate(chosen), located, checkpoint, Group(), lambda *_: None
+        Settings.model_validate(chosen),
+        located,
+        checkpoint,
+        Group(),
+        lambda *_: None,
+        share=read_share(),
     )

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 from paceline_api.inference_service import InferenceService
 from paceline_api.pod import environment as render
 from paceline_api.policy_spec import Tuning
+from paceline_engine.hardware.cores import choose_cores
+from paceline_engine.hardware.cores_reader import read_share
 
 Environment = dict[str, str]
 Scheduling = Literal["continuous", "dynamic", "static"]
@@ -19,6 +21,7 @@ _OF_THE_CONTAINER: Final = {
     "GLOO_SOCKET_IFNAME",
     "HOME",
     "NCCL_SOCKET_IFNAME",
+    "PACELINE_ENGINE_CPUS",
     "PACELINE_ENGINE_DRAFT_MODEL_MOUNT",
     "PACELINE_ENGINE_MODEL_MOUNT",
     "PACELINE_SIDECAR_API_KEYS_FILE",
@@ -80,18 +83,19 @@ def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(base) / "paceline"
 
 
-def engine_threads(cores: int) -> int:
-    """All cores but one: sidecar, tuner and clients run here too.
+def engine_threads(given: int) -> int:
+    """Leave one of the cores that were given: sidecar, tuner and clients run here too.
 
     A step has hundreds of parallel regions, and each waits for its slowest thread: on 2 busy
     cores one decode step took 2 to 3 s with 2 threads, and 0.2 s with 1.
     """
-    return max(1, cores - 1)
+    return max(1, given - 1)
 
 
 def engine_environment(service: InferenceService, place: Place, cache: Path) -> Environment:
     """The container's environment, with this machine's paths, device and cores."""
     spec = service.spec
+    ranks = spec.engine.tensor_parallel_size
     here = {
         "PACELINE_ENGINE_RUN_DIR": str(place.run_dir),
         "PACELINE_ENGINE_CACHE_DIR": str(cache),
@@ -99,7 +103,7 @@ def engine_environment(service: InferenceService, place: Place, cache: Path) -> 
         # A manifest that wants a GPU is served on the CPU where there is none.
         "PACELINE_ENGINE_DEVICE": "auto" if spec.resources.gpu.count else "cpu",
         "PACELINE_ENGINE_THREADS": str(
-            max(1, engine_threads(os.cpu_count() or 1) // spec.engine.tensor_parallel_size)
+            max(1, engine_threads(choose_cores(read_share()).threads) // ranks)
         ),
     }
     return _rendered(render.engine(service)) | here | _initial_limits(spec.tuning)

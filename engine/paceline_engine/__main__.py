@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import get_args
 
 from paceline_engine.errors import BadSettings
+from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.hardware.placing import core_use, place
 from paceline_engine.pacing import make_pacer
 from paceline_engine.process.process import ServableModel, explain, serve
 from paceline_engine.scheduling import Scheduling
 from paceline_engine.settings import Settings, read_settings
+
+_DRIVER_NODE = Path("/dev/nvidiactl")
 
 
 def main() -> int:
@@ -40,10 +44,19 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> ServableModel:
-    # Not imported at the top: torch takes seconds, and the socket answers meanwhile.
+    share = read_share(asked=settings.cpus)
+    if _runs_on_cpu(settings):
+        place(core_use(settings, share))
+    # Not imported at the top: torch takes seconds, and the socket answers meanwhile. And OpenMP,
+    # which comes with it, pins its threads as `place` says.
     from paceline_engine.loading.load import load_model  # noqa: PLC0415 - as above
 
-    return load_model(settings, progress)
+    return load_model(settings, progress, share)
+
+
+def _runs_on_cpu(settings: Settings) -> bool:
+    """Tell without torch; where a driver is there and the setting is auto, only torch knows."""
+    return settings.device == "cpu" or (settings.device == "auto" and not _DRIVER_NODE.exists())
 
 
 def _termination_log() -> Path:

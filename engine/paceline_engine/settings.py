@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from paceline_engine.errors import BadSettings
+from paceline_engine.hardware.cores import PinSetting
 from paceline_engine.hardware.devices import BLOCK_TOKENS
 from paceline_engine.scheduling import Scheduling
 
@@ -62,7 +63,14 @@ class Settings(BaseSettings):
     `auto` times both at start.
     """
     threads: int = Field(default=0, ge=0)
-    """Torch threads on a CPU; 0 is every core."""
+    """Threads of each rank on a CPU; 0 is as many as the container was given cores."""
+    cpus: float | None = Field(default=None, gt=0)
+    """CPUs that the pod asked for: bounds the threads where its cgroup has no quota."""
+    pin_threads: PinSetting = "auto"
+    """Pin each thread on a CPU to a core of its own.
+
+    `auto` does so where the container has its CPUs to itself.
+    """
 
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     """GPUs, or on a CPU processes, that share the layers; it must divide the heads."""

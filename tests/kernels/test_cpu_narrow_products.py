@@ -79,33 +79,57 @@ def test_gated_products_of_bfloat16_agree_with_float64(
     _assert_within_ulps(seen, wanted, halves.abs().amax() ** 2 * torch.ones(()))
 
 
-def _in_bytes(x: Tensor) -> Tensor:
-    """Return what rows are multiplied as: 255 steps from the largest down to its opposite."""
-    largest = x.float().abs().amax(dim=1, keepdim=True)
-    return (x.float() * (torch.tensor(127.0) / largest)).round().double() * (largest / 127).double()
+BYTE_SIZES = [(33, 64), (576, 192), (100, 28), (40, 100)]
+
+
+def _int8(outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
+    """Make values with scales [outputs]."""
+    values = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    return values, torch.rand(outputs) + 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rows", [1, 14, 16, 29, 33, 100])
-@pytest.mark.parametrize("sizes", [(33, 64), (576, 192), (100, 28)], ids=str)
-def test_products_of_bytes_are_exact_but_for_the_rows_that_become_bytes(
+@pytest.mark.parametrize("sizes", BYTE_SIZES, ids=str)
+def test_rows_that_are_bytes_already_lose_nothing(
     matmul: Matmul, rows: int, sizes: tuple[int, int], dtype: torch.dtype
 ) -> None:
-    """Whole numbers are summed without loss, then scaled by row and by output."""
-    if not matmul.has_byte_products:
-        pytest.skip("this CPU has no products of bytes")
+    """Whole numbers are summed without loss, then scaled by row and block and by output."""
     outputs, inputs = sizes
-    x = random_floats(rows, inputs, dtype=dtype, device="cpu")
-    values = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
-    scales, bias = torch.rand(outputs) + 0.5, torch.rand(outputs)
+    values, scales = _int8(outputs, inputs)
+    bias = torch.rand(outputs)
+    x = torch.randint(-127, 128, (rows, inputs))
+    x[:, ::16] = 127  # every block's largest
+    x = (x * 2.0 ** torch.randint(-9, 9, (rows, 1))).to(dtype)
     weight = values.double() * scales.double()[:, None]
-    wanted = _in_bytes(x) @ weight.t() + bias.double()
+    wanted = x.double() @ weight.t() + bias.double()
+    size = x.double().abs() @ weight.abs().t()
 
     seen = matmul(x, matmul.pack(values, scales), bias)
 
     assert seen.dtype == dtype
-    allowed = wanted.abs() * (2.0**-8 if dtype == torch.bfloat16 else 1e-5) + 1e-4
-    assert ((seen.double() - wanted).abs() <= allowed).all()
+    once = 2.0**-8 if dtype == torch.bfloat16 else 2.0**-23
+    assert ((seen.double() - wanted).abs() <= once * wanted.abs() + 2.0**-20 * size).all()
+
+
+@pytest.mark.parametrize("sizes", BYTE_SIZES, ids=str)
+def test_other_rows_lose_half_a_step_of_their_block(matmul: Matmul, sizes: tuple[int, int]) -> None:
+    """A step is the 127th part of the largest of 64 inputs."""
+    if not matmul.has_byte_products:
+        pytest.skip("this CPU has no products of bytes")
+    outputs, inputs = sizes
+    values, scales = _int8(outputs, inputs)
+    x = random_floats(20, inputs, dtype=torch.float32, device="cpu")
+    weight = values.double() * scales.double()[:, None]
+    steps = [
+        block.abs().amax(dim=1, keepdim=True).expand_as(block) / 127 for block in x.split(64, 1)
+    ]
+    allowed = torch.cat(steps, dim=1).double() @ weight.abs().t() / 2
+
+    errors = matmul(x, matmul.pack(values, scales)).double() - x.double() @ weight.t()
+
+    assert (errors.abs() <= allowed * 1.001).all()
+    assert (errors.abs() > 0).any()
 
 
 def test_a_row_of_bytes_that_is_not_finite_stays_so(matmul: Matmul) -> None:

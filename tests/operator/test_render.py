@@ -92,20 +92,20 @@ def test_without_a_gpu_the_engine_is_told_so() -> None:
     engine = _engine(resources={"gpu": {"count": 0}, "cpu": "1500m", "memory": "2Gi"})
 
     assert _environment(engine)["PACELINE_ENGINE_DEVICE"] == "cpu"
-    assert _environment(engine)["PACELINE_ENGINE_THREADS"] == "2"
+    assert _environment(engine)["PACELINE_ENGINE_CPUS"] == "1.5"
     assert engine["resources"] == {
         "requests": {"cpu": "1500m", "memory": "2Gi"},
         "limits": {"memory": "2Gi"},
     }
 
 
-def test_ranks_share_the_threads_and_meet_within_the_pod() -> None:
-    """Each rank computes with its part of the CPUs, and listens where nothing outside can call."""
+def test_ranks_share_the_cpus_and_meet_within_the_pod() -> None:
+    """The engine divides the pod's CPUs among ranks that listen where nothing outside can call."""
     spec = {"engine": {"tensorParallelSize": 2}, "resources": {"gpu": {"count": 0}, "cpu": 7}}
     environment = _environment(_engine(**spec))
 
     assert environment["PACELINE_ENGINE_TENSOR_PARALLEL_SIZE"] == "2"
-    assert environment["PACELINE_ENGINE_THREADS"] == "3"
+    assert environment["PACELINE_ENGINE_CPUS"] == "7"
     assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
     assert "dshm" not in {volume["name"] for volume in _pod(**spec)["volumes"]}
 

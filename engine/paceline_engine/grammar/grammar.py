@@ -19,6 +19,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from paceline_engine.core.constraint import Constraint, TokenBitmask
+from paceline_engine.hardware.placing import leave_core
 from paceline_wire import Grammar, Submit
 
 # What one grammar may cost. Seen on a 2-core machine with a vocabulary of 49,152: a schema of
@@ -143,7 +144,7 @@ class GrammarCompiler:
         self._done = done
         """Is called in a thread of the pool."""
         self._waiting: set[str] = set()
-        self._pool = ThreadPoolExecutor(_THREADS, "paceline-grammar", initializer=_lower_priority)
+        self._pool = ThreadPoolExecutor(_THREADS, "paceline-grammar", initializer=_stand_back)
 
     def __len__(self) -> int:
         """Count the requests that wait."""
@@ -209,6 +210,7 @@ def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0][:300]
 
 
-def _lower_priority() -> None:
-    """Let the step loop come first where cores are few."""
+def _stand_back() -> None:
+    """Let the step loop come first where cores are few, and have its core to itself."""
+    leave_core()
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

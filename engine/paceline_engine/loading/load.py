@@ -1,7 +1,9 @@
 """Loads a model: find it, read its weights, take the KV memory, run a few steps to warm up."""
 
+import logging
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,9 @@ from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.drafting.draft_model import LoadedDraft
 from paceline_engine.errors import DoesNotFit
+from paceline_engine.hardware.cores import CoreUse, CpuShare
+from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.hardware.placing import core_use, placed
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading import memory
 from paceline_engine.loading.assembly import Assembly
@@ -34,6 +39,8 @@ from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 """Called with the stage and its fraction, 0 to 1."""
@@ -71,8 +78,17 @@ class LoadedModel:
         self.tokenizer.write(run_dir)
 
 
-def load_model(settings: Settings, progress: Progress) -> LoadedModel:
-    """Load what `settings` name, or raise the `EngineError` that says why it cannot be had."""
+def load_model(
+    settings: Settings, progress: Progress, share: CpuShare | None = None
+) -> LoadedModel:
+    """Load what `settings` name, or raise the `EngineError` that says why it cannot be had.
+
+    `share` is what the process may use of the CPUs, from a caller that has placed it there. Else
+    no thread is pinned: torch is there, and with it OpenMP.
+    """
+    if share is None:
+        share = read_share(asked=settings.cpus)
+        settings = settings.model_copy(update={"pin_threads": "off"})
     progress("fetching", 0.0)
     places = _places(settings)
     located = locate(settings.model_uri, settings.model_revision, places)
@@ -80,12 +96,20 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
     checkpoint = open_checkpoint(located.path)
     draft = open_draft(settings, places, checkpoint)
     shard_of(checkpoint.config, settings.tensor_parallel_size)  # refused before ranks are started
-    _device(settings, checkpoint.config, rank=0)
+    is_on_cpu = _device(settings, checkpoint.config, share, rank=0).type == "cpu"
+    if is_on_cpu:
+        _tell(core_use(settings, share))
     group = Group(0, settings.tensor_parallel_size)
     if group.size > 1:
-        group.start(_follow, (settings, located.path))
+        group.start(
+            _follow,
+            (settings, located.path, share),
+            lambda rank: placed(core_use(settings, share, rank)) if is_on_cpu else nullcontext(),
+        )
     try:
-        return load_checkpoint(settings, located, checkpoint, group, progress, draft=draft)
+        return load_checkpoint(
+            settings, located, checkpoint, group, progress, share=share, draft=draft
+        )
     except torch.OutOfMemoryError as error:
         group.kill()
         raise DoesNotFit(
@@ -98,13 +122,19 @@ def load_model(settings: Settings, progress: Progress) -> LoadedModel:
         raise
 
 
-def _follow(group: Group, told: tuple[Settings, Path], rendezvous: Path) -> None:
+def _tell(use: CoreUse) -> None:
+    _log.info("%s", use.sentence)
+    for remark in use.remarks:
+        _log.warning("%s", remark)
+
+
+def _follow(group: Group, told: tuple[Settings, Path, CpuShare], rendezvous: Path) -> None:
     """Live as a rank above 0."""
-    settings, path = told
+    settings, path, share = told
     group.join(rendezvous)
     located = Located(path.name, path, revision="")
     loaded = load_checkpoint(
-        settings, located, open_checkpoint(path), group, lambda _stage, _done: None
+        settings, located, open_checkpoint(path), group, lambda _stage, _done: None, share=share
     )
     loaded.runner.follow()
     group.leave()
@@ -117,10 +147,11 @@ def load_checkpoint(
     group: Group,
     progress: Progress,
     *,
+    share: CpuShare,
     draft: OpenedDraft | None = None,
 ) -> LoadedModel:
     """Load one rank's part of an opened model. Raises as `load_model`."""
-    device = _device(settings, checkpoint.config, group.rank)
+    device = _device(settings, checkpoint.config, share, group.rank)
     parts = Assembly(settings, device, _dtype(settings, device))
     if draft is not None:
         configs = [checkpoint.config, draft.checkpoint.config]
@@ -224,14 +255,13 @@ def _places(settings: Settings) -> Places:
     return Places(settings.models_dir, settings.model_mount, hub)
 
 
-def _device(settings: Settings, config: ModelConfig, rank: int) -> torch.device:
+def _device(settings: Settings, config: ModelConfig, share: CpuShare, rank: int) -> torch.device:
     device = choose_device(settings, look(), rank)
     require_kernels_cover(config, device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         return device
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(settings.threads or max(1, cores // settings.tensor_parallel_size))
+    torch.set_num_threads(core_use(settings, share, rank).threads)
     return device
 
 

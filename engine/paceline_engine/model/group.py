@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -73,8 +74,16 @@ class Group:
         )
         self.least(0)  # all are there: from now on the file is not needed
 
-    def start(self, follow: Callable[["Group", Step, Path], None], told: Step) -> None:
-        """Start the other ranks, each with `follow`, and meet them; rank 0 calls it."""
+    def start(
+        self,
+        follow: Callable[["Group", Step, Path], None],
+        told: Step,
+        placed: Callable[[int], AbstractContextManager[None]],
+    ) -> None:
+        """Start the other ranks, each with `follow`, and meet them; rank 0 calls it.
+
+        A rank's process starts inside `placed(rank)` and inherits what holds there.
+        """
         atexit.register(self.close)
         spawn = multiprocessing.get_context("spawn")
         with tempfile.TemporaryDirectory(prefix="paceline-ranks-") as folder:
@@ -82,7 +91,8 @@ class Group:
             for rank in range(1, self.size):
                 arguments = (Group(rank, self.size), told, rendezvous)
                 follower = spawn.Process(target=follow, args=arguments, daemon=True)
-                follower.start()
+                with placed(rank):
+                    follower.start()
                 self._followers.append(follower)
             self.join(rendezvous)
 

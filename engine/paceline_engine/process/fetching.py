@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline_engine.errors import EngineError
+from paceline_engine.hardware.placing import leave_core
 from paceline_wire import LoadAdapter
 
 _HUB = "hf://"
@@ -77,6 +78,7 @@ class Fetching:
         self._waiting.pop(name, None)
 
     def _run(self, path: str) -> None:
+        leave_core()
         try:
             self._done(Fetched(path, self._fetch(path)))
         except EngineError as error:

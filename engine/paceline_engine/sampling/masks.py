@@ -1,6 +1,5 @@
 """Token bitmasks of constrained rows, computed while the model computes their scores."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 import paceline_kernels
@@ -15,6 +15,7 @@ from paceline_engine.core.constraint import Constraint, TokenBitmask, empty_bitm
 from paceline_engine.core.request import Request
 from paceline_engine.core.step_tensors import to_device
 from paceline_engine.errors import BadConstraint
+from paceline_engine.hardware.placing import leave_core
 
 # Of its thread's own time, so that a busy machine refuses nobody. A matcher gives up by itself at
 # half of it, unless a single mask goes beyond.
@@ -119,8 +120,8 @@ class MaskMaker:
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            cores = len(os.sched_getaffinity(0))
-            self._pool = ThreadPoolExecutor(min(cores, _MOST_THREADS), "paceline-mask")
+            count = min(torch.get_num_threads(), _MOST_THREADS)
+            self._pool = ThreadPoolExecutor(count, "paceline-mask", initializer=leave_core)
         return self._pool
 
     def _give_up(self) -> None:

@@ -47,6 +47,13 @@ static inline reg as_floats(ints bits)
     return lanes;
 }
 
+static inline ints as_ints(reg lanes)
+{
+    ints bits;
+    memcpy(&bits, &lanes, sizeof bits);
+    return bits;
+}
+
 /* sums + the products of both bfloat16 of each lane. */
 static inline reg dot_bf16(reg sums, ints x, ints weights)
 {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "amx_tiles.h"
-#include "byte_rows.h"
+#include "byte_tiles.h"
 #include "tiles.h"
 
 /* Rows that are worked on together: half of a core's L2, so that a panel finds them there. */
@@ -18,9 +18,6 @@
 #define WORTH_A_TEAM_OF_PRODUCTS (1 << 18)
 
 enum epilogue { PLAIN, GATED_BY_SILU, GATED_BY_GELU };
-
-QUANTIZE(bytes_of_floats, float, )
-QUANTIZE(bytes_of_bfloat16, bf16, float_of_bf16)
 
 int64_t panel_width(void)
 {
@@ -72,7 +69,7 @@ typedef struct {
     int64_t stride, groups;
     const char *packed;
     int64_t panel_bytes, panels;
-    const byte_row *rows; /* of bytes alone */
+    byte_rows bytes; /* x of the kind BYTES */
     const float *scales, *bias;
     void *out; /* [rows, width] */
     int64_t outputs, width;
@@ -101,19 +98,9 @@ static inline void write_lanes(const product *of, int64_t row, int64_t column, r
 }
 
 /* Scale, add to, gate and write the sums [count, PANEL] of some rows with one panel. */
-static void finish(const product *of, int64_t first, int64_t count, int64_t panel, void *memory)
+static void finish(const product *of, int64_t first, int64_t count, int64_t panel, float *sums)
 {
     int64_t column = panel * PANEL;
-    float *sums = memory;
-    if (of->rows)
-        for (int64_t r = 0; r < count; r++) {
-            const byte_row *row = of->rows + first + r;
-            for (int64_t i = 0; i < PANEL; i++) {
-                int32_t sum;
-                memcpy(&sum, sums + r * PANEL + i, sizeof sum);
-                sums[r * PANEL + i] = (float)(sum - 128 * row->sum) * row->scale;
-            }
-        }
     if (of->scales)
         for (int64_t r = 0; r < count; r++)
             for (int64_t i = 0; i < PANEL; i++)
@@ -150,24 +137,31 @@ static void run_panel(const product *of, int64_t first, int64_t count, int64_t p
                 from = count - TILE_SIDE;
                 height = TILE_SIDE;
             }
-            const char *x = of->x + (first + from) * of->stride;
-            (of->kind == BYTES ? tiles_by_bytes : tiles_by_bfloat16)(x, of->stride, height,
-                                                                     of->groups, weight,
-                                                                     (char *)sums);
+            if (of->kind == BYTES)
+                bytes_by_tiles(&of->bytes, first + from, height, of->groups, weight, sums);
+            else
+                bfloat16_by_tiles(of->x + (first + from) * of->stride, of->stride, height,
+                                  of->groups, weight, sums);
             finish(of, first + from, height, panel, sums);
         }
         return;
     }
 #endif
-    int64_t tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
+    int64_t most = of->kind == BYTES ? BYTE_TILE_ROWS : TILE_ROWS;
+    int64_t tiles = (count + most - 1) / most;
     /* Each tile asks for its part, so that memory is busy all the time. */
     asks_ahead &= panel + AHEAD < of->panels;
     const char *ahead = weight + asks_ahead * AHEAD * of->panel_bytes;
     int64_t share = asks_ahead ? of->panel_bytes / tiles : 0;
     for (int64_t t = 0; t < tiles; t++) {
         int64_t from = count * t / tiles, height = count * (t + 1) / tiles - from;
-        TILES[of->kind][height](of->x + (first + from) * of->stride, of->stride, of->groups, weight,
-                                ahead + t * share, share / of->groups, sums);
+        const char *here = ahead + t * share;
+        int64_t step = share / of->groups;
+        if (of->kind == BYTES)
+            BYTE_TILES[height](&of->bytes, first + from, of->groups, weight, here, step, sums);
+        else
+            TILES[of->kind][height](of->x + (first + from) * of->stride, of->stride, of->groups,
+                                    weight, here, step, sums);
         finish(of, first + from, height, panel, sums);
     }
 }
@@ -232,20 +226,29 @@ int matmul(const void *x, const void *packed, const float *scales, const float *
         run(&of, rows, is_worth_a_team, threads);
         return 0;
     }
-    byte_row *own = malloc((size_t)rows * (sizeof *own + (size_t)inputs));
-    if (!own)
+    int64_t blocks = (inputs + BLOCK_INPUTS - 1) / BLOCK_INPUTS;
+    size_t row_bytes = (size_t)blocks * (sizeof(float) + sizeof(int32_t)) + (size_t)inputs;
+    char *memory = malloc((size_t)rows * row_bytes);
+    if (!memory)
         return 1;
-    int8_t *bytes = (int8_t *)(own + rows);
+    float *own_scales = (float *)memory;
+    int32_t *starts = (int32_t *)(own_scales + rows * blocks);
+    int8_t *bytes = (int8_t *)(starts + rows * blocks);
 #pragma omp parallel for schedule(static) num_threads(rows * inputs >= WORTH_A_TEAM ? threads : 1)
     for (int64_t row = 0; row < rows; row++)
-        own[row] = is_bf16 ? bytes_of_bfloat16((const bf16 *)x + row * inputs,
-                                               bytes + row * inputs, inputs)
-                           : bytes_of_floats((const float *)x + row * inputs,
-                                             bytes + row * inputs, inputs);
-    of.x = (const char *)bytes;
+        for (int64_t block = 0; block < blocks; block++) {
+            int64_t at = row * inputs + block * BLOCK_INPUTS, left = inputs - block * BLOCK_INPUTS;
+            int64_t size = left < BLOCK_INPUTS ? left : BLOCK_INPUTS, to = row * blocks + block;
+            if (is_bf16)
+                bytes_of_bfloat16((const bf16 *)x + at, size, bytes + at, own_scales + to,
+                                  starts + to);
+            else
+                bytes_of_floats((const float *)x + at, size, bytes + at, own_scales + to,
+                                starts + to);
+        }
+    of.bytes = (byte_rows){(const char *)bytes, own_scales, starts, inputs, blocks};
     of.stride = inputs;
-    of.rows = own;
     run(&of, rows, is_worth_a_team, threads);
-    free(own);
+    free(memory);
     return 0;
 }

@@ -19,7 +19,7 @@ enum product_kind {
     FLOAT32_BY_INT8, /* weights are widened, group by group */
     FLOAT32_BY_FP8,
     BFLOAT16,
-    BYTES, /* signed rows with unsigned weights: sums are whole numbers */
+    BYTES, /* signed rows with unsigned weights, see byte_tiles.h */
     NUM_KINDS
 };
 static const int64_t GROUP_INPUTS[NUM_KINDS] = {1, 1, 1, 2, 4};
@@ -62,20 +62,19 @@ typedef void tile(const void *x, int64_t stride, int64_t groups, const void *pan
 #define LOAD_GROUPS(from) load_ints(from)
 #define TIMES_FLOAT(sums, x, weights) ((sums) + (x) * (weights))
 #define TIMES_BFLOAT16(sums, x, weights) dot_bf16(sums, all_ints(x), weights)
-#define TIMES_BYTES(sums, x, weights) dot_bytes(sums, weights, all_ints(x))
 
 /* Five pointers reach 14 rows: row r is the r / 3rd pointer and r % 3 strides on, which one
  * instruction can add. */
-#define TILE(NAME, SUM, X, LANES_OF, WEIGHT, LOAD, TIMES, ROWS)                                    \
+#define TILE(NAME, X, LANES_OF, WEIGHT, LOAD, TIMES, ROWS)                                    \
     static void NAME##_##ROWS(const void *x, int64_t stride, int64_t groups, const void *of,       \
                               const char *ahead, int64_t step, void *out)                          \
     {                                                                                              \
         enum { POINTERS = (ROWS + 2) / 3 };                                                        \
-        SUM rows[ROWS][WIDE];                                                                      \
+        reg rows[ROWS][WIDE];                                                                      \
         const char *at[POINTERS];                                                                  \
         const WEIGHT *panel = of, *end = panel + groups * PANEL;                                   \
         _Pragma("GCC unroll 14") for (int r = 0; r < ROWS; r++)                                    \
-            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) rows[r][c] = (SUM){0};          \
+            _Pragma("GCC unroll 2") for (int c = 0; c < WIDE; c++) rows[r][c] = (reg){0};          \
         _Pragma("GCC unroll 5") for (int p = 0; p < POINTERS; p++)                                 \
             at[p] = (const char *)x + 3 * p * stride;                                              \
         for (; panel < end; panel += PANEL, ahead += step) {                                       \
@@ -125,12 +124,11 @@ typedef void tile(const void *x, int64_t stride, int64_t groups, const void *pan
 #define TILES_OF(...) SIX_TILES(__VA_ARGS__) TALLER_TILES(__VA_ARGS__)
 #define NAMES_OF(NAME) {0, SIX_NAMES(NAME), TALLER_NAMES(NAME)}
 
-TILES_OF(by_floats, reg, float, reg, float, LOAD_FLOATS, TIMES_FLOAT)
-TILES_OF(by_int8, reg, float, reg, int8_t, load_int8, TIMES_FLOAT)
-TILES_OF(by_fp8, reg, float, reg, int8_t, load_fp8, TIMES_FLOAT)
-TILES_OF(by_bfloat16, reg, int32_t, ints, int32_t, LOAD_GROUPS, TIMES_BFLOAT16)
-TILES_OF(by_bytes, ints, int32_t, ints, int32_t, LOAD_GROUPS, TIMES_BYTES)
+TILES_OF(by_floats, float, reg, float, LOAD_FLOATS, TIMES_FLOAT)
+TILES_OF(by_int8, float, reg, int8_t, load_int8, TIMES_FLOAT)
+TILES_OF(by_fp8, float, reg, int8_t, load_fp8, TIMES_FLOAT)
+TILES_OF(by_bfloat16, int32_t, ints, int32_t, LOAD_GROUPS, TIMES_BFLOAT16)
 
+/* Of every kind but bytes, which byte_tiles.h has. */
 static tile *const TILES[NUM_KINDS][TILE_ROWS + 1] = {NAMES_OF(by_floats), NAMES_OF(by_int8),
-                                                      NAMES_OF(by_fp8), NAMES_OF(by_bfloat16),
-                                                      NAMES_OF(by_bytes)};
+                                                      NAMES_OF(by_fp8), NAMES_OF(by_bfloat16)};

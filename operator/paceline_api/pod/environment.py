@@ -1,6 +1,5 @@
 """The settings of engine and sidecar, as docs/processes.md names them."""
 
-import math
 from typing import Any, Final
 
 from paceline_api.engine_spec import EngineSpec, WeightsIn
@@ -35,7 +34,7 @@ def engine(service: InferenceService) -> list[dict[str, Any]]:
         "PACELINE_ENGINE_QUANTIZATION": (
             None if spec.engine.quantization == "None" else _word(spec.engine.quantization)
         ),
-        "PACELINE_ENGINE_THREADS": _threads(service),
+        "PACELINE_ENGINE_CPUS": _cpus(service),
         "PACELINE_ENGINE_MAX_MODEL_LEN": spec.engine.max_model_len,
         "PACELINE_ENGINE_MAX_BATCH_SIZE": spec.engine.capacity.max_batch_size,
         "PACELINE_ENGINE_MAX_TOKEN_BUDGET": spec.engine.capacity.max_token_budget,
@@ -109,8 +108,7 @@ def _word(quantization: WeightsIn) -> str:
     return _WORDS.get(quantization, quantization.lower())
 
 
-def _threads(service: InferenceService) -> int | None:
-    """Take as many threads as CPUs were asked for: more would only be throttled."""
-    cpu = service.spec.resources.cpu
-    ranks = service.spec.engine.tensor_parallel_size
-    return None if cpu is None else max(1, math.ceil(amount(cpu)) // ranks)
+def _cpus(service: InferenceService) -> str | None:
+    """Tell how many CPUs were asked for; the engine sees its cores and chooses its threads."""
+    cpus = amount(service.spec.resources.cpu or 0)
+    return f"{cpus:g}" if cpus and not service.spec.resources.gpu.count else None

@@ -1,16 +1,9 @@
 """A matrix product whose weight is kept in INT8 or FP8: symmetric, a scale for each output.
 
-It is read once, a byte a value, and becomes float in registers: by a kernel on a GPU, on a CPU by
-the compiled product. Measured with 2 cores (AVX512), float32, weights that no cache holds,
-milliseconds:
-
-    rows                              1      4      16     64     256
-    576 to 3072, float32              0.21   0.22   0.35   1.13   4.80
-    576 to 3072, INT8                 0.09   0.12   0.33   1.20   5.11
-    576 to 3072, FP8                  0.09   0.15   0.39   1.35   5.45
-
-So few rows take less than half of the time, and many as long as before. With `fp8_dynamic` what is
-multiplied becomes FP8, too, with a scale for each token (`fused_ops.py`).
+It is read once, a byte a value. On a GPU, and of FP8 on a CPU, it becomes float in registers. INT8 on
+a CPU meets rows that are brought to bytes as they come, with a scale for each 64 inputs of a token, in
+products of bytes (AVX-512 VNNI, AVX-VNNI or AMX); without such instructions it becomes float, too. With
+`fp8_dynamic` what is multiplied becomes FP8, with a scale for each token (`fused_ops.py`).
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,67 @@
+"""Puts a process and its threads where `cores` chose.
+
+OpenMP pins its own threads, as OMP_PLACES says when it is loaded. That holds for every team of
+torch's and of the compiled ops, which share one OpenMP, and for threads that it starts again after
+a smaller team; pinning them from outside would not.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from paceline_engine.hardware.cores import CoreUse, CpuShare, choose_cores
+from paceline_engine.settings import Settings
+
+
+def core_use(settings: Settings, share: CpuShare, rank: int = 0) -> CoreUse:
+    """Choose threads and cores of one of the ranks that the settings ask for."""
+    return choose_cores(
+        share,
+        threads=settings.threads,
+        pin=settings.pin_threads,
+        rank=rank,
+        ranks=settings.tensor_parallel_size,
+    )
+
+
+def place(use: CoreUse) -> None:
+    """Place this process. It must not have loaded OpenMP, and so not imported torch."""
+    os.sched_setaffinity(0, use.cpus)
+    os.environ.update(_environment(use))
+
+
+@contextmanager
+def placed(use: CoreUse) -> Iterator[None]:
+    """Place processes that are started inside the block; this one is as before after it."""
+    cpus = os.sched_getaffinity(0)
+    before = {name: os.environ.get(name) for name in ("OMP_PLACES", "OMP_PROC_BIND")}
+    _forget(before)
+    place(use)
+    try:
+        yield
+    finally:
+        _forget(before)
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+        os.sched_setaffinity(0, cpus)
+
+
+def leave_core() -> None:
+    """Let the calling thread run wherever the container may.
+
+    A thread that is no thread of OpenMP inherits the one core of the thread that started it.
+    """
+    if "OMP_PLACES" in os.environ and len(os.sched_getaffinity(0)) == 1:
+        # The kernel takes from it what the cpuset allows.
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def _environment(use: CoreUse) -> dict[str, str]:
+    if not use.pins:
+        return {}
+    places = ",".join(f"{{{cpu}}}" for cpu in use.pins)
+    return {"OMP_PLACES": places, "OMP_PROC_BIND": "close"}
+
+
+def _forget(names: dict[str, str | None]) -> None:
+    for name in names:
+        os.environ.pop(name, None)
