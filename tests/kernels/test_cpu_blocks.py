@@ -29,9 +29,8 @@ def matmul(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> B
 def _rows(rows: int, inputs: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     """Rows and blocks of different sizes."""
     x = random_floats(rows, inputs, dtype=torch.float32, device="cpu", seed=seed)
-    x *= torch.logspace(-2, 2, rows)[:, None]
-    sizes: Tensor = torch.logspace(-1, 1, inputs // 32).repeat_interleave(32)
-    return (x * sizes).to(dtype)
+    of_blocks = torch.logspace(-1, 1, inputs // 32).repeat_interleave(32)
+    return x.mul_(torch.logspace(-2, 2, rows)[:, None]).mul_(of_blocks).to(dtype)
 
 
 def _in_bytes(x: Tensor) -> Tensor:
