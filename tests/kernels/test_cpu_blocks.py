@@ -35,9 +35,9 @@ def _rows(rows: int, inputs: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 def _in_bytes(x: Tensor) -> Tensor:
     """Bring the largest of 32 values to 127, round to the nearest, ties to even; float64."""
-    blocks = x.float().unflatten(1, (-1, 32))
+    blocks: Tensor = x.float().unflatten(1, (-1, 32))
     scales = blocks.abs().amax(dim=2, keepdim=True) / 127.0
-    inverse = torch.where(scales > 0, 1.0 / scales, 0.0)
+    inverse = torch.where(scales > 0, scales.reciprocal(), 0.0)
     codes = (blocks.double() * inverse.double()).round()
     return (codes * scales.double()).flatten(1)
 
