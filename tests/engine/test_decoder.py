@@ -112,7 +112,7 @@ def _runner(folder: Path, back_end: str) -> ModelRunner:
     attention: AttentionBackend = (
         KernelAttention(config, kv, tables, prefill)
         if "kernels" in back_end
-        else cpu_attention(config, ops, kv, tables)
+        else cpu_attention(config, ops, kv, tables, torch.float32)
     )
     assert isinstance(attention, ATTENTION[back_end]) or config.attention_softcap
     num_columns = -(-config.max_len // BLOCK_SIZE)

@@ -1,6 +1,8 @@
 """Products of bfloat16 and of bytes, beside float64; by registers, and by tiles in plain C."""
 
 import functools
+import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline_kernels.activation import reference_gelu_tanh_mul, reference_silu_mul
-from paceline_kernels.cpu import Gate, Matmul, NativeOps, compile_native, native_ops
+from paceline_kernels.cpu import Gate, Matmul, NativeOps, native_ops
+from paceline_kernels.cpu.loading import load_library, places
 from paceline_testing.kernel_cases import random_floats
 
 ROWS = [1, 2, 13, 14, 15, 16, 17, 29, 31, 32, 33, 40, 100, 400]
@@ -18,7 +21,9 @@ SIZES = [(33, 64), (576, 192), (100, 30), (31, 1536)]
 
 @functools.cache
 def _emulated() -> Matmul:
-    return NativeOps(compile_native("cc -DEMULATE_TILES")).matmul
+    library = load_library(replace(places(os.environ), compiler="cc -DEMULATE_TILES")).library
+    assert library is not None
+    return NativeOps(library).matmul
 
 
 @pytest.fixture(params=["registers", "tiles"])

@@ -29,6 +29,23 @@ def assert_near(seen: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(seen.double(), wanted, rtol=tolerance, atol=tolerance)
 
 
+def assert_within_ulps(
+    seen: Tensor, wanted: Tensor, *, size: float | None = None, ulps: float = 2
+) -> None:
+    """Compare bfloat16 with a float64 result, in units of its last place; NaN never fits.
+
+    The unit is that of the row's largest value, or of a `size`.
+    """
+    sizes = wanted.abs().amax(dim=-1, keepdim=True)
+    if size is not None:
+        sizes = torch.full_like(sizes, size)
+    unit = 2.0 ** (sizes.clamp(min=2.0**-30).log2().floor() - 7)
+    error = ((seen.double() - wanted).abs() / unit).nan_to_num(torch.inf)
+    assert seen.dtype == torch.bfloat16
+    assert seen.shape == wanted.shape
+    assert float(error.max()) <= ulps, f"off by {float(error.max()):.2f} units"
+
+
 def assert_codes_near(codes: Tensor, scales: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
     """Compare rows in FP8 with float64: off by half of a code's last bit, and by the dtype's.
 

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import torch
+
 from paceline_engine.attention.native_attention import NativeAttention, serves
 from paceline_engine.attention.reference_attention import ReferenceAttention
 from paceline_engine.core.model_config import ModelConfig
@@ -21,10 +23,17 @@ class AttentionBackend(Protocol):
         ...
 
 
+def keeps_pairs(config: ModelConfig, ops: Ops, dtype: torch.dtype, block_size: int) -> bool:
+    """Tell whether a KV cache in this type is to hold pairs, for compiled attention."""
+    is_native = isinstance(ops, NativeOps) and dtype == torch.bfloat16
+    return is_native and serves(config, dtype, block_size)
+
+
 def cpu_attention(
-    config: ModelConfig, ops: Ops, kv: KvTensors, tables: Rotations
+    config: ModelConfig, ops: Ops, kv: KvTensors, tables: Rotations, dtype: torch.dtype
 ) -> AttentionBackend:
-    """Choose compiled attention where the ops are compiled and it serves the model's heads."""
-    if isinstance(ops, NativeOps) and serves(config):
-        return NativeAttention(config, ops, kv, tables)
+    """Choose compiled attention where it serves the model's heads in this type, and the cache."""
+    has_cache = kv.is_paired or kv.keys[0].dtype != torch.bfloat16
+    if isinstance(ops, NativeOps) and has_cache and serves(config, dtype, kv.block_size):
+        return NativeAttention(config, ops, kv, tables, dtype)
     return ReferenceAttention(config, kv, tables)

@@ -10,28 +10,37 @@ from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.layers.rotary import Rotations
 from paceline_kernels.checks import Exponents
-from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps
+from paceline_kernels.cpu import LANES, MAX_GROUP, MAX_HEADS, NativeOps, can_pair
 
 
-def serves(config: ModelConfig) -> bool:
-    """Tell whether the compiled attention serves such heads; it has no soft cap."""
-    has_heads = config.num_q_heads <= MAX_HEADS
-    has_group = config.num_q_heads <= MAX_GROUP * config.num_kv_heads
-    has_size = config.head_size % LANES == 0
-    return has_heads and has_group and has_size and config.attention_softcap is None
+def serves(config: ModelConfig, dtype: torch.dtype, block_size: int) -> bool:
+    """Tell whether the compiled attention serves such heads in this type; it has no soft cap."""
+    if config.num_q_heads > MAX_HEADS or config.attention_softcap is not None:
+        return False
+    group = config.num_q_heads // config.num_kv_heads
+    if dtype == torch.bfloat16:
+        return can_pair(config.head_size, block_size, group)
+    return group <= MAX_GROUP and config.head_size % LANES == 0
 
 
 class NativeAttention:
-    """An `AttentionBackend` in float32."""
+    """An `AttentionBackend` in float32, or in bfloat16 over a cache of pairs or of FP8."""
 
     def __init__(
-        self, config: ModelConfig, native: NativeOps, kv: KvTensors, tables: Rotations
+        self,
+        config: ModelConfig,
+        native: NativeOps,
+        kv: KvTensors,
+        tables: Rotations,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config = config
         self.native = native
         self.kv = kv
         self.tables = tables
         self.score_scale = config.score_scale
+        self.reads_codes = dtype == torch.bfloat16
+        """Attention of prompts reads FP8 as it is."""
         self.layers = [
             _Layer(keys, values, kv.exponents(number), tables.of(window), window)
             for number, (keys, values, window) in enumerate(
@@ -43,7 +52,7 @@ class NativeAttention:
         """Keep the step's tensors, which every layer reads."""
         prompts = step.block_table[step.num_decodes :]
         widened = None
-        if self.kv.key_exponents:
+        if self.kv.key_exponents and not self.reads_codes:
             widened = _widened(prompts, step.context_lens[step.num_decodes :], self.kv)
         table = prompts if widened is None else widened.table
         return NativeStep(self, step, table, widened)
@@ -53,8 +62,8 @@ class NativeAttention:
 class _Layer:
     """What attention needs of one layer; the same in every step."""
 
-    keys: Tensor  # [num_blocks, block_size, num_kv_heads, head_size]
-    values: Tensor  # as keys
+    keys: Tensor
+    values: Tensor
     exponents: Exponents
     cos_sin: Tensor  # [max_len, head_size]
     window: int | None
@@ -62,7 +71,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Widened:
-    """The blocks that prompts read, as floats: the compiled product does not read FP8."""
+    """The blocks that prompts read, as floats: the products in float32 do not read FP8."""
 
     blocks: Tensor  # [N]: where each lies in the cache
     table: Tensor  # int32 [S, P]: which of them each sequence holds
@@ -85,7 +94,7 @@ class NativeStep:
     step: StepTensors
     prompt_table: Tensor  # [S - num_decodes, P]
     widened: _Widened | None
-    """Given where the cache is FP8."""
+    """Given where the cache is FP8 and the queries are float32."""
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -123,13 +132,16 @@ class NativeStep:
                 window=own.window,
             )
         if step.num_decodes < len(step.context_lens):
+            exponents = own.exponents
             if self.widened is not None:
                 keys, values = self.backend.kv.gathered(layer, self.widened.blocks, qkv.dtype)
+                exponents = None
             native.paged_prompt_attention(
                 qkv=qkv,
                 num_q_heads=config.num_q_heads,
                 k_cache=keys,
                 v_cache=values,
+                exponents=exponents,
                 block_table=self.prompt_table,
                 cu_seqlens=step.bounds[step.num_decodes :],
                 context_lens=step.context_lens[step.num_decodes :],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline_engine import __version__
-from paceline_engine.attention.backend import AttentionBackend, cpu_attention
+from paceline_engine.attention.backend import AttentionBackend, cpu_attention, keeps_pairs
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.prefill.choice import PrefillChoice, choose
 from paceline_engine.attention.prefill.prompts import LayerCache
@@ -102,12 +102,15 @@ class Assembly:
 
     def kv(self, decoder: Decoder, capacity: Capacity) -> KvTensors:
         """Take the memory of the cache."""
+        config, block_size = decoder.config, capacity.block_size
+        dtype = memory.kv_dtype(self.settings, self.dtype)
         return allocate(
-            decoder.config,
+            config,
             capacity.num_blocks,
-            capacity.block_size,
+            block_size,
             device=self.device,
-            dtype=memory.kv_dtype(self.settings, self.dtype),
+            dtype=dtype,
+            is_paired=keeps_pairs(config, decoder.ops, dtype, block_size),
         )
 
     def swapper(self, kv: KvTensors) -> HostBlocks | None:
@@ -136,7 +139,7 @@ class Assembly:
         angles = rotations(config, capacity.max_model_len).to(self.device)
         attention: AttentionBackend
         if self.device.type == "cpu":
-            attention = cpu_attention(config, decoder.ops, kv, angles)
+            attention = cpu_attention(config, decoder.ops, kv, angles, self.dtype)
         else:
             attention = KernelAttention(config, kv, angles, self._prefill(config, kv, capacity))
         num_rows, block_size = capacity.max_batch_size, capacity.block_size

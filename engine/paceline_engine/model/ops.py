@@ -57,6 +57,6 @@ class KernelOps:
 
 
 def ops_for(device: torch.device, dtype: torch.dtype) -> Ops:
-    """Choose by device: on a CPU the compiled ones in float32, if there is a compiler."""
-    is_native = device.type == "cpu" and dtype == torch.float32
+    """Choose by device: on a CPU the compiled ones, but for float16 or without a compiler."""
+    is_native = device.type == "cpu" and dtype in (torch.float32, torch.bfloat16)
     return (native_ops() if is_native else None) or KernelOps()

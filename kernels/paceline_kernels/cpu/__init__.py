@@ -1,7 +1,8 @@
-"""The decoder's ops compiled for the CPU at hand, where it has a C compiler."""
+"""The decoder's ops compiled for the CPU at hand, or for its level by whoever made the image."""
 
 import functools
 import logging
+import os
 
 from paceline_kernels.cpu.block_matmul import (
     BLOCK_KINDS,
@@ -10,10 +11,10 @@ from paceline_kernels.cpu.block_matmul import (
     Blocks,
     PackedBlocks,
 )
-from paceline_kernels.cpu.compile import CompileError, compile_native
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
 from paceline_kernels.cpu.library import Gate, Matmul, PackedWeight, can_gate
-from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps
+from paceline_kernels.cpu.loading import Loaded, OpLibrary, load_library, places
+from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps, can_pair
 
 __all__ = [
     "BLOCK_KINDS",
@@ -23,15 +24,16 @@ __all__ = [
     "BlockKind",
     "BlockMatmul",
     "Blocks",
-    "CompileError",
     "Gate",
     "Matmul",
     "NativeOps",
+    "OpLibrary",
     "PackedBlocks",
     "PackedWeight",
     "can_gate",
-    "compile_native",
+    "can_pair",
     "native_ops",
+    "op_library",
     "prefer_huge_pages",
 ]
 
@@ -40,9 +42,19 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def native_ops() -> NativeOps | None:
-    """Compile them once; None, and a line in the log, where that cannot be done."""
-    try:
-        return NativeOps(compile_native())
-    except CompileError as error:
-        _log.warning("the CPU's compiled ops are not to be had, torch's are used: %s", error)
-        return None
+    """Return the compiled ops, loaded once; None, and a line in the log, where torch's are used."""
+    library = _loaded().library
+    return None if library is None else NativeOps(library)
+
+
+def op_library() -> OpLibrary:
+    """Tell which ops the CPU runs on; loads them where nobody has asked for them yet."""
+    return _loaded().description
+
+
+@functools.cache
+def _loaded() -> Loaded:
+    loaded = load_library(places(os.environ))
+    level = logging.WARNING if loaded.library is None else logging.INFO
+    _log.log(level, "%s", loaded.description)
+    return loaded

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
-from paceline_kernels.fp8 import CODES, EXPONENTS
+from paceline_kernels.fp8 import CODES
 
 Gate = Literal["silu", "gelu_tanh"]
 """What the first half of the outputs goes through before it multiplies the second."""
@@ -51,15 +51,6 @@ def require(
     if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous():
         seen = f"{tuple(tensor.shape)} {tensor.dtype} with strides {tensor.stride()}"
         raise ValueError(f"{name} must be contiguous {tuple(shape)} {dtype}, got {seen}")
-
-
-def require_caches(k_cache: Tensor, v_cache: Tensor, exponents: Exponents = None) -> None:
-    """Look at a layer's keys and values: codes of FP8 where they have exponents."""
-    dtype = torch.float32 if exponents is None else CODES
-    require("k_cache", k_cache, k_cache.shape, dtype)
-    require("v_cache", v_cache, k_cache.shape, dtype)
-    for each in exponents or ():
-        require("exponents", each, k_cache.shape[:3], EXPONENTS)
 
 
 def can_gate(outputs: int) -> bool:

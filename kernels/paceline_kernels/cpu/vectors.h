@@ -6,6 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #define LANES 16
 /* Below this many numbers, waking the other threads takes longer than the work. */
 #define WORTH_A_TEAM 16384
@@ -44,6 +48,18 @@ static inline void store_reg(float *to, reg lanes)
 static inline void store(float *to, vec lanes)
 {
     *(vec *)to = lanes;
+}
+
+/* The larger of each lane; b where one is not a number. */
+static inline reg larger(reg a, reg b)
+{
+#ifdef __AVX512F__
+    return (reg)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    for (int i = 0; i < REGISTER_LANES; i++)
+        b[i] = a[i] > b[i] ? a[i] : b[i];
+    return b;
+#endif
 }
 
 static inline float sum_of(vec lanes)
