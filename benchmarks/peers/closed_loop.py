@@ -1,22 +1,29 @@
 """One peer in a process of its own: prompts come as a line of JSON, timelines go back as one.
 
-Every peer is driven by this loop: so many requests at a time, a new one when one has finished, and
-a token is timed when the peer's step that made it has returned.
+Every peer in Python is driven by this loop: so many requests at a time, a new one when one has
+finished, and a token is timed when the peer's step that made it has returned.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Protocol
 
-from serving_workload import Timeline, Workload
+from peers.setup import Identity, Refused, Setup
+from serving_workload import Run, Timeline, Workload
 
 
 class Peer(Protocol):
     """An engine that is driven step by step."""
+
+    @property
+    def identity(self) -> Identity:
+        """What runs."""
+        ...
 
     def send(self, number: int, prompt: list[int], output_tokens: int) -> None:
         """Queue a request: greedy, end tokens ignored."""
@@ -53,19 +60,28 @@ def run(peer: Peer, prompts: list[list[int]], workload: Workload) -> list[Timeli
     return [Timeline(start, tuple(times)) for start, times in zip(sent, tokens, strict=True)]
 
 
-def take_stdout() -> int:
-    """Keep the pipe for answers; what libraries print goes to stderr."""
+def serve_peer(make: Callable[[Setup], Peer]) -> None:
+    """Make the peer that this process's argument asks for, and answer until the input ends."""
+
+    def start(setup: Setup) -> tuple[Identity, Run]:
+        peer = make(setup)
+        return peer.identity, partial(run, peer)
+
+    serve(start)
+
+
+def serve(start: Callable[[Setup], tuple[Identity, Run]]) -> None:
+    """Start an engine, tell what runs, then answer every line on standard input until it ends."""
     answers = os.dup(1)
-    os.dup2(2, 1)
-    return answers
-
-
-def serve(peer: Peer, answers: int) -> None:
-    """Print that the peer is ready, then answer every line on standard input until it ends."""
+    os.dup2(2, 1)  # what libraries print is no answer
     with os.fdopen(answers, "w", encoding="utf-8") as out:
-        print(json.dumps("ready"), file=out, flush=True)
+        try:
+            identity, answer = start(Setup.from_arguments())
+        except Refused as refusal:
+            print(json.dumps({"refused": str(refusal)}), file=out, flush=True)
+            return
+        print(json.dumps({"ready": asdict(identity)}), file=out, flush=True)
         for line in sys.stdin:
             order = json.loads(line)
-            workload = Workload(**order["workload"])
-            timelines = run(peer, order["prompts"], workload)
+            timelines = answer(order["prompts"], Workload(**order["workload"]))
             print(json.dumps([asdict(line) for line in timelines]), file=out, flush=True)

@@ -1,37 +1,44 @@
-"""vLLM for CPUs as a peer: its engine in this process, float32.
+"""vLLM for CPUs as a peer: its engine in this process.
 
-FOLDER/vllm/bin/python benchmarks/peers/serve_vllm.py MODEL TOKEN_BUDGET CONCURRENCY DRAFT_TOKENS
+FOLDER/vllm/bin/python benchmarks/peers/serve_vllm.py SETUP
 """
 
-import sys
 from collections.abc import Iterable
 
+import vllm  # pyright: ignore[reportMissingImports] - only its own environment has it
 from vllm import (  # pyright: ignore[reportMissingImports] - only its own environment has it
     EngineArgs,
     LLMEngine,
     SamplingParams,
 )
 
-from peers.closed_loop import serve, take_stdout
+from peers.closed_loop import serve_peer
+from peers.setup import Identity, Setup
 
 
 class VllmPeer:
     """See `closed_loop.Peer`."""
 
-    def __init__(self, model: str, token_budget: int, concurrency: int, draft: int) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
-                model=model,
-                dtype="float32",
+                model=setup.model,
+                dtype="float32" if setup.precision == "float32" else "auto",
                 max_model_len=2048,
-                max_num_seqs=concurrency,
-                max_num_batched_tokens=max(token_budget, 2048),  # it refuses less than the length
+                max_num_seqs=setup.concurrency,
+                max_num_batched_tokens=setup.token_budget,
                 enable_prefix_caching=False,
                 disable_log_stats=True,
-                speculative_config=_lookup(draft) if draft else None,
+                speculative_config=_lookup(setup.draft_tokens) if setup.draft_tokens else None,
             )
         )
         self._seen: dict[str, int] = {}
+
+    @property
+    def identity(self) -> Identity:
+        """See `closed_loop.Peer`."""
+        dtype = str(self._engine.vllm_config.model_config.dtype)
+        return Identity(vllm.__version__, dtype.removeprefix("torch."))
 
     def send(self, number: int, prompt: list[int], output_tokens: int) -> None:
         """See `closed_loop.Peer`."""
@@ -62,5 +69,4 @@ def _lookup(draft_tokens: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    answers = take_stdout()
-    serve(VllmPeer(sys.argv[1], *map(int, sys.argv[2:])), answers)
+    serve_peer(VllmPeer)

@@ -41,6 +41,8 @@ class NativeAttention:
         self.score_scale = config.score_scale
         self.reads_codes = dtype == torch.bfloat16
         """Attention of prompts reads FP8 as it is."""
+        self.widens_prompts = bool(kv.key_exponents) and not self.reads_codes
+        """Blocks that prompts read are copied as floats for each layer."""
         self.layers = [
             _Layer(keys, values, kv.exponents(number), tables.of(window), window)
             for number, (keys, values, window) in enumerate(
@@ -52,7 +54,7 @@ class NativeAttention:
         """Keep the step's tensors, which every layer reads."""
         prompts = step.block_table[step.num_decodes :]
         widened = None
-        if self.kv.key_exponents and not self.reads_codes:
+        if self.widens_prompts:
             widened = _widened(prompts, step.context_lens[step.num_decodes :], self.kv)
         table = prompts if widened is None else widened.table
         return NativeStep(self, step, table, widened)

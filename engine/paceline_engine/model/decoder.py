@@ -102,6 +102,11 @@ class Decoder:
         x, residual = self._finish_layer(last, x, residual)
         return self.ops.add_rms_norm(x, residual, self.norm, self.config.norm_eps)[0]
 
+    def embed(self, token_ids: Tensor) -> Tensor:  # [tokens] -> [tokens, hidden]
+        """Look up and scale the embeddings of tokens: where the residual stream begins."""
+        residual = self.embedding[token_ids]
+        return residual if self.embedding_scale == 1.0 else residual.mul_(self.embedding_scale)
+
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `DecoderStages`."""
         qkv, eps, embedding = self.layers[0].qkv, self.config.norm_eps, self.embedding

@@ -26,6 +26,7 @@ from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.graph_capture import GraphCapture
 from paceline_engine.runner.graph_use import ExecutionMode, GraphUse, why_eager
 from paceline_engine.runner.input_batch import InputBatch
+from paceline_engine.runner.layer_stack import layer_stack
 from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
 from paceline_engine.runner.token_copies import TokenCopies
 from paceline_engine.sampling.device_sampler import DeviceSampler
@@ -87,6 +88,7 @@ class ModelRunner:
     ) -> None:
         self._decoder = decoder
         self._attention = attention
+        self._stack = layer_stack(decoder, attention)
         self._sampler = sampler
         self._input_batch = input_batch
         self._tables = tables
@@ -250,6 +252,8 @@ class ModelRunner:
         rows = None if kept is None else to_device(kept, self.device)
         if piecewise is not None:
             return piecewise.hidden(step, rows)
+        if self._stack is not None:
+            return self._stack.hidden(step, rows)
         return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)
 
     def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]

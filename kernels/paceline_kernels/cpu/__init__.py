@@ -12,6 +12,13 @@ from paceline_kernels.cpu.block_matmul import (
     PackedBlocks,
 )
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
+from paceline_kernels.cpu.layers import (
+    Layer,
+    LayerProduct,
+    LayersShape,
+    LayersStep,
+    NativeLayers,
+)
 from paceline_kernels.cpu.library import Gate, Matmul, PackedWeight, can_gate
 from paceline_kernels.cpu.loading import Loaded, OpLibrary, load_library, places
 from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps, can_pair
@@ -25,7 +32,12 @@ __all__ = [
     "BlockMatmul",
     "Blocks",
     "Gate",
+    "Layer",
+    "LayerProduct",
+    "LayersShape",
+    "LayersStep",
     "Matmul",
+    "NativeLayers",
     "NativeOps",
     "OpLibrary",
     "PackedBlocks",

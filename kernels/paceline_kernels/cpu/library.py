@@ -18,7 +18,7 @@ Gate = Literal["silu", "gelu_tanh"]
 """What the first half of the outputs goes through before it multiplies the second."""
 
 _PLAIN = 0
-_GATES: dict[Gate, int] = {"silu": 1, "gelu_tanh": 2}
+GATES: dict[Gate, int] = {"silu": 1, "gelu_tanh": 2}
 # As in tiles.h.
 _FLOAT32, _FLOAT32_BY_INT8, _FLOAT32_BY_FP8, _BFLOAT16, _BYTES = range(5)
 _GROUP_INPUTS = {_BFLOAT16: 2, _BYTES: 4}
@@ -69,6 +69,12 @@ class PackedWeight:
     is_gated: bool
     kind: int
     """As in tiles.h: what is multiplied."""
+
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Tell whether rows of this type are multiplied as they come, none widened before."""
+        if dtype == torch.bfloat16:
+            return self.kind in (_BFLOAT16, _BYTES)
+        return dtype == torch.float32 and self.kind != _BFLOAT16
 
 
 class Matmul:
@@ -173,7 +179,7 @@ class Matmul:
         """`gate(x @ first half.T) * (x @ second half.T)`, [rows, inputs] to [rows, outputs / 2]."""
         if not weight.is_gated:
             raise ValueError("the weight must be packed as gated")
-        return self._run(x, weight, None, weight.outputs // 2, _GATES[gate])
+        return self._run(x, weight, None, weight.outputs // 2, GATES[gate])
 
     def _run(
         self, x: Tensor, weight: PackedWeight, bias: Tensor | None, width: int, how: int
@@ -182,10 +188,8 @@ class Matmul:
         is_bf16 = x.dtype == torch.bfloat16
         if is_bf16 and weight.kind in (_FLOAT32_BY_INT8, _FLOAT32_BY_FP8):
             return self._run(x.float(), weight, bias, width, how).bfloat16()
-        takes = torch.bfloat16 if is_bf16 or weight.kind == _BFLOAT16 else torch.float32
-        if is_bf16 and weight.kind == _FLOAT32:
-            takes = torch.float32
-        require("x", x, (rows, weight.inputs), takes)
+        other = torch.bfloat16 if weight.kind == _BFLOAT16 else torch.float32
+        require("x", x, (rows, weight.inputs), x.dtype if weight.takes(x.dtype) else other)
         out = x.new_empty(rows, width)
         failed = self._matmul(
             x.data_ptr(),

@@ -8,6 +8,7 @@
 
 #include "amx_tiles.h"
 #include "byte_tiles.h"
+#include "products.h"
 #include "tiles.h"
 
 /* Rows that are worked on together: half of a core's L2, so that a panel finds them there. */
@@ -77,9 +78,9 @@ typedef struct {
     enum epilogue how;
     int is_bf16; /* what is written */
     int by_tiles;
-} product;
+} running;
 
-static inline void write_lanes(const product *of, int64_t row, int64_t column, reg lanes)
+static inline void write_lanes(const running *of, int64_t row, int64_t column, reg lanes)
 {
     int64_t at = row * of->width + column;
     int64_t left = of->width - column;
@@ -98,7 +99,7 @@ static inline void write_lanes(const product *of, int64_t row, int64_t column, r
 }
 
 /* Scale, add to, gate and write the sums [count, PANEL] of some rows with one panel. */
-static void finish(const product *of, int64_t first, int64_t count, int64_t panel, float *sums)
+static void finish(const running *of, int64_t first, int64_t count, int64_t panel, float *sums)
 {
     int64_t column = panel * PANEL;
     if (of->scales)
@@ -125,7 +126,7 @@ static void finish(const product *of, int64_t first, int64_t count, int64_t pane
 }
 
 /* Rows [first, first + count) with one panel. */
-static void run_panel(const product *of, int64_t first, int64_t count, int64_t panel, int asks_ahead)
+static void run_panel(const running *of, int64_t first, int64_t count, int64_t panel, int asks_ahead)
 {
     float sums[32 * PANEL];
     const char *weight = of->packed + panel * of->panel_bytes;
@@ -166,7 +167,7 @@ static void run_panel(const product *of, int64_t first, int64_t count, int64_t p
     }
 }
 
-static void run(const product *of, int64_t rows, int is_worth_a_team, int threads)
+static void run(const running *of, int64_t rows, int is_worth_a_team, int threads)
 {
     int64_t most = BLOCK_BYTES / of->stride;
     most = most < 32 ? 32 : most;
@@ -201,7 +202,7 @@ int matmul(const void *x, const void *packed, const float *scales, const float *
            int threads)
 {
     int64_t groups = inputs / GROUP_INPUTS[kind];
-    product of = {
+    running of = {
         .x = x,
         .stride = inputs * (is_bf16 ? 2 : 4),
         .groups = groups,
@@ -251,4 +252,10 @@ int matmul(const void *x, const void *packed, const float *scales, const float *
     run(&of, rows, is_worth_a_team, threads);
     free(memory);
     return 0;
+}
+
+int run_product(const product *by, const void *x, void *out, int64_t rows, int is_bf16, int threads)
+{
+    return matmul(x, by->packed, by->scales, by->bias, out, rows, by->outputs, by->inputs, by->kind,
+                  is_bf16, by->how, threads);
 }

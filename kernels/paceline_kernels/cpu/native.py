@@ -1,5 +1,6 @@
 """The compiled ops as functions of tensors, with the checks that C does not make."""
 
+from collections.abc import Sequence
 from ctypes import CDLL, c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from paceline_kernels.checks import Exponents
 from paceline_kernels.cpu.block_matmul import BlockMatmul
+from paceline_kernels.cpu.layers import Layer, LayersShape, NativeLayers
 from paceline_kernels.cpu.library import Matmul, address, addresses, function, require
 from paceline_kernels.fp8 import CODES, EXPONENTS
 
@@ -63,6 +65,11 @@ class NativeOps:
         """Products with packed weights."""
         self.block_matmul = BlockMatmul(library)
         """Products with weights in GGUF's blocks."""
+        self._library = library
+
+    def layers(self, shape: LayersShape, layers: Sequence[Layer], norm: Tensor) -> NativeLayers:
+        """Put the layers of a decoder, and the norm behind them, into one call."""
+        return NativeLayers(self._library, shape, layers, norm)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; `x` may be a view."""

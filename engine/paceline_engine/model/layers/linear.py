@@ -85,11 +85,11 @@ class NativeGatedLinear:
     ) -> None:
         self.weight = matmul.pack(weight, scales, is_gated=True)
         self._matmul = matmul
-        self._gate: Gate = activation
+        self.gate: Gate = activation
 
     def __call__(self, x: Tensor) -> Tensor:  # [rows, in] -> [rows, out]
         """See `Linear`."""
-        return self._matmul.gated(x, self.weight, self._gate)
+        return self._matmul.gated(x, self.weight, self.gate)
 
 
 class TransposedLinear:

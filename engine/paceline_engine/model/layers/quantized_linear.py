@@ -1,9 +1,10 @@
 """A matrix product whose weight is kept in INT8 or FP8: symmetric, a scale for each output.
 
-It is read once, a byte a value. On a GPU, and of FP8 on a CPU, it becomes float in registers. INT8 on
-a CPU meets rows that are brought to bytes as they come, with a scale for each 64 inputs of a token, in
-products of bytes (AVX-512 VNNI, AVX-VNNI or AMX); without such instructions it becomes float, too. With
-`fp8_dynamic` what is multiplied becomes FP8, with a scale for each token (`fused_ops.py`).
+It is read once, a byte a value. On a GPU, and of FP8 on a CPU, it becomes float in registers. INT8
+on a CPU meets rows that are brought to bytes as they come, with a scale for each 64 inputs of a
+token, in products of bytes (AVX-512 VNNI, AVX-VNNI or AMX); without such instructions it becomes
+float, too. With `fp8_dynamic` what is multiplied becomes FP8, with a scale for each token
+(`fused_ops.py`).
 """
 
 from dataclasses import dataclass
