@@ -9,6 +9,7 @@ stages that know nothing of sequences: those may be replayed from CUDA graphs.
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from paceline_engine.core.model_config import ModelConfig
@@ -111,7 +112,7 @@ class Decoder:
         """See `DecoderStages`."""
         qkv, eps, embedding = self.layers[0].qkv, self.config.norm_eps, self.embedding
         if isinstance(embedding, StoredEmbedding):
-            token_ids, embedding = embedding.look_up(token_ids)
+            token_ids, embedding = torch.arange(len(token_ids)), embedding[token_ids]
         x, residual = self.ops.embed_rms_norm(
             token_ids, embedding, qkv.weight, eps, self.embedding_scale
         )

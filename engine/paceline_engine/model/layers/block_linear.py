@@ -78,10 +78,9 @@ class StoredEmbedding:
         self.dtype = dtype
         self.device = torch.device("cpu")
 
-    def look_up(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:  # [tokens]
-        """Return a table of the tokens' rows [tokens, hidden], and each token's row in it."""
-        rows = self._matmul.rows(self.weight, token_ids, self.dtype)
-        return torch.arange(len(token_ids)), rows
+    def __getitem__(self, token_ids: Tensor) -> Tensor:  # [tokens] -> [tokens, hidden]
+        """Look up the tokens' rows."""
+        return self._matmul.rows(self.weight, token_ids, self.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:  # [rows, hidden] -> [rows, vocab]
         """Multiply, as the head of a model that has none of its own. See `Linear`."""
