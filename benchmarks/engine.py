@@ -122,7 +122,7 @@ def main() -> None:
     """Run every engine, print the table and write it."""
     arguments = _arguments()
     workload = Workload(requests=arguments.requests)
-    settings = Settings(device="cpu", threads=arguments.threads)
+    settings = Settings(device="cpu", dtype="float32", threads=arguments.threads)
     model = load_model(settings, lambda _stage, _fraction: None)
     engines: dict[str, Run] = {"paceline": paceline(model, arguments.token_budget)}
     if arguments.only != ["paceline"]:

@@ -16,6 +16,7 @@ from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint
 from paceline_engine.model.group import Group
 from paceline_engine.settings import Settings
@@ -127,6 +128,12 @@ class RandomTensors:
         return shapes.get(part, (hidden,))
 
 
+def _dtype(machine: Machine) -> DtypeChoice:
+    """Name the machine's type as the engine does."""
+    is_float32 = machine.dtype == torch.float32
+    return DtypeChoice("float32" if is_float32 else "bfloat16", "as the machine's tensors are")
+
+
 def load(name: str, machine: Machine, **settings: Any) -> LoadedModel:
     """Load a model, warmed up, with the memory of its cache."""
     chosen = {"device": machine.device, "max_model_len": 4096, **settings}
@@ -144,4 +151,5 @@ def load(name: str, machine: Machine, **settings: Any) -> LoadedModel:
         Group(),
         lambda *_: None,
         share=read_share(),
+        dtype=_dtype(machine),
     )

@@ -37,8 +37,6 @@ class Measured:
     left_out: Mapping[str, str]
     """By the name of each row that was not: why."""
     runs: Runs
-    idle_cores: float
-    """Of a core: the most that the waiting engines together took while one ran."""
 
 
 def page(measured: Measured) -> str:
@@ -138,7 +136,6 @@ def _conditions(measured: Measured) -> str:
         f"caching; medians of {repeats} repeats and their ranges: {named}.\n\n"
         "All engines get the same prompts in the same closed loop, and run in turn in every "
         "repeat. Each lives in a process of its own and is stepped there; llama.cpp alone is asked "
-        "over HTTP, on the same machine. While one ran, the waiting ones together took at most "
-        f"{measured.idle_cores:.1%} of a core. Lookup drafts {DRAFT_TOKENS} tokens from the "
-        "sequence itself."
+        "over HTTP, on the same machine. While one runs, the others are stopped. Lookup drafts "
+        f"{DRAFT_TOKENS} tokens from the sequence itself."
     )

@@ -1,10 +1,14 @@
-"""A row's engine in a process of its own, which lives through all repeats and sleeps in between."""
+"""A row's engine in a process of its own, which lives through all repeats, stopped in between.
+
+Threads that spin after a step, or wake while they wait, take nothing from the engine that runs.
+"""
 
 import json
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from peers.rows import Row
@@ -16,7 +20,7 @@ WARM_UP = Workload(requests=4, concurrency=4, output_tokens=8)
 
 
 class PeerProcess:
-    """One engine, started and warm."""
+    """One engine, started, warm and stopped."""
 
     def __init__(self, row: Row, start: Start, concurrency: int) -> None:
         """Start it; raise `Refused` or RuntimeError where it does not run."""
@@ -26,38 +30,51 @@ class PeerProcess:
             stdout=subprocess.PIPE,
             text=True,
             env=start.variables(),
-            start_new_session=True,  # so that its children are counted with it
+            process_group=0,  # its children stop with it
         )
-        told = self._read()
-        if "refused" in told:
+        try:
+            self.identity = self._identity()
+            self.run(WARM_UP.prompts(seed=-1), WARM_UP)
+        except BaseException:
             self.close()
-            raise Refused(told["refused"])
-        self.identity = Identity(**told["ready"])
-        self.run(WARM_UP.prompts(seed=-1), WARM_UP)
+            raise
 
     def run(self, prompts: list[list[int]], workload: Workload) -> list[Timeline]:
         """Run the workload on it; raise RuntimeError where it ends instead."""
         assert self._process.stdin is not None
         order = {"prompts": prompts, "workload": asdict(workload)}
-        try:
+        self._signal(signal.SIGCONT)
+        with suppress(BrokenPipeError):  # what is read next says that it has ended
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # what is read next says that it has ended
-        return [Timeline(line["sent"], tuple(line["tokens"])) for line in self._read()]
-
-    def cpu_s(self) -> float:
-        """Return the processor time that it and its children have taken."""
-        return sum(_cpu_s(stat, self._process.pid) for stat in Path("/proc").glob("[0-9]*/stat"))
+        timelines = [Timeline(line["sent"], tuple(line["tokens"])) for line in self._read()]
+        self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return timelines
 
     def close(self) -> None:
         """End it: its input ends, or it is killed."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._process.stdout is not None
+        self._signal(signal.SIGCONT)
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _identity(self) -> Identity:
+        told = self._read()
+        if "refused" in told:
+            raise Refused(told["refused"])
+        return Identity(**told["ready"])
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
 
     def _read(self) -> Any:
         assert self._process.stdout is not None
@@ -65,14 +82,3 @@ class PeerProcess:
         if not line:
             raise RuntimeError(f"it has ended with exit status {self._process.wait()}")
         return json.loads(line)
-
-
-def _cpu_s(stat: Path, session: int) -> float:
-    """Return the processor time of a process, if it is of the session."""
-    try:
-        values = stat.read_text().rpartition(")")[2].split()  # from the state on
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0  # it has ended since it was listed
-    if int(values[3]) != session:
-        return 0.0
-    return sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")

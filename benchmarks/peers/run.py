@@ -7,7 +7,7 @@
     PYTHONPATH=benchmarks python benchmarks/peers/run.py FOLDER
 
 `rows.py` lists what is run, `targets.py` what is wanted. Each row has a process of its own for all
-repeats, and sleeps while the others run. Prompts differ between repeats and the order rotates. A
+repeats, stopped while the others run. Prompts differ between repeats and the order rotates. A
 row that is not installed or does not start is left out, and said so. `--only` and `--precision`
 choose rows; then nothing is written unless `--results` says where.
 """
@@ -15,7 +15,6 @@ choose rows; then nothing is written unless `--results` says where.
 import argparse
 import json
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,8 +29,6 @@ from peers.targets import judged
 from serving_workload import Figures, Workload, figures
 
 RESULTS = Path(__file__).parent.parent / "results" / "cpu"
-SETTLE_S = 0.5
-"""Before each run: the OpenMP threads of the engine before spin for 0.2 s after its last step."""
 
 
 def chosen_rows(names: Sequence[str], precisions: Sequence[str]) -> list[Row]:
@@ -51,7 +48,6 @@ class Comparison:
         self._peers: dict[str, PeerProcess] = {}
         self._left_out: dict[str, str] = {}
         self._runs: dict[str, list[Figures]] = {}
-        self._idle_cores = 0.0
 
     def start(self, rows: Sequence[Row], folder: Path) -> None:
         """Start every row that is installed."""
@@ -84,7 +80,6 @@ class Comparison:
             {name: peer.identity for name, peer in self._peers.items()},
             self._left_out,
             self._runs,
-            self._idle_cores,
         )
 
     def close(self) -> None:
@@ -93,21 +88,16 @@ class Comparison:
             peer.close()
 
     def _run(self, name: str, prompts: list[list[int]]) -> None:
-        time.sleep(SETTLE_S)
-        waiting = [peer for other, peer in self._peers.items() if other != name]
-        idle_before_s, started = sum(peer.cpu_s() for peer in waiting), time.perf_counter()
         try:
             timelines = self._peers[name].run(prompts, self._workload)
         except RuntimeError as why:
-            del self._peers[name], self._runs[name]
+            self._peers.pop(name).close()
+            del self._runs[name]
             self._leave_out(name, str(why))
             return
-        idle_s = sum(peer.cpu_s() for peer in waiting) - idle_before_s
-        idle_cores = idle_s / (time.perf_counter() - started)
-        self._idle_cores = max(self._idle_cores, idle_cores)
         result = figures(timelines, self._workload)
         self._runs[name].append(result)
-        print(f"{len(self._runs[name])} {name}: {result}, waiting {idle_cores:.1%}", flush=True)
+        print(f"{len(self._runs[name])} {name}: {result}", flush=True)
 
     def _leave_out(self, name: str, why: str) -> None:
         self._left_out[name] = why

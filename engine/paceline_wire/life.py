@@ -44,6 +44,12 @@ class ModelInfo(msgspec.Struct, frozen=True):
     engine_version: str = ""
     features: list[str] = []
     """What else step times depend on, `name=value`, sorted: threads, attention, CPU."""
+    dtype_reason: str = ""
+    """Why it computes in `dtype`."""
+    cores: str = ""
+    """Threads, where their number comes from and where they run, in a sentence; on a CPU only."""
+    ops: str = ""
+    """Where its compiled ops come from and what of the CPU they use; on a CPU only."""
 
 
 class StepProfile(msgspec.Struct, frozen=True):

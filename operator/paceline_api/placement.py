@@ -49,9 +49,27 @@ class GpuSpec(Part):
 class Resources(Part):
     """What the engine's container asks for."""
 
+    cel_rules: ClassVar = (
+        Rule(
+            "!self.exclusiveCpus || (has(self.cpu) && string(self.cpu).matches('^[1-9][0-9]*$'))",
+            "must be a whole number with exclusiveCpus: a CPU is given whole or not at all",
+            ".cpu",
+        ),
+        Rule(
+            "!self.exclusiveCpus || has(self.memory)",
+            "is needed by exclusiveCpus: only a pod that limits both has CPUs of its own",
+            ".memory",
+            is_required=True,
+        ),
+    )
+
     gpu: GpuSpec = GpuSpec()
     cpu: Quantity | None = None
     """Requested CPU; the engine may use more when the node has it."""
+    exclusive_cpus: bool = False
+    """Whether the pod is of the class Guaranteed, so that the kubelet's static CPU manager policy
+    gives the engine `cpu` CPUs that nobody else uses; its threads are then pinned to cores. Without
+    that policy on the node, `cpu` is only a limit. The sidecar then has 900m CPU and 1Gi."""
     memory: Quantity | None = None
     """Requested memory, and its limit."""
     shared_memory: Quantity | None = None

@@ -103,6 +103,12 @@ class EngineInfo(msgspec.Struct, frozen=True):
     revision: str = ""
     engine_version: str = ""
     features: tuple[str, ...] = ()
+    dtype_reason: str = ""
+    """Why it computes in `dtype`."""
+    cores: str = ""
+    """Threads and where they run, in a sentence; empty on a GPU."""
+    ops: str = ""
+    """Where the compiled ops come from, in a sentence; empty on a GPU."""
 
 
 # Records hold numbers and words alone: the garbage collector need not walk a million of them.

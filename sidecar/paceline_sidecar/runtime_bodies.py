@@ -81,6 +81,9 @@ class ModelBody(msgspec.Struct, frozen=True):
     revision: str
     engine_version: str
     features: list[str]
+    dtype_reason: str
+    cores: str
+    ops: str
 
 
 class StepBody(msgspec.Struct, frozen=True):

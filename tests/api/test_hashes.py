@@ -26,6 +26,7 @@ COLD: list[dict[str, Any]] = [
     {"engine": {"lora": {"maxAdapters": 4}}},
     {"engine": {"swapMemory": "1Gi"}},
     {"resources": {"memory": "4Gi"}},
+    {"resources": {"exclusiveCpus": True, "cpu": 2, "memory": "4Gi"}},
     {"scheduling": {"priorityClassName": "high"}},
     {"rollout": {"drainSeconds": 5}},
     {"podMetadata": {"labels": {"team": "chat"}}},

@@ -14,8 +14,10 @@ PROMPTS: list[str] = json.loads((Path(__file__).parent / "data/parity_prompts.js
 
 @pytest.fixture(scope="session")
 def embedded_model() -> LoadedModel:
-    """As a CPU serves it by default, on one thread."""
-    return load_model(Settings(device="cpu", threads=1), lambda _stage, _fraction: None)
+    """In float32, as its references compute, on one thread."""
+    return load_model(
+        Settings(device="cpu", dtype="float32", threads=1), lambda _stage, _fraction: None
+    )
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,9 @@ def _places(tmp_path: Path) -> Places:
 
 def _settings(folder: Path, **changes: Any) -> Settings:
     uri = f"file://{folder}"
-    return Settings(model_uri=uri, device="cpu", threads=1, kv_cache_bytes=1 << 22, **changes)
+    return Settings(
+        model_uri=uri, device="cpu", dtype="float32", threads=1, kv_cache_bytes=1 << 22, **changes
+    )
 
 
 def _load(settings: Settings) -> Any:

@@ -51,6 +51,7 @@ def _ours(folder: Path, *, batch_size: int, token_budget: int, block_size: int) 
     settings = Settings(
         model_uri=f"file://{folder}",
         device="cpu",
+        dtype="float32",
         threads=1,
         kv_cache_bytes=1 << 22,
         block_size=block_size,

@@ -56,7 +56,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(path: Path) -> LoadedModel:
-    settings = Settings(model_uri=f"file://{path}", device="cpu", threads=1, kv_cache_bytes=1 << 28)
+    settings = Settings(
+        model_uri=f"file://{path}", device="cpu", dtype="float32", threads=1, kv_cache_bytes=1 << 28
+    )
     return load_model(settings, lambda _stage, _fraction: None)
 
 

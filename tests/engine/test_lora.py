@@ -73,6 +73,7 @@ def _served(folder: Path, *, max_loras: int, quantization: Quantization = "none"
     settings = Settings(
         model_uri=f"file://{folder / 'model'}",
         device="cpu",
+        dtype="float32",
         threads=1,
         kv_cache_bytes=1 << 22,
         block_size=4,

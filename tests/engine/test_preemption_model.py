@@ -38,6 +38,7 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     chosen = Settings(
         model_uri=f"file://{folder}",
         device="cpu",
+        dtype="float32",
         threads=1,
         max_batch_size=4,
         max_token_budget=64,

@@ -41,6 +41,7 @@ def _load(folder: Path, quantization: Quantization) -> LoadedModel:
     settings = Settings(
         model_uri=f"file://{folder}",
         device="cpu",
+        dtype="float32",
         threads=1,
         kv_cache_bytes=1 << 22,
         quantization=quantization,
@@ -264,7 +265,9 @@ def test_the_embedded_model_hardly_changes_its_mind(
 
     With products of FP8 with FP8 0.058, 0.46 at worst. The weights take 0.41 of the bytes.
     """
-    settings = Settings(device="cpu", threads=1, quantization=to, kv_cache_bytes=1 << 26)
+    settings = Settings(
+        device="cpu", dtype="float32", threads=1, quantization=to, kv_cache_bytes=1 << 26
+    )
     near = load_model(settings, lambda _stage, _fraction: None)
 
     found = divergences(near)

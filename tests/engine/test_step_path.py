@@ -103,7 +103,12 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder: Path = tmp_path_factory.mktemp("tiny")
     make_tiny_model(folder, "llama", head_dim=16)
     settings = Settings(
-        model_uri=f"file://{folder}", device="cpu", threads=1, kv_cache_bytes=1 << 22, block_size=4
+        model_uri=f"file://{folder}",
+        device="cpu",
+        dtype="float32",
+        threads=1,
+        kv_cache_bytes=1 << 22,
+        block_size=4,
     )
     return load_model(settings, lambda _stage, _fraction: None)
 

@@ -33,6 +33,7 @@ def _settings(folder: Path, *, ranks: int, kv_cache_dtype: KvCacheDtype = "auto"
     return Settings(
         model_uri=f"file://{folder}",
         device="cpu",
+        dtype="float32",
         threads=1,
         kv_cache_bytes=1 << 20,
         tensor_parallel_size=ranks,
@@ -82,6 +83,21 @@ def test_two_ranks_say_what_one_says(folder: Path, both: LoadedModel) -> None:
     assert both.capacity.num_blocks // 2 == alone.capacity.num_blocks
     assert both.info.num_parameters == alone.info.num_parameters
     assert "tensor_parallel_size=2" in both.info.features
+
+
+def test_ranks_compute_in_the_type_that_the_first_chose(tmp_path: Path) -> None:
+    """It alone measures: ranks of two types could not add up what they have."""
+    make_tiny_model(tmp_path, "llama")
+    both = load_model(
+        _settings(tmp_path, ranks=2).model_copy(update={"dtype": "auto"}),
+        lambda _stage, _fraction: None,
+    )
+
+    try:
+        assert all(len(answer) == 12 for answer in _answers(both))
+        assert both.info.dtype_reason
+    finally:
+        both.group.close()
 
 
 def test_two_ranks_store_the_codes_that_one_stores(tmp_path: Path) -> None:

@@ -99,6 +99,17 @@ def test_without_a_gpu_the_engine_is_told_so() -> None:
     }
 
 
+def test_exclusive_cpus_make_the_pod_guaranteed() -> None:
+    """Every container has limits that equal its requests, and the engine's CPUs are whole."""
+    spec = {"resources": {"gpu": {"count": 0}, "cpu": 4, "memory": "8Gi", "exclusiveCpus": True}}
+
+    resources = [container["resources"] for container in (_engine(**spec), _sidecar(**spec))]
+
+    assert all(each["requests"] == each["limits"] for each in resources)
+    assert [each["limits"]["cpu"] for each in resources] == ["4", "900m"]
+    assert "cpu" not in _engine(resources={"cpu": 4})["resources"]["limits"]
+
+
 def test_ranks_share_the_cpus_and_meet_within_the_pod() -> None:
     """The engine divides the pod's CPUs among ranks that listen where nothing outside can call."""
     spec = {"engine": {"tensorParallelSize": 2}, "resources": {"gpu": {"count": 0}, "cpu": 7}}

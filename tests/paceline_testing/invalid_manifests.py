@@ -257,6 +257,27 @@ CASES = (
         "must be less than resources.memory",
     ),
     Case(
+        "exclusive CPUs are whole",
+        "spec.resources.cpu",
+        {"resources": {"exclusiveCpus": True, "cpu": 4, "memory": "8Gi"}},
+        {"resources": {"exclusiveCpus": True, "cpu": "4500m", "memory": "8Gi"}},
+        "must be a whole number",
+    ),
+    Case(
+        "exclusive CPUs are asked for",
+        "spec.resources.cpu",
+        {"resources": {"exclusiveCpus": True, "cpu": "4", "memory": "8Gi"}},
+        {"resources": {"exclusiveCpus": True, "memory": "8Gi"}},
+        "must be a whole number",
+    ),
+    Case(
+        "exclusive CPUs need memory's limit",
+        "spec.resources.memory",
+        {"resources": {"exclusiveCpus": True, "cpu": 4, "memory": "8Gi"}},
+        {"resources": {"exclusiveCpus": True, "cpu": 4}},
+        "is needed by exclusiveCpus",
+    ),
+    Case(
         "products of FP8 give bfloat16",
         "spec.engine.dtype",
         {

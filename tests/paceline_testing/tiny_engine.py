@@ -23,6 +23,7 @@ class TinyEngine:
         settings = Settings(
             model_uri=f"file://{folder}",
             device="cpu",
+            dtype="float32",
             threads=1,
             block_size=block_size,
             max_batch_size=16,

@@ -33,6 +33,7 @@ def whole_service(
             "PACELINE_ENGINE_RUN_DIR": str(run_dir),
             "PACELINE_ENGINE_MODEL_URI": f"file://{model_folder}",
             "PACELINE_ENGINE_DEVICE": "cpu",
+            "PACELINE_ENGINE_DTYPE": "float32",
             "PACELINE_ENGINE_THREADS": "1",
             "PACELINE_ENGINE_MAX_BATCH_SIZE": "16",
             "PACELINE_ENGINE_BLOCK_SIZE": "4",

@@ -13,7 +13,6 @@ MEASURED = Measured(
     {"paceline": Identity("1.0", "bfloat16"), "vllm": Identity("0.32", "bfloat16")},
     {"openvino": "openvino-float32 is not there"},
     {"paceline": OURS, "vllm": THEIRS},
-    0.004,
 )
 
 
@@ -50,6 +49,6 @@ def test_the_page_says_which_rows_were_left_out_and_why() -> None:
 
 
 def test_a_run_in_which_nothing_started_is_still_told() -> None:
-    nothing = Measured(Workload(), 2, {}, {"vllm": "vllm is not there"}, {}, 0.0)
+    nothing = Measured(Workload(), 2, {}, {"vllm": "vllm is not there"}, {})
 
     assert f"0 of {len(judged({}))} targets are met." in page(nothing)

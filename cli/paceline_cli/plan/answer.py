@@ -1,6 +1,6 @@
 """`paceline plan`: reads manifest, model and trace, and hands them to the pure planner."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from paceline_api.inference_service import InferenceService
@@ -8,10 +8,10 @@ from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.manifest import read
 from paceline_cli.plan.assumed_times import REMEMBERED_FACTOR, times_of_ranks, trusted_factor
 from paceline_cli.plan.kv_memory import KvMemory
-from paceline_cli.plan.model_sizes import PlanError, PlanQuestion, Sizes
+from paceline_cli.plan.model_sizes import AutoOnCpu, PlanError, PlanQuestion, Sizes
 from paceline_cli.plan.outlook import ServicePlan
 from paceline_cli.plan.planner import Inputs, plan
-from paceline_cli.plan.warm_start_fit import recall
+from paceline_cli.plan.warm_start_fit import recall, remembers
 from paceline_cli.traffic.traces import Trace, TraceError, read_trace
 from paceline_engine.hardware.devices import CPU, GPUS, Device, device_named
 
@@ -25,6 +25,8 @@ class PlanAnswer:
     service: InferenceService
     trace: Trace
     plan: ServicePlan
+    assumed_dtype: AutoOnCpu | None = None
+    """What `dtype: Auto` on a CPU is taken to be; None where the type is known."""
 
 
 def answer(question: PlanQuestion) -> PlanAnswer:
@@ -36,7 +38,7 @@ def answer(question: PlanQuestion) -> PlanAnswer:
         raise PlanError(str(problem)) from problem
     engine, device = service.spec.engine, choose_device(service, question)
     ranks = engine.tensor_parallel_size
-    sizes = Sizes(service, device, question)
+    sizes = _sizes(service, device, question)
     whole, part = sizes.of_model(1), sizes.of_model(ranks)
     memory = KvMemory(
         device=device,
@@ -61,7 +63,18 @@ def answer(question: PlanQuestion) -> PlanAnswer:
         factor=factor,
         requests=trace.requests,
     )
-    return PlanAnswer(service, trace, plan(inputs))
+    return PlanAnswer(service, trace, plan(inputs), sizes.assumed_dtype)
+
+
+def _sizes(service: InferenceService, device: Device, question: PlanQuestion) -> Sizes:
+    """Take `dtype: Auto` on a CPU for float32, which fits any other; a remembered pod knows."""
+    sizes = Sizes(service, device, question)
+    narrow = replace(sizes, auto_on_cpu="bfloat16")
+    ranks = service.spec.engine.tensor_parallel_size
+    if sizes.assumed_dtype is None or question.memory is None:
+        return sizes
+    is_narrow = remembers(question.memory, device, narrow.of_model(1), ranks=ranks)
+    return narrow if is_narrow else sizes
 
 
 def choose_device(service: InferenceService, question: PlanQuestion) -> Device:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from paceline_api.inference_service import InferenceService
 from paceline_cli.errors import LocalError
@@ -16,6 +16,10 @@ _FLAGS: Final = "say how large it is: --params 8B --kv-bytes 131072"
 _WEIGHTS_IN: Final = {"None": "", "FP8Dynamic": "FP8"}
 """As `Precision` calls them: weights are the same, whatever they multiply."""
 _DRAFT_FLAGS: Final = "say how large it is: --draft-params 1B --draft-kv-bytes 32768"
+
+
+AutoOnCpu = Literal["float32", "bfloat16"]
+"""What the engine measures to be faster when it starts."""
 
 
 class PlanError(LocalError):
@@ -46,6 +50,14 @@ class Sizes:
     service: InferenceService
     device: Device
     question: PlanQuestion
+    auto_on_cpu: AutoOnCpu = "float32"
+    """What the planned machine is taken to choose."""
+
+    @property
+    def assumed_dtype(self) -> AutoOnCpu | None:
+        """The type that is assumed; None where manifest or device say it."""
+        is_open = self.service.spec.engine.dtype == "Auto" and self.device.is_cpu
+        return self.auto_on_cpu if is_open else None
 
     def of_model(self, ranks: int) -> ModelSize:
         """The size of the model, or of the part that each of several ranks holds."""
@@ -104,10 +116,14 @@ class Sizes:
         engine = self.service.spec.engine
         quantization = own_quantization or engine.quantization
         return Precision(
-            _bytes_per_value(self.service, self.device),
+            self._bytes_per_value(),
             quantization=_WEIGHTS_IN.get(quantization, quantization),
             has_fp8_kv=engine.kv_cache_dtype == "FP8",
         )
+
+    def _bytes_per_value(self) -> int:
+        dtype = self.assumed_dtype or self.service.spec.engine.dtype
+        return 4 if dtype.lower() == "float32" else 2
 
 
 def _given(
@@ -119,10 +135,3 @@ def _given(
     if params is not None or kv_bytes is not None:
         raise PlanError(f"{one} and {other} go together: one says nothing without the other")
     return None
-
-
-def _bytes_per_value(service: InferenceService, device: Device) -> int:
-    dtype = service.spec.engine.dtype
-    if dtype == "Auto":
-        return 4 if device.is_cpu else 2
-    return 4 if dtype == "Float32" else 2

@@ -45,6 +45,12 @@ def recall(path: Path, device: Device, size: ModelSize, *, ranks: int = 1) -> Mo
     )
 
 
+def remembers(path: Path, device: Device, size: ModelSize, *, ranks: int = 1) -> bool:
+    """Tell whether `recall` would find one. Raises RecallError where the file is no memory."""
+    book, _ = decode(_document(path))
+    return any(_fits(entry, device, size, ranks) for entry in book.entries)
+
+
 def _document(path: Path) -> str:
     """The document itself, or that of a ConfigMap as kubectl gives it."""
     try:

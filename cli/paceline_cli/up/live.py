@@ -25,6 +25,7 @@ from paceline_cli.up.screen import LiveView, clock_time
 from paceline_tuner.decision import Decision
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import PodTarget, ServiceTarget
+from paceline_tuner.telemetry import EngineInfo
 
 _KEPT_EVENTS = 4
 _KEPT_DECISIONS = 60
@@ -54,6 +55,8 @@ class LiveService:
         self.on_report: list[Callable[[ServiceReport], None]] = []
         self.started_at = time.time()
         self._failed_starts = 0
+        self._engine: EngineInfo | None = None
+        """What the last engine that was asked said of itself."""
 
     @property
     def name(self) -> str:
@@ -126,6 +129,17 @@ class LiveService:
         elif not is_ready:
             self.ready.clear()
 
+    def engine_said(self, info: EngineInfo | None) -> None:
+        """Note in what type, with which threads and by which ops the engine computes, once."""
+        if info is None or info == self._engine:
+            return
+        self._engine = info
+        self.note(f"computes in {info.dtype}{_because(info.dtype_reason)}")
+        if info.cores:
+            self.note(f"computes with {info.cores}")
+        if info.ops:
+            self.note(info.ops)
+
     def exited(self, end: ChildExit) -> None:
         """Report a child that died; give up where a restart cannot help."""
         self.became(is_ready=False, phase=f"restarting the {end.name}")
@@ -182,6 +196,10 @@ def write_runtime_config(live: LiveService) -> None:
     """Leave the hot configuration where a sidecar that starts again finds it."""
     config = runtime_config(tuning_spec(live.service.spec))
     live.place.runtime_config_file.write_bytes(msgspec.json.encode(config))
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
 
 
 def _refusal(log: Path) -> str:

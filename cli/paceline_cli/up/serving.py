@@ -22,6 +22,7 @@ from paceline_cli.up.live import LiveService, StartError, write_runtime_config
 from paceline_cli.up.loading import missing_words
 from paceline_cli.up.warm_start_file import FileStore
 from paceline_tuner.loop import TuningLoop
+from paceline_tuner.pods import PodError
 
 DRAIN_S = 5.0
 _POLL_S = 0.5
@@ -109,8 +110,12 @@ def programs(
 
 async def follow_health(live: LiveService) -> None:
     """Ask the sidecar whether it serves, forever."""
-    async with httpx.AsyncClient(base_url=live.place.url, timeout=5.0) as client:
+    async with (
+        httpx.AsyncClient(base_url=live.place.url, timeout=5.0) as client,
+        HttpxPodClient() as pods,
+    ):
         while True:
+            was_ready = live.ready.is_set()
             try:
                 response = await client.get("/health/ready")
             except httpx.HTTPError:
@@ -121,7 +126,16 @@ async def follow_health(live: LiveService) -> None:
                 live.became(
                     is_ready=is_ready, phase="serving" if is_ready else missing_words(response.text)
                 )
+                if is_ready and not was_ready:
+                    await ask_engine(live, pods)
             await asyncio.sleep(_POLL_S)
+
+
+async def ask_engine(live: LiveService, pods: HttpxPodClient) -> None:
+    """Ask an engine that has just got ready how it computes."""
+    for pod in live.target.pods:
+        with contextlib.suppress(PodError):  # it has just left: the next one is asked
+            live.engine_said((await pods.get_telemetry(pod, 0)).info)
 
 
 async def follow_file(live: LiveService) -> None:

@@ -16,9 +16,11 @@ from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import RowTables
 from paceline_engine.errors import UnsupportedModel
+from paceline_engine.hardware.cores import CoreUse
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.loading import memory
+from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.identity import cost_features, device_name
 from paceline_engine.loading.weights import as_it_is, blocks_of, build_decoder
 from paceline_engine.lora.slots import LoraAdapters
@@ -33,7 +35,7 @@ from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Quantization, Settings
-from paceline_kernels.cpu import NativeOps
+from paceline_kernels.cpu import NativeOps, op_library
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -44,7 +46,15 @@ class Assembly:
 
     settings: Settings
     device: torch.device
-    dtype: torch.dtype
+    choice: DtypeChoice
+    cores: CoreUse
+    """Those of this rank; on a GPU they say nothing."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that both models compute in."""
+        dtype: torch.dtype = getattr(torch, self.choice.dtype)
+        return dtype
 
     def decoder(
         self,
@@ -185,7 +195,7 @@ class Assembly:
             name=located.name,
             family=config.family,
             revision=located.revision,
-            dtype=str(self.dtype).removeprefix("torch."),
+            dtype=self.choice.dtype,
             device=device_name(self.device),
             num_parameters=config.num_parameters,
             vocab_size=config.vocab_size,
@@ -198,4 +208,7 @@ class Assembly:
             ),
             engine_version=__version__,
             features=cost_features(self.device, settings, compiled=is_compiled),
+            dtype_reason=self.choice.reason,
+            cores=self.cores.sentence if self.device.type == "cpu" else "",
+            ops=str(op_library()) if self.device.type == "cpu" else "",
         )

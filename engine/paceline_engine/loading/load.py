@@ -3,9 +3,10 @@
 import logging
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
@@ -26,6 +27,8 @@ from paceline_engine.loading.assembly import Assembly
 from paceline_engine.loading.capture import capture_graphs, graphs_bytes, uses_graphs
 from paceline_engine.loading.device import choose_device, look, require_kernels_cover
 from paceline_engine.loading.draft import OpenedDraft, open_draft
+from paceline_engine.loading.dtype import DtypeChoice
+from paceline_engine.loading.dtype_trial import choose_dtype
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
@@ -96,19 +99,20 @@ def load_model(
     checkpoint = open_checkpoint(located.path)
     draft = open_draft(settings, places, checkpoint)
     shard_of(checkpoint.config, settings.tensor_parallel_size)  # refused before ranks are started
-    is_on_cpu = _device(settings, checkpoint.config, share, rank=0).type == "cpu"
-    if is_on_cpu:
-        _tell(core_use(settings, share))
+    device = _device(settings, checkpoint.config, share, rank=0)
+    dtype = choose_dtype(settings, device)
+    if device.type == "cpu":
+        _tell(core_use(settings, share), dtype)
     group = Group(0, settings.tensor_parallel_size)
     if group.size > 1:
         group.start(
             _follow,
-            (settings, located.path, share),
-            lambda rank: placed(core_use(settings, share, rank)) if is_on_cpu else nullcontext(),
+            (settings, located.path, share, dtype),
+            lambda rank: _placed(settings, share, device, rank),
         )
     try:
         return load_checkpoint(
-            settings, located, checkpoint, group, progress, share=share, draft=draft
+            settings, located, checkpoint, group, progress, share=share, dtype=dtype, draft=draft
         )
     except torch.OutOfMemoryError as error:
         group.kill()
@@ -122,19 +126,36 @@ def load_model(
         raise
 
 
-def _tell(use: CoreUse) -> None:
+def _tell(use: CoreUse, dtype: DtypeChoice) -> None:
     _log.info("%s", use.sentence)
-    for remark in use.remarks:
+    _log.info("%s", dtype.sentence)
+    for remark in filter(None, (*use.remarks, dtype.remark)):
         _log.warning("%s", remark)
 
 
-def _follow(group: Group, told: tuple[Settings, Path, CpuShare], rendezvous: Path) -> None:
+def _placed(
+    settings: Settings, share: CpuShare, device: torch.device, rank: int
+) -> AbstractContextManager[None]:
+    """Start a rank where it shall run; the process of a rank with a GPU runs anywhere."""
+    return placed(core_use(settings, share, rank)) if device.type == "cpu" else nullcontext()
+
+
+_Told: TypeAlias = tuple[Settings, Path, CpuShare, DtypeChoice]
+
+
+def _follow(group: Group, told: _Told, rendezvous: Path) -> None:
     """Live as a rank above 0."""
-    settings, path, share = told
+    settings, path, share, dtype = told
     group.join(rendezvous)
     located = Located(path.name, path, revision="")
     loaded = load_checkpoint(
-        settings, located, open_checkpoint(path), group, lambda _stage, _done: None, share=share
+        settings,
+        located,
+        open_checkpoint(path),
+        group,
+        lambda _stage, _done: None,
+        share=share,
+        dtype=dtype,
     )
     loaded.runner.follow()
     group.leave()
@@ -148,11 +169,12 @@ def load_checkpoint(
     progress: Progress,
     *,
     share: CpuShare,
+    dtype: DtypeChoice,
     draft: OpenedDraft | None = None,
 ) -> LoadedModel:
     """Load one rank's part of an opened model. Raises as `load_model`."""
     device = _device(settings, checkpoint.config, share, group.rank)
-    parts = Assembly(settings, device, _dtype(settings, device))
+    parts = Assembly(settings, device, dtype, core_use(settings, share, group.rank))
     if draft is not None:
         configs = [checkpoint.config, draft.checkpoint.config]
         quantizations = (settings.quantization, settings.quantization_of_draft)
@@ -263,10 +285,3 @@ def _device(settings: Settings, config: ModelConfig, share: CpuShare, rank: int)
         return device
     torch.set_num_threads(core_use(settings, share, rank).threads)
     return device
-
-
-def _dtype(settings: Settings, device: torch.device) -> torch.dtype:
-    if settings.dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    dtype: torch.dtype = getattr(torch, settings.dtype)
-    return dtype

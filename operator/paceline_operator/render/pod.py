@@ -102,7 +102,7 @@ def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) ->
         "startupProbe": _probe("/health/live", "admin", period_s=1, failures=120),
         "livenessProbe": _probe("/health/live", "admin", period_s=10, failures=6),
         "readinessProbe": _probe("/health/ready", "admin", period_s=2, failures=2),
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "resources": _sidecar_resources(service),
         "securityContext": _CONTAINER_SECURITY,
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -128,6 +128,8 @@ def _resources(service: InferenceService) -> Manifest:
     limits: dict[str, Any] = {}
     if wanted.cpu is not None:
         requests["cpu"] = str(wanted.cpu)
+        if wanted.exclusive_cpus:
+            limits["cpu"] = str(wanted.cpu)
     if wanted.memory is not None:
         requests["memory"] = limits["memory"] = str(wanted.memory)
     if wanted.gpu.count:
@@ -135,6 +137,15 @@ def _resources(service: InferenceService) -> Manifest:
             wanted.gpu.count
         )
     return {"requests": requests, "limits": limits}
+
+
+def _sidecar_resources(service: InferenceService) -> Manifest:
+    """Ask for a little; a pod is Guaranteed only where every container has limits, too."""
+    if not service.spec.resources.exclusive_cpus:
+        return {"requests": {"cpu": "100m", "memory": "256Mi"}}
+    # Less than a whole CPU: it would be given one to itself.
+    amounts = {"cpu": "900m", "memory": "1Gi"}
+    return {"requests": amounts, "limits": amounts}
 
 
 def _scheduling(service: InferenceService) -> Manifest:

@@ -370,3 +370,41 @@ def test_a_broken_gguf_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
     with pytest.raises(GgufError, match=r"m\.gguf is no whole GGUF file"):
         read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "assumed", "value_bytes"),
+    [("Auto", "float32", 4), ("BFloat16", None, 2), ("Float32", None, 4)],
+)
+def test_auto_on_a_cpu_is_planned_as_the_wider_type(
+    tmp_path: Path, trace: Path, dtype: str, assumed: str | None, value_bytes: int
+) -> None:
+    """What a machine measures at start is not known before: what is planned fits on any."""
+    manifest = write_manifest(tmp_path, {"itl": {"p99": "50s"}}, dtype=dtype)
+
+    document = json.loads(run(on_cpu(manifest), trace, *SIZE, "--format", "json").output)
+
+    assert document["assumed_dtype"] == assumed
+    assert document["memory"]["weight_bytes"] == value_bytes * 8 * 10**9
+    table = run(manifest, trace, *SIZE).output
+    assert ("planned as float32" in table) == (assumed is not None)
+
+
+def test_auto_is_what_the_remembered_pod_chose(tmp_path: Path, trace: Path) -> None:
+    """Its step times hold for the type that it served in."""
+    memory = a_memory(tmp_path / "memory.json", device="cpu")
+    manifest = on_cpu(write_manifest(tmp_path, {"itl": {"p99": "50s"}}))
+
+    result = run(manifest, trace, *SIZE, "--memory", str(memory), "--format", "json")
+
+    document = json.loads(result.output)
+    assert document["assumed_dtype"] == "bfloat16"
+    assert document["memory"]["weight_bytes"] == 16 * 10**9
+
+
+def on_cpu(manifest: Path) -> Path:
+    """Ask for no GPU."""
+    document = yaml.safe_load(manifest.read_text())
+    document["spec"]["resources"] = {"gpu": {"count": 0}}
+    manifest.write_text(yaml.safe_dump(document))
+    return manifest

@@ -11,7 +11,7 @@ from paceline_cli.up.live import LiveService, StartError
 from paceline_testing.reports import a_pod_report, a_report
 from paceline_testing.services import a_service
 from paceline_tuner.service_report import ServiceReport
-from paceline_tuner.telemetry import PodAdapter
+from paceline_tuner.telemetry import EngineInfo, PodAdapter
 
 
 def a_live_service(tmp_path: Path) -> LiveService:
@@ -37,6 +37,28 @@ def test_an_adapter_is_noted_when_it_comes_and_when_it_is_refused(tmp_path: Path
     live.concluded(_report(sql, PodAdapter("law", "/b", "refused", "its rank is 64.")), ())
 
     assert notes == ["adapter sql is served", "adapter law was refused: its rank is 64."]
+
+
+def test_how_the_engine_computes_is_noted_once(tmp_path: Path) -> None:
+    """And again only where an engine that was started anew chose otherwise."""
+    live = a_live_service(tmp_path)
+    notes: list[str] = []
+    live.on_event.append(notes.append)
+    fast = EngineInfo(
+        dtype="bfloat16", dtype_reason="measured so", cores="2 threads, free", ops="ops: ours"
+    )
+
+    live.engine_said(None)
+    live.engine_said(fast)
+    live.engine_said(fast)
+    live.engine_said(EngineInfo(dtype="float32"))
+
+    assert notes == [
+        "computes in bfloat16: measured so",
+        "computes with 2 threads, free",
+        "ops: ours",
+        "computes in float32",
+    ]
 
 
 def test_loading_is_told_by_the_tenth(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def load(folder: Path, draft: Path | None, quantization: Quantization | None = N
     settings = Settings(
         model_uri=f"file://{folder}",
         device="cpu",
+        dtype="float32",
         threads=1,
         kv_cache_bytes=1 << 20,
         speculative="none" if draft is None else "draft",

@@ -134,6 +134,7 @@ def load(folder: Path, draft: Path | None = None) -> LoadedModel:
     settings = Settings(
         model_uri=f"file://{folder}",
         device="cpu",
+        dtype="float32",
         threads=1,
         max_model_len=256,
         max_batch_size=8,
@@ -223,6 +224,7 @@ def test_the_embedded_model_drafts_for_itself(quantization: Quantization | None)
     model = load_model(
         Settings(
             device="cpu",
+            dtype="float32",
             threads=1,
             kv_cache_bytes=1 << 26,
             speculative="draft",

@@ -22,6 +22,8 @@ from paceline_kernels.cpu import (
     native_ops,
 )
 
+_TRIAL_INPUTS, _TRIAL_BYTES = 32, 34  # of a block of Q8_0
+
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
@@ -116,6 +118,12 @@ def block_linear(weight: StoredWeight, bias: Tensor | None = None) -> Linear:
             else linear(torch.cat(plain), own_bias)
         )
     return products[0] if len(products) == 1 else JoinedLinear(products)
+
+
+def blocks_of_zeros(outputs: int, inputs: int) -> Blocks:
+    """Make a weight that takes as long to multiply as any other: for a trial."""
+    row_bytes = inputs // _TRIAL_INPUTS * _TRIAL_BYTES
+    return Blocks("Q8_0", torch.zeros(outputs, row_bytes, dtype=torch.uint8))
 
 
 def fused_gated_blocks(weight: StoredWeight, activation: Activation) -> BlockGatedLinear | None:
