@@ -93,10 +93,10 @@ def test_one_call_computes_what_the_ops_compute(
     """Biases, norms of heads, norms behind attention and MLP, windows, scaled embeddings."""
     make_tiny_model(tmp_path, family, head_dim=16)
     loaded = _load(tmp_path, dtype, quantization)
-    assert loaded.runner._stack is not None
+    assert loaded.runner.layer_stack is not None
 
     together = _answers(loaded)
-    loaded.runner._stack = None
+    loaded.runner.layer_stack = None
 
     assert _answers(loaded) == together
 
@@ -108,7 +108,7 @@ def test_hidden_states_are_the_same_to_the_last_bit(
     """The same ops run in the same order, whoever calls them."""
     make_tiny_model(tmp_path, "gemma3_text", head_dim=16)
     runner = _load(tmp_path, dtype).runner
-    stack, decoder = runner._stack, runner._decoder
+    stack, decoder = runner.layer_stack, runner._decoder
     assert stack is not None
     step = _prompt_step(9)
 
@@ -124,7 +124,7 @@ def test_adapters_and_a_cache_of_codes_below_float32_go_op_by_op(tmp_path: Path)
     """An adapter adds to each product; prompts in float32 read no codes where they lie."""
     make_tiny_model(tmp_path, "llama", head_dim=16)
 
-    assert _load(tmp_path, "float32", max_loras=1).runner._stack is None
-    assert _load(tmp_path, "float32", kv_cache_dtype="fp8").runner._stack is None
-    assert _load(tmp_path, "bfloat16", kv_cache_dtype="fp8").runner._stack is not None
-    assert _load(tmp_path, "bfloat16", quantization="fp8").runner._stack is None
+    assert _load(tmp_path, "float32", max_loras=1).runner.layer_stack is None
+    assert _load(tmp_path, "float32", kv_cache_dtype="fp8").runner.layer_stack is None
+    assert _load(tmp_path, "bfloat16", kv_cache_dtype="fp8").runner.layer_stack is not None
+    assert _load(tmp_path, "bfloat16", quantization="fp8").runner.layer_stack is None

@@ -52,7 +52,7 @@ _GEMMA = ("gemma2", "gemma3")
 def open_gguf(path: Path) -> Checkpoint:
     """Read the metadata; the weights stay in the mapped file."""
     try:
-        reader = GGUFReader(path)
+        reader = _Reader(path)
         metadata = FileMetadata(reader)
         tensors = GgufTensors(path, reader, metadata)
         return Checkpoint(
@@ -74,6 +74,22 @@ def open_gguf(path: Path) -> Checkpoint:
         raise CorruptModel(
             f"{path} ({path.stat().st_size:,} bytes) is no whole GGUF file: {error!r}."
         ) from error
+
+
+class _Reader(GGUFReader):  # type: ignore[misc]  # gguf carries no annotations
+    """Slices a plain array: a vocabulary is a hundred thousand slices, each slow by `np.memmap`.
+
+    With 49,000 tokens opening a file takes 0.9 s in place of 2.5.
+    """
+
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        """Return the mapped file."""
+        return self._data
+
+    @data.setter
+    def data(self, mapped: np.ndarray[Any, Any]) -> None:
+        self._data = mapped.view(np.ndarray)
 
 
 class FileMetadata:

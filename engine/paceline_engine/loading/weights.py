@@ -146,10 +146,12 @@ def _ends(
         head = reader.fused({"lm_head.weight": shape}, cut=None)
         if quantizes_head or isinstance(head, StoredWeight):
             return embedding, build.lay_out(head)
-        return embedding, linear(head)
+        return embedding, linear(head, is_head=True)
     if isinstance(embedding, StoredEmbedding):
         return embedding, embedding
-    return embedding, build.lay_out(embedding) if quantizes_head else linear(embedding)
+    if quantizes_head:
+        return embedding, build.lay_out(embedding)
+    return embedding, linear(embedding, is_head=True)
 
 
 def _layer(config: ModelConfig, reader: "_Reader", prefix: str, build: Build) -> DecoderLayer:

@@ -62,14 +62,16 @@ class NativeLinear:
         bias: Tensor | None = None,
         *,
         scales: Tensor | None = None,
+        is_wide: bool = False,
     ) -> None:
         self.weight = matmul.pack(weight, scales)
+        self._is_wide = is_wide  # the result is float32
         self.bias = None if bias is None else bias.float()  # [out]
         self._matmul = matmul
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        return self._matmul(x, self.weight, self.bias)
+        return self._matmul(x, self.weight, self.bias, is_wide=self._is_wide)
 
 
 class NativeGatedLinear:
@@ -118,12 +120,15 @@ def has_onednn(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and torch.backends.mkldnn.is_available()
 
 
-def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """Lay `weight` [out, in] out for the device it is on. It is copied on a CPU."""
+def linear(weight: Tensor, bias: Tensor | None = None, *, is_head: bool = False) -> Linear:
+    """Lay `weight` [out, in] out for the device it is on. It is copied on a CPU.
+
+    The compiled product of a head returns its sums as they are, in float32.
+    """
     if weight.device.type != "cpu":
         return PlainLinear(weight, bias)
     if serves(weight) and (native := native_ops()) is not None:
-        return NativeLinear(native.matmul, weight, bias)
+        return NativeLinear(native.matmul, weight, bias, is_wide=is_head)
     if has_onednn(weight.dtype):
         return PackedLinear(weight, bias)
     return TransposedLinear(weight, bias)
