@@ -163,7 +163,7 @@ def head_of(stack: LayerStack, step: Step) -> Work:
     config = stack.decoder.config
     numbers = config.vocab_size * config.hidden_size
     return Work(
-        numbers * float(stack.decoder.embedding.element_size()), 2.0 * step.sampled * numbers
+        numbers * float(stack.decoder.embedding.dtype.itemsize), 2.0 * step.sampled * numbers
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.checks import Exponents
+from paceline_kernels.cpu.block_matmul import BlockMatmul
 from paceline_kernels.cpu.layers import Layer, LayersShape, NativeLayers
 from paceline_kernels.cpu.library import Matmul, address, addresses, function, require
 from paceline_kernels.fp8 import CODES, EXPONENTS
@@ -62,6 +63,8 @@ class NativeOps:
         )
         self.matmul = Matmul(library)
         """Products with packed weights."""
+        self.block_matmul = BlockMatmul(library)
+        """Products with weights in GGUF's blocks."""
         self._likeliest = function(library, "likeliest", [_TENSOR] * 2 + [_SIZE] * 2)
         self._library = library
 
