@@ -14,7 +14,7 @@ from paceline_engine.scheduling import Scheduling
 _PREFIX = "PACELINE_ENGINE_"
 
 
-Quantization = Literal["none", "int8", "fp8", "fp8_dynamic"]
+Quantization = Literal["none", "int8", "fp8", "fp8_dynamic", "as_stored"]
 KvCacheDtype = Literal["auto", "fp8"]
 PrefillSetting = Literal["auto", "triton", "sdpa"]
 
@@ -55,7 +55,9 @@ class Settings(BaseSettings):
     quantization: Quantization = "none"
     """Weights of the layers' products: as `dtype`, or a byte each and a scale for each output.
 
-    With `fp8_dynamic` (W8A8) what they multiply is FP8 as well, with a scale for each token.
+    With `fp8_dynamic` (W8A8) what they multiply is FP8 as well, with a scale for each token. With
+    `as_stored` the weights of a GGUF file, embedding and head too, stay in the file's own quantised
+    kinds, and what they multiply is a byte each, with a scale for each 32; on a CPU only.
     """
     kv_cache_dtype: KvCacheDtype = "auto"
     """Keys and values: as `dtype`, or in FP8 with an exponent for each head of a token."""
@@ -165,6 +167,16 @@ class Settings(BaseSettings):
                 "prefill_attention must be auto or triton where kv_cache_dtype is fp8, "
                 f"got {self.prefill_attention}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_meet_32_or_16_bits(self) -> "Settings":
+        for name in ("quantization", "draft_quantization"):
+            if getattr(self, name) == "as_stored" and self.dtype == "float16":
+                raise ValueError(
+                    f"dtype must be auto, float32 or bfloat16 where {name} is as_stored, "
+                    f"got {self.dtype}"
+                )
         return self
 
     @property

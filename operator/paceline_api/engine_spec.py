@@ -8,7 +8,7 @@ from paceline_api.model_spec import ModelUri, Revision
 from paceline_api.part import Part, Rule
 from paceline_api.units import Fraction, Name, Quantity
 
-WeightsIn = Literal["None", "FP8", "FP8Dynamic", "INT8"]
+WeightsIn = Literal["None", "AsStored", "FP8", "FP8Dynamic", "INT8"]
 
 
 class SpeculativeSpec(Part):
@@ -108,7 +108,9 @@ class EngineSpec(Part):
     they are.
     FP8Dynamic makes FP8 of what they multiply as well, with a scale for each token, and multiplies
     in FP8: what vLLM calls fp8, and less exact than FP8. Both need a GPU of compute capability 8.9
-    or newer."""
+    or newer.
+    AsStored keeps all weights of a GGUF file in the file's own quantised kinds, embedding and head
+    too, and makes bytes of what they multiply, with a scale for each 32; on a CPU only."""
     max_model_len: Annotated[int, Field(ge=16, le=10_485_760)] | None = None
     """Longest prompt and answer together, in tokens; the model's own when absent."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=8)] = 1

@@ -79,6 +79,25 @@ class Spec(Part):
             ".engine.dtype",
         ),
         Rule(
+            "self.resources.gpu.count == 0 || self.engine.quantization != 'AsStored'",
+            "must not be AsStored beside a GPU: blocks of a GGUF file are multiplied on a CPU only",
+            ".engine.quantization",
+        ),
+        Rule(
+            "self.resources.gpu.count == 0 ||"
+            " !has(self.engine.speculative.draftQuantization) ||"
+            " self.engine.speculative.draftQuantization != 'AsStored'",
+            "must not be AsStored beside a GPU: blocks of a GGUF file are multiplied on a CPU only",
+            ".engine.speculative.draftQuantization",
+        ),
+        Rule(
+            "self.engine.dtype != 'Float16' || (self.engine.quantization != 'AsStored' &&"
+            " (!has(self.engine.speculative.draftQuantization) ||"
+            " self.engine.speculative.draftQuantization != 'AsStored'))",
+            "must be Auto, BFloat16 or Float32 beside AsStored",
+            ".engine.dtype",
+        ),
+        Rule(
             "!has(self.adapters) || size(self.adapters) <= self.engine.lora.maxAdapters",
             "must be no more than engine.lora.maxAdapters: their memory is taken at start",
             ".adapters",

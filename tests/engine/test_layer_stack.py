@@ -93,28 +93,30 @@ def test_one_call_computes_what_the_ops_compute(
     """Biases, norms of heads, norms behind attention and MLP, windows, scaled embeddings."""
     make_tiny_model(tmp_path, family, head_dim=16)
     loaded = _load(tmp_path, dtype, quantization)
-    assert loaded.runner._stack is not None
+    assert loaded.runner.layer_stack is not None
 
     together = _answers(loaded)
-    loaded.runner._stack = None
+    loaded.runner.layer_stack = None
 
     assert _answers(loaded) == together
 
 
+@pytest.mark.parametrize("kept", [[4, 8], [0], [], list(range(9)), None], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_hidden_states_are_the_same_to_the_last_bit(
-    tmp_path: Path, dtype: Literal["float32", "bfloat16"]
+    tmp_path: Path, dtype: Literal["float32", "bfloat16"], kept: list[int] | None
 ) -> None:
-    """The same ops run in the same order, whoever calls them."""
+    """The same ops run in the same order, whoever calls them; of tokens that nobody reads, none."""
     make_tiny_model(tmp_path, "gemma3_text", head_dim=16)
     runner = _load(tmp_path, dtype).runner
-    stack, decoder = runner._stack, runner._decoder
+    stack, decoder = runner.layer_stack, runner._decoder
     assert stack is not None
     step = _prompt_step(9)
+    rows = None if kept is None else torch.tensor(kept, dtype=torch.int64)
 
     with torch.inference_mode():
-        together = stack.hidden(step, torch.tensor([4, 8]))
-        apart = decoder.hidden(step.token_ids, runner._attention.plan(step), torch.tensor([4, 8]))
+        together = stack.hidden(step, rows)
+        apart = decoder.hidden(step.token_ids, runner._attention.plan(step), rows)
 
     assert together.dtype == getattr(torch, dtype)
     assert torch.equal(together, apart)
@@ -124,7 +126,7 @@ def test_adapters_and_a_cache_of_codes_below_float32_go_op_by_op(tmp_path: Path)
     """An adapter adds to each product; prompts in float32 read no codes where they lie."""
     make_tiny_model(tmp_path, "llama", head_dim=16)
 
-    assert _load(tmp_path, "float32", max_loras=1).runner._stack is None
-    assert _load(tmp_path, "float32", kv_cache_dtype="fp8").runner._stack is None
-    assert _load(tmp_path, "bfloat16", kv_cache_dtype="fp8").runner._stack is not None
-    assert _load(tmp_path, "bfloat16", quantization="fp8").runner._stack is None
+    assert _load(tmp_path, "float32", max_loras=1).runner.layer_stack is None
+    assert _load(tmp_path, "float32", kv_cache_dtype="fp8").runner.layer_stack is None
+    assert _load(tmp_path, "bfloat16", kv_cache_dtype="fp8").runner.layer_stack is not None
+    assert _load(tmp_path, "bfloat16", quantization="fp8").runner.layer_stack is None

@@ -217,6 +217,7 @@ def test_weights_take_what_is_reported(tmp_path: Path, to: Quantization) -> None
     loaded = {quantization: _load(tmp_path, quantization) for quantization in ("none", to)}
 
     decoder = loaded[to].runner._decoder
+    assert isinstance(decoder.embedding, torch.Tensor)
     held = [decoder.embedding, decoder.embedding, decoder.norm]  # the head is as large
     for layer in decoder.layers:
         held += [layer.qkv.weight, layer.mlp.weight]

@@ -41,8 +41,8 @@ class BaseImage:
 
 
 PYTHON = BaseImage(("ca-certificates", "python3", "python3-venv"))
-# Triton compiles its launchers with the C compiler when a kernel first runs on a GPU.
-PYTHON_AND_GCC = BaseImage((*PYTHON.packages, "gcc", "libc6-dev", "libpython3-dev"))
+# For the stage that compiles the ops of CPUs.
+PYTHON_AND_GCC = BaseImage((*PYTHON.packages, "gcc", "libc6-dev"))
 
 
 def pause_archive(binary: Path, *, reference: str) -> Path:

@@ -31,8 +31,10 @@ class Image:
     """One image to build: its Dockerfile, and what replaces the stages."""
 
     part: str
-    base: BaseImage
+    bases: Mapping[str, BaseImage]
     folders: Mapping[str, Wheels]
+    target: str = ""
+    """The stage that becomes the image; the last by default."""
 
     @property
     def dockerfile(self) -> Dockerfile:
@@ -41,9 +43,11 @@ class Image:
     @property
     def name(self) -> str:
         """The image's name in a pod. The tag is a hash of all inputs: equal tag, equal image."""
-        stages = [f"{stage}={folder.id}" for stage, folder in sorted(self.folders.items())]
+        made = {stage: folder.id for stage, folder in self.folders.items()}
+        made |= {stage: base.reference for stage, base in self.bases.items()}
+        stages = [f"{stage}={id}" for stage, id in sorted(made.items())]
         sources = files_digest(_files(self.dockerfile.sources), root=ROOT)
-        tag = digest(self.base.reference, self.dockerfile.path.read_bytes(), sources, *stages)
+        tag = digest(self.target, self.dockerfile.path.read_bytes(), sources, *stages)
         return f"paceline/{self.part}:{tag}"
 
     @property
@@ -60,9 +64,9 @@ def wanted() -> list[Image]:
         "model": wheels.model(),
     }
     return [
-        Image("operator", python, {"wheels": wheels.dependencies("operator")}),
-        Image("sidecar", python, {"wheels": wheels.dependencies("sidecar")}),
-        Image("engine", with_gcc, engine),
+        Image("operator", {"base": python}, {"wheels": wheels.dependencies("operator")}),
+        Image("sidecar", {"base": python}, {"wheels": wheels.dependencies("sidecar")}),
+        Image("engine", {"base": python, "compiler": with_gcc}, engine, target="cpu"),
     ]
 
 
@@ -73,7 +77,8 @@ def ready(node: Node, images: list[Image]) -> dict[str, str]:
     for image in images:
         if image.reference not in store.names():
             machine.require_free_disk(store.room_needed_gb())
-            store.add(image.base.reference, image.base.archive())
+            for base in image.bases.values():
+                store.add(base.reference, base.archive())
             _build(node, image)
     store.keep_only({image.reference for image in images})
     return {image.part: image.name for image in images}
@@ -95,7 +100,8 @@ def _build(node: Node, image: Image) -> None:
     options = [
         f"filename={image.dockerfile.path.name}",
         "image-resolve-mode=local",
-        f"context:base=docker-image://{image.base.reference}",
+        *([f"target={image.target}"] if image.target else []),
+        *(f"context:{stage}=docker-image://{of.reference}" for stage, of in image.bases.items()),
         *(f"context:{stage}=local:{stage}" for stage in image.folders),
     ]
     folders = {"context": ROOT, "dockerfile": DOCKERFILES}

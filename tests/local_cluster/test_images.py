@@ -44,6 +44,18 @@ def test_what_an_image_copies_is_there(image: Dockerfile) -> None:
     assert not missing
 
 
+def test_the_engines_image_for_cpus_has_builds_and_no_compiler() -> None:
+    """A pod on a read-only root compiles nothing: what it loads must lie in the image."""
+    engine = Dockerfile(DOCKERFILES / "engine.Dockerfile")
+    stages = list(engine.stages_of("cpu"))
+
+    assert [stage.name for stage in stages] == ["cpu", "installed", "base"]
+    assert not [stage.name for stage in stages if "gcc" in stage.text]
+    assert "COPY --from=native /opt/native /opt/paceline/native\n" in stages[0].text
+    assert "PACELINE_NATIVE_DIR=/opt/paceline/native " in stages[0].text
+    assert [stage.name for stage in engine.stages_of("native")] == ["native", "compiler", "base"]
+
+
 def test_no_image_offers_a_command_that_cannot_start(image: Dockerfile) -> None:
     """`paceline` comes with our distribution, and needs what no image has: nobody installs it."""
     steps = image.path.read_text().replace("\\\n", " ").splitlines()

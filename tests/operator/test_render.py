@@ -179,7 +179,13 @@ def test_a_drafts_own_quantization_is_told_where_one_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"), [("FP8", "fp8"), ("FP8Dynamic", "fp8_dynamic"), ("INT8", "int8")]
+    ("asked", "word"),
+    [
+        ("AsStored", "as_stored"),
+        ("FP8", "fp8"),
+        ("FP8Dynamic", "fp8_dynamic"),
+        ("INT8", "int8"),
+    ],
 )
 def test_what_is_quantised_is_rendered_in_the_engines_words(asked: str, word: str) -> None:
     speculative = {"method": "Draft", "draftModelUri": "builtin://x", "draftQuantization": asked}

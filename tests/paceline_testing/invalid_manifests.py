@@ -42,6 +42,15 @@ def _fp8_draft(*, gpus: int) -> dict[str, Any]:
     }
 
 
+def _stored_draft(*, gpus: int) -> dict[str, Any]:
+    speculative = {
+        "method": "Draft",
+        "draftModelUri": "file:///draft.gguf",
+        "draftQuantization": "AsStored",
+    }
+    return {"engine": {"speculative": speculative}, "resources": {"gpu": {"count": gpus}}}
+
+
 def _adapters(
     *adapters: dict[str, str], room: int = 4, claim: str | None = None, served: str | None = None
 ) -> dict[str, Any]:
@@ -287,6 +296,33 @@ CASES = (
         _fp8_draft(gpus=0),
         _fp8_draft(gpus=1),
         "must be Auto or BFloat16 beside FP8Dynamic",
+    ),
+    Case(
+        "a file's own blocks are for a CPU",
+        "spec.engine.quantization",
+        {"engine": {"quantization": "AsStored"}, "resources": {"gpu": {"count": 0}}},
+        {"engine": {"quantization": "AsStored"}, "resources": {"gpu": {"count": 1}}},
+        "must not be AsStored beside a GPU",
+    ),
+    Case(
+        "also those of a draft's file",
+        "spec.engine.speculative.draftQuantization",
+        _stored_draft(gpus=0),
+        _stored_draft(gpus=1),
+        "must not be AsStored beside a GPU",
+    ),
+    Case(
+        "a file's own blocks meet no float16",
+        "spec.engine.dtype",
+        {
+            "engine": {"quantization": "AsStored", "dtype": "BFloat16"},
+            "resources": {"gpu": {"count": 0}},
+        },
+        {
+            "engine": {"quantization": "AsStored", "dtype": "Float16"},
+            "resources": {"gpu": {"count": 0}},
+        },
+        "must be Auto, BFloat16 or Float32 beside AsStored",
     ),
     Case(
         "memory may be plain bytes",

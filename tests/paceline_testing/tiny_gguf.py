@@ -1,11 +1,12 @@
 """Writes a tiny Hugging Face model as a GGUF file, as llama.cpp's converter would."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFWriter, TokenType
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType, quantize
 from safetensors.numpy import load_file
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -26,8 +27,20 @@ _LAYER_NAMES = {
 }
 
 
-def write_tiny_gguf(folder: Path, path: Path) -> None:
-    """Write the model in `folder` to `path`, float32, with a vocabulary of bytes."""
+Kinds = Callable[[str], GGMLQuantizationType]
+"""Tells the kind of a weight by the file's name of it."""
+
+
+def float32_alone(_name: str) -> GGMLQuantizationType:
+    """Quantise nothing."""
+    return GGMLQuantizationType.F32
+
+
+def write_tiny_gguf(folder: Path, path: Path, kinds: Kinds = float32_alone) -> None:
+    """Write the model in `folder` to `path` with a vocabulary of bytes.
+
+    Its weights are of `kinds`; what is no matrix is float32.
+    """
     config = json.loads((folder / "config.json").read_text())
     family: str = config["model_type"]
     architecture = ARCHITECTURES.get(family, family)
@@ -35,7 +48,13 @@ def write_tiny_gguf(folder: Path, path: Path) -> None:
     _write_sizes(writer, config, architecture)
     _write_vocabulary(writer, config["vocab_size"])
     for name, values in load_file(folder / "model.safetensors").items():
-        writer.add_tensor(_name(name, architecture), _values(name, values, config, architecture))
+        own_name = _name(name, architecture)
+        in_order = _values(name, values, config, architecture)
+        kind = kinds(own_name) if values.ndim > 1 else GGMLQuantizationType.F32
+        if kind == GGMLQuantizationType.F32:
+            writer.add_tensor(own_name, in_order)
+        else:
+            writer.add_tensor(own_name, quantize(in_order, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -10,9 +10,11 @@ from paceline_cli.plan.assumed_times import assumed_times
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.checkpoint.stored_weights import kept_bytes
 from paceline_engine.hardware.devices import CPU, GPUS, Device, device_named
 from paceline_engine.hardware.model_size import Precision, size_of
 from paceline_engine.loading import memory
+from paceline_engine.loading.weights import blocks_of
 from paceline_engine.pacing.prior import prior_for
 from paceline_engine.settings import Settings
 from paceline_wire import ModelInfo
@@ -87,3 +89,13 @@ def test_both_read_the_same_of_a_gguf_file(tmp_path: Path) -> None:
     assert size.num_parameters == real.num_parameters
     assert size.kv_bytes_per_token == real.kv_bytes_per_token(4)
     assert size.max_len == real.max_len
+
+
+@pytest.mark.model
+def test_both_count_the_same_of_weights_as_they_are_stored(tmp_path: Path) -> None:
+    """By the kinds that the header names."""
+    named = model_files.Named("spec.model.uri", "builtin://smollm2-135m-instruct", None, "")
+    planned = model_files.model_size(named, precision=Precision(4, "AsStored"), cache=tmp_path)
+    checkpoint = open_checkpoint(model_files._path(named, tmp_path))
+
+    assert planned.weight_bytes == kept_bytes(blocks_of(checkpoint.tensors).stored, 4)

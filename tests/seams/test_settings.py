@@ -56,6 +56,7 @@ def variables(rendered: list[dict[str, Any]], prefix: str) -> dict[str, str]:
         (environment.engine, "PACELINE_ENGINE_", {"tensorParallelSize": 2}),
         (environment.engine, "PACELINE_ENGINE_", {"quantization": "FP8", "kvCacheDtype": "FP8"}),
         (environment.engine, "PACELINE_ENGINE_", {"quantization": "FP8Dynamic"}),
+        (environment.engine, "PACELINE_ENGINE_", {"quantization": "AsStored"}),
         (
             environment.engine,
             "PACELINE_ENGINE_",
@@ -74,7 +75,7 @@ def variables(rendered: list[dict[str, Any]], prefix: str) -> dict[str, str]:
         ),
         (environment.sidecar, "PACELINE_SIDECAR_", {}),
     ],
-    ids=["engine", "ranks", "fp8", "fp8 with fp8", "alone", "draft", "sidecar"],
+    ids=["engine", "ranks", "fp8", "fp8 with fp8", "as stored", "alone", "draft", "sidecar"],
 )
 def test_the_pod_s_variables_are_settings_that_parse(
     render: Any, prefix: str, engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata and tensor names, without the weights.
+"""The header of a GGUF file: metadata, names and kinds of tensors, without the weights.
 
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Little-endian; strings and
 arrays carry their length as 64 bits. The engine reads whole files with the gguf package, which
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from paceline_engine.checkpoint.stored_weights import StoredTensor
+
 Value = int | float | bool | str | range
 
 _SCALARS: Final = {
@@ -19,6 +21,11 @@ _SCALARS: Final = {
 _STRING: Final = 8
 _ARRAY: Final = 9
 _VERSIONS: Final = (2, 3)
+_KINDS: Final = {
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0",
+    10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 30: "BF16",
+}  # fmt: skip
+_MOST_DIMENSIONS: Final = 4
 _MOST_BYTES: Final = 1 << 30
 """The longest string: a broken length must not fill the memory."""
 
@@ -33,7 +40,7 @@ class GgufHeader:
 
     metadata: dict[str, Value]
     """Scalars and strings as they are; an array as a range of its length."""
-    tensor_names: frozenset[str]
+    tensors: tuple[StoredTensor, ...]
 
     def get(self, key: str, default: Value | None = None, /) -> Any:
         """Return the value of `key`, or `default`."""
@@ -69,7 +76,7 @@ def _header(file: BinaryIO) -> GgufHeader:
     for _ in range(num_fields):
         key = _string(file)
         metadata[key] = _value(file, int(_unpack(file, "<I")))
-    return GgufHeader(metadata, frozenset(_tensor_name(file) for _ in range(num_tensors)))
+    return GgufHeader(metadata, tuple(_tensor(file) for _ in range(num_tensors)))
 
 
 def _value(file: BinaryIO, kind: int) -> Value:
@@ -88,11 +95,15 @@ def _value(file: BinaryIO, kind: int) -> Value:
     return _unpack(file, _SCALARS[kind])
 
 
-def _tensor_name(file: BinaryIO) -> str:
+def _tensor(file: BinaryIO) -> StoredTensor:
     name = _string(file)
     dimensions = int(_unpack(file, "<I"))
-    file.seek(8 * dimensions + 4 + 8, 1)  # sizes, type, offset
-    return name
+    if dimensions > _MOST_DIMENSIONS:
+        raise GgufError(f"the tensor {name} has {dimensions} dimensions")
+    sizes = [int(_unpack(file, "<Q")) for _ in range(dimensions)]
+    number = int(_unpack(file, "<I"))
+    file.seek(8, 1)  # where its weights begin
+    return StoredTensor(name, _KINDS.get(number, f"number {number}"), tuple(reversed(sizes)))
 
 
 def _string(file: BinaryIO) -> str:

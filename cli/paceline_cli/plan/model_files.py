@@ -1,14 +1,15 @@
 """Finds a manifest's model on this machine, as the engine would, and reads how large it is."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline_cli.errors import LocalError
-from paceline_cli.plan.gguf_header import read_header
+from paceline_cli.plan.gguf_header import GgufHeader, read_header
 from paceline_engine.checkpoint.builtin import installed
 from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.gguf_config import read_config
+from paceline_engine.checkpoint.stored_weights import ROPE_DIVISORS, kept_bytes
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import EngineError
 from paceline_engine.hardware.model_size import ModelSize, Precision, rank_part, size_of
@@ -34,7 +35,8 @@ def model_size(named: Named, *, precision: Precision, cache: Path, ranks: int = 
     """Read the size of a model, which must lie on this machine, or of one rank's part of it."""
     path = _path(named, cache)
     try:
-        return size_of(rank_part(_config(named.uri, path), ranks), precision)
+        size = size_of(rank_part(_config(named.uri, path), ranks), precision)
+        return _as_stored(named.uri, path, size, ranks) if precision.is_as_stored else size
     except (EngineError, OSError, ValueError) as problem:
         raise ModelFileError(
             f"{named.field}: {named.uri}: {path}: {problem}; or {named.flags}"
@@ -59,13 +61,27 @@ def _path(named: Named, cache: Path) -> Path:
 
 
 def _config(uri: str, path: Path) -> ModelConfig:
+    if (path / "config.json").is_file():
+        return from_hugging_face(json.loads((path / "config.json").read_text(encoding="utf-8")))
+    header = _gguf_header(uri, path)
+    has_head = any(tensor.name == "output.weight" for tensor in header.tensors)
+    return read_config(header, has_head=has_head, rope_divisors=None)
+
+
+def _gguf_header(uri: str, path: Path) -> GgufHeader:
     if path.is_dir():
-        if (path / "config.json").is_file():
-            return from_hugging_face(json.loads((path / "config.json").read_text(encoding="utf-8")))
         files = sorted(path.glob("*.gguf"))
         if len(files) != 1:
             raise ValueError(f"{uri} holds neither a config.json nor exactly one *.gguf")
         path = files[0]
-    header = read_header(path)
-    has_head = "output.weight" in header.tensor_names
-    return read_config(header, has_head=has_head, rope_divisors=None)
+    return read_header(path)
+
+
+def _as_stored(uri: str, path: Path, size: ModelSize, ranks: int) -> ModelSize:
+    """Count the weights in the kinds that the file has them in."""
+    if (path / "config.json").is_file():
+        raise ValueError("quantization AsStored keeps a GGUF file's own blocks, and it is a folder")
+    tensors = [t for t in _gguf_header(uri, path).tensors if t.name != ROPE_DIVISORS]
+    num_bytes = kept_bytes(tensors, size.precision.bytes_per_value, ranks=ranks)
+    words = f"{size.num_parameters:,} parameters as the file has them"
+    return replace(size, weight_bytes=num_bytes, weight_arithmetic=words)

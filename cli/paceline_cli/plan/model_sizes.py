@@ -103,6 +103,11 @@ class Sizes:
     ) -> ModelSize:
         if ends is not None and ends >= params:
             raise PlanError(f"--embedding-params must be fewer than --params, {params}, got {ends}")
+        if precision.is_as_stored:
+            raise PlanError(
+                "quantization AsStored keeps what a GGUF file holds, which --params does not say: "
+                "the file must lie on this machine"
+            )
         form = assumed_form(params, ends)
         return of_parameters(params, kv_bytes, precision, form, ranks=ranks)
 

@@ -1,12 +1,15 @@
 """A checkpoint: sizes, weights and tokenizer of one model, wherever they lie."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from paceline_engine.checkpoint.stored_weights import StoredTensor
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.core.model_config import ModelConfig
+from paceline_kernels.cpu import Blocks
 
 
 class TensorSource(Protocol):
@@ -19,6 +22,23 @@ class TensorSource(Protocol):
 
     def read(self, name: str) -> Tensor:
         """Read a tensor as the file has it, or raise `CorruptModel` when it has not."""
+        ...
+
+
+@runtime_checkable
+class BlockSource(TensorSource, Protocol):
+    """A file that holds weights in quantised blocks: a GGUF file."""
+
+    @property
+    def stored(self) -> Sequence[StoredTensor]:
+        """Every weight, by the file's own names."""
+        ...
+
+    def read_blocks(self, name: str) -> Blocks | None:
+        """Read a tensor's blocks as they are; None where it holds plain numbers.
+
+        Raises `UnsupportedModel` where they cannot be multiplied as they are.
+        """
         ...
 
 

@@ -1,18 +1,26 @@
-"""A GGUF file: sizes and tokenizer from its metadata, weights dequantised as they are read."""
+"""A GGUF file: sizes and tokenizer from its metadata, weights dequantised or as they are stored."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader, dequantize
+from gguf import GGUFReader, ReaderTensor, dequantize
 from torch import Tensor
 
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.gguf_config import head_size, read_config
 from paceline_engine.checkpoint.gguf_tokenizer import build_tokenizer
+from paceline_engine.checkpoint.stored_weights import (
+    KEPT,
+    ROPE_DIVISORS,
+    StoredTensor,
+    UnsupportedKind,
+    require_kept,
+)
 from paceline_engine.checkpoint.tokenizer import unique_ids
 from paceline_engine.errors import CorruptModel, EngineError, UnsupportedModel
+from paceline_kernels.cpu import BLOCK_KINDS, Blocks
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -44,7 +52,7 @@ _GEMMA = ("gemma2", "gemma3")
 def open_gguf(path: Path) -> Checkpoint:
     """Read the metadata; the weights stay in the mapped file."""
     try:
-        reader = GGUFReader(path)
+        reader = _Reader(path)
         metadata = FileMetadata(reader)
         tensors = GgufTensors(path, reader, metadata)
         return Checkpoint(
@@ -68,6 +76,22 @@ def open_gguf(path: Path) -> Checkpoint:
         ) from error
 
 
+class _Reader(GGUFReader):  # type: ignore[misc]  # gguf carries no annotations
+    """Slices a plain array: a vocabulary is a hundred thousand slices, each slow by `np.memmap`.
+
+    With 49,000 tokens opening a file takes 0.9 s in place of 2.5.
+    """
+
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        """Return the mapped file."""
+        return self._data
+
+    @data.setter
+    def data(self, mapped: np.ndarray[Any, Any]) -> None:
+        self._data = mapped.view(np.ndarray)
+
+
 class FileMetadata:
     """Implements `GgufMetadata` over a file that is open."""
 
@@ -88,7 +112,10 @@ class FileMetadata:
 
 
 class GgufTensors:
-    """Tensors by their Hugging Face names, in float32."""
+    """Tensors by their Hugging Face names, in float32 or in their blocks.
+
+    Implements `BlockSource`.
+    """
 
     def __init__(self, path: Path, reader: GGUFReader, metadata: FileMetadata) -> None:
         self._path = path
@@ -114,14 +141,38 @@ class GgufTensors:
         values = torch.from_numpy(self.read_raw(gguf_name))
         if self._is_gemma and gguf_name.endswith("norm.weight"):
             return values - 1.0  # the converter counts from 0, the model from 1
+        return self._in_our_order(gguf_name, values)
+
+    @property
+    def stored(self) -> list[StoredTensor]:
+        """See `BlockSource`."""
+        return [
+            _stored(tensor) for tensor in self._tensors.values() if tensor.name != ROPE_DIVISORS
+        ]
+
+    def read_blocks(self, name: str) -> Blocks | None:
+        """See `BlockSource`."""
+        tensor = self._tensor(self._gguf_name(name))
+        kind = tensor.tensor_type.name
+        try:
+            require_kept(_stored(tensor))
+        except UnsupportedKind as problem:
+            raise UnsupportedModel(f"{self._path}: {problem}.") from problem
+        if kind not in KEPT:
+            return None
+        rows = torch.from_numpy(np.array(tensor.data, dtype=np.uint8))
+        (kept,) = (each for each in BLOCK_KINDS if each == kind)
+        return Blocks(kept, self._in_our_order(tensor.name, rows))
+
+    def _in_our_order(self, gguf_name: str, rows: Tensor) -> Tensor:
         is_q_or_k = ".attn_q." in gguf_name or ".attn_k." in gguf_name
-        return _unpermuted(values, self._head_size) if self._is_permuted and is_q_or_k else values
+        return _unpermuted(rows, self._head_size) if self._is_permuted and is_q_or_k else rows
 
     def rope_divisors(self) -> list[float] | None:
         """Return each frequency's divisor; None where the file does not say."""
-        if not self.has("rope_freqs.weight"):
+        if not self.has(ROPE_DIVISORS):
             return None
-        divisors: list[float] = self.read_raw("rope_freqs.weight").tolist()
+        divisors: list[float] = self.read_raw(ROPE_DIVISORS).tolist()
         return divisors
 
     def _gguf_name(self, name: str) -> str:
@@ -133,9 +184,7 @@ class GgufTensors:
 
     def read_raw(self, gguf_name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Dequantise a tensor by the file's own name."""
-        tensor = self._tensors.get(gguf_name)
-        if tensor is None:
-            raise CorruptModel(f"{self._path} has no tensor {gguf_name}.")
+        tensor = self._tensor(gguf_name)
         try:
             values = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError as error:
@@ -144,6 +193,17 @@ class GgufTensors:
                 "which cannot be dequantised."
             ) from error
         return np.array(values, dtype=np.float32)
+
+    def _tensor(self, gguf_name: str) -> ReaderTensor:
+        tensor = self._tensors.get(gguf_name)
+        if tensor is None:
+            raise CorruptModel(f"{self._path} has no tensor {gguf_name}.")
+        return tensor
+
+
+def _stored(tensor: ReaderTensor) -> StoredTensor:
+    sizes = tuple(int(size) for size in reversed(tensor.shape))
+    return StoredTensor(tensor.name, tensor.tensor_type.name, sizes)
 
 
 def _unpermuted(values: Tensor, head_size: int) -> Tensor:  # [heads * head_size, ...]

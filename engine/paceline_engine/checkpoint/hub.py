@@ -3,17 +3,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-
 from paceline_engine.errors import DownloadFailed, ModelNotFound, RevisionNotFound
 
 _WANTED_FILES = ["*.json", "*.jinja", "*.safetensors"]
@@ -30,6 +19,18 @@ class Hub:
 
     def download(self, repository: str, revision: str | None) -> tuple[Path, str]:
         """Fetch a repository, or find it in the cache; return its folder and its commit."""
+        # Not imported at the top: they take most of a second, and few models are downloaded.
+        import httpx  # noqa: PLC0415 - as above
+        from huggingface_hub import snapshot_download  # noqa: PLC0415 - as above
+        from huggingface_hub.errors import (  # noqa: PLC0415 - as above
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
         at = f"hf://{repository}" + (f" at {revision}" if revision else "")
         try:
             folder = snapshot_download(

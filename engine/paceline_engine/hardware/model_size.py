@@ -21,9 +21,17 @@ class Precision:
     bytes_per_value: int
     """Bytes of a number in its arithmetic; by default weights, keys and values have the same."""
     quantization: str = ""
-    """INT8 or FP8: a byte for each weight of the layers' products, a float32 for each output."""
+    """INT8 or FP8: a byte for each weight of the layers' products, a float32 for each output.
+
+    AsStored: see below.
+    """
     has_fp8_kv: bool = False
     """Keys and values take a byte each, and one for each head of a token."""
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether weights stay in a file's own kinds, of which only the file tells the bytes."""
+        return self.quantization == "AsStored"
 
     @property
     def kv_value_bytes(self) -> int:

@@ -11,16 +11,18 @@ from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.prefill.choice import PrefillChoice, choose
 from paceline_engine.attention.prefill.prompts import LayerCache
 from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.stored_weights import UnsupportedKind, kept_bytes
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import RowTables
+from paceline_engine.errors import UnsupportedModel
 from paceline_engine.hardware.cores import CoreUse
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.loading import memory
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.identity import cost_features, device_name
-from paceline_engine.loading.weights import as_it_is, build_decoder
+from paceline_engine.loading.weights import as_it_is, blocks_of, build_decoder
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
@@ -67,7 +69,13 @@ class Assembly:
         """Read the weights; raises `DoesNotFit` before the first of them is read."""
         group = group or Group()
         shard = shard_of(checkpoint.config, group.size)
-        memory.require_weights_fit(shard, self.dtype, quantization, memory.measure(self.device))
+        memory.require_weights_fit(
+            shard,
+            self.dtype,
+            quantization,
+            memory.measure(self.device),
+            kept=self.kept_bytes(checkpoint, quantization, group.size),
+        )
         with torch.inference_mode():
             decoder = build_decoder(
                 checkpoint.config,
@@ -82,8 +90,25 @@ class Assembly:
                 group=group,
             )
             if adapters is not None:
-                adapters.place(decoder.embedding)
+                embedding = decoder.embedding
+                adapters.place(torch.empty(0, dtype=embedding.dtype, device=embedding.device))
             return decoder
+
+    def kept_bytes(
+        self, checkpoint: Checkpoint, quantization: Quantization, ranks: int = 1
+    ) -> int | None:
+        """Return what weights that stay as they are stored take; None where they do not stay so.
+
+        Raises `BadSettings` where the model is no GGUF file, and `UnsupportedModel` where one of
+        its tensors is of a kind that cannot stay.
+        """
+        if quantization != "as_stored":
+            return None
+        try:
+            stored = blocks_of(checkpoint.tensors).stored
+            return kept_bytes(stored, self.dtype.itemsize, ranks=ranks)
+        except UnsupportedKind as problem:
+            raise UnsupportedModel(f"{checkpoint.tensors.origin}: {problem}.") from problem
 
     def kv(self, decoder: Decoder, capacity: Capacity) -> KvTensors:
         """Take the memory of the cache."""
@@ -178,7 +203,9 @@ class Assembly:
             bos_token_id=checkpoint.bos_token_id,
             eos_token_ids=list(checkpoint.eos_token_ids),
             kv_bytes_per_token=memory.kv_bytes_per_token(config, stored),
-            weight_bytes=memory.weight_bytes(config, self.dtype, quantization),
+            weight_bytes=memory.weight_bytes(
+                config, self.dtype, quantization, kept=self.kept_bytes(checkpoint, quantization)
+            ),
             engine_version=__version__,
             features=cost_features(self.device, settings, compiled=is_compiled),
             dtype_reason=self.choice.reason,

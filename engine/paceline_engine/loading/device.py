@@ -145,6 +145,12 @@ def _require_none_wanted(settings: Settings, machine: HostMachine) -> None:
 
 
 def _require_capable(settings: Settings, gpu: VisibleGpu) -> None:
+    for name in ("quantization", "draft_quantization"):
+        if getattr(settings, name) == "as_stored":
+            raise BadSettings(
+                f"PACELINE_ENGINE_{name.upper()} is as_stored, whose products are for a CPU: "
+                f"{_ON_THE_CPU}."
+            )
     if gpu.capability < MIN_CAPABILITY:
         raise UnsupportedDevice(
             f"The kernels need a GPU of compute capability {_dotted(MIN_CAPABILITY)} or newer, "

@@ -16,6 +16,11 @@ from paceline_engine.loading.dtype import (
     dtype_of_cpu,
     dtype_of_gpu,
 )
+from paceline_engine.model.layers.block_linear import (
+    StoredWeight,
+    block_linear,
+    blocks_of_zeros,
+)
 from paceline_engine.model.layers.linear import Linear, linear
 from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.ops import ops_for
@@ -93,4 +98,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _product(weight: torch.Tensor, quantization: Quantization) -> Linear:
-    return linear(weight) if quantization == "none" else quantized_linear(weight, to=quantization)
+    if quantization == "none":
+        return linear(weight)
+    if quantization == "as_stored":
+        return block_linear(StoredWeight((blocks_of_zeros(*weight.shape),)))
+    return quantized_linear(weight, to=quantization)

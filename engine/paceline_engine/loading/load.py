@@ -178,7 +178,15 @@ def load_checkpoint(
     if draft is not None:
         configs = [checkpoint.config, draft.checkpoint.config]
         quantizations = (settings.quantization, settings.quantization_of_draft)
-        memory.require_both_fit(configs, parts.dtype, quantizations, memory.measure(device))
+        kept = [
+            parts.kept_bytes(each, quantization)
+            for each, quantization in zip(
+                (checkpoint, draft.checkpoint), quantizations, strict=True
+            )
+        ]
+        memory.require_both_fit(
+            configs, parts.dtype, quantizations, memory.measure(device), kept=kept
+        )
     loras = settings.max_loras
     adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
 

@@ -52,20 +52,34 @@ def _within_container(host: DeviceMemory, cgroup: Path) -> DeviceMemory:
     return DeviceMemory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
 
 
-def weight_bytes(config: ModelConfig, dtype: torch.dtype, quantization: Quantization) -> int:
+def weight_bytes(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    quantization: Quantization,
+    *,
+    kept: int | None = None,
+) -> int:
     """Return what the weights take: quantised, a byte a weight in a layer's products, and scales.
 
-    Embedding, head, norms and biases keep their type.
+    Embedding, head, norms and biases keep their type. What a file's own blocks take, `kept`, only
+    the file can tell.
     """
+    if kept is not None:
+        return kept
     precision = Precision(dtype.itemsize, "" if quantization == "none" else quantization)
     return size_of(config, precision).weight_bytes
 
 
 def require_weights_fit(
-    config: ModelConfig, dtype: torch.dtype, quantization: Quantization, memory: DeviceMemory
+    config: ModelConfig,
+    dtype: torch.dtype,
+    quantization: Quantization,
+    memory: DeviceMemory,
+    *,
+    kept: int | None = None,
 ) -> None:
     """Refuse before an hour of loading what the kernel would kill at its end."""
-    needed = weight_bytes(config, dtype, quantization)
+    needed = weight_bytes(config, dtype, quantization, kept=kept)
     if needed > memory.free_bytes:
         raise DoesNotFit(
             f"The weights need {_gib(needed)} ({config.num_parameters:,} parameters in "
@@ -79,11 +93,13 @@ def require_both_fit(
     dtype: torch.dtype,
     quantizations: Sequence[Quantization],
     memory: DeviceMemory,
+    *,
+    kept: Sequence[int | None] = (None, None),
 ) -> None:
     """Refuse a draft model, the second, whose weights do not fit beside the model's."""
     model_bytes, draft_bytes = (
-        weight_bytes(config, dtype, quantization)
-        for config, quantization in zip(configs, quantizations, strict=True)
+        weight_bytes(config, dtype, quantization, kept=kept)
+        for config, quantization, kept in zip(configs, quantizations, kept, strict=True)
     )
     if model_bytes + draft_bytes > memory.free_bytes:
         raise DoesNotFit(
@@ -192,6 +208,8 @@ def capacity(
 
 def _words(dtype: torch.dtype, quantization: Quantization) -> str:
     name = str(dtype).removeprefix("torch.")
+    if quantization == "as_stored":
+        return f"the file's own kinds and {name}"
     return name if quantization == "none" else f"{quantization} and {name}"
 
 

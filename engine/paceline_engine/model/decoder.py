@@ -9,9 +9,11 @@ stages that know nothing of sequences: those may be replayed from CUDA graphs.
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.model.layers.block_linear import StoredEmbedding
 from paceline_engine.model.layers.fused_ops import NormedLinear
 from paceline_engine.model.layers.linear import Linear
 from paceline_engine.model.ops import Ops
@@ -70,7 +72,7 @@ class Decoder:
 
     config: ModelConfig
     ops: Ops
-    embedding: Tensor  # [vocab, hidden]
+    embedding: Tensor | StoredEmbedding  # [vocab, hidden]
     layers: tuple[DecoderLayer, ...]
     norm: Tensor  # [hidden]
     head: Linear
@@ -108,9 +110,11 @@ class Decoder:
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `DecoderStages`."""
-        qkv, eps = self.layers[0].qkv, self.config.norm_eps
+        qkv, eps, embedding = self.layers[0].qkv, self.config.norm_eps, self.embedding
+        if isinstance(embedding, StoredEmbedding):
+            token_ids, embedding = torch.arange(len(token_ids)), embedding[token_ids]
         x, residual = self.ops.embed_rms_norm(
-            token_ids, self.embedding, qkv.weight, eps, self.embedding_scale
+            token_ids, embedding, qkv.weight, eps, self.embedding_scale
         )
         return qkv.product(x), residual
 

@@ -5,6 +5,8 @@ one token. Where something is not compiled (adapters, ranks, attention of an odd
 `Decoder.hidden` runs the layers op by op, with the same ops and the same result.
 """
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from paceline_engine.attention.backend import AttentionBackend
@@ -16,12 +18,14 @@ from paceline_engine.model.layers.linear import Linear, NativeGatedLinear, Nativ
 from paceline_kernels.cpu import Layer, LayerProduct, LayersShape, LayersStep, NativeLayers
 
 
+@dataclass(frozen=True, slots=True)
 class LayerStack:
     """The compiled layers of one decoder over one KV cache."""
 
-    def __init__(self, decoder: Decoder, layers: NativeLayers) -> None:
-        self._decoder = decoder
-        self._layers = layers
+    decoder: Decoder
+    layers: tuple[Layer, ...]
+    compiled: NativeLayers
+    """Runs the layers."""
 
     def hidden(
         self, step: StepTensors, kept_rows: Tensor | None = None
@@ -35,7 +39,7 @@ class LayerStack:
             step.bounds,
             step.context_lens,
         )
-        return self._layers(self._decoder.embed(step.token_ids), told, kept_rows)
+        return self.compiled(self.decoder.embed(step.token_ids), told, kept_rows)
 
 
 def layer_stack(decoder: Decoder, attention: AttentionBackend) -> LayerStack | None:
@@ -65,7 +69,8 @@ def layer_stack(decoder: Decoder, attention: AttentionBackend) -> LayerStack | N
         score_scale=config.score_scale,
         dtype=dtype,
     )
-    return LayerStack(decoder, attention.native.layers(shape, layers, decoder.norm))
+    compiled = attention.native.layers(shape, layers, decoder.norm)
+    return LayerStack(decoder, tuple(layers), compiled)
 
 
 def _layer(layer: DecoderLayer, attention: NativeAttention, index: int) -> Layer | None:

@@ -88,7 +88,8 @@ class ModelRunner:
     ) -> None:
         self._decoder = decoder
         self._attention = attention
-        self._stack = layer_stack(decoder, attention)
+        self.layer_stack = layer_stack(decoder, attention)
+        """Every layer in one call, where all are compiled for a CPU."""
         self._sampler = sampler
         self._input_batch = input_batch
         self._tables = tables
@@ -252,8 +253,8 @@ class ModelRunner:
         rows = None if kept is None else to_device(kept, self.device)
         if piecewise is not None:
             return piecewise.hidden(step, rows)
-        if self._stack is not None:
-            return self._stack.hidden(step, rows)
+        if self.layer_stack is not None:
+            return self.layer_stack.hidden(step, rows)
         return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)
 
     def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]

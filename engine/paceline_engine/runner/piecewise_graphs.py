@@ -36,7 +36,7 @@ class PiecewiseGraphs:
         config = decoder.config
 
         def zeros(width: int) -> Tensor:
-            return decoder.embedding.new_zeros(sizes[-1], width)
+            return torch.zeros(sizes[-1], width, dtype=decoder.embedding.dtype, device=device)
 
         device = decoder.embedding.device
         self._token_ids = torch.zeros(sizes[-1], dtype=torch.int64, device=device)

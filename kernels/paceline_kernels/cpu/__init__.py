@@ -4,6 +4,13 @@ import functools
 import logging
 import os
 
+from paceline_kernels.cpu.block_matmul import (
+    BLOCK_KINDS,
+    BlockKind,
+    BlockMatmul,
+    Blocks,
+    PackedBlocks,
+)
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
 from paceline_kernels.cpu.layers import (
     Layer,
@@ -17,9 +24,13 @@ from paceline_kernels.cpu.loading import Loaded, OpLibrary, load_library, places
 from paceline_kernels.cpu.native import LANES, MAX_GROUP, MAX_HEADS, NativeOps, can_pair
 
 __all__ = [
+    "BLOCK_KINDS",
     "LANES",
     "MAX_GROUP",
     "MAX_HEADS",
+    "BlockKind",
+    "BlockMatmul",
+    "Blocks",
     "Gate",
     "Layer",
     "LayerProduct",
@@ -29,6 +40,7 @@ __all__ = [
     "NativeLayers",
     "NativeOps",
     "OpLibrary",
+    "PackedBlocks",
     "PackedWeight",
     "can_gate",
     "can_pair",

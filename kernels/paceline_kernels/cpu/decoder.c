@@ -1,6 +1,8 @@
 /* Every layer of a decoder in one call: what lies between two ops takes longer in Python than many of
  * the ops of a small model take themselves. See README.md. */
 
+#include <time.h>
+
 #include "ops.h"
 #include "products.h"
 
@@ -28,14 +30,34 @@ typedef struct {
     int64_t tokens, sequences, decodes, table_stride, kept;
     const int64_t *positions, *slots;
     const int32_t *block_table, *bounds, *lengths;
-    const int64_t *kept_rows; /* tokens whose state is read; null for all */
+    const int64_t *kept_rows; /* ascending: tokens whose state is read */
     void *residual;           /* [T, hidden]: the tokens' embeddings */
     void *x, *normed;         /* [T, hidden] */
     void *qkv;                /* [T, (q_heads + 2 kv_heads) * head] */
     void *attended;           /* [T, q_heads * head] */
     void *gated;              /* [T, mlp] */
     void *hidden;             /* [kept, hidden]: the result */
+    double *seconds;          /* [NUM_PARTS]: what each part took is added; null without a profile */
 } step;
+
+/* What a step's time is told of; layers.py names them in this order. */
+enum part { NORMS, QKV, ROTATION, DECODE_ATTENTION, PROMPT_ATTENTION, OUT, GATE_UP, DOWN, NUM_PARTS };
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Do something as a part of the step. */
+#define TIMED(PART, DO)                                                                            \
+    do {                                                                                           \
+        double began = step->seconds ? now() : 0.0;                                                \
+        DO;                                                                                        \
+        if (step->seconds)                                                                         \
+            step->seconds[PART] += now() - began;                                                  \
+    } while (0)
 
 /* out = norm(x + residual), with the sum in x; or of x alone where residual is null. */
 static void norm(const decoder *of, void *x, const void *residual, const void *weight, void *out,
@@ -61,40 +83,46 @@ static int attend(const decoder *of, const layer *layer, const step *step)
     const int32_t *starts = step->bounds + step->decodes, *lengths = step->lengths + step->decodes;
     int failed = 0;
     if (of->is_bf16) {
-        rope_and_store_kv_bf16(step->qkv, step->positions, step->slots, layer->cos_sin,
-                               layer->q_norm, layer->k_norm, of->has_wide_norms, of->eps,
-                               layer->k_cache, layer->v_cache, layer->k_exponents,
-                               layer->v_exponents, step->tokens, of->q_heads, of->kv_heads,
-                               of->head, of->block_size, of->threads);
+        TIMED(ROTATION,
+              rope_and_store_kv_bf16(step->qkv, step->positions, step->slots, layer->cos_sin,
+                                     layer->q_norm, layer->k_norm, of->has_wide_norms, of->eps,
+                                     layer->k_cache, layer->v_cache, layer->k_exponents,
+                                     layer->v_exponents, step->tokens, of->q_heads, of->kv_heads,
+                                     of->head, of->block_size, of->threads));
         if (step->decodes)
-            failed |= paged_decode_attention_bf16(
-                step->qkv, layer->k_cache, layer->v_cache, layer->k_exponents, layer->v_exponents,
-                step->block_table, step->lengths, step->attended, of->score_scale, layer->window,
-                step->decodes, width, step->table_stride, of->kv_heads, group, of->head,
-                of->block_size, of->threads);
+            TIMED(DECODE_ATTENTION,
+                  failed |= paged_decode_attention_bf16(
+                      step->qkv, layer->k_cache, layer->v_cache, layer->k_exponents,
+                      layer->v_exponents, step->block_table, step->lengths, step->attended,
+                      of->score_scale, layer->window, step->decodes, width, step->table_stride,
+                      of->kv_heads, group, of->head, of->block_size, of->threads));
         if (prompts)
-            failed |= paged_prompt_attention_bf16(
-                step->qkv, layer->k_cache, layer->v_cache, layer->k_exponents, layer->v_exponents,
-                table, starts, lengths, step->attended, of->score_scale, layer->window, prompts,
-                width, step->table_stride, of->kv_heads, group, of->head, of->block_size,
-                of->threads);
+            TIMED(PROMPT_ATTENTION,
+                  failed |= paged_prompt_attention_bf16(
+                      step->qkv, layer->k_cache, layer->v_cache, layer->k_exponents,
+                      layer->v_exponents, table, starts, lengths, step->attended, of->score_scale,
+                      layer->window, prompts, width, step->table_stride, of->kv_heads, group,
+                      of->head, of->block_size, of->threads));
         return failed;
     }
-    rope_and_store_kv(step->qkv, step->positions, step->slots, layer->cos_sin, layer->q_norm,
-                      layer->k_norm, of->eps, layer->k_cache, layer->v_cache, layer->k_exponents,
-                      layer->v_exponents, step->tokens, of->q_heads, of->kv_heads, of->head,
-                      of->threads);
+    TIMED(ROTATION,
+          rope_and_store_kv(step->qkv, step->positions, step->slots, layer->cos_sin, layer->q_norm,
+                            layer->k_norm, of->eps, layer->k_cache, layer->v_cache,
+                            layer->k_exponents, layer->v_exponents, step->tokens, of->q_heads,
+                            of->kv_heads, of->head, of->threads));
     if (step->decodes)
-        failed |= paged_decode_attention(
-            step->qkv, layer->k_cache, layer->v_cache, layer->k_exponents, layer->v_exponents,
-            step->block_table, step->lengths, step->attended, of->score_scale, layer->window,
-            step->decodes, width, step->table_stride, of->kv_heads, group, of->head, of->block_size,
-            of->threads);
+        TIMED(DECODE_ATTENTION,
+              failed |= paged_decode_attention(
+                  step->qkv, layer->k_cache, layer->v_cache, layer->k_exponents,
+                  layer->v_exponents, step->block_table, step->lengths, step->attended,
+                  of->score_scale, layer->window, step->decodes, width, step->table_stride,
+                  of->kv_heads, group, of->head, of->block_size, of->threads));
     if (prompts)
-        failed |= paged_prompt_attention(
-            step->qkv, layer->k_cache, layer->v_cache, table, starts, lengths, step->attended,
-            of->score_scale, layer->window, prompts, width, step->table_stride, of->kv_heads, group,
-            of->head, of->block_size, of->threads);
+        TIMED(PROMPT_ATTENTION,
+              failed |= paged_prompt_attention(
+                  step->qkv, layer->k_cache, layer->v_cache, table, starts, lengths,
+                  step->attended, of->score_scale, layer->window, prompts, width,
+                  step->table_stride, of->kv_heads, group, of->head, of->block_size, of->threads));
     return failed;
 }
 
@@ -105,40 +133,43 @@ static void keep_rows(const step *step, void *rows, int64_t bytes)
         memmove((char *)rows + i * bytes, (char *)rows + step->kept_rows[i] * bytes, (size_t)bytes);
 }
 
+/* Norm what attention or the MLP adds by itself, before it joins the stream. */
+static void norm_alone(const decoder *of, const step *step, void *x, const void *weight, int64_t rows)
+{
+    int64_t number = of->is_bf16 ? 2 : 4;
+    TIMED(NORMS, norm(of, x, NULL, weight, step->normed, rows));
+    memcpy(x, step->normed, (size_t)(rows * of->hidden * number));
+}
+
 /* Run every layer over a step's tokens, and the norm behind them. For a token whose state nobody
  * reads, the last layer computes only keys and values. Returns 0, or 1 without memory. */
 int run_layers(const decoder *of, step *step)
 {
     int64_t rows = step->tokens, number = of->is_bf16 ? 2 : 4;
     void *residual = step->residual, *x = step->x;
-    norm(of, residual, NULL, of->layers[0].qkv_norm, step->normed, rows);
-    for (int64_t index = 0; index < of->num_layers; index++) {
+    int failed = 0;
+    TIMED(NORMS, norm(of, residual, NULL, of->layers[0].qkv_norm, step->normed, rows));
+    for (int64_t index = 0; index < of->num_layers && !failed; index++) {
         const layer *layer = of->layers + index;
-        if (multiply(of, &layer->qkv, step->normed, step->qkv, rows) || attend(of, layer, step))
-            return 1;
-        if (index == of->num_layers - 1 && step->kept_rows) {
+        int is_last = index == of->num_layers - 1;
+        TIMED(QKV, failed |= multiply(of, &layer->qkv, step->normed, step->qkv, rows));
+        failed |= attend(of, layer, step);
+        if (is_last && step->kept < step->tokens) {
             keep_rows(step, step->attended, of->q_heads * of->head * number);
             keep_rows(step, residual, of->hidden * number);
             rows = step->kept;
         }
-        if (multiply(of, &layer->out, step->attended, x, rows))
-            return 1;
-        if (layer->attention_post_norm) { /* the other buffer is free */
-            norm(of, x, NULL, layer->attention_post_norm, step->normed, rows);
-            memcpy(x, step->normed, (size_t)(rows * of->hidden * number));
-        }
-        norm(of, x, residual, layer->mlp_norm, step->normed, rows);
-        if (multiply(of, &layer->gate_up, step->normed, step->gated, rows) ||
-            multiply(of, &layer->down, step->gated, residual, rows))
-            return 1;
-        if (layer->mlp_post_norm) {
-            norm(of, residual, NULL, layer->mlp_post_norm, step->normed, rows);
-            memcpy(residual, step->normed, (size_t)(rows * of->hidden * number));
-        }
-        /* The sum is in x, what joins it in residual: whichever comes second takes both. */
-        int is_last = index == of->num_layers - 1;
-        norm(of, residual, x, is_last ? of->norm : layer[1].qkv_norm,
-             is_last ? step->hidden : step->normed, rows);
+        TIMED(OUT, failed |= multiply(of, &layer->out, step->attended, x, rows));
+        if (layer->attention_post_norm)
+            norm_alone(of, step, x, layer->attention_post_norm, rows);
+        TIMED(NORMS, norm(of, x, residual, layer->mlp_norm, step->normed, rows));
+        TIMED(GATE_UP, failed |= multiply(of, &layer->gate_up, step->normed, step->gated, rows));
+        TIMED(DOWN, failed |= multiply(of, &layer->down, step->gated, residual, rows));
+        if (layer->mlp_post_norm)
+            norm_alone(of, step, residual, layer->mlp_post_norm, rows);
+        /* The stream is in x now, and what joins it where the stream was. */
+        TIMED(NORMS, norm(of, residual, x, is_last ? of->norm : layer[1].qkv_norm,
+                          is_last ? step->hidden : step->normed, rows));
     }
-    return 0;
+    return failed;
 }

@@ -13,6 +13,17 @@ from paceline_kernels.cpu.library import GATES, Gate, PackedWeight, address, add
 
 _EVERY_KEY = 1 << 62
 _NORMS = ("qkv_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm")
+PARTS = (
+    "norms",
+    "qkv",
+    "rotation",
+    "decode attention",
+    "prompt attention",
+    "out",
+    "gate and up",
+    "down",
+)
+"""What a step's time is told of, as decoder.c counts it."""
 _PRODUCTS = ("qkv", "out", "gate_up", "down")
 
 
@@ -142,6 +153,7 @@ class _Step(Structure):
                 "attended",
                 "gated",
                 "hidden",
+                "seconds",
             )
         ),
     )
@@ -176,6 +188,8 @@ class NativeLayers:
         self._run = library.run_layers
         self._run.argtypes = [POINTER(_Decoder), POINTER(_Step)]
         self._run.restype = c_int
+        self.profile: Tensor | None = None
+        """float64 [PARTS]: the seconds of every step are added by part, where there is one."""
         self._room = torch.empty(0, dtype=shape.dtype)
 
     def __call__(
@@ -224,6 +238,7 @@ class NativeLayers:
                 attended,
                 gated,
                 address(hidden),
+                address(self.profile),
             ),
         )
         if failed:

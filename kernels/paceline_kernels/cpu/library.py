@@ -97,7 +97,7 @@ class Matmul:
                 _BYTES: "pack_unsigned_bytes",
             }.items()
         }
-        sizes = [c_void_p] * 5 + [c_int64] * 3 + [c_int] * 3
+        sizes = [c_void_p] * 5 + [c_int64] * 3 + [c_int] * 4
         self._matmul = function(library, "matmul", sizes, c_int)
         library.panel_width.restype = c_int64
         self._panel_width: int = library.panel_width()
@@ -167,13 +167,23 @@ class Matmul:
         )
         return panels
 
-    def __call__(self, x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
-        """`x @ weight.T + bias`, [rows, inputs] to [rows, outputs]; the bias is float32."""
+    def __call__(
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: Tensor | None = None,
+        *,
+        is_wide: bool = False,
+    ) -> Tensor:
+        """`x @ weight.T + bias`, [rows, inputs] to [rows, outputs]; the bias is float32.
+
+        The result is as `x`, or float32 if it `is_wide`.
+        """
         if weight.is_gated:
             raise ValueError("a gated weight is for `gated`")
         if bias is not None:
             require("bias", bias, (weight.outputs,))
-        return self._run(x, weight, bias, weight.outputs, _PLAIN)
+        return self._run(x, weight, bias, weight.outputs, _PLAIN, is_wide=is_wide)
 
     def gated(self, x: Tensor, weight: PackedWeight, gate: Gate) -> Tensor:
         """`gate(x @ first half.T) * (x @ second half.T)`, [rows, inputs] to [rows, outputs / 2]."""
@@ -182,15 +192,23 @@ class Matmul:
         return self._run(x, weight, None, weight.outputs // 2, GATES[gate])
 
     def _run(
-        self, x: Tensor, weight: PackedWeight, bias: Tensor | None, width: int, how: int
+        self,
+        x: Tensor,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        width: int,
+        how: int,
+        *,
+        is_wide: bool = False,
     ) -> Tensor:
         rows = len(x)
         is_bf16 = x.dtype == torch.bfloat16
         if is_bf16 and weight.kind in (_FLOAT32_BY_INT8, _FLOAT32_BY_FP8):
-            return self._run(x.float(), weight, bias, width, how).bfloat16()
+            wide = self._run(x.float(), weight, bias, width, how)
+            return wide if is_wide else wide.bfloat16()
         other = torch.bfloat16 if weight.kind == _BFLOAT16 else torch.float32
         require("x", x, (rows, weight.inputs), x.dtype if weight.takes(x.dtype) else other)
-        out = x.new_empty(rows, width)
+        out = x.new_empty(rows, width, dtype=torch.float32 if is_wide else x.dtype)
         failed = self._matmul(
             x.data_ptr(),
             weight.panels.data_ptr(),
@@ -202,6 +220,7 @@ class Matmul:
             weight.inputs,
             weight.kind,
             is_bf16,
+            is_wide,
             how,
             torch.get_num_threads(),
         )

@@ -192,14 +192,14 @@ static void run(const running *of, int64_t rows, int is_worth_a_team, int thread
 
 /* out = x W^T * scales + bias, or f(gate) * value of its two halves. Returns 0, or 1 without memory.
  *
- * Shapes: x [rows, inputs], float32, or bfloat16 where `is_bf16`, as is out; packed as pack_* leave
+ * Shapes: x [rows, inputs], float32, or bfloat16 where `is_bf16`, as is out unless it `is_wide`; packed as pack_* leave
  * it for the kind (rows are brought to bytes here); scales [panels * PANEL] in the same order, null
  * for weights that have none; bias float32 [outputs] or null (and null where it is gated); out
  * [rows, outputs], or [rows, outputs / 2] where it is gated: then outputs is a multiple of PANEL.
  * `inputs` is a multiple of the kind's GROUP_INPUTS. */
 int matmul(const void *x, const void *packed, const float *scales, const float *bias, void *out,
-           int64_t rows, int64_t outputs, int64_t inputs, int kind, int is_bf16, int how,
-           int threads)
+           int64_t rows, int64_t outputs, int64_t inputs, int kind, int is_bf16, int is_wide,
+           int how, int threads)
 {
     int64_t groups = inputs / GROUP_INPUTS[kind];
     running of = {
@@ -216,7 +216,7 @@ int matmul(const void *x, const void *packed, const float *scales, const float *
         .width = how == PLAIN ? outputs : outputs / 2,
         .kind = kind,
         .how = how,
-        .is_bf16 = is_bf16,
+        .is_bf16 = is_bf16 && !is_wide,
     };
 #ifdef HAS_TILES
     of.by_tiles = (kind == BYTES || kind == BFLOAT16) && groups % TILE_GROUPS == 0 &&
@@ -257,5 +257,5 @@ int matmul(const void *x, const void *packed, const float *scales, const float *
 int run_product(const product *by, const void *x, void *out, int64_t rows, int is_bf16, int threads)
 {
     return matmul(x, by->packed, by->scales, by->bias, out, rows, by->outputs, by->inputs, by->kind,
-                  is_bf16, by->how, threads);
+                  is_bf16, 0, by->how, threads);
 }

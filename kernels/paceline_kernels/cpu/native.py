@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.checks import Exponents
+from paceline_kernels.cpu.block_matmul import BlockMatmul
 from paceline_kernels.cpu.layers import Layer, LayersShape, NativeLayers
 from paceline_kernels.cpu.library import Matmul, address, addresses, function, require
 from paceline_kernels.fp8 import CODES, EXPONENTS
@@ -62,11 +63,22 @@ class NativeOps:
         )
         self.matmul = Matmul(library)
         """Products with packed weights."""
+        self.block_matmul = BlockMatmul(library)
+        """Products with weights in GGUF's blocks."""
+        self._likeliest = function(library, "likeliest", [_TENSOR] * 2 + [_SIZE] * 2)
         self._library = library
 
     def layers(self, shape: LayersShape, layers: Sequence[Layer], norm: Tensor) -> NativeLayers:
         """Put the layers of a decoder, and the norm behind them, into one call."""
         return NativeLayers(self._library, shape, layers, norm)
+
+    def likeliest(self, logits: Tensor) -> Tensor:  # float32 [rows, vocab] -> int64 [rows]
+        """Take the first of the largest; -1 where it is not finite, or some are not numbers."""
+        rows, size = logits.shape
+        require("logits", logits, (rows, size))
+        tokens = torch.empty(rows, dtype=torch.int64)
+        self._likeliest(logits.data_ptr(), tokens.data_ptr(), rows, size, torch.get_num_threads())
+        return tokens
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension; `x` may be a view."""

@@ -16,6 +16,7 @@ RUNTIME_TOKEN: Final = "/etc/paceline/token"  # noqa: S105 - a folder
 API_KEYS: Final = "/etc/paceline/api-keys"
 TLS: Final = "/etc/paceline/tls"
 # Ranks are processes of one container: nothing outside it can reach where they meet.
+_WORDS: Final[dict[WeightsIn, str]] = {"AsStored": "as_stored", "FP8Dynamic": "fp8_dynamic"}
 _RANKS_MEET: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -104,7 +105,7 @@ def _variables(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
 
 def _word(quantization: WeightsIn) -> str:
     """Write a quantization as the engine's settings call it."""
-    return "fp8_dynamic" if quantization == "FP8Dynamic" else quantization.lower()
+    return _WORDS.get(quantization, quantization.lower())
 
 
 def _cpus(service: InferenceService) -> str | None:

@@ -207,6 +207,16 @@ def test_weights_of_a_byte_leave_more_to_the_cache(
     assert by_hand < weight_bytes() < 1.05 * by_hand
 
 
+def test_what_a_file_holds_is_not_told_by_its_parameters(tmp_path: Path, trace: Path) -> None:
+    manifest = write_manifest(tmp_path, {"itl": {"p99": "50ms"}}, quantization="AsStored")
+    manifest.write_text(manifest.read_text() + "  resources: {gpu: {count: 0}}\n")
+
+    result = run(manifest, trace, *SIZE)
+
+    assert result.exit_code == 1
+    assert "quantization AsStored keeps what a GGUF file holds" in result.output
+
+
 def test_a_target_that_no_replica_helps_ends_with_3(tmp_path: Path, trace: Path) -> None:
     """A pipeline may stop a deployment on it."""
     manifest = write_manifest(tmp_path, {"itl": {"p99": "5ms"}})
