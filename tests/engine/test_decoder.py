@@ -17,7 +17,8 @@ from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.kv_cache.tensors import allocate
 from paceline_engine.loading.weights import build_decoder
-from paceline_engine.model.layers.linear import PackedLinear, PlainLinear, TransposedLinear
+from paceline_engine.model.layers.linear import PlainLinear, TransposedLinear
+from paceline_engine.model.layers.packed_linear import PackedLinear
 from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.ops import KernelOps, Ops
 from paceline_engine.runner.cpu_tables import HostTables

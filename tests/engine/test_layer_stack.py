@@ -101,20 +101,22 @@ def test_one_call_computes_what_the_ops_compute(
     assert _answers(loaded) == together
 
 
+@pytest.mark.parametrize("kept", [[4, 8], [0], [], list(range(9)), None], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_hidden_states_are_the_same_to_the_last_bit(
-    tmp_path: Path, dtype: Literal["float32", "bfloat16"]
+    tmp_path: Path, dtype: Literal["float32", "bfloat16"], kept: list[int] | None
 ) -> None:
-    """The same ops run in the same order, whoever calls them."""
+    """The same ops run in the same order, whoever calls them; of tokens that nobody reads, none."""
     make_tiny_model(tmp_path, "gemma3_text", head_dim=16)
     runner = _load(tmp_path, dtype).runner
     stack, decoder = runner.layer_stack, runner._decoder
     assert stack is not None
     step = _prompt_step(9)
+    rows = None if kept is None else torch.tensor(kept, dtype=torch.int64)
 
     with torch.inference_mode():
-        together = stack.hidden(step, torch.tensor([4, 8]))
-        apart = decoder.hidden(step.token_ids, runner._attention.plan(step), torch.tensor([4, 8]))
+        together = stack.hidden(step, rows)
+        apart = decoder.hidden(step.token_ids, runner._attention.plan(step), rows)
 
     assert together.dtype == getattr(torch, dtype)
     assert torch.equal(together, apart)

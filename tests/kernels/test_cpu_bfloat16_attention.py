@@ -1,7 +1,10 @@
 """The compiled attention in bfloat16, over pairs and over FP8, beside torch's in float64."""
 
+import functools
+import os
+import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline_kernels.cpu import NativeOps, native_ops
+from paceline_kernels.cpu.loading import load_library, places
 from paceline_kernels.fp8 import dequantize_heads, quantize_heads
 from paceline_kernels.prefill_attention import reference_paged_prefill_attention
 from paceline_testing.kernel_cases import assert_within_ulps, random_floats
@@ -19,16 +23,35 @@ from paceline_testing.pairs import paired_keys, paired_values
 SCALE = 0.2
 
 
-def _ops() -> NativeOps:
-    return native_ops() or pytest.skip("no C compiler here")
+BUILDS = {"tiles": "cc -DEMULATE_TILES", "narrow registers": "cc -mno-avx512f"}
+"""Of AMX, whose tiles plain C computes, and for a machine with AVX2."""
 
 
-@pytest.fixture(params=[1, 2], ids=lambda threads: f"{threads} threads")
+@functools.cache
+def _ops(build: str) -> NativeOps:
+    """Compile for the machine at hand, or as `BUILDS` say."""
+    if build not in BUILDS:
+        return native_ops() or pytest.skip("no C compiler here")
+    if build == "narrow registers" and platform.machine() != "x86_64":
+        pytest.skip("other machines have registers of one size")
+    library = load_library(replace(places(os.environ), compiler=BUILDS[build])).library
+    assert library is not None
+    ops = NativeOps(library)
+    assert ops.matmul.has_tile_products or build != "tiles"
+    return ops
+
+
+@pytest.fixture(params=["1 thread", "2 threads", *BUILDS])
 def native(request: pytest.FixtureRequest) -> Iterator[NativeOps]:
-    ops, before = _ops(), torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield ops
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if request.param == "1 thread" else 2)
+    yield _ops(request.param)
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def registers() -> NativeOps:
+    return _ops("1 thread")
 
 
 @dataclass(frozen=True)
@@ -150,17 +173,18 @@ def test_any_shape_agrees_with_float64(data: st.DataObject) -> None:
     heads = (data.draw(st.integers(1, 32)) * kv_heads, kv_heads, data.draw(st.integers(1, 9)) * 16)
     window = data.draw(st.none() | st.integers(1, 700))
     block_size = data.draw(st.sampled_from([16, 32, 80]))
+    native = _ops(data.draw(st.sampled_from(["1 thread", *BUILDS])))
 
-    Case(sequences, heads, window, block_size, data.draw(st.booleans())).attend(_ops())
+    Case(sequences, heads, window, block_size, data.draw(st.booleans())).attend(native)
 
 
 @pytest.mark.parametrize("window", [None, 37, 520])
-def test_a_token_attends_alike_in_every_batch(native: NativeOps, window: int | None) -> None:
+def test_a_token_attends_alike_in_every_batch(registers: NativeOps, window: int | None) -> None:
     """To the last bit: as a decode, in a whole prompt, and wherever the prompt is cut."""
-    whole = Case([(600, 600)], (9, 3, 64), window).attend(native)
+    whole = Case([(600, 600)], (9, 3, 64), window).attend(registers)
     for cut in (1, 2, 17, 550):
-        assert torch.equal(Case([(cut, 600)], (9, 3, 64), window).attend(native)[-1], whole[-1])
-    decoded = Case([(1, 600)], (9, 3, 64), window).attend(native, decodes=True)
+        assert torch.equal(Case([(cut, 600)], (9, 3, 64), window).attend(registers)[-1], whole[-1])
+    decoded = Case([(1, 600)], (9, 3, 64), window).attend(registers, decodes=True)
 
     assert torch.equal(decoded[0], whole[-1])
 

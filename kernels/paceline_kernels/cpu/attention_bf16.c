@@ -4,7 +4,7 @@
  * token. Keys are taken a chunk at a time: scores of a chunk, their weights beside the largest
  * score so far, and the weighted sums of the values. Chunks begin at multiples of CHUNK whatever
  * the task, and a line's sums do not depend on the lines beside it: a token's attention is the same
- * to the last bit in a decode, in a prompt, and in any cut of it.
+ * to the last bit in a decode, in a prompt, and in any cut of it, unless tiles of AMX compute it.
  *
  * Blocks hold pairs, as products take them (rope_and_store_kv_bf16), and are read a piece of 16
  * keys at a time. */
@@ -12,140 +12,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "amx.h"
 #include "fp8.h"
-#include "numbers.h"
-#include "ops.h"
-
-#define KEYS LANES                   /* of a piece */
-#define PAIRS (2 * KEYS)             /* keys of a register of weights, on the widest machine */
-#define CHUNK 512                    /* keys that are weighed at a time */
-#define PIECES (CHUNK / KEYS)
-#define LINE (CHUNK + 2 * KEYS)      /* from line to line: no power of two, which caches dislike */
-#define LINES 32                     /* MAX_GROUP in native.py */
-#define LEAST_EXPONENT (-126.0f)
-
-#ifdef __AVX512F__ /* 32 registers: sums of 14 lines with two registers, or of 6 with four */
-#define TALL 14
-#define FLAT 6
-#define FLAT_WIDE 4
-#define TALL_WIDE 2
-#else /* 16 registers: sums of 4 lines with two */
-#define TALL 4
-#define FLAT 4
-#define FLAT_WIDE 2
-#define TALL_WIDE 2
-#endif
-
-/* Sums of ROWS lines with WIDE registers over `groups` pairs: a [ROWS, LINE], from[c] and on
- * `stride` bytes the registers of column c. What lies at ahead[c] and on is asked for meanwhile:
- * blocks lie anywhere, so no prefetcher guesses them. */
-static inline __attribute__((always_inline)) void
-multiply(reg *sums, const int rows, const int wide, const bf16 *a, const char *const *from,
-         const char *const *ahead, int64_t stride, int64_t groups)
-{
-    for (int64_t at = 0; at < groups * stride; at += stride, a += 2) {
-        ints columns[FLAT_WIDE];
-        _Pragma("GCC unroll 4") for (int c = 0; c < wide; c++) {
-            columns[c] = load_ints(from[c] + at);
-            __builtin_prefetch(ahead[c] + at, 0, 2);
-        }
-        _Pragma("GCC unroll 14") for (int r = 0; r < rows; r++) {
-            ints pair = all_ints(group_of(a + r * LINE));
-            _Pragma("GCC unroll 4") for (int c = 0; c < wide; c++)
-                sums[r * wide + c] = dot_bf16(sums[r * wide + c], pair, columns[c]);
-        }
-    }
-}
-
-/* scores [ROWS, LINE] of WIDE registers of keys. */
-typedef void score(const bf16 *q, const char *const *keys, const char *const *ahead, int64_t stride,
-                   int64_t groups, float *scores);
-/* sums [ROWS, LINE] *= factors, += weights [ROWS, LINE] x the values of `pieces`, `first` bytes on,
- * for WIDE registers of the head. */
-typedef void add(const bf16 *weights, const char *const *pieces, int64_t count, int64_t first,
-                 int64_t stride, const float *factors, float *sums);
-
-#define TILE(ROWS, WIDE)                                                                           \
-    static void score_##ROWS(const bf16 *q, const char *const *keys, const char *const *ahead,     \
-                             int64_t stride, int64_t groups, float *scores)                        \
-    {                                                                                              \
-        reg sums[ROWS * WIDE];                                                                     \
-        _Pragma("GCC unroll 28") for (int i = 0; i < ROWS * WIDE; i++) sums[i] = (reg){0};         \
-        multiply(sums, ROWS, WIDE, q, keys, ahead, stride, groups);                                \
-        _Pragma("GCC unroll 14") for (int r = 0; r < ROWS; r++)                                    \
-            _Pragma("GCC unroll 4") for (int c = 0; c < WIDE; c++)                                 \
-                store_reg(scores + r * LINE + c * REGISTER_LANES, sums[r * WIDE + c]);             \
-    }
-
-#define ADD(NAME, ROWS, WIDE)                                                                      \
-    static void NAME##_##ROWS(const bf16 *weights, const char *const *pieces, int64_t count,       \
-                              int64_t first, int64_t stride, const float *factors, float *to)      \
-    {                                                                                              \
-        reg sums[ROWS * WIDE];                                                                     \
-        _Pragma("GCC unroll 28") for (int i = 0; i < ROWS * WIDE; i++) sums[i] = (reg){0};         \
-        for (int64_t i = 0; i < count; i++, weights += KEYS) {                                     \
-            const char *from[WIDE], *ahead[WIDE];                                                  \
-            _Pragma("GCC unroll 4") for (int c = 0; c < WIDE; c++) {                               \
-                from[c] = pieces[i] + first + c * sizeof(reg);                                     \
-                ahead[c] = pieces[i + AHEAD] + first + c * sizeof(reg);                            \
-            }                                                                                      \
-            multiply(sums, ROWS, WIDE, weights, from, ahead, stride, KEYS / 2);                    \
-        }                                                                                          \
-        _Pragma("GCC unroll 14") for (int r = 0; r < ROWS; r++)                                    \
-            _Pragma("GCC unroll 4") for (int c = 0; c < WIDE; c++) {                               \
-                float *at = to + r * LINE + c * REGISTER_LANES;                                    \
-                store_reg(at, load_reg(at) * factors[r] + sums[r * WIDE + c]);                     \
-            }                                                                                      \
-    }
-
-/* Pieces that values are asked for before they are read: what memory needs to answer. */
-#define AHEAD 4
-
-#define TILES_OF(ROWS, WIDE) TILE(ROWS, WIDE) ADD(add_wide, ROWS, WIDE) ADD(add_narrow, ROWS, 1)
-TILES_OF(1, FLAT_WIDE)
-TILES_OF(2, FLAT_WIDE)
-TILES_OF(3, FLAT_WIDE)
-TILES_OF(4, FLAT_WIDE)
-#if TALL > FLAT
-TILES_OF(5, FLAT_WIDE)
-TILES_OF(6, FLAT_WIDE)
-TILES_OF(8, TALL_WIDE)
-TILES_OF(11, TALL_WIDE)
-TILES_OF(14, TALL_WIDE)
-#define BY_ROWS(NAME)                                                                              \
-    {0, NAME##_1, NAME##_2, NAME##_3, NAME##_4, NAME##_5, NAME##_6, NAME##_8, NAME##_8,            \
-     NAME##_11, NAME##_11, NAME##_11, NAME##_14, NAME##_14, NAME##_14}
-#else
-#define BY_ROWS(NAME) {0, NAME##_1, NAME##_2, NAME##_3, NAME##_4}
-#endif
-
-static score *const SCORE[TALL + 1] = BY_ROWS(score);
-static add *const ADD_WIDE[TALL + 1] = BY_ROWS(add_wide);
-static add *const ADD_NARROW[TALL + 1] = BY_ROWS(add_narrow);
-
-static inline int64_t wide_of(int64_t rows)
-{
-    return rows > FLAT ? TALL_WIDE : FLAT_WIDE;
-}
-
-static inline ints bits_of_reg(reg lanes)
-{
-    ints bits;
-    memcpy(&bits, &lanes, sizeof bits);
-    return bits;
-}
-
-/* 2^x for x up to 0, within 2 parts of a million; at least 2^-126. Not a number stays so. */
-static inline reg power_of_two(reg x)
-{
-    const reg least = (reg){0} + LEAST_EXPONENT;
-    x = larger(least, x);
-    const float rounding = 0x1.8p23f; /* leaves a whole number in the last bits */
-    reg whole = x + rounding;
-    reg r = x - (whole - rounding);
-    reg p = ((0.00958285f * r + 0.05590643f) * r + 0.24024099f) * r + 0.69312419f;
-    return as_floats(bits_of_reg(p * r + 1.0f) + (bits_of_reg(whole) << 23));
-}
+#include "pair_tiles.h"
 
 /* Where the numbers of a layer's keys and values are, and what the task reads of them. */
 typedef struct {
@@ -165,10 +34,11 @@ typedef struct {
     int64_t position; /* of the sequence's first token */
     int64_t window;
     float scale;
+    int by_tiles; /* of AMX */
 } task;
 
 typedef struct {
-    bf16 q[LINES][LINE], weights[LINES][LINE];
+    bf16 q[LINES][LINE] __attribute__((aligned(64))), weights[LINES][LINE];
     float scores[LINES][LINE], sums[LINES][LINE];
     float best[LINES], totals[LINES], factors[LINES];
     bf16 last[KEYS * MAX_HEAD]; /* the last piece of the values, without what lies behind them */
@@ -239,24 +109,29 @@ static int64_t find_pieces(const task *task, scratch *scratch, int64_t from, int
             block++;
         }
     }
+    const char *next = scratch->values[count - 1];
+    if (to < end && !cache->k_exponents)
+        next = cache->keys + cache->blocks[block] * bytes;
     for (int64_t i = 0; i < AHEAD; i++) {
         scratch->keys[count + i] = scratch->values[i < count ? i : count - 1];
-        scratch->values[count + i] = scratch->values[count - 1];
-        if (to < end && !cache->k_exponents)
-            scratch->values[count + i] = cache->keys + cache->blocks[block] * bytes;
+        scratch->values[count + i] = next;
     }
-    int64_t seen = to % KEYS;
-    if (seen) { /* behind the last key lies anything, and 0 * NaN is NaN */
-        int64_t pair = 2 * cache->head;
-        memset(scratch->last, 0, (size_t)(KEYS * cache->head) * sizeof(bf16));
-        memcpy(scratch->last, scratch->values[count - 1],
-               (size_t)((seen + 1) / 2 * pair) * sizeof(bf16));
-        if (seen % 2)
-            for (int64_t d = 0; d < cache->head; d++)
-                scratch->last[seen / 2 * pair + 2 * d + 1] = 0;
-        scratch->values[count - 1] = (char *)scratch->last;
-    }
+    for (int64_t at = 0; at < (to % KEYS + 1) / 2 * value_stride(cache); at += 64)
+        __builtin_prefetch(scratch->values[count - 1] + at); /* for hide_rest */
     return count;
+}
+
+/* Behind the last key lies anything, and 0 * NaN is NaN: nothing is there instead. */
+static void hide_rest(const cache *cache, scratch *scratch, int64_t pieces, int64_t seen)
+{
+    int64_t pair = 2 * cache->head;
+    memset(scratch->last, 0, (size_t)(KEYS * cache->head) * sizeof(bf16));
+    memcpy(scratch->last, scratch->values[pieces - 1],
+           (size_t)((seen + 1) / 2 * pair) * sizeof(bf16));
+    if (seen % 2)
+        for (int64_t d = 0; d < cache->head; d++)
+            scratch->last[seen / 2 * pair + 2 * d + 1] = 0;
+    scratch->values[pieces - 1] = (char *)scratch->last;
 }
 
 static void take_queries(const task *task, scratch *scratch)
@@ -290,78 +165,166 @@ static inline void weigh(scratch *scratch, int64_t line, int64_t from, int64_t t
         scores[i] = -INFINITY;
     for (int64_t i = to; i < end; i++)
         scores[i] = -INFINITY;
-    reg lanes = (reg){0} - INFINITY;
-    for (int64_t i = begin; i < end; i += REGISTER_LANES)
-        lanes = larger(load_reg(scores + i), lanes);
-    float before = scratch->best[line], best = before;
-    for (int i = 0; i < REGISTER_LANES; i++)
-        best = lanes[i] > best ? lanes[i] : best;
-    for (int64_t i = begin; i < end; i += REGISTER_LANES)
-        round_to_bf16(weights + i, power_of_two((load_reg(scores + i) - best) * scale));
-    for (int64_t i = begin; i < from; i++)
-        weights[i] = 0; /* the least power is more than nothing */
-    for (int64_t i = to; i < end; i++)
-        weights[i] = 0;
+    reg even = (reg){0} - INFINITY, odd = even;
+    for (int64_t i = begin; i < end; i += 2 * REGISTER_LANES) {
+        even = larger(load_reg(scores + i), even);
+        odd = larger(load_reg(scores + i + REGISTER_LANES), odd);
+    }
+    float before = scratch->best[line], best = largest_of(larger(even, odd));
+    best = best > before ? best : before;
     reg sums = {0};
     const ints ones = all_ints(0x3F803F80);
-    for (int64_t i = begin; i < end; i += 2 * REGISTER_LANES)
-        sums = dot_bf16(sums, load_ints(weights + i), ones);
+    for (int64_t i = begin; i < end; i += 2 * REGISTER_LANES) {
+        reg low = power_of_two(load_reg(scores + i) * scale - best * scale);
+        reg high = power_of_two(load_reg(scores + i + REGISTER_LANES) * scale - best * scale);
+        ints rounded = row_of(low, high);
+        store_ints(weights + i, rounded);
+        sums = dot_bf16(sums, rounded, ones);
+    }
     memset(weights, 0, (size_t)begin * sizeof(bf16));
     if (end < keys)
         memset(weights + end, 0, (size_t)(keys - end) * sizeof(bf16));
-    float factor = exp2f((before - best) * scale), total = 0.0f;
-    for (int i = 0; i < REGISTER_LANES; i++)
-        total += sums[i];
-    scratch->totals[line] = scratch->totals[line] * factor + total;
+    float factor = before == -INFINITY ? 0.0f : exp2f((before - best) * scale);
+    scratch->totals[line] = scratch->totals[line] * factor + total_of(sums);
     scratch->factors[line] = factor;
     scratch->best[line] = best;
-}
-
-static inline int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
 }
 
 static void score_chunk(const task *task, scratch *scratch, int64_t pieces)
 {
     const int64_t per_piece = KEYS / REGISTER_LANES, columns = pieces * per_piece;
-    const int64_t last = (pieces + AHEAD) * per_piece - 1;
     const int64_t stride = key_stride(&task->cache), groups = task->cache.head / 2;
-    for (int64_t line = 0, rows; line < task->lines; line += rows) {
-        rows = least(task->lines - line, TALL);
-        int64_t wide = wide_of(rows);
-        for (int64_t column = 0; column < columns; column += wide) {
-            const char *from[FLAT_WIDE], *ahead[FLAT_WIDE];
-            for (int64_t c = 0; c < wide; c++) {
-                int64_t at = least(column + c, columns - 1), then = least(column + wide + c, last);
-                from[c] = scratch->keys[at / per_piece] + at % per_piece * sizeof(reg);
-                ahead[c] = scratch->keys[then / per_piece] + then % per_piece * sizeof(reg);
-            }
+    const int64_t tall = task->lines > TALL ? FLAT : TALL, wide = wide_of(least(task->lines, tall));
+    for (int64_t column = 0; column < columns; column += wide) {
+        const char *from[FLAT_WIDE], *ahead[FLAT_WIDE];
+        for (int64_t c = 0; c < wide; c++) {
+            int64_t at = least(column + c, columns - 1), then = at + AHEAD * per_piece;
+            from[c] = scratch->keys[at / per_piece] + at % per_piece * sizeof(reg);
+            ahead[c] = scratch->keys[then / per_piece] + then % per_piece * sizeof(reg);
+        }
+        for (int64_t line = 0, rows; line < task->lines; line += rows) {
+            rows = least(task->lines - line, tall);
             SCORE[rows](scratch->q[line], from, ahead, stride, groups,
                         scratch->scores[line] + column * REGISTER_LANES);
         }
     }
 }
 
-static void add_chunk(const task *task, scratch *scratch, int64_t pieces)
+/* Add the values of a chunk, of which the first `skipped` pieces are not there, in parts that L1
+ * holds: the same parts for every task. */
+static void add_chunk(const task *task, scratch *scratch, int64_t skipped, int64_t pieces)
 {
+    static const float ones[TALL] = {[0 ... TALL - 1] = 1.0f};
     const int64_t head = task->cache.head, stride = value_stride(&task->cache);
-    for (int64_t line = 0, rows; line < task->lines; line += rows) {
-        rows = least(task->lines - line, TALL);
-        int64_t wide = wide_of(rows) * REGISTER_LANES;
-        for (int64_t d = 0, width; d < head; d += width) {
-            width = head - d >= wide ? wide : REGISTER_LANES;
-            (width == wide ? ADD_WIDE : ADD_NARROW)[rows](
-                scratch->weights[line], scratch->values, pieces, d * 2 * (int64_t)sizeof(bf16),
-                stride, scratch->factors + line, scratch->sums[line] + d);
+    const int64_t part = most(NEAR_BYTES / (KEYS * head * (int64_t)sizeof(bf16)), 2);
+    for (int64_t piece = 0, count; piece < pieces; piece += count) {
+        count = least(part - (skipped + piece) % part, pieces - piece);
+        for (int64_t line = 0, rows; line < task->lines; line += rows) {
+            rows = least(task->lines - line, TALL);
+            int64_t wide = wide_of(rows) * REGISTER_LANES;
+            for (int64_t d = 0, width; d < head; d += width) {
+                width = head - d >= wide ? wide : REGISTER_LANES;
+                (width == wide ? ADD_WIDE : ADD_NARROW)[rows](
+                    scratch->weights[line] + piece * KEYS, scratch->values + piece, count,
+                    d * 2 * (int64_t)sizeof(bf16), stride, piece ? ones : scratch->factors + line,
+                    scratch->sums[line] + d);
+            }
         }
     }
 }
+
+#ifdef HAS_TILES
+
+enum { TILE_TASK = 2 * TILE_SIDE }; /* lines */
+
+/* Shape this thread's tiles: 0 to 3 hold sums, 4 and 5 lines of `pairs` pairs, 6 and 7 as many
+ * pairs of keys or values. */
+static void shape_tiles(int pairs)
+{
+    tile_shapes shapes = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        shapes.line_bytes[i] = i == 4 || i == 5 ? (uint16_t)(4 * pairs) : TILE_LINE;
+        shapes.rows[i] = i >= 6 ? (uint8_t)pairs : TILE_SIDE;
+    }
+    tile_shape(&shapes);
+}
+
+static inline void zero_sums(void)
+{
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
+}
+
+/* Add the products of up to 32 lines, LINE numbers apart, with two columns. */
+static inline void add_products(const bf16 *lines, const char *left, const char *right,
+                                int64_t stride, int has_second)
+{
+    const int64_t line = LINE * sizeof(bf16);
+    tile_load(4, lines, line);
+    tile_load(6, left, stride);
+    tile_dot_bf16(0, 4, 6);
+    tile_load(7, right, stride);
+    tile_dot_bf16(1, 4, 7);
+    if (has_second) {
+        tile_load(5, lines + TILE_SIDE * LINE, line);
+        tile_dot_bf16(2, 5, 6);
+        tile_dot_bf16(3, 5, 7);
+    }
+}
+
+static inline void store_sums(float *to, int64_t floats, int has_second)
+{
+    const int64_t line = floats * (int64_t)sizeof(float);
+    tile_store(0, to, line);
+    tile_store(1, to + TILE_SIDE, line);
+    if (has_second) {
+        tile_store(2, to + TILE_SIDE * floats, line);
+        tile_store(3, to + TILE_SIDE * floats + TILE_SIDE, line);
+    }
+}
+
+static void score_chunk_by_tiles(const task *task, scratch *scratch, int64_t pieces)
+{
+    const int64_t stride = key_stride(&task->cache), groups = task->cache.head / 2;
+    const int has_second = task->lines > TILE_SIDE;
+    shape_tiles(TILE_SIDE);
+    for (int64_t piece = 0; piece < pieces; piece += 2) {
+        const char *left = scratch->keys[piece];
+        const char *right = scratch->keys[least(piece + 1, pieces - 1)];
+        zero_sums();
+        for (int64_t g = 0; g < groups; g += TILE_SIDE)
+            add_products(scratch->q[0] + 2 * g, left + g * stride, right + g * stride, stride,
+                         has_second);
+        store_sums(scratch->scores[0] + piece * KEYS, LINE, has_second);
+    }
+}
+
+/* A piece fills half of a tile: its keys are those of one block, and the next lies elsewhere. */
+static void add_chunk_by_tiles(const task *task, scratch *scratch, int64_t pieces)
+{
+    const int64_t stride = value_stride(&task->cache);
+    const int has_second = task->lines > TILE_SIDE;
+    float added[TILE_TASK][2 * TILE_SIDE];
+    shape_tiles(KEYS / 2);
+    for (int64_t d = 0; d < task->cache.head; d += 2 * TILE_SIDE) {
+        zero_sums();
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            const char *values = scratch->values[piece] + d * 2 * (int64_t)sizeof(bf16);
+            add_products(scratch->weights[0] + piece * KEYS, values, values + TILE_LINE, stride,
+                         has_second);
+        }
+        store_sums(added[0], 2 * TILE_SIDE, has_second);
+        for (int64_t line = 0; line < task->lines; line++)
+            for (int64_t i = 0; i < 2 * TILE_SIDE; i++) {
+                float *sum = &scratch->sums[line][d + i];
+                *sum = *sum * scratch->factors[line] + added[line][i];
+            }
+    }
+}
+
+#endif
 
 static void write_lines(const task *task, const scratch *scratch)
 {
@@ -384,13 +347,25 @@ static void attend(const task *task, scratch *scratch)
     for (int64_t chunk = first / CHUNK * CHUNK; chunk < end; chunk += CHUNK) {
         int64_t from = most(chunk, first), to = least(chunk + CHUNK, end);
         int64_t pieces = find_pieces(task, scratch, from, to, end);
+#ifdef HAS_TILES
+        (task->by_tiles ? score_chunk_by_tiles : score_chunk)(task, scratch, pieces);
+#else
         score_chunk(task, scratch, pieces);
+#endif
         for (int64_t line = 0; line < task->lines; line++) {
             int64_t seen = task->position + (task->first + line) / task->group + 1;
             weigh(scratch, line, most(seen - task->window, from) - from, least(seen, to) - from,
                   pieces * KEYS, task->scale);
         }
-        add_chunk(task, scratch, pieces);
+        if (to % KEYS)
+            hide_rest(&task->cache, scratch, pieces, to % KEYS);
+#ifdef HAS_TILES
+        if (task->by_tiles) {
+            add_chunk_by_tiles(task, scratch, pieces);
+            continue;
+        }
+#endif
+        add_chunk(task, scratch, (from - chunk) / KEYS, pieces);
     }
     write_lines(task, scratch);
 }
@@ -443,7 +418,7 @@ int paged_decode_attention_bf16(const bf16 *q, const void *k_cache, const void *
     const call call = {q,     k_cache, v_cache,  k_exponents, v_exponents, out,       scale,
                        window, q_stride, kv_heads, group,       head,        block_size};
     size_t per_thread = scratch_bytes(k_exponents != NULL, head);
-    char *memory = malloc(per_thread * (size_t)threads);
+    char *memory = aligned_alloc(64, per_thread * (size_t)threads);
     if (!memory)
         return 1;
     int next = 0;
@@ -465,6 +440,17 @@ int paged_decode_attention_bf16(const bf16 *q, const void *k_cache, const void *
     return 0;
 }
 
+/* Lines of a task, where the sequence has so many: more than TALL go by tiles. */
+static int64_t lines_of_task(int64_t lines, int64_t head)
+{
+#ifdef HAS_TILES
+    if (lines > TALL && head % (2 * TILE_SIDE) == 0 && has_tile_products())
+        return TILE_TASK;
+#endif
+    (void)lines, (void)head;
+    return TALL;
+}
+
 /* As paged_prompt_attention, in bfloat16, over caches of pairs as rope_and_store_kv_bf16 writes
  * them, or over codes of FP8; of sizes as for decodes. */
 int paged_prompt_attention_bf16(const bf16 *q, const void *k_cache, const void *v_cache,
@@ -478,10 +464,12 @@ int paged_prompt_attention_bf16(const bf16 *q, const void *k_cache, const void *
     const call call = {q,     k_cache, v_cache,  k_exponents, v_exponents, out,       scale,
                        window, q_stride, kv_heads, group,       head,        block_size};
     int64_t tasks = 0;
-    for (int64_t s = 0; s < sequences; s++)
-        tasks += ((starts[s + 1] - starts[s]) * group + TALL - 1) / TALL * kv_heads;
+    for (int64_t s = 0; s < sequences; s++) {
+        int64_t lines = (starts[s + 1] - starts[s]) * group, each = lines_of_task(lines, head);
+        tasks += (lines + each - 1) / each * kv_heads;
+    }
     size_t per_thread = scratch_bytes(k_exponents != NULL, head);
-    char *memory = malloc(per_thread * (size_t)threads);
+    char *memory = aligned_alloc(64, per_thread * (size_t)threads);
     if (!memory)
         return 1;
     int next = 0;
@@ -493,19 +481,25 @@ int paged_prompt_attention_bf16(const bf16 *q, const void *k_cache, const void *
         scratch *own = (scratch *)(memory + per_thread * (size_t)me);
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks; i++) {
-            int64_t s = 0, before = 0, cuts, lines;
+            int64_t s = 0, before = 0, cuts, lines, each;
             for (;; s++, before += cuts * kv_heads) {
                 lines = (starts[s + 1] - starts[s]) * group;
-                cuts = (lines + TALL - 1) / TALL;
+                each = lines_of_task(lines, head);
+                cuts = (lines + each - 1) / each;
                 if (i < before + cuts * kv_heads)
                     break;
             }
-            int64_t kv_head = (i - before) / cuts, first = (i - before) % cuts * TALL;
-            const task task = task_of(&call, block_table + s * table_stride, starts[s],
-                                      lengths[s] - lines / group, kv_head, first,
-                                      least(lines - first, TALL));
+            int64_t kv_head = (i - before) / cuts, first = (i - before) % cuts * each;
+            task task = task_of(&call, block_table + s * table_stride, starts[s],
+                                lengths[s] - lines / group, kv_head, first,
+                                least(lines - first, each));
+            task.by_tiles = each > TALL;
             attend(&task, own);
         }
+#ifdef HAS_TILES
+        if (has_tile_products())
+            tile_free();
+#endif
     }
     free(memory);
     return 0;

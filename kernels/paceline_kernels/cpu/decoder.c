@@ -30,7 +30,7 @@ typedef struct {
     int64_t tokens, sequences, decodes, table_stride, kept;
     const int64_t *positions, *slots;
     const int32_t *block_table, *bounds, *lengths;
-    const int64_t *kept_rows; /* tokens whose state is read; null for all */
+    const int64_t *kept_rows; /* ascending: tokens whose state is read */
     void *residual;           /* [T, hidden]: the tokens' embeddings */
     void *x, *normed;         /* [T, hidden] */
     void *qkv;                /* [T, (q_heads + 2 kv_heads) * head] */
@@ -154,7 +154,7 @@ int run_layers(const decoder *of, step *step)
         int is_last = index == of->num_layers - 1;
         TIMED(QKV, failed |= multiply(of, &layer->qkv, step->normed, step->qkv, rows));
         failed |= attend(of, layer, step);
-        if (is_last && step->kept_rows) {
+        if (is_last && step->kept < step->tokens) {
             keep_rows(step, step->attended, of->q_heads * of->head * number);
             keep_rows(step, residual, of->hidden * number);
             rows = step->kept;

@@ -10,6 +10,9 @@
 /* The largest head, in numbers, that the ops of bfloat16 take. */
 #define MAX_HEAD 512
 
+/* Whether the library was built for tiles of AMX and Linux lets this process use them. */
+int has_tile_products(void);
+
 void rms_norm(float *x, const float *residual, const float *weight, float *out, int64_t rows,
               int64_t size, float eps, int threads);
 void rms_norm_bf16(bf16 *x, const bf16 *residual, const void *weight, int is_wide, bf16 *out,

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from paceline_engine.core.model_config import Activation
-from paceline_engine.model.layers.linear import NativeGatedLinear, serves
+from paceline_engine.model.layers.linear import NativeGatedLinear, compiled_for, serves
 from paceline_engine.model.layers.quantized_linear import quantize
 from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import can_gate, native_ops
@@ -33,12 +33,11 @@ def fused_gated_linear(
     """Lay out a weight [2 * out, in] for one step, where the compiled product takes it."""
     if not serves(weight) or not can_gate(len(weight)):
         return None
-    native = native_ops()
-    if native is None:
-        return None
-    if quantization == "fp8_dynamic":  # a product of torch's
-        return None
     if quantization == "none":
-        return NativeGatedLinear(native.matmul, weight, activation)
+        matmul = compiled_for(weight)
+        return None if matmul is None else NativeGatedLinear(matmul, weight, activation)
+    native = native_ops()
+    if native is None or quantization == "fp8_dynamic":  # a product of torch's
+        return None
     quantized = quantize(weight, quantization)
     return NativeGatedLinear(native.matmul, quantized.values, activation, scales=quantized.scales)

@@ -11,11 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline_engine.core.model_config import Activation
+from paceline_engine.model.layers.packed_linear import PackedLinear, has_onednn
+from paceline_engine.model.layers.product_choice import is_for_onednn
 from paceline_kernels.cpu import Gate, Matmul, native_ops
-
-# Rows that oneDNN picks the block layout for. One chosen for a single row is up to 1.6 times
-# slower with more; from 16 on, the choice fits every number of rows.
-_PACKED_FOR_ROWS = 64
 
 
 class Linear(Protocol):
@@ -36,20 +34,6 @@ class PlainLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
         return functional.linear(x, self.weight, self.bias)
-
-
-class PackedLinear:
-    """The weight in oneDNN's blocks; only its own product can read it."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)  # noqa: SLF001 - torch's only door to oneDNN's packing, the one that its own compiler uses
-        self.bias = bias  # [out]
-        self._product = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001 - as above
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """See `Linear`."""
-        y: Tensor = self._product(x, self.weight, self.bias, "none", [], "")
-        return y
 
 
 class NativeLinear:
@@ -113,11 +97,15 @@ def serves(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and (weight.dtype == torch.float32 or is_pairs)
 
 
-def has_onednn(dtype: torch.dtype) -> bool:
-    """Tell whether oneDNN multiplies numbers of this type on this CPU."""
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 - torch's only way to ask
-    return dtype == torch.float32 and torch.backends.mkldnn.is_available()
+def compiled_for(weight: Tensor) -> Matmul | None:
+    """Return the compiled product where it serves a weight; None where oneDNN is much faster."""
+    native = native_ops()
+    if native is None or not serves(weight):
+        return None
+    is_measured = weight.dtype == torch.bfloat16 and has_onednn(weight.dtype)
+    if is_measured and is_for_onednn(native.matmul, *weight.shape):
+        return None
+    return native.matmul
 
 
 def linear(weight: Tensor, bias: Tensor | None = None, *, is_head: bool = False) -> Linear:
@@ -127,8 +115,8 @@ def linear(weight: Tensor, bias: Tensor | None = None, *, is_head: bool = False)
     """
     if weight.device.type != "cpu":
         return PlainLinear(weight, bias)
-    if serves(weight) and (native := native_ops()) is not None:
-        return NativeLinear(native.matmul, weight, bias, is_wide=is_head)
+    if (matmul := compiled_for(weight)) is not None:
+        return NativeLinear(matmul, weight, bias, is_wide=is_head)
     if has_onednn(weight.dtype):
         return PackedLinear(weight, bias)
     return TransposedLinear(weight, bias)
