@@ -64,13 +64,16 @@ def _write(folder: Path, family: Family, kinds: Kinds, **config: Any) -> Path:
 
 
 def _load(path: Path, quantization: Quantization, **settings: Any) -> LoadedModel:
-    chosen = Settings(
-        model_uri=f"file://{path}",
-        device="cpu",
-        threads=1,
-        kv_cache_bytes=1 << 22,
-        quantization=quantization,
-        **settings,
+    chosen = Settings.model_validate(
+        {
+            "model_uri": f"file://{path}",
+            "device": "cpu",
+            "dtype": "float32",
+            "threads": 1,
+            "kv_cache_bytes": 1 << 22,
+            "quantization": quantization,
+            **settings,
+        }
     )
     return load_model(chosen, lambda _stage, _fraction: None)
 
@@ -176,6 +179,21 @@ def test_kinds_that_differ_are_one_product_and_floats_another(tmp_path: Path) ->
         "NativeLinear",
         "BlockLinear",
     ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3_text"])
+def test_one_call_for_every_layer_computes_what_the_ops_compute(
+    tmp_path: Path, family: Family, dtype: str
+) -> None:
+    """To the last bit: whoever calls the products, they are the same."""
+    loaded = _load(_write(tmp_path, family, KINDS["mixed"]), "as_stored", dtype=dtype)
+    assert loaded.runner.layer_stack is not None
+
+    together = _logits(loaded)
+    loaded.runner.layer_stack = None
+
+    assert torch.equal(_logits(loaded), together)
 
 
 def test_adapters_add_to_products_of_blocks(tmp_path: Path) -> None:

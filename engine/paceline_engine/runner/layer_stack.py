@@ -13,6 +13,7 @@ from paceline_engine.attention.backend import AttentionBackend
 from paceline_engine.attention.native_attention import NativeAttention
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.model.decoder import Decoder, DecoderLayer
+from paceline_engine.model.layers.block_linear import BlockGatedLinear, BlockLinear
 from paceline_engine.model.layers.fused_ops import Mlp, Normed
 from paceline_engine.model.layers.linear import Linear, NativeGatedLinear, NativeLinear
 from paceline_kernels.cpu import Layer, LayerProduct, LayersShape, LayersStep, NativeLayers
@@ -77,7 +78,7 @@ def _layer(layer: DecoderLayer, attention: NativeAttention, index: int) -> Layer
     if not isinstance(layer.qkv, Normed) or not isinstance(layer.mlp, Normed):
         return None
     mlp = layer.mlp.product
-    if not isinstance(mlp, Mlp) or not isinstance(mlp.gated, NativeGatedLinear):
+    if not isinstance(mlp, Mlp) or not isinstance(mlp.gated, NativeGatedLinear | BlockGatedLinear):
         return None
     qkv, out, down = _plain(layer.qkv.product), _plain(layer.out), _plain(mlp.down)
     if qkv is None or out is None or down is None:
@@ -103,6 +104,6 @@ def _layer(layer: DecoderLayer, attention: NativeAttention, index: int) -> Layer
 
 
 def _plain(product: Linear) -> LayerProduct | None:
-    if not isinstance(product, NativeLinear):
+    if not isinstance(product, NativeLinear | BlockLinear):
         return None
     return LayerProduct(product.weight, product.bias)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.cpu.huge_pages import prefer_huge_pages
-from paceline_kernels.cpu.library import Gate, address, can_gate, function, require
+from paceline_kernels.cpu.library import GATES, Gate, address, can_gate, function, require
 
 BlockKind = Literal["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 """In the order of `enum block_kind`."""
@@ -31,8 +31,7 @@ _FORMS: Final[dict[BlockKind, tuple[int, int]]] = {
     "Q6_K": (256, 210),
 }
 """Inputs and bytes of a block."""
-_GATES: Final[dict[Gate, int]] = {"silu": 1, "gelu_tanh": 2}
-_ALIGNMENT: Final = 64
+_ROWS: Final = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +89,9 @@ class PackedBlocks:
     inputs: int
     is_gated: bool
 
-    @property
-    def nbytes(self) -> int:
-        """What it takes in memory."""
-        return self.packed.nbytes + self.panels.nbytes
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Tell whether rows of this type can be multiplied."""
+        return dtype in _ROWS
 
 
 class BlockMatmul:
@@ -102,13 +100,12 @@ class BlockMatmul:
     def __init__(self, library: CDLL) -> None:
         self._pack = function(library, "pack_blocks", [c_void_p] * 2 + [c_int64] * 3 + [c_int])
         self._matmul = function(
-            library, "block_matmul", [c_void_p] * 6 + [c_int64] * 4 + [c_int] * 2
+            library, "block_matmul", [c_void_p] * 5 + [c_int64] * 4 + [c_int] * 2, c_int
         )
         self._rows = function(library, "block_rows", [c_void_p] * 4 + [c_int64] * 2 + [c_int])
         self._panel_bytes = library.block_panel_bytes
-        self._scratch_bytes = library.block_scratch_bytes
-        for sized in (self._panel_bytes, self._scratch_bytes):
-            sized.argtypes, sized.restype = [c_int64, c_int64], c_int64
+        self._panel_bytes.argtypes = [c_int64, c_int64]
+        self._panel_bytes.restype = c_int64
         library.block_panel_width.restype = c_int64
         self._panel_width: int = library.block_panel_width()
 
@@ -155,18 +152,18 @@ class BlockMatmul:
         return PackedBlocks(packed, table, outputs, inputs, is_gated)
 
     def __call__(self, x: Tensor, weight: PackedBlocks, bias: Tensor | None = None) -> Tensor:
-        """`x @ weight.T + bias`, [rows, inputs] to [rows, outputs]."""
+        """`x @ weight.T + bias`, [rows, inputs] to [rows, outputs]; the bias is float32."""
         if weight.is_gated:
             raise ValueError("a gated weight is for `gated`")
         if bias is not None:
-            require("bias", bias, (weight.outputs,), x.dtype)
+            require("bias", bias, (weight.outputs,))
         return self._run(x, weight, bias, weight.outputs, 0)
 
     def gated(self, x: Tensor, weight: PackedBlocks, gate: Gate) -> Tensor:
         """`gate(x @ first half.T) * (x @ second half.T)`, [rows, inputs] to [rows, outputs / 2]."""
         if not weight.is_gated:
             raise ValueError("the weight must be packed as gated")
-        return self._run(x, weight, None, weight.outputs // 2, _GATES[gate])
+        return self._run(x, weight, None, weight.outputs // 2, GATES[gate])
 
     def rows(self, weight: PackedBlocks, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Dequantise the rows `ids` [count] of one weight: [count, inputs], to the nearest."""
@@ -197,16 +194,12 @@ class BlockMatmul:
         is_bfloat16 = _is_bfloat16(x.dtype)
         require("x", x, (rows, weight.inputs), x.dtype)
         out = x.new_empty(rows, width)
-        scratch = torch.empty(
-            self._scratch_bytes(rows, weight.inputs) + _ALIGNMENT, dtype=torch.uint8
-        )
-        self._matmul(
+        failed = self._matmul(
             x.data_ptr(),
             weight.packed.data_ptr(),
             weight.panels.data_ptr(),
             address(bias),
             out.data_ptr(),
-            -(-scratch.data_ptr() // _ALIGNMENT) * _ALIGNMENT,
             rows,
             weight.outputs,
             weight.inputs,
@@ -215,10 +208,12 @@ class BlockMatmul:
             is_bfloat16,
             torch.get_num_threads(),
         )
+        if failed:
+            raise MemoryError("no memory for the rows of a product")
         return out
 
 
 def _is_bfloat16(dtype: torch.dtype) -> bool:
-    if dtype not in (torch.float32, torch.bfloat16):
+    if dtype not in _ROWS:
         raise ValueError(f"rows must be float32 or bfloat16, got {dtype}")
     return dtype == torch.bfloat16

@@ -6,10 +6,11 @@
  * and summed as whole numbers over a block, which then joins the float sums, times both scales.
  * See README.md. */
 
-#include <stddef.h>
+#include <stdlib.h>
 
 #include "block_kinds.h"
 #include "dots.h"
+#include "products.h"
 
 #define WIDE 2
 #define PANEL (WIDE * REGISTER_LANES)
@@ -424,9 +425,9 @@ typedef struct {
     const row_chunk *x; /* [chunks][rows], `at_once` rows of a call that has more */
     const uint8_t *packed;
     const block_panel *panels;
-    const void *bias;
+    const float *bias;
     void *out;
-    int64_t outputs, inputs, num_panels, size;
+    int64_t outputs, inputs, size;
     int how, is_bf16;
 } block_product;
 
@@ -436,11 +437,6 @@ static inline float gated(float gate, float value, enum epilogue how)
                   ? gate
                   : 1.59576912f * (gate + 0.044715f * gate * gate * gate);
     return gate / (1.0f + exp_of(-z)) * value;
-}
-
-static inline float number_at(const void *from, int64_t at, int is_bf16)
-{
-    return is_bf16 ? float_of_bf16(((const bf16 *)from)[at]) : ((const float *)from)[at];
 }
 
 /* Write `width` finished numbers of a row, [at, at + width) of the output. */
@@ -472,7 +468,7 @@ static void write_panel(const block_product *of, const block_panel *panel, float
         }
         if (of->bias)
             for (int64_t i = 0; i < panel->width; i++)
-                sums[i] += number_at(of->bias, panel->first + i, of->is_bf16);
+                sums[i] += of->bias[panel->first + i];
         write_row(of, sums, (first + r) * of->outputs + panel->first, panel->width);
     }
 }
@@ -507,30 +503,26 @@ static int64_t rows_at_once(int64_t rows, int64_t inputs)
     return rows < most ? rows : most;
 }
 
-/* What `block_matmul` wants for rows in bytes. */
-int64_t block_scratch_bytes(int64_t rows, int64_t inputs)
-{
-    return rows_at_once(rows, inputs) * chunks_of(inputs) * (int64_t)sizeof(row_chunk);
-}
-
 /* out = x W^T + bias, or f(gate) * value of its two halves.
  *
- * Shapes: x [rows, inputs], float32 or bfloat16, as are bias [outputs] or null and out [rows,
- * outputs], or [rows, outputs / 2] where it is gated; panels [num_panels] in packed, as pack_blocks
- * left it; scratch of block_scratch_bytes, at a multiple of 64. */
-void block_matmul(const void *x, const uint8_t *packed, const block_panel *panels, const void *bias,
-                  void *out, void *scratch, int64_t rows, int64_t outputs, int64_t inputs,
-                  int64_t num_panels, int how, int is_bf16, int threads)
+ * Shapes: x [rows, inputs], float32 or bfloat16, as is out [rows, outputs], or [rows, outputs / 2]
+ * where it is gated; block_panel panels [num_panels] in packed, as pack_blocks left it; bias
+ * [outputs] or null. Returns 0, or 1 where there is no memory for the rows in bytes. */
+int block_matmul(const void *x, const uint8_t *packed, const void *panels, const float *bias,
+                 void *out, int64_t rows, int64_t outputs, int64_t inputs, int64_t num_panels,
+                 int how, int is_bf16, int threads)
 {
     int64_t most = rows_at_once(rows, inputs), passes = (rows + most - 1) / most;
     int64_t chunks = chunks_of(inputs);
     int is_worth_a_team = rows * outputs * inputs >= WORTH_A_TEAM_OF_PRODUCTS;
+    row_chunk *in_bytes = aligned_alloc(64, most * chunks * sizeof(row_chunk));
+    if (in_bytes == NULL)
+        return 1;
 #pragma omp parallel num_threads(is_worth_a_team ? threads : 1)
     for (int64_t pass = 0; pass < passes; pass++) {
         int64_t first = rows * pass / passes, size = rows * (pass + 1) / passes - first;
-        row_chunk *in_bytes = scratch;
-        const block_product of = {in_bytes, packed, panels,     bias, out, outputs,
-                                  inputs,   num_panels, size, how,  is_bf16};
+        const block_product of = {in_bytes, packed, panels, bias, out,
+                                  outputs,  inputs, size,   how,  is_bf16};
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < chunks * size; i++) {
             int64_t chunk = i / size, row = first + i % size;
@@ -542,6 +534,8 @@ void block_matmul(const void *x, const uint8_t *packed, const block_panel *panel
         for (int64_t panel = 0; panel < num_panels; panel++)
             run_panel(&of, panel, first);
     }
+    free(in_bytes);
+    return 0;
 }
 
 /* out[i] = row ids[i] of the weight, dequantised: [count, inputs], float32 or bfloat16. */

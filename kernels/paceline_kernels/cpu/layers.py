@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from paceline_kernels.checks import Exponents
+from paceline_kernels.cpu.block_matmul import PackedBlocks
 from paceline_kernels.cpu.library import GATES, Gate, PackedWeight, address, addresses, require
 
 _EVERY_KEY = 1 << 62
+_OF_BLOCKS = -1
 _NORMS = ("qkv_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm")
 PARTS = (
     "norms",
@@ -31,7 +33,7 @@ _PRODUCTS = ("qkv", "out", "gate_up", "down")
 class LayerProduct:
     """A product of a layer, with the gate behind it where there is one."""
 
-    weight: PackedWeight
+    weight: PackedWeight | PackedBlocks
     bias: Tensor | None = None  # float32 [outputs]
     gate: Gate | None = None
 
@@ -104,6 +106,8 @@ class _Product(Structure):
         ("inputs", c_int64),
         ("kind", c_int32),
         ("how", c_int32),
+        ("panels", c_void_p),
+        ("num_panels", c_int64),
     )
 
 
@@ -273,15 +277,19 @@ def _layer(layer: Layer) -> _Layer:
 
 def _product(product: LayerProduct) -> _Product:
     weight = product.weight
-    return _Product(
-        packed=address(weight.panels),
-        scales=address(weight.scales),
+    made = _Product(
         bias=address(product.bias),
         outputs=weight.outputs,
         inputs=weight.inputs,
-        kind=weight.kind,
         how=0 if product.gate is None else GATES[product.gate],
     )
+    if isinstance(weight, PackedBlocks):
+        made.packed, made.kind = address(weight.packed), _OF_BLOCKS
+        made.panels, made.num_panels = address(weight.panels), len(weight.panels)
+    else:
+        made.packed, made.kind = address(weight.panels), weight.kind
+        made.scales = address(weight.scales)
+    return made
 
 
 def _require_layers(shape: LayersShape, layers: Sequence[Layer], norm: Tensor) -> None:

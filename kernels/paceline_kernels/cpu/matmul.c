@@ -256,6 +256,9 @@ int matmul(const void *x, const void *packed, const float *scales, const float *
 
 int run_product(const product *by, const void *x, void *out, int64_t rows, int is_bf16, int threads)
 {
+    if (by->kind == OF_BLOCKS)
+        return block_matmul(x, by->packed, by->panels, by->bias, out, rows, by->outputs, by->inputs,
+                            by->num_panels, by->how, is_bf16, threads);
     return matmul(x, by->packed, by->scales, by->bias, out, rows, by->outputs, by->inputs, by->kind,
                   is_bf16, 0, by->how, threads);
 }

@@ -39,7 +39,7 @@ class BlockLinear:
         self, matmul: BlockMatmul, parts: list[Blocks], bias: Tensor | None = None
     ) -> None:
         self.weight = matmul.pack(parts)
-        self.bias = bias  # [out]
+        self.bias = None if bias is None else bias.float()  # [out]
         self._matmul = matmul
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -53,11 +53,11 @@ class BlockGatedLinear:
     def __init__(self, matmul: BlockMatmul, weight: Blocks, activation: Activation) -> None:
         self.weight = matmul.pack([weight], is_gated=True)
         self._matmul = matmul
-        self._gate: Gate = activation
+        self.gate: Gate = activation
 
     def __call__(self, x: Tensor) -> Tensor:  # [rows, in] -> [rows, out]
         """See `Linear`."""
-        return self._matmul.gated(x, self.weight, self._gate)
+        return self._matmul.gated(x, self.weight, self.gate)
 
 
 class JoinedLinear:
