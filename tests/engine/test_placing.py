@@ -18,7 +18,7 @@ _PLACED = """
 import json, os, re, sys, threading
 from pathlib import Path
 from paceline_engine.hardware.cores import CoreUse
-from paceline_engine.hardware.placing import leave_core, place
+from paceline_engine.hardware.placing import leave_core, leave_core_for_places, place
 
 cpus, pins = json.loads(sys.argv[1])
 place(CoreUse(len(pins), "", tuple(cpus), tuple(pins)))
@@ -43,8 +43,14 @@ free = []
 helper = threading.Thread(target=lambda: (leave_core(), free.append(os.sched_getaffinity(0))))
 helper.start()
 helper.join()
+near = []
+helper = threading.Thread(
+    target=lambda: (leave_core_for_places(), near.append(os.sched_getaffinity(0)))
+)
+helper.start()
+helper.join()
 print(json.dumps([allowed()[os.getpid()], [*by_torch.values()], [*by_both.values()],
-                  sorted(free[0])]))
+                  sorted(free[0]), sorted(near[0])]))
 """
 
 
@@ -63,7 +69,7 @@ def _run(pins: tuple[int, ...]) -> Any:
 @pytest.mark.skipif(len(CPUS) < 2, reason="one CPU has nothing to choose")
 def test_every_thread_of_a_product_has_a_core() -> None:
     """The first is the step loop's; torch's team and that of the compiled ops are one."""
-    own, by_torch, by_both, _ = _run(PINS)
+    own, by_torch, by_both, *_ = _run(PINS)
 
     assert own == str(PINS[0])
     assert by_torch == [str(PINS[1])]
@@ -72,7 +78,7 @@ def test_every_thread_of_a_product_has_a_core() -> None:
 
 def test_a_helpers_thread_leaves_the_core_of_the_step_loop() -> None:
     """Else it would compile a grammar where every step needs the time."""
-    *_, free = _run(PINS[:1])
+    *_, free, _ = _run(PINS[:1])
 
     assert set(CPUS) <= set(free)
 
@@ -92,3 +98,11 @@ def test_processes_are_placed_and_this_one_is_not(monkeypatch: pytest.MonkeyPatc
     assert pinned.strip() == f"{set(CPUS)} {{{CPUS[-1]}}}"
     assert os.sched_getaffinity(0) == set(CPUS)
     assert (os.environ["OMP_PLACES"], os.environ.get("OMP_PROC_BIND")) == ("{0}", None)
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="one CPU has nothing to choose")
+def test_memory_is_touched_from_cores_of_this_process() -> None:
+    """The kernel takes it from the node of that core."""
+    *_, near = _run(PINS)
+
+    assert near == sorted(PINS)

@@ -6,6 +6,7 @@ a smaller team; pinning them from outside would not.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -53,6 +54,16 @@ def leave_core() -> None:
     if "OMP_PLACES" in os.environ and len(os.sched_getaffinity(0)) == 1:
         # The kernel takes from it what the cpuset allows.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def leave_core_for_places() -> None:
+    """Let the calling thread run on every core that this process computes on, and on no other.
+
+    Memory comes from the node of the core that first touches it.
+    """
+    places = os.environ.get("OMP_PLACES", "")
+    if re.fullmatch(r"\{\d+\}(,\{\d+\})*", places):
+        os.sched_setaffinity(0, {int(cpu) for cpu in re.findall(r"\d+", places)})
 
 
 def _environment(use: CoreUse) -> dict[str, str]:

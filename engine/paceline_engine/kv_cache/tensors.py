@@ -7,7 +7,7 @@ from torch import Tensor
 
 from paceline_engine.core.model_config import ModelConfig
 from paceline_kernels.checks import Exponents
-from paceline_kernels.cpu import prefer_huge_pages
+from paceline_kernels.cpu import fresh_zeros
 from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.paged_kv.gathered import gathered
 
@@ -82,7 +82,6 @@ def allocate(
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    tensor = torch.empty(shape, device=device, dtype=dtype)
     if device.type == "cpu":
-        prefer_huge_pages(tensor)
-    return tensor.zero_()
+        return fresh_zeros(shape, dtype)
+    return torch.zeros(shape, device=device, dtype=dtype)

@@ -17,6 +17,7 @@ from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import RowTables
 from paceline_engine.errors import UnsupportedModel
 from paceline_engine.hardware.cores import CoreUse
+from paceline_engine.hardware.placing import leave_core_for_places
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.kv_cache.tensors import KvTensors, allocate
 from paceline_engine.loading import memory
@@ -35,7 +36,7 @@ from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Quantization, Settings
-from paceline_kernels.cpu import NativeOps, op_library
+from paceline_kernels.cpu import NativeOps, op_library, take_memory
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -114,7 +115,7 @@ class Assembly:
         """Take the memory of the cache."""
         config, block_size = decoder.config, capacity.block_size
         dtype = memory.kv_dtype(self.settings, self.dtype)
-        return allocate(
+        kv = allocate(
             config,
             capacity.num_blocks,
             block_size,
@@ -122,6 +123,9 @@ class Assembly:
             dtype=dtype,
             is_paired=keeps_pairs(config, decoder.ops, dtype, block_size),
         )
+        if self.device.type == "cpu":
+            take_memory(kv.all, leave_core_for_places)
+        return kv
 
     def swapper(self, kv: KvTensors) -> HostBlocks | None:
         """Take the host memory for preempted requests, where the settings give any."""

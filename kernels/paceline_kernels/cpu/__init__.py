@@ -11,7 +11,7 @@ from paceline_kernels.cpu.block_matmul import (
     Blocks,
     PackedBlocks,
 )
-from paceline_kernels.cpu.huge_pages import prefer_huge_pages
+from paceline_kernels.cpu.huge_pages import fresh_zeros, prefer_huge_pages, take_memory
 from paceline_kernels.cpu.layers import (
     Layer,
     LayerProduct,
@@ -44,9 +44,11 @@ __all__ = [
     "PackedWeight",
     "can_gate",
     "can_pair",
+    "fresh_zeros",
     "native_ops",
     "op_library",
     "prefer_huge_pages",
+    "take_memory",
 ]
 
 _log = logging.getLogger(__name__)

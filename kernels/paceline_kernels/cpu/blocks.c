@@ -28,6 +28,7 @@
 #define MOST_ROWS 192
 /* Panels ahead that memory is asked for: the next one is the other thread's. */
 #define AHEAD 2
+#define LINE 64
 /* Below this many products, waking the other threads takes longer than the work. */
 #define WORTH_A_TEAM_OF_PRODUCTS (1 << 19)
 
@@ -291,32 +292,61 @@ static void unpack(enum block_kind kind, const uint8_t *from, int blocks, unpack
 
 /* ---- Rows of x ---- */
 
+typedef int32_t vec_bits
+    __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(4), may_alias));
+
+static inline void store_low_bytes(int8_t *to, vec_bits lanes)
+{
+#ifdef __AVX512F__ /* GCC narrows element by element */
+    _mm_storeu_si128((void *)to, _mm512_cvtepi32_epi8((__m512i)lanes));
+#else
+    for (int i = 0; i < LANES; i++)
+        to[i] = (int8_t)lanes[i];
+#endif
+}
+
+/* The larger in each lane. */
+#define LARGER(a, b) ((a) ^ (((a) ^ (b)) & ((b) > (a))))
+
+static inline int32_t largest_of(vec_bits lanes)
+{
+    typedef int32_t half __attribute__((vector_size(LANES / 2 * sizeof(int32_t))));
+    typedef int32_t quarter __attribute__((vector_size(LANES / 4 * sizeof(int32_t))));
+    half halves[2];
+    quarter quarters[2];
+    memcpy(halves, &lanes, sizeof halves);
+    half eight = LARGER(halves[0], halves[1]);
+    memcpy(quarters, &eight, sizeof quarters);
+    quarter four = LARGER(quarters[0], quarters[1]);
+    int32_t left = four[0] > four[1] ? four[0] : four[1];
+    int32_t right = four[2] > four[3] ? four[2] : four[3];
+    return left > right ? left : right;
+}
+
 /* Bring the largest of 32 values to 127, and round to the nearest. A block with a value that is
  * not finite has no scale: its row is not a number anywhere. */
 static void quantise_block(const float *x, row_chunk *to, int block)
 {
     int8_t *codes = to->codes + block * BLOCK;
-    int32_t largest = 0, sums[2] = {0, 0};
-    for (int i = 0; i < BLOCK; i++) {
-        int32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        bits &= 0x7FFFFFFF;
-        largest = bits > largest ? bits : largest;
-    }
+    int sums[2];
+    vec_bits bits[2];
+    memcpy(bits, x, sizeof bits);
+    /* As whole numbers magnitudes compare as they do as floats; what is not finite is largest. */
+    bits[0] &= 0x7FFFFFFF;
+    bits[1] &= 0x7FFFFFFF;
+    int32_t largest = largest_of(LARGER(bits[0], bits[1]));
     float most;
     memcpy(&most, &largest, sizeof most);
     float scale = largest < 0x7F800000 ? most / 127.0f : NAN;
     /* Values so small that the scale is subnormal are nothing beside any other. */
     float inverse = scale >= 0x1p-126f ? 1.0f / scale : 0.0f;
-    int32_t rounded[BLOCK];
-    for (int i = 0; i < BLOCK; i++) {
-        float shifted = x[i] * inverse + 0x1.8p23f; /* the low bits are the nearest whole number */
-        memcpy(rounded + i, &shifted, sizeof shifted);
-        codes[i] = (int8_t)rounded[i];
+    for (int half = 0; half < 2; half++, codes += LANES) {
+        vec shifted = load(x + half * LANES) * inverse + 0x1.8p23f; /* low bits: the nearest */
+        vec_bits rounded;
+        memcpy(&rounded, &shifted, sizeof rounded);
+        store_low_bytes(codes, rounded);
+        sums[half] = (int)sum_of(shifted - 0x1.8p23f);
     }
-    for (int half = 0; half < 2; half++)
-        for (int i = 0; i < BLOCK / 2; i++)
-            sums[half] += codes[half * BLOCK / 2 + i];
     to->scales[block] = scale;
     to->sums[block] = scale * (float)(sums[0] + sums[1]);
     to->starts[block] = -128 * (sums[0] + sums[1]);
@@ -337,20 +367,35 @@ static void quantise_chunk(const void *x, int is_bf16, int64_t first, int blocks
 
 /* ---- Tiles ---- */
 
+/* Memory that is asked for meanwhile, some lines with each block; none where it is null. */
+typedef struct {
+    const uint8_t *at;
+    int64_t bytes; /* with a block */
+} asked_ahead;
+
+static inline void ask(asked_ahead ahead, int block)
+{
+    if (ahead.at)
+        for (int64_t i = 0; i < ahead.bytes; i += LINE)
+            __builtin_prefetch(ahead.at + block * ahead.bytes + i, 0, 2);
+}
+
 /* Add the products of some rows with one chunk to the sums [rows, PANEL]. */
-typedef void block_tile(const row_chunk *x, int blocks, const unpacked_chunk *weight, float *sums);
+typedef void block_tile(const row_chunk *x, int blocks, const unpacked_chunk *weight,
+                        asked_ahead ahead, float *sums);
 
 /* `PARTS` of a block have a scale of their own: one or two. With a least value sums of codes start
  * at 0, and the sum of x meets it; else they start at what a centre of 128 makes too much. */
 #define TILE(NAME, PARTS, HAS_LEAST, ROWS)                                                         \
     static void NAME##_##ROWS(const row_chunk *x, int blocks, const unpacked_chunk *weight,        \
-                              float *out)                                                          \
+                              asked_ahead ahead, float *out)                                       \
     {                                                                                              \
         reg sums[ROWS][WIDE];                                                                      \
         const uint8_t *codes = weight->codes;                                                      \
         const float *scales = weight->scales, *leasts = weight->leasts;                            \
         memcpy(sums, out, sizeof sums);                                                            \
         for (int b = 0; b < blocks; b++) {                                                         \
+            ask(ahead, b);                                                                         \
             _Pragma("GCC unroll 2") for (int part = 0; part < PARTS; part++) {                     \
                 ints dots[ROWS][WIDE];                                                             \
                 _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++) {                           \
@@ -473,9 +518,10 @@ static void write_panel(const block_product *of, const block_panel *panel, float
     }
 }
 
-static void run_panel(const block_product *of, int64_t number, int64_t first)
+static void run_panel(const block_product *of, int64_t number, int64_t first, int asks_ahead)
 {
     const block_panel *panel = of->panels + number;
+    const int64_t distance = asks_ahead ? panel[AHEAD].offset - panel->offset : 0;
     const enum block_kind kind = (enum block_kind)panel->kind;
     const uint8_t *weight = of->packed + panel->offset;
     int64_t tiles = (of->size + TILE_ROWS - 1) / TILE_ROWS;
@@ -488,7 +534,10 @@ static void run_panel(const block_product *of, int64_t number, int64_t first)
         unpack(kind, weight, blocks, &chunk);
         for (int64_t t = 0; t < tiles; t++) {
             int64_t from = of->size * t / tiles, to = of->size * (t + 1) / tiles;
-            TILES[FORMS[kind].scaling][to - from](x + from, blocks, &chunk, sums + from * PANEL);
+            const asked_ahead ahead = {distance && t == 0 ? weight + distance : NULL,
+                                       chunk_bytes(kind, blocks) / blocks};
+            TILES[FORMS[kind].scaling][to - from](x + from, blocks, &chunk, ahead,
+                                                  sums + from * PANEL);
         }
         weight += chunk_bytes(kind, blocks);
     }
@@ -532,7 +581,7 @@ int block_matmul(const void *x, const uint8_t *packed, const void *panels, const
         /* Whoever is free takes the next panel: a core that is taken away delays one panel only. */
 #pragma omp for schedule(dynamic)
         for (int64_t panel = 0; panel < num_panels; panel++)
-            run_panel(&of, panel, first);
+            run_panel(&of, panel, first, pass == 0 && panel + AHEAD < num_panels);
     }
     free(in_bytes);
     return 0;

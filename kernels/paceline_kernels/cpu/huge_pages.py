@@ -1,11 +1,17 @@
 """Memory in pages of 2 MiB: scattered reads of a large cache then miss the page tables less."""
 
 import ctypes
+import math
 import mmap
+from collections.abc import Callable, Iterable
+from threading import Thread
 
+import torch
 from torch import Tensor
 
 _PAGE_BYTES = 2 << 20
+_PIECE_BYTES = 16 * _PAGE_BYTES
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
 
 
 def prefer_huge_pages(tensor: Tensor) -> bool:
@@ -14,8 +20,45 @@ def prefer_huge_pages(tensor: Tensor) -> bool:
         return False
     start = -(-tensor.data_ptr() // _PAGE_BYTES) * _PAGE_BYTES
     end = (tensor.data_ptr() + tensor.nbytes) // _PAGE_BYTES * _PAGE_BYTES
-    if end <= start:
-        return False
+    return end > start and _advise(start, end - start, mmap.MADV_HUGEPAGE)
+
+
+def fresh_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros in huge pages, which take memory when they are first touched."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = torch.frombuffer(
+        mmap.mmap(-1, num_bytes + _PAGE_BYTES, flags=flags), dtype=torch.uint8
+    )
+    start = -memory.data_ptr() % _PAGE_BYTES
+    tensor = memory[start : start + num_bytes].view(dtype).view(shape)
+    prefer_huge_pages(tensor)
+    return tensor
+
+
+def take_memory(fresh: Iterable[Tensor], begin: Callable[[], None]) -> Thread:
+    """Touch all of `fresh_zeros` in a thread, which calls `begin` first; they may be in use.
+
+    Memory that is not there is then missed right after the start, not in some later hour. Before
+    Linux 5.14 nothing is done.
+    """
+    tensors = list(fresh)
+
+    def take() -> None:
+        begin()
+        for tensor in tensors:
+            end = tensor.data_ptr() + tensor.nbytes
+            for at in range(tensor.data_ptr(), end, _PIECE_BYTES):
+                # It faults pages in as a write would, but writes nothing: no race with who uses it.
+                if not _advise(at, min(_PIECE_BYTES, end - at), _POPULATE_WRITE):
+                    return
+
+    thread = Thread(target=take, name="paceline-memory", daemon=True)
+    thread.start()
+    return thread
+
+
+def _advise(start: int, length: int, advice: int) -> bool:
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return bool(advise(start, end - start, mmap.MADV_HUGEPAGE) == 0)
+    return bool(advise(start, length, advice) == 0)

@@ -1,0 +1,47 @@
+"""Memory of a cache: zeros that cost nothing until they are touched, and are then there."""
+
+import threading
+from pathlib import Path
+
+import torch
+
+from paceline_kernels.cpu import fresh_zeros, take_memory
+
+MIB = 1 << 20
+
+
+def resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / MIB
+
+
+def test_fresh_zeros_are_zeros_of_their_shape_and_type() -> None:
+    """Aligned for huge pages, and writable."""
+    for shape, dtype in [
+        ((3, 5, 7), torch.bfloat16),
+        ((4, 1 << 20), torch.float32),
+        ((0, 2), torch.uint8),
+    ]:
+        fresh = fresh_zeros(shape, dtype)
+
+        assert (fresh.shape, fresh.dtype) == (shape, dtype)
+        assert fresh.is_contiguous()
+        assert not fresh.any()
+        assert fresh.data_ptr() % (2 * MIB) == 0 or not fresh.numel()
+        assert fresh.fill_(1).all()
+
+
+def test_memory_is_taken_beside_who_uses_it() -> None:
+    """A machine that has too little shows it at the start; what is written meanwhile stays."""
+    fresh = [fresh_zeros((64 * MIB,), torch.uint8) for _ in range(2)]
+    before = resident_mib()
+    began: list[int] = []
+
+    thread = take_memory(fresh, lambda: began.append(threading.get_ident()))
+    fresh[1][::1000] = 7
+    thread.join()
+
+    assert began == [thread.ident]
+    assert resident_mib() - before > 120
+    assert fresh[1].sum() == 7 * len(fresh[1][::1000])
+    assert not fresh[0].any()
