@@ -62,26 +62,68 @@ static inline int64_t value_stride(const cache *cache)
     return cache->head * 2 * (int64_t)sizeof(bf16);
 }
 
+#ifdef __AVX512F__
+/* Columns of 16 x 16 words become rows: those of halves, quarters, pairs and neighbours change places
+ * in turn. */
+static inline void turn_words(ints words[KEYS])
+{
+#define TURN(STEP, ...)                                                                            \
+    _Pragma("GCC unroll 16") for (int i = 0; i < KEYS; i++) if (!(i & STEP))                       \
+    {                                                                                              \
+        ints upper = words[i], lower = words[i + STEP];                                            \
+        words[i] = __builtin_shuffle(upper, lower, (ints){__VA_ARGS__});                           \
+        words[i + STEP] = __builtin_shuffle(upper, lower, (ints){__VA_ARGS__} + STEP);             \
+    }
+    TURN(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+    TURN(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
+    TURN(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+    TURN(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
+#undef TURN
+}
+#endif
+
+/* Keys [KEYS, head] as pairs [head / 2, KEYS]. */
+static void pair_keys(bf16 keys[KEYS][MAX_HEAD], int64_t head, bf16 *pairs)
+{
+    int64_t d = 0;
+#ifdef __AVX512F__
+    for (; d + 2 * KEYS <= head; d += 2 * KEYS) {
+        ints words[KEYS];
+        _Pragma("GCC unroll 16") for (int i = 0; i < KEYS; i++) words[i] = load_ints(keys[i] + d);
+        turn_words(words);
+        _Pragma("GCC unroll 16") for (int i = 0; i < KEYS; i++)
+            store_ints(pairs + (d + 2 * i) * KEYS, words[i]);
+    }
+#endif
+    for (; d < head; d += 2)
+        for (int64_t i = 0; i < KEYS; i++)
+            memcpy(pairs + d * KEYS + 2 * i, keys[i] + d, 2 * sizeof(bf16));
+}
+
 /* The codes of a piece as pairs. */
 static void unpack_piece(const cache *cache, int64_t key, bf16 *keys, bf16 *values)
 {
     int64_t head = cache->head;
     int64_t token = cache->blocks[key / cache->block_size] * cache->block_size;
     token += key % cache->block_size;
-    for (int64_t i = 0; i < KEYS; i++, token++) {
-        float wide[MAX_HEAD];
-        bf16 narrow[MAX_HEAD];
-        int64_t at = token * cache->kv_heads;
-        unpack((const uint8_t *)cache->keys + at * head, cache->k_exponents[at], wide, head);
+    bf16 narrow[KEYS][MAX_HEAD];
+    float wide[2][MAX_HEAD];
+    for (int64_t i = 0; i < KEYS; i++) {
+        int64_t at = (token + i) * cache->kv_heads;
+        unpack((const uint8_t *)cache->keys + at * head, cache->k_exponents[at], wide[0], head);
         for (int64_t d = 0; d < head; d += REGISTER_LANES)
-            round_to_bf16(narrow + d, load_reg(wide + d));
-        for (int64_t d = 0; d < head; d += 2)
-            memcpy(keys + d * KEYS + 2 * i, narrow + d, 2 * sizeof(bf16));
-        unpack((const uint8_t *)cache->values + at * head, cache->v_exponents[at], wide, head);
+            round_to_bf16(narrow[i] + d, load_reg(wide[0] + d));
+    }
+    pair_keys(narrow, head, keys);
+    for (int64_t i = 0; i < KEYS; i += 2) {
+        for (int64_t of = 0; of < 2; of++) {
+            int64_t at = (token + i + of) * cache->kv_heads;
+            unpack((const uint8_t *)cache->values + at * head, cache->v_exponents[at], wide[of],
+                   head);
+        }
         for (int64_t d = 0; d < head; d += REGISTER_LANES)
-            round_to_bf16(narrow + d, load_reg(wide + d));
-        for (int64_t d = 0; d < head; d++)
-            values[(i / 2 * head + d) * 2 + i % 2] = narrow[d];
+            store_ints(values + i * head + 2 * d,
+                       pair_of(load_reg(wide[0] + d), load_reg(wide[1] + d)));
     }
 }
 
@@ -251,8 +293,6 @@ static void add_chunk(const task *task, scratch *scratch, int64_t skipped, int64
 
 #ifdef HAS_TILES
 
-enum { TILE_TASK = 2 * TILE_SIDE }; /* lines */
-
 /* Shape this thread's tiles: 0 to 3 hold sums, 4 and 5 lines of `pairs` pairs, 6 and 7 as many
  * pairs of keys or values. */
 static void shape_tiles(int pairs)
@@ -273,7 +313,7 @@ static inline void zero_sums(void)
     tile_zero(3);
 }
 
-/* Add the products of up to 32 lines, LINE numbers apart, with two columns. */
+/* Add the products of up to LINES lines, LINE numbers apart, with two columns. */
 static inline void add_products(const bf16 *lines, const char *left, const char *right,
                                 int64_t stride, int has_second)
 {
@@ -322,7 +362,7 @@ static void add_chunk_by_tiles(const task *task, scratch *scratch, int64_t piece
 {
     const int64_t stride = value_stride(&task->cache);
     const int has_second = task->lines > TILE_SIDE;
-    float added[TILE_TASK][2 * TILE_SIDE];
+    float added[LINES][2 * TILE_SIDE];
     shape_tiles(KEYS / 2);
     for (int64_t d = 0; d < task->cache.head; d += 2 * TILE_SIDE) {
         zero_sums();
@@ -456,15 +496,21 @@ int paged_decode_attention_bf16(const bf16 *q, const void *k_cache, const void *
     return 0;
 }
 
-/* Lines of a task, where the sequence has so many: more than TALL go by tiles. */
-static int64_t lines_of_task(int64_t lines, int64_t head)
+/* Whether tiles of AMX compute a prompt of so many lines. */
+static int goes_by_tiles(int64_t lines, int64_t head)
 {
 #ifdef HAS_TILES
-    if (lines > TALL && head % (2 * TILE_SIDE) == 0 && has_tile_products())
-        return TILE_TASK;
-#endif
+    return lines > TALL && head % (2 * TILE_SIDE) == 0 && has_tile_products();
+#else
     (void)lines, (void)head;
-    return TALL;
+    return 0;
+#endif
+}
+
+/* Lines of a task, where the sequence has so many. Each task unpacks its codes of FP8. */
+static int64_t lines_of_task(int64_t lines, int64_t head, int is_fp8)
+{
+    return is_fp8 || goes_by_tiles(lines, head) ? LINES : TALL;
 }
 
 /* As paged_prompt_attention, in bfloat16, over caches of pairs as rope_and_store_kv_bf16 writes
@@ -481,7 +527,8 @@ int paged_prompt_attention_bf16(const bf16 *q, const void *k_cache, const void *
                        window, q_stride, kv_heads, group,       head,        block_size};
     int64_t tasks = 0;
     for (int64_t s = 0; s < sequences; s++) {
-        int64_t lines = (starts[s + 1] - starts[s]) * group, each = lines_of_task(lines, head);
+        int64_t lines = (starts[s + 1] - starts[s]) * group;
+        int64_t each = lines_of_task(lines, head, k_exponents != NULL);
         tasks += (lines + each - 1) / each * kv_heads;
     }
     size_t per_thread = scratch_bytes(k_exponents != NULL, head);
@@ -500,7 +547,7 @@ int paged_prompt_attention_bf16(const bf16 *q, const void *k_cache, const void *
             int64_t s = 0, before = 0, cuts, lines, each;
             for (;; s++, before += cuts * kv_heads) {
                 lines = (starts[s + 1] - starts[s]) * group;
-                each = lines_of_task(lines, head);
+                each = lines_of_task(lines, head, k_exponents != NULL);
                 cuts = (lines + each - 1) / each;
                 if (i < before + cuts * kv_heads)
                     break;
@@ -509,7 +556,7 @@ int paged_prompt_attention_bf16(const bf16 *q, const void *k_cache, const void *
             task task = task_of(&call, block_table + s * table_stride, starts[s],
                                 lengths[s] - lines / group, kv_head, first,
                                 least(lines - first, each));
-            task.by_tiles = each > TALL;
+            task.by_tiles = goes_by_tiles(lines, head);
             attend(&task, own);
         }
 #ifdef HAS_TILES
