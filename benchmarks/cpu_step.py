@@ -146,7 +146,7 @@ def work_of(stack: LayerStack, step: Step, part: str) -> Work:
     config = stack.decoder.config
     if part in PRODUCTS:
         weights = [getattr(layer, PRODUCTS[part]).weight for layer in stack.layers]
-        read = sum(weight.panels.nbytes for weight in weights)
+        read = sum(weight.nbytes for weight in weights)
         return Work(read, sum(2.0 * step.tokens * each.outputs * each.inputs for each in weights))
     keys = stack.layers[0].k_cache
     if part == "decode attention":

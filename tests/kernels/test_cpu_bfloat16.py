@@ -174,3 +174,15 @@ def test_a_wrong_tensor_is_refused(native: NativeOps) -> None:
         native.add_rms_norm(x, torch.ones(2, 4), torch.ones(4), EPS)
     with pytest.raises(ValueError, match=r"weight .* torch.float32, got .*float16"):
         native.rms_norm(x, torch.ones(4).half(), EPS)
+    cache = torch.zeros(1, 1, 264, 16, 2, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="cannot rotate heads of 528"):
+        native.rope_and_store_kv(
+            qkv=torch.zeros(1, 3 * 528, dtype=torch.bfloat16),
+            positions=torch.zeros(1, dtype=torch.int64),
+            slots=torch.zeros(1, dtype=torch.int64),
+            cos_sin=torch.zeros(1, 528),
+            norms=None,
+            eps=EPS,
+            k_cache=cache,
+            v_cache=cache.view(1, 1, 8, 528, 2),
+        )

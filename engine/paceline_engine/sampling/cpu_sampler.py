@@ -125,8 +125,8 @@ def _likeliest(logits: Tensor) -> Tensor:  # [rows, vocab] -> [rows]
     Compiled, it takes a tenth of torch's time: 0.05 ms of 16 rows of 49,152.
     """
     native = native_ops()
-    if native is not None and logits.dtype == torch.float32 and logits.is_contiguous():
-        return native.likeliest(logits)
+    if native is not None and logits.dtype != torch.float64:
+        return native.likeliest(logits.float().contiguous())
     best, tokens = logits.max(dim=-1)
     return torch.where(best.isfinite(), tokens, NOT_A_TOKEN)
 

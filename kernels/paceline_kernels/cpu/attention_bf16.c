@@ -73,11 +73,13 @@ static void unpack_piece(const cache *cache, int64_t key, bf16 *keys, bf16 *valu
         bf16 narrow[MAX_HEAD];
         int64_t at = token * cache->kv_heads;
         unpack((const uint8_t *)cache->keys + at * head, cache->k_exponents[at], wide, head);
-        round_row(wide, narrow, head);
+        for (int64_t d = 0; d < head; d += REGISTER_LANES)
+            round_to_bf16(narrow + d, load_reg(wide + d));
         for (int64_t d = 0; d < head; d += 2)
             memcpy(keys + d * KEYS + 2 * i, narrow + d, 2 * sizeof(bf16));
         unpack((const uint8_t *)cache->values + at * head, cache->v_exponents[at], wide, head);
-        round_row(wide, narrow, head);
+        for (int64_t d = 0; d < head; d += REGISTER_LANES)
+            round_to_bf16(narrow + d, load_reg(wide + d));
         for (int64_t d = 0; d < head; d++)
             values[(i / 2 * head + d) * 2 + i % 2] = narrow[d];
     }
@@ -147,6 +149,19 @@ static void take_queries(const task *task, scratch *scratch)
     }
 }
 
+/* Make the scores of PAIRS keys but those of [from, to) less than any other. */
+static inline void hide_outside(float *scores, int64_t from, int64_t to)
+{
+    static const int32_t places[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const ints nothing = bits_of_reg((reg){0} - INFINITY);
+    for (int i = 0; i < PAIRS; i += REGISTER_LANES) {
+        ints place = load_ints(places) + i;
+        ints is_seen = (place >= (int32_t)most(from, 0)) & (place < (int32_t)least(to, PAIRS));
+        ints bits = load_ints(scores + i);
+        store_ints(scores + i, (bits & is_seen) | (nothing & ~is_seen));
+    }
+}
+
 /* Turn a line's scores into weights, not yet divided by their sum, beside the largest score so far.
  * It sees the keys [from, to) of `keys`, all of them counted from the chunk's first. The sum is that
  * of the rounded weights. */
@@ -161,10 +176,10 @@ static inline void weigh(scratch *scratch, int64_t line, int64_t from, int64_t t
         return;
     }
     int64_t begin = from / PAIRS * PAIRS, end = (to + PAIRS - 1) / PAIRS * PAIRS;
-    for (int64_t i = begin; i < from; i++)
-        scores[i] = -INFINITY;
-    for (int64_t i = to; i < end; i++)
-        scores[i] = -INFINITY;
+    if (begin < from)
+        hide_outside(scores + begin, from - begin, to - begin);
+    if (to < end)
+        hide_outside(scores + end - PAIRS, from - end + PAIRS, to - end + PAIRS);
     reg even = (reg){0} - INFINITY, odd = even;
     for (int64_t i = begin; i < end; i += 2 * REGISTER_LANES) {
         even = larger(load_reg(scores + i), even);
@@ -181,7 +196,8 @@ static inline void weigh(scratch *scratch, int64_t line, int64_t from, int64_t t
         store_ints(weights + i, rounded);
         sums = dot_bf16(sums, rounded, ones);
     }
-    memset(weights, 0, (size_t)begin * sizeof(bf16));
+    if (begin)
+        memset(weights, 0, (size_t)begin * sizeof(bf16));
     if (end < keys)
         memset(weights + end, 0, (size_t)(keys - end) * sizeof(bf16));
     float factor = before == -INFINITY ? 0.0f : exp2f((before - best) * scale);

@@ -89,6 +89,11 @@ class PackedBlocks:
     inputs: int
     is_gated: bool
 
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes that a product reads."""
+        return self.packed.nbytes + self.panels.nbytes
+
     def takes(self, dtype: torch.dtype) -> bool:
         """Tell whether rows of this type can be multiplied."""
         return dtype in _ROWS

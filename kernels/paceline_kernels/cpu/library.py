@@ -70,6 +70,11 @@ class PackedWeight:
     kind: int
     """As in tiles.h: what is multiplied."""
 
+    @property
+    def nbytes(self) -> int:
+        """Count the bytes that a product reads."""
+        return self.panels.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
     def takes(self, dtype: torch.dtype) -> bool:
         """Tell whether rows of this type are multiplied as they come, none widened before."""
         if dtype == torch.bfloat16:

@@ -1,4 +1,4 @@
-/* The decoder's ops on a CPU, each in one pass over memory. See README.md.
+/* The decoder's ops on a CPU in float32, each in one pass over memory. See README.md.
  *
  * Plain loops that a compiler turns into the vector code of the machine it runs on. Sums are kept
  * in LANES partial sums, so that no flag has to allow the compiler to reorder additions. Threads
@@ -9,12 +9,11 @@
 #include <stdlib.h>
 
 #include "fp8.h"
-#include "numbers.h"
 #include "ops.h"
 
 #define MAX_HEADS 256
 
-static inline float sum_of_squares(const float *x, int64_t size)
+static inline float mean_square(const float *x, int64_t size)
 {
     vec lanes = {0};
     int64_t i = 0;
@@ -23,12 +22,7 @@ static inline float sum_of_squares(const float *x, int64_t size)
     float sum = sum_of(lanes);
     for (; i < size; i++)
         sum += x[i] * x[i];
-    return sum;
-}
-
-static inline float inverse_rms(float squares, int64_t size, float eps)
-{
-    return 1.0f / sqrtf(squares / (float)size + eps);
+    return sum / (float)size;
 }
 
 /* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight; x[r] += residual[r] before, where there is
@@ -45,71 +39,10 @@ void rms_norm(float *x, const float *residual, const float *weight, float *out, 
             for (int64_t i = 0; i < size; i++)
                 in[i] += add[i];
         }
-        float scale = inverse_rms(sum_of_squares(in, size), size, eps);
+        float scale = 1.0f / sqrtf(mean_square(in, size) + eps);
         for (int64_t i = 0; i < size; i++)
             to[i] = in[i] * scale * weight[i];
     }
-}
-
-/* x[r] += residual[r], rounded, where there is one; returns the sum of the squares. */
-static float add_row(bf16 *x, const bf16 *residual, int64_t size)
-{
-    float wide[PIECE], add[PIECE], squares = 0.0f;
-    for (int64_t i = 0, n; i < size; i += n) {
-        n = piece_of(size - i);
-        widen_row(x + i, wide, n);
-        if (residual) {
-            widen_row(residual + i, add, n);
-            for (int64_t j = 0; j < n; j++)
-                wide[j] += add[j];
-            round_row(wide, x + i, n);
-            widen_row(x + i, wide, n); /* the norm of what the next layer reads */
-        }
-        squares += sum_of_squares(wide, n);
-    }
-    return squares;
-}
-
-/* The same in bfloat16, in float32 between. A weight of bfloat16 meets rounded numbers, as the
- * models were trained; a wide one, float32, meets them unrounded. */
-void rms_norm_bf16(bf16 *x, const bf16 *residual, const void *weight, int is_wide, bf16 *out,
-                   int64_t rows, int64_t size, float eps, int threads)
-{
-#pragma omp parallel for schedule(static) TEAM(rows * size)
-    for (int64_t row = 0; row < rows; row++) {
-        bf16 *in = x + row * size;
-        float squares = add_row(in, residual ? residual + row * size : NULL, size);
-        float scale = inverse_rms(squares, size, eps);
-        float wide[PIECE], weights[PIECE];
-        bf16 rounded[PIECE];
-        for (int64_t i = 0, n; i < size; i += n) {
-            n = piece_of(size - i);
-            widen_row(in + i, wide, n);
-            widen_either(weight, is_wide, i, weights, n);
-            for (int64_t j = 0; j < n; j++)
-                wide[j] *= scale;
-            if (!is_wide) {
-                round_row(wide, rounded, n);
-                widen_row(rounded, wide, n);
-            }
-            for (int64_t j = 0; j < n; j++)
-                wide[j] *= weights[j];
-            round_row(wide, out + row * size + i, n);
-        }
-    }
-}
-
-static inline void gate_row(const float *restrict gate, const float *restrict up,
-                            float *restrict to, int64_t size, int is_gelu)
-{
-    if (is_gelu)
-        for (int64_t i = 0; i < size; i++) {
-            float z = 1.59576912f * (gate[i] + 0.044715f * gate[i] * gate[i] * gate[i]);
-            to[i] = gate[i] / (1.0f + exp_of(-z)) * up[i];
-        }
-    else
-        for (int64_t i = 0; i < size; i++)
-            to[i] = gate[i] / (1.0f + exp_of(-gate[i])) * up[i];
 }
 
 /* out[r] = f(x[r, :size]) * x[r, size:], f(a) = a / (1 + e^-z): silu with z = a; gelu, as tanh
@@ -120,25 +53,17 @@ void gated_mul(const float *x, float *out, int64_t rows, int64_t size, int is_ge
 {
 #pragma omp parallel for schedule(static) TEAM(rows * size)
     for (int64_t row = 0; row < rows; row++) {
-        const float *gate = x + row * 2 * size;
-        gate_row(gate, gate + size, out + row * size, size, is_gelu);
-    }
-}
-
-/* The same in bfloat16, rounded once at the end. */
-void gated_mul_bf16(const bf16 *x, bf16 *out, int64_t rows, int64_t size, int is_gelu, int threads)
-{
-#pragma omp parallel for schedule(static) TEAM(rows * size)
-    for (int64_t row = 0; row < rows; row++) {
-        const bf16 *gate = x + row * 2 * size;
-        float gates[PIECE], ups[PIECE], gated[PIECE];
-        for (int64_t i = 0, n; i < size; i += n) {
-            n = piece_of(size - i);
-            widen_row(gate + i, gates, n);
-            widen_row(gate + size + i, ups, n);
-            gate_row(gates, ups, gated, n, is_gelu);
-            round_row(gated, out + row * size + i, n);
-        }
+        const float *restrict gate = x + row * 2 * size;
+        const float *restrict up = gate + size;
+        float *restrict to = out + row * size;
+        if (is_gelu)
+            for (int64_t i = 0; i < size; i++) {
+                float z = 1.59576912f * (gate[i] + 0.044715f * gate[i] * gate[i] * gate[i]);
+                to[i] = gate[i] / (1.0f + exp_of(-z)) * up[i];
+            }
+        else
+            for (int64_t i = 0; i < size; i++)
+                to[i] = gate[i] / (1.0f + exp_of(-gate[i])) * up[i];
     }
 }
 
@@ -146,7 +71,7 @@ void gated_mul_bf16(const bf16 *x, bf16 *out, int64_t rows, int64_t size, int is
 static inline void norm_and_turn(const float *from, float *to, const float *cos_sin,
                                  const float *norm, float eps, int64_t half)
 {
-    float scale = norm ? inverse_rms(sum_of_squares(from, 2 * half), 2 * half, eps) : 1.0f;
+    float scale = norm ? 1.0f / sqrtf(mean_square(from, 2 * half) + eps) : 1.0f;
     for (int64_t i = 0; i < half; i++) {
         float a = from[i] * scale, b = from[i + half] * scale;
         if (norm) {
@@ -188,75 +113,6 @@ void rope_and_store_kv(float *qkv, const int64_t *positions, const int64_t *slot
             int64_t at = slot + h;
             k_exponents[at] = pack(k + h * head, (uint8_t *)k_cache + at * head, head);
             v_exponents[at] = pack(v + h * head, (uint8_t *)v_cache + at * head, head);
-        }
-    }
-}
-
-/* As norm_and_turn, in place, rounded at the end. */
-static inline void norm_and_turn_bf16(bf16 *x, const float *cos_sin, const float *norm, float eps,
-                                      int64_t head)
-{
-    float wide[MAX_HEAD], turned[MAX_HEAD];
-    widen_row(x, wide, head);
-    norm_and_turn(wide, turned, cos_sin, norm, eps, head / 2);
-    round_row(turned, x, head);
-}
-
-/* Write a head of one token into the pairs of its block, as attention_bf16.c reads them. */
-static inline void store_key(const bf16 *key, bf16 *block, int64_t offset, int64_t block_size,
-                             int64_t head)
-{
-    for (int64_t d = 0; d < head; d += 2)
-        memcpy(block + d * block_size + 2 * offset, key + d, 2 * sizeof(bf16));
-}
-
-static inline void store_value(const bf16 *value, bf16 *block, int64_t offset, int64_t head)
-{
-    bf16 *to = block + offset / 2 * 2 * head + offset % 2;
-    for (int64_t d = 0; d < head; d++) /* never the whole pair: its other half is another token's */
-        to[2 * d] = value[d];
-}
-
-/* The same in bfloat16; norms are float32 where they are wide. The caches hold pairs:
- * k_cache [blocks, kv_heads, head / 2, block_size, 2], of two numbers of a key,
- * v_cache [blocks, kv_heads, block_size / 2, head, 2], of two keys; or codes of FP8, as above.
- * `head` is at most MAX_HEAD and even. */
-void rope_and_store_kv_bf16(bf16 *qkv, const int64_t *positions, const int64_t *slots,
-                            const float *cos_sin, const void *q_norm, const void *k_norm,
-                            int is_wide, float eps, void *k_cache, void *v_cache,
-                            uint8_t *k_exponents, uint8_t *v_exponents, int64_t tokens,
-                            int64_t q_heads, int64_t kv_heads, int64_t head, int64_t block_size,
-                            int threads)
-{
-    int64_t width = (q_heads + 2 * kv_heads) * head;
-    float norms[2][MAX_HEAD];
-    if (q_norm) {
-        widen_either(q_norm, is_wide, 0, norms[0], head);
-        widen_either(k_norm, is_wide, 0, norms[1], head);
-    }
-#pragma omp parallel for schedule(static) TEAM(tokens * width)
-    for (int64_t token = 0; token < tokens; token++) {
-        bf16 *q = qkv + token * width;
-        bf16 *k = q + q_heads * head, *v = k + kv_heads * head;
-        const float *angles = cos_sin + positions[token] * head;
-        int64_t slot = slots[token], block = slot / block_size, offset = slot % block_size;
-        for (int64_t h = 0; h < q_heads; h++)
-            norm_and_turn_bf16(q + h * head, angles, q_norm ? norms[0] : NULL, eps, head);
-        for (int64_t h = 0; h < kv_heads; h++) {
-            bf16 *key = k + h * head, *value = v + h * head;
-            norm_and_turn_bf16(key, angles, k_norm ? norms[1] : NULL, eps, head);
-            if (k_exponents) {
-                int64_t at = slot * kv_heads + h;
-                float wide[MAX_HEAD];
-                widen_row(key, wide, head);
-                k_exponents[at] = pack(wide, (uint8_t *)k_cache + at * head, head);
-                widen_row(value, wide, head);
-                v_exponents[at] = pack(wide, (uint8_t *)v_cache + at * head, head);
-                continue;
-            }
-            int64_t at = (block * kv_heads + h) * block_size * head;
-            store_key(key, (bf16 *)k_cache + at, offset, block_size, head);
-            store_value(value, (bf16 *)v_cache + at, offset, head);
         }
     }
 }

@@ -160,6 +160,8 @@ class NativeOps:
         require("positions", positions, (tokens,), torch.int64)
         require("slots", slots, (tokens,), torch.int64)
         require("cos_sin", cos_sin, (len(cos_sin), head_size))
+        if qkv.dtype == torch.bfloat16 and head_size > MAX_PAIRED_HEAD_SIZE:
+            raise ValueError(f"cannot rotate heads of {head_size} in bfloat16")
         q_norm, k_norm = norms or (None, None)
         norm_dtype = torch.float32
         if q_norm is not None and qkv.dtype == torch.bfloat16:

@@ -12,7 +12,7 @@
 #define LINE (MAX_HEAD + 2 * KEYS)   /* from line to line: no power of two, which caches dislike */
 #define LINES 32                     /* MAX_GROUP in native.py */
 #define AHEAD 4                      /* pieces that are asked for before they are read */
-#define NEAR_BYTES 16384             /* of values that stay in L1 while lines pass over them */
+#define NEAR_BYTES 32768             /* of values that stay in L1 while lines pass over them */
 
 #ifdef __AVX512F__ /* 32 registers: sums of 14 lines with two registers, or of 6 with four */
 #define TALL 14
@@ -125,13 +125,6 @@ static inline int64_t wide_of(int64_t rows)
     return rows > FLAT ? TALL_WIDE : FLAT_WIDE;
 }
 
-static inline ints bits_of_reg(reg lanes)
-{
-    ints bits;
-    memcpy(&bits, &lanes, sizeof bits);
-    return bits;
-}
-
 static inline float largest_of(reg lanes)
 {
 #ifdef __AVX512F__
@@ -141,18 +134,6 @@ static inline float largest_of(reg lanes)
     for (int i = 1; i < REGISTER_LANES; i++)
         largest = lanes[i] > largest ? lanes[i] : largest;
     return largest;
-#endif
-}
-
-static inline float total_of(reg lanes)
-{
-#ifdef __AVX512F__
-    return _mm512_reduce_add_ps((__m512)lanes);
-#else
-    float total = lanes[0];
-    for (int i = 1; i < REGISTER_LANES; i++)
-        total += lanes[i];
-    return total;
 #endif
 }
 
@@ -166,25 +147,5 @@ static inline ints row_of(reg low, reg high)
     round_to_bf16(row, low);
     round_to_bf16(row + REGISTER_LANES, high);
     return load_ints(row);
-#endif
-}
-
-/* 2^x for x up to 0, within 4 parts of a million; 2^-126 or nothing below. Not a number stays so. */
-static inline reg power_of_two(reg x)
-{
-#ifdef __AVX512DQ__
-    reg r = (reg)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-#else
-    x = larger((reg){0} - 126.0f, x);
-    const float rounding = 0x1.8p23f; /* leaves a whole number in the last bits */
-    reg whole = (x - 0.5f) + rounding;
-    reg r = x - (whole - rounding);
-#endif
-    reg p = ((0.01355575f * r + 0.05203237f) * r + 0.24137976f) * r + 0.69303212f;
-    p = p * r + 1.0f;
-#ifdef __AVX512DQ__
-    return (reg)_mm512_scalef_ps((__m512)p, (__m512)x);
-#else
-    return as_floats(bits_of_reg(p) + (bits_of_reg(whole) << 23));
 #endif
 }
