@@ -59,9 +59,8 @@ def run(port: int, prompts: list[list[int]], workload: Workload) -> list[Timelin
     lines: dict[int, Timeline] = {}
 
     def read_streams() -> None:
-        with closing(http.client.HTTPConnection(_HOST, port)) as connection:
-            while (number := next(numbers)) < len(prompts):
-                lines[number] = _timeline(connection, prompts[number], workload.output_tokens)
+        while (number := next(numbers)) < len(prompts):
+            lines[number] = _timeline(port, prompts[number], workload.output_tokens)
 
     threads = [threading.Thread(target=read_streams) for _ in range(workload.concurrency)]
     for thread in threads:
@@ -71,9 +70,8 @@ def run(port: int, prompts: list[list[int]], workload: Workload) -> list[Timelin
     return [lines[number] for number in range(len(prompts))]
 
 
-def _timeline(
-    connection: http.client.HTTPConnection, prompt: list[int], output_tokens: int
-) -> Timeline:
+def _timeline(port: int, prompt: list[int], output_tokens: int) -> Timeline:
+    """Send one request, on a connection of its own: the server closes those that it keeps."""
     body = {
         "prompt": prompt,
         "n_predict": output_tokens,
@@ -84,10 +82,11 @@ def _timeline(
         "stream": True,
     }
     sent = time.perf_counter()
-    connection.request("POST", "/completion", json.dumps(body))
     tokens: list[float] = []
-    for total in _totals(connection.getresponse()):
-        tokens += [time.perf_counter()] * (total - len(tokens))
+    with closing(http.client.HTTPConnection(_HOST, port)) as connection:
+        connection.request("POST", "/completion", json.dumps(body))
+        for total in _totals(connection.getresponse()):
+            tokens += [time.perf_counter()] * (total - len(tokens))
     return Timeline(sent, tuple(tokens))
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from paceline_engine import __version__
 from paceline_engine.engine.engine import Engine, EngineOptions
-from paceline_engine.loading.load import LoadedModel, load_model
+from paceline_engine.errors import EngineError
+from paceline_engine.loading.load import load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
@@ -19,16 +20,16 @@ from peers.closed_loop import serve_peer
 from peers.gguf_types import described
 from peers.setup import GGUF, Identity, Refused, Setup
 
-_MOST_BYTES_KEPT = 1.5
-"""Of the file's size: weights that were dequantised take nearly twice its bytes and more."""
-
 
 class PacelinePeer:
     """See `closed_loop.Peer`."""
 
     def __init__(self, setup: Setup) -> None:
-        model = load_model(_settings(setup), lambda _stage, _fraction: None)
-        self.identity = Identity(__version__, _precision(setup, model))
+        try:
+            model = load_model(_settings(setup), lambda _stage, _fraction: None)
+        except EngineError as error:
+            raise Refused(error.message) from error
+        self.identity = Identity(__version__, _precision(setup, model.info.dtype))
         budget = setup.token_budget or model.capacity.max_token_budget
         limits = Limits(max_batch_size=setup.concurrency, token_budget=budget)
         self._engine = Engine(
@@ -61,23 +62,16 @@ def _settings(setup: Setup) -> Settings:
     if setup.precision == "int8":
         return Settings(device="cpu", quantization="int8")
     if setup.precision in GGUF:
-        return Settings(device="cpu", model_uri=f"file://{setup.model}")
+        uri = f"file://{setup.model}"
+        return Settings(device="cpu", quantization="as_stored", model_uri=uri)
     return Settings(device="cpu")
 
 
-def _precision(setup: Setup, model: LoadedModel) -> str:
-    """Tell what runs; raise `Refused` where a GGUF file's weights were not kept as they are."""
+def _precision(setup: Setup, dtype: str) -> str:
+    """Tell what runs."""
     if setup.precision == "int8":
-        return f"int8 weights, {model.info.dtype}"
-    if setup.precision not in GGUF:
-        return model.info.dtype
-    file_bytes = Path(setup.model).stat().st_size
-    if model.info.weight_bytes > _MOST_BYTES_KEPT * file_bytes:
-        raise Refused(
-            f"the engine does not keep the weights of a GGUF file: it holds "
-            f"{model.info.weight_bytes:,} bytes of the file's {file_bytes:,}"
-        )
-    return f"{described(Path(setup.model))}; {model.info.dtype}"
+        return f"int8 weights, {dtype}"
+    return f"{described(Path(setup.model))}; {dtype}" if setup.precision in GGUF else dtype
 
 
 if __name__ == "__main__":
