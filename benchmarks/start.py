@@ -165,7 +165,7 @@ def _stages(began: float, seen: dict[str, float]) -> Start:
 
 def main() -> int:
     """Print the fastest of several starts; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="builtin://smollm2-135m-instruct")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--after-weights", type=float, default=float("inf"), metavar="S")

@@ -83,6 +83,23 @@ def test_a_helpers_thread_leaves_the_core_of_the_step_loop() -> None:
     assert set(CPUS) <= set(free)
 
 
+def test_threads_on_shared_cores_sleep_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that spins keeps the core from the thread that it waits for; on its own it may."""
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    ask = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
+
+    with placed(CoreUse(2, "", CPUS)):
+        shared = subprocess.check_output([sys.executable, "-c", ask], text=True)
+    with placed(CoreUse(1, "", CPUS, CPUS[-1:])):
+        own = subprocess.check_output([sys.executable, "-c", ask], text=True)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    with placed(CoreUse(2, "", CPUS)):
+        chosen = subprocess.check_output([sys.executable, "-c", ask], text=True)
+
+    assert [each.strip() for each in (shared, own, chosen)] == ["1000", "None", "7"]
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+
+
 def test_processes_are_placed_and_this_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank starts on its own cores, whatever those of the rank that starts it."""
     monkeypatch.setenv("OMP_PLACES", "{0}")

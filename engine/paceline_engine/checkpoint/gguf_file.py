@@ -161,7 +161,7 @@ class GgufTensors:
         if kind not in KEPT:
             return None
         rows = torch.from_numpy(np.array(tensor.data, dtype=np.uint8))
-        (kept,) = (each for each in BLOCK_KINDS if each == kind)
+        kept = BLOCK_KINDS[BLOCK_KINDS.index(kind)]  # typed as one of them
         return Blocks(kept, self._in_our_order(tensor.name, rows))
 
     def _in_our_order(self, gguf_name: str, rows: Tensor) -> Tensor:

@@ -137,7 +137,5 @@ def fused_gated_blocks(weight: StoredWeight, activation: Activation) -> BlockGat
 
 def _joined(parts: list[Blocks]) -> list[Blocks]:
     """Make one weight of neighbours of a kind: no panel between them stays half empty."""
-    return [
-        Blocks(kind, torch.cat([part.rows for part in group]))
-        for kind, group in groupby(parts, lambda part: part.kind)
-    ]
+    groups = (list(group) for _, group in groupby(parts, lambda part: part.kind))
+    return [Blocks(group[0].kind, torch.cat([part.rows for part in group])) for group in groups]
