@@ -55,7 +55,7 @@ class Step:
     """Queries and keys of prompts that meet."""
 
 
-def best(run: Callable[[], object], repeats: int = 7) -> float:
+def best(run: Callable[[], object], repeats: int = 21) -> float:
     """Return the shortest of some runs in seconds."""
     run()
     times = []
