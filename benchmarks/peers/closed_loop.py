@@ -22,7 +22,7 @@ class Peer(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """What runs."""
+        """Return the engine's version and the precision that it computes in."""
         ...
 
     def send(self, number: int, prompt: list[int], output_tokens: int) -> None:

@@ -33,9 +33,9 @@ class Measured:
     workload: Workload
     cores: int
     identities: Mapping[str, Identity]
-    """By the name of each row that was run."""
+    """Version and precision of each row that was run, by the row's name."""
     left_out: Mapping[str, str]
-    """By the name of each row that was not: why."""
+    """Why a row was not run, by the row's name."""
     runs: Runs
 
 

@@ -1,4 +1,4 @@
-"""Where the peers and their models lie in the folder that install.py and prepare.py fill."""
+"""The paths of the peers and their models in the folder that install.py and prepare.py fill."""
 
 from pathlib import Path
 

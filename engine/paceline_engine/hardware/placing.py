@@ -19,8 +19,8 @@ _SPINS = "1000"
 """Turns of some ten nanoseconds that a thread waits for another before it sleeps, on shared cores.
 
 OpenMP's own 300,000 keep a core from the very thread that is waited for, where others compute on it
-too: with two processes more on two cores, decodes took 20 to 25 ms with 1,000 and 32 to 250 with
-20,000 or more.
+too. On two busy cores a decode took 25 to 65 ms (medians of runs) with 1,000, and 77 to 244 ms with
+20,000 or more; how busy the cores were differed between the runs.
 """
 
 

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
@@ -22,6 +21,7 @@ from paceline_engine.model.layers.block_linear import (
     blocks_of_zeros,
 )
 from paceline_engine.model.layers.linear import Linear, linear
+from paceline_engine.model.layers.product_choice import one_thread
 from paceline_engine.model.layers.quantized_linear import quantized_linear
 from paceline_engine.model.ops import ops_for
 from paceline_engine.settings import Quantization, Settings
@@ -63,7 +63,7 @@ def measure(
     The best of as many rounds as the budget has time for, three at least. One thread computes, and
     its CPU time counts: several would wait for whichever of them a busy machine has stopped.
     """
-    with torch.inference_mode(), _one_thread():
+    with torch.inference_mode(), one_thread():
         # Any numbers but denormal ones take as long.
         weight = torch.linspace(-1.0, 1.0, inputs).repeat(outputs, 1)
         products = {
@@ -85,16 +85,6 @@ def measure(
             rounds += 1
     float32, bfloat16 = (ProductTimes(*times) for times in best.values())
     return Trial(float32, bfloat16, is_quantized=quantization != "none")
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _product(weight: torch.Tensor, quantization: Quantization) -> Linear:

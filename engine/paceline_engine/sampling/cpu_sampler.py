@@ -122,7 +122,7 @@ class CpuSampler:
 def _likeliest(logits: Tensor) -> Tensor:  # [rows, vocab] -> [rows]
     """Take the first of the largest logits, or `NOT_A_TOKEN` where they are not numbers.
 
-    Compiled, it takes a tenth of torch's time: 0.05 ms of 16 rows of 49,152.
+    Compiled, it takes a quarter of torch's time: 0.10 ms for 16 rows of 49,152.
     """
     native = native_ops()
     if native is not None and logits.dtype != torch.float64:
