@@ -6,15 +6,16 @@ the Dockerfiles' stages of that name.
 
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from local_cluster import base_image, machine, wheels
 from local_cluster.base_image import BaseImage
-from local_cluster.cache import digest, files_digest
+from local_cluster.cache import CACHE, digest, files_digest
 from local_cluster.dockerfile import Dockerfile
-from local_cluster.errors import ClusterFailedError
+from local_cluster.errors import ClusterFailedError, UnavailableError
 from local_cluster.node import IMAGE_NAMESPACE, PAUSE_IMAGE, Node
 from local_cluster.progress import say
 from local_cluster.wheels import ROOT, Wheels
@@ -55,6 +56,16 @@ class Image:
         return f"{_REGISTRY}/{self.name}"
 
 
+class Store(Protocol):
+    """What fills the disk, and how much more a build takes."""
+
+    def room_needed_gb(self) -> int:
+        """Return the free disk that the next build needs."""
+
+    def drop_all(self) -> None:
+        """Give up every image and every layer."""
+
+
 def wanted() -> list[Image]:
     """The three images of this tree."""
     python, with_gcc = base_image.PYTHON, base_image.PYTHON_AND_GCC
@@ -76,12 +87,30 @@ def ready(node: Node, images: list[Image]) -> dict[str, str]:
     store.add(PAUSE_IMAGE, base_image.pause_archive(node.binaries["pause"], reference=PAUSE_IMAGE))
     for image in images:
         if image.reference not in store.names():
-            machine.require_free_disk(store.room_needed_gb())
+            make_room(store, machine.free_disk_gb)
             for base in image.bases.values():
                 store.add(base.reference, base.archive())
             _build(node, image)
     store.keep_only({image.reference for image in images})
     return {image.part: image.name for image in images}
+
+
+def make_room(store: Store, free_gb: Callable[[], float]) -> None:
+    """Drop what older builds left where the disk has no room for the next one.
+
+    Raises:
+        UnavailableError: There is no room even so.
+
+    """
+    if free_gb() >= store.room_needed_gb():
+        return
+    say("little room on the disk: dropping what older builds have left")
+    store.drop_all()
+    found_gb, needed_gb = free_gb(), store.room_needed_gb()
+    if found_gb < needed_gb:
+        raise UnavailableError(
+            f"building the images needs {needed_gb} GB free under {CACHE}, found {found_gb:.0f} GB"
+        )
 
 
 def _files(sources: Iterable[str]) -> list[Path]:
@@ -149,14 +178,21 @@ class _Store:
         for name in older - wanted:
             self._ctr("images", "remove", name)
 
+    def drop_all(self) -> None:
+        """Drop the layers that BuildKit keeps, then every built image, and wait for the disk."""
+        self._run("buildctl", f"--addr=unix://{self.node.builder_socket}", "prune", "--all")
+        for name in self.names():
+            if "/paceline/" in name:
+                self._ctr("images", "remove", "--sync", name)
+
     def _ctr(self, *args: str) -> str:
-        command = [str(self.node.binaries["ctr"]), f"--address={self.node.socket}"]
+        namespace = f"--namespace={IMAGE_NAMESPACE}"
+        return self._run("ctr", f"--address={self.node.socket}", namespace, *args)
+
+    def _run(self, binary: str, *args: str) -> str:
         result = subprocess.run(
-            [*command, f"--namespace={IMAGE_NAMESPACE}", *args],
-            capture_output=True,
-            text=True,
-            check=False,
+            [str(self.node.binaries[binary]), *args], capture_output=True, text=True, check=False
         )
         if result.returncode != 0:
-            raise ClusterFailedError(f"ctr {' '.join(args)}: {result.stderr.strip()}")
+            raise ClusterFailedError(f"{binary} {' '.join(args)}: {result.stderr.strip()}")
         return result.stdout

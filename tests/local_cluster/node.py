@@ -14,7 +14,9 @@ from local_cluster.plan import Process
 NAME = "n1"
 PAUSE_IMAGE = "paceline.local/pause:1"
 CNI_PLUGINS = Path("/usr/lib/cni")
-BUILD_CACHE = "20GB"  # torch's wheels and layer, twice; BuildKit's own default is most of the disk
+# Torch's wheels and layer, once. BuildKit counts layers as they lie unpacked; their blobs, which it
+# does not count, take as much again. Its own default is most of the disk.
+BUILD_CACHE = "10GB"
 IMAGE_NAMESPACE = "k8s.io"  # where the kubelet finds images
 CGROUP = "paceline-cluster"
 

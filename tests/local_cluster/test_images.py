@@ -7,7 +7,8 @@ import grimp
 import pytest
 
 from local_cluster.dockerfile import Dockerfile
-from local_cluster.images import DOCKERFILES, PARTS
+from local_cluster.errors import UnavailableError
+from local_cluster.images import COLD_BUILD_GB, DOCKERFILES, PARTS, WARM_BUILD_GB, make_room
 from local_cluster.wheels import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -54,6 +55,46 @@ def test_the_engines_image_for_cpus_has_builds_and_no_compiler() -> None:
     assert "COPY --from=native /opt/native /opt/paceline/native\n" in stages[0].text
     assert "PACELINE_NATIVE_DIR=/opt/paceline/native " in stages[0].text
     assert [stage.name for stage in engine.stages_of("native")] == ["native", "compiler", "base"]
+
+
+class FullDisk:
+    """A store on a disk of 50 GB that older builds have filled."""
+
+    def __init__(self, *, kept_gb: int, others_gb: int) -> None:
+        self.kept_gb = kept_gb
+        self.others_gb = others_gb
+
+    def free_gb(self) -> float:
+        return 50 - self.kept_gb - self.others_gb
+
+    def room_needed_gb(self) -> int:
+        return WARM_BUILD_GB if self.kept_gb else COLD_BUILD_GB
+
+    def drop_all(self) -> None:
+        self.kept_gb = 0
+
+
+def test_layers_of_older_builds_give_way_to_a_build_without_room() -> None:
+    disk = FullDisk(kept_gb=46, others_gb=0)
+
+    make_room(disk, disk.free_gb)
+
+    assert disk.free_gb() == 50
+
+
+def test_layers_stay_while_there_is_room() -> None:
+    disk = FullDisk(kept_gb=40, others_gb=0)
+
+    make_room(disk, disk.free_gb)
+
+    assert disk.kept_gb == 40
+
+
+def test_a_disk_that_others_fill_is_said_with_both_figures() -> None:
+    disk = FullDisk(kept_gb=20, others_gb=28)
+
+    with pytest.raises(UnavailableError, match=r"needs 30 GB free under .*, found 22 GB"):
+        make_room(disk, disk.free_gb)
 
 
 def test_no_image_offers_a_command_that_cannot_start(image: Dockerfile) -> None:
