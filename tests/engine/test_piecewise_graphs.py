@@ -76,6 +76,7 @@ class Oracle:
 
     answered: Mapping[str, list[int]]
     first_chance: float = 1.0
+    takes_time: bool = False
 
     def reach(self, request: Request, most: int) -> int:
         return most if request.id in self.answered else 0

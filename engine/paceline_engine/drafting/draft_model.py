@@ -60,6 +60,7 @@ class DraftModel:
     """Implements the `Proposer` port by a runner of its own, whose passes it times and prices."""
 
     first_chance = 0.8
+    takes_time = True
 
     def __init__(
         self, runner: Runner, pacer: Pacer, capacity: Capacity, clock: Callable[[], float]

@@ -48,6 +48,7 @@ class NgramProposer:
     """Implements the `Proposer` port: drafts from each request's own tokens, in no time."""
 
     first_chance = 0.5
+    takes_time = False
 
     def __init__(self) -> None:
         self._indexes: dict[str, NgramIndex] = {}

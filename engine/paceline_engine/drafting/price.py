@@ -7,6 +7,9 @@ verify them, by the step model, and the time to propose them, by the proposer:
     tokens = d + sum of a_i^j     over the tokens j = 1.. of each draft
     time   = t(d, draft tokens as prefill beside it) + proposer(draft tokens)
 
+Where the step computes prompts as well, draft tokens cost what they add to those, and what they
+bring is still counted in steps of decodes alone: those are what is left out later.
+
 Such beliefs may be wrong: about a text that has changed, a draft model whose speed is not known
 yet, a request that ends before it has paid for what was computed for it. So the time that drafts
 take and save is counted, and past a bound no draft is tried, whatever is believed.
@@ -55,13 +58,19 @@ class SpeculationBudget:
 class Price:
     """Compares one step with and without drafts; without a step model every draft is free."""
 
-    def __init__(self, pacer: Pacer, proposer: Proposer, decodes: int, context: int) -> None:
+    def __init__(
+        self, pacer: Pacer, proposer: Proposer, decodes: int, context: int, prompts: int = 0
+    ) -> None:
+        """`prompts` are the tokens of prompts in the step, `context` the sum of the decodes'."""
         self._pacer = pacer
         self._proposer = proposer
         self._decodes = decodes
         self._context = context
+        self._prompts = prompts
         self.plain_ms = self._ms(0, 0)
-        """The step without drafts; 0 where nothing is known of it."""
+        """The decodes alone; 0 where nothing is known of them."""
+        self.undrafted_ms = self._ms(prompts, 0) if prompts else self.plain_ms
+        """The step without drafts."""
 
     @property
     def is_known(self) -> bool:
@@ -77,7 +86,7 @@ class Price:
         """Tell whether a certain draft token for each decode would pay; if not, none is sought."""
         if not self.is_known:
             return True
-        extra_ms = self._ms(self._decodes, self._context) - self.plain_ms
+        extra_ms = self._added_ms(self._decodes, self._context)
         extra_ms += self._proposer.ms_of_one(self._decodes, self._context)
         return MARGIN * extra_ms < self.plain_ms
 
@@ -102,14 +111,17 @@ class Price:
         return self.token_ms - self.step_ms(asks) / tokens
 
     def step_ms(self, asks: Sequence[Ask]) -> float:
-        """Return the step's time, including the time to propose the drafts."""
+        """Return the decodes' time, with that to propose and to verify the drafts."""
         return self.plain_ms + self.verify_ms(asks) + self._proposer.ms(asks)
 
     def verify_ms(self, asks: Sequence[Ask]) -> float:
         """Return the time that verifying the drafts adds to the step."""
         tokens = sum(ask.count for ask in asks)
         attention = sum(ask.count * ask.request.num_computed for ask in asks)
-        return self._ms(tokens, attention) - self.plain_ms
+        return self._added_ms(tokens, attention)
+
+    def _added_ms(self, tokens: int, attention: int) -> float:
+        return self._ms(self._prompts + tokens, attention) - self.undrafted_ms
 
     def _ms(self, tokens: int, attention: int) -> float:
         step = StepFeatures(self._decodes, tokens, self._context, attention)

@@ -44,6 +44,11 @@ class Proposer(Protocol):
         """The chance that is assumed of a draft token before any was tried, in [0, 1]."""
         ...
 
+    @property
+    def takes_time(self) -> bool:
+        """Whether drafting delays the step; then it does so only where no prompt waits for it."""
+        ...
+
     def reach(self, request: Request, most: int) -> int:
         """Return how many tokens, at most `most`, it can draft for a request; 0 for none."""
         ...

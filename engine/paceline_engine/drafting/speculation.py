@@ -52,14 +52,15 @@ class Speculation:
         *,
         context: int,
         room: int,
+        prompts: int = 0,
         allowed_ms: float = inf,
     ) -> list[Ask]:
-        """Choose what to ask for in a step of these decodes alone; nothing where it does not pay.
+        """Choose what to ask for in a step of these decodes; nothing where it does not pay.
 
-        `context` is the sum of their contexts, `room` the tokens that the step may hold beside
-        one for each, `allowed_ms` what it may take with a draft model's time.
+        `context` is the sum of their contexts, `room` the draft tokens that the step may hold,
+        `prompts` its tokens of prompts, `allowed_ms` what it may take with a draft model's time.
         """
-        price = self._price = Price(pacer, self.proposer, len(decoding), context)
+        price = self._price = Price(pacer, self.proposer, len(decoding), context, prompts)
         asks = self._asks(decoding, price, room, allowed_ms)
         if not asks:
             self.budget.save_up(price.plain_ms)
@@ -153,7 +154,7 @@ class Speculation:
             return True
         own_ms, verify_ms = self.proposer.ms(asks), price.verify_ms(asks)
         # What takes no time of its own is within the step's tokens, and so within its target.
-        is_soon = own_ms <= 0 or price.plain_ms + verify_ms + own_ms <= allowed_ms
+        is_soon = own_ms <= 0 or price.undrafted_ms + verify_ms + own_ms <= allowed_ms
         return is_soon and self.budget.covers(verify_ms + own_ms)
 
 

@@ -4,7 +4,7 @@ Decodes come first, each with one token; what is left of the step's tokens goes 
 begun before those that wait. A request gets the blocks of all its known tokens when it is
 admitted, so prefill never runs out of blocks half way. A decode that needs one more block when
 none is free preempts, and an interactive request that finds no row or no blocks displaces batch
-requests. Decodes that are alone in a step may get draft tokens, where that pays.
+requests. Decodes get draft tokens before prompts get theirs, where that pays.
 """
 
 from collections.abc import Sequence
@@ -111,26 +111,29 @@ class ContinuousScheduler:
         paced = limits_for_decodes(limits, self.requests.decoding.values())
         shape = self._shape(len(decodes), context, paced, now)
         total = _step_tokens(self._pacer.token_total(shape, paced), shape, limits)
+        drafts = _Drafts(decodes)
+        if self.speculation is not None and decodes:
+            drafts = self._drafts(self.speculation, decodes, shape, total, paced)
         prefills: list[ScheduledChunk] = []
         if self.requests.has_prompts:
             # Whoever was just preempted would come straight back and preempt again.
             may_admit = preemptions == 0
-            prefills = self._prefills.share(total - len(decodes), limits, now, may_admit=may_admit)
+            left = total - drafts.num_tokens
+            prefills = self._prefills.share(left, limits, now, may_admit=may_admit)
         else:
             self._fair_share.active = set()
         if self.requests.num_preemptions - preempted_before > preemptions:
-            decodes = [chunk for chunk in decodes if chunk.request.state is State.RUNNING]
-            context = _context(decodes)
+            drafts = drafts.of_running()
+            context = _context(drafts.chunks)
 
-        batch, draft_ms = Batch((*decodes, *prefills), num_decodes=len(decodes)), 0.0
-        if self.speculation is not None and decodes and not prefills:
-            allowed_ms = self._pacer.allowed_ms(shape, paced)
-            batch, draft_ms = self._with_drafts(
-                self.speculation, decodes, context=context, total=total, allowed_ms=allowed_ms
-            )
+        batch = Batch(
+            (*drafts.chunks, *prefills),
+            num_decodes=len(drafts.plain),
+            num_drafted=len(drafts.drafted),
+        )
         swap = self.requests.blocks.swap
         copies = swap.take_copies() if swap.copies else ()
-        return Plan(batch, total, preemptions, context, copies, draft_ms)
+        return Plan(batch, total, preemptions, context, copies, drafts.ms)
 
     def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
         """Take in the step launched first; return who got a token, some of them finished by it."""
@@ -184,28 +187,31 @@ class ContinuousScheduler:
             slack_ms=slack_ms,
         )
 
-    def _with_drafts(
+    def _drafts(
         self,
         speculation: Speculation,
         decodes: Sequence[ScheduledChunk],
-        *,
-        context: int,
+        shape: StepShape,
         total: int,
-        allowed_ms: float,
-    ) -> tuple[Batch, float]:
-        """Put draft tokens behind decodes where that pays; also return the time it took, ms.
+        limits: Limits,
+    ) -> "_Drafts":
+        """Put draft tokens behind decodes where that pays.
 
-        `allowed_ms` is what the step may take where proposing the draft tokens takes time itself.
+        Prompts keep half of the step's tokens, and all that they want where there is more.
         """
+        left = total - len(decodes)
+        if shape.prefill_wanted and speculation.proposer.takes_time:
+            return _Drafts(decodes)
         asks = speculation.plan(
             [chunk.request for chunk in decodes],
             self._pacer,
-            context=context,
-            room=total - len(decodes),
-            allowed_ms=allowed_ms,
+            context=shape.context,
+            room=left - min(shape.prefill_wanted, (left + 1) // 2),
+            prompts=min(shape.prefill_wanted, left),
+            allowed_ms=self._pacer.allowed_ms(shape, limits),
         )
         if not asks:
-            return Batch(tuple(decodes), num_decodes=len(decodes)), 0.0
+            return _Drafts(decodes)
         proposal = speculation.propose([self._with_blocks(ask, spare=len(decodes)) for ask in asks])
         plain, drafted = [], []
         for chunk in decodes:
@@ -214,8 +220,7 @@ class ContinuousScheduler:
                 drafted.append(replace(chunk, count=1 + len(draft), draft=draft))
             else:
                 plain.append(chunk)
-        batch = Batch((*plain, *drafted), num_decodes=len(plain), num_drafted=len(drafted))
-        return batch, proposal.ms
+        return _Drafts(plain, drafted, proposal.ms)
 
     def _with_blocks(self, ask: Ask, *, spare: int) -> Ask:
         """Reserve blocks for the draft tokens, and ask for no more than are free.
@@ -244,6 +249,32 @@ class ContinuousScheduler:
         if blocks.pool.num_free >= len(decoding):  # enough whoever is full: seldom worth a count
             return False
         return blocks.pool.num_free < sum(map(blocks.is_full, decoding.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafts:
+    """The decodes of a step, those with a draft apart."""
+
+    plain: Sequence[ScheduledChunk]
+    drafted: Sequence[ScheduledChunk] = ()
+    ms: float = 0.0
+    """What making the drafts took."""
+
+    @property
+    def chunks(self) -> tuple[ScheduledChunk, ...]:
+        return (*self.plain, *self.drafted)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.plain) + sum(chunk.count for chunk in self.drafted)
+
+    def of_running(self) -> "_Drafts":
+        """Leave out whoever has lost its row."""
+        return _Drafts(
+            [chunk for chunk in self.plain if chunk.request.state is State.RUNNING],
+            [chunk for chunk in self.drafted if chunk.request.state is State.RUNNING],
+            self.ms,
+        )
 
 
 def _step_tokens(allowed: int, shape: StepShape, limits: Limits) -> int:

@@ -179,6 +179,7 @@ class Passes:
     """A proposer that would draft right, for a price, and notes what it is asked for."""
 
     first_chance = 0.9
+    takes_time = True
 
     def __init__(self, *, pending: int, token_ms: float, draft_ms: float) -> None:
         self._pending = pending

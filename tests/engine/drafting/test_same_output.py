@@ -1,7 +1,7 @@
 """With drafts an engine gives the very tokens that it gives without."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -94,21 +94,58 @@ def test_accepted_drafts_save_steps() -> None:
     assert steps + load.accepted_tokens == 60
 
 
-def test_prompts_come_before_drafts() -> None:
-    """A step that has a prompt to compute has no draft."""
-    under_test = EngineUnderTest(draft_tokens=4)
-    under_test.runner.choose = Reciting(under_test.runner)  # type: ignore[method-assign]
+def repeated(known: list[int]) -> int:
+    return known[-6 % len(known)]
+
+
+def drafting(
+    token_budget: int = 32, draft_choice: Callable[[list[int]], int] | None = None
+) -> EngineUnderTest:
+    """Bring an engine of so many tokens a step to where request `a` gets drafts."""
+    under_test = EngineUnderTest(
+        limits=Limits(4, token_budget), draft_tokens=4, draft_choice=draft_choice
+    )
+    under_test.runner.choose = repeated  # type: ignore[method-assign]
     seen: list[Batch] = []
     under_test.runner.before_run = seen.append
     under_test.submit(a_submit("a", [1, 2, 3, 4, 5, 6] * 2, max_tokens=60))
     under_test.run_until(lambda: any(batch.num_drafted for batch in seen))
+    return under_test
 
-    under_test.submit(a_submit("b", list(range(50))))
-    del seen[:]
+
+def counts_of_a_step(under_test: EngineUnderTest) -> dict[str, int]:
+    seen: list[Batch] = []
+    under_test.runner.before_run = seen.append
     under_test.step()
+    return {chunk.request.id: chunk.count for chunk in seen[0].chunks}
 
-    assert seen[0].num_drafted == 0
-    assert [chunk.request.id for chunk in seen[0].chunks] == ["a", "b"]
+
+@pytest.mark.parametrize("prompt", [5, 50])
+def test_drafts_go_on_beside_prompts(prompt: int) -> None:
+    """A stream of prompts must not switch drafting off; together they keep to the step."""
+    under_test = drafting()
+
+    under_test.submit(a_submit("b", list(range(100, 100 + prompt))))
+
+    assert counts_of_a_step(under_test) == {"a": 5, "b": min(prompt, 32 - 5)}
+
+
+def test_prompts_keep_half_of_a_step() -> None:
+    """Five tokens, one of them the decode's: two are drafts, two are the prompt's."""
+    under_test = drafting(token_budget=5)
+
+    under_test.submit(a_submit("b", list(range(100, 150))))
+
+    assert counts_of_a_step(under_test) == {"a": 3, "b": 2}
+
+
+def test_a_draft_model_waits_until_no_prompt_does() -> None:
+    """Its passes would delay the first token of the prompt."""
+    under_test = drafting(draft_choice=repeated)
+
+    under_test.submit(a_submit("b", list(range(100, 150))))
+
+    assert counts_of_a_step(under_test) == {"a": 1, "b": 31}
 
 
 def make_weakly_attending(folder: Path, *, seed: int) -> None:
