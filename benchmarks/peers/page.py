@@ -134,8 +134,9 @@ def _conditions(measured: Measured) -> str:
         f"{workload.longest} tokens, {workload.output_tokens} output tokens, "
         f"{workload.concurrency} at a time, {measured.cores} cores, greedy, without prefix "
         f"caching; medians of {repeats} repeats and their ranges: {named}.\n\n"
-        "All engines get the same prompts in the same closed loop, and run in turn in every "
-        "repeat. Each lives in a process of its own and is stepped there; llama.cpp alone is asked "
-        "over HTTP, on the same machine. While one runs, the others are stopped. Lookup drafts "
-        f"{DRAFT_TOKENS} tokens from the sequence itself."
+        "All engines get the same prompts in the same closed loop. Those that compute in their "
+        "default precision run in turn in every repeat, then those in float32, then those with "
+        "quantised weights. Each lives in a process of its own and is stepped there; llama.cpp "
+        "alone is asked over HTTP, on the same machine. While one runs, the others are stopped. "
+        f"Lookup drafts {DRAFT_TOKENS} tokens from the sequence itself."
     )

@@ -3,7 +3,9 @@
 Rows of one precision stand beside each other, and so are run one after the other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from peers.setup import Precision
@@ -29,6 +31,16 @@ class Row:
     lookup: bool = False
     beside: str = ""
     """The name of our row that a peer's is compared with."""
+
+    @property
+    def group(self) -> str:
+        """What it shares with all rows that it is compared with."""
+        return self.precision if self.precision in {"default", "float32"} else "quantised"
+
+
+def groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the rows that run in turn, group by group, in the order of `ROWS`."""
+    return [list(group) for _, group in groupby(rows, key=lambda row: row.group)]
 
 
 ROWS = (

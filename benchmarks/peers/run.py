@@ -6,10 +6,12 @@
     PYTHONPATH=benchmarks python benchmarks/peers/prepare.py FOLDER
     PYTHONPATH=benchmarks python benchmarks/peers/run.py FOLDER
 
-`rows.py` lists what is run, `targets.py` what is wanted. Each row has a process of its own for all
-repeats, stopped while the others run. Prompts differ between repeats and the order rotates. A
-row that is not installed or does not start is left out, and said so. `--only` and `--precision`
-choose rows; then nothing is written unless `--results` says where.
+`rows.py` lists what is run, `targets.py` what is wanted. Rows that are compared run in turn, repeat
+by repeat, and then the next such group does: all at once take more memory than a small machine has.
+Each row has a process of its own for all repeats, stopped while the others run. Prompts differ
+between repeats and the order rotates. A row that is not installed or does not start is left out,
+and said so. `--only` and `--precision` choose rows; then nothing is written unless `--results` says
+where.
 """
 
 import argparse
@@ -22,8 +24,8 @@ from typing import get_args
 
 from peers.page import Measured, beside_table, engines_table, page, summary
 from peers.process import PeerProcess
-from peers.rows import ROWS, Row
-from peers.setup import Precision, Refused
+from peers.rows import ROWS, Row, groups
+from peers.setup import Identity, Precision, Refused
 from peers.starts import start_of
 from peers.targets import judged
 from serving_workload import Figures, Workload, figures
@@ -46,6 +48,7 @@ class Comparison:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._peers: dict[str, PeerProcess] = {}
+        self._identities: dict[str, Identity] = {}
         self._left_out: dict[str, str] = {}
         self._runs: dict[str, list[Figures]] = {}
 
@@ -62,13 +65,14 @@ class Comparison:
                 self._leave_out(row.name, str(why))
                 continue
             self._runs[row.name] = []
-            print(f"{row.name} runs: {self._peers[row.name].identity}", flush=True)
+            self._identities[row.name] = self._peers[row.name].identity
+            print(f"{row.name} runs: {self._identities[row.name]}", flush=True)
 
     def repeat(self, number: int) -> None:
         """Run the same new prompts on every engine; each repeat begins with another one."""
         prompts = self._workload.prompts(seed=number)
         names = list(self._peers)
-        first = number % len(names)
+        first = number % max(len(names), 1)
         for name in names[first:] + names[:first]:
             self._run(name, prompts)
 
@@ -77,22 +81,22 @@ class Comparison:
         return Measured(
             self._workload,
             len(os.sched_getaffinity(0)),
-            {name: peer.identity for name, peer in self._peers.items()},
+            self._identities,
             self._left_out,
             self._runs,
         )
 
     def close(self) -> None:
-        """End every engine."""
-        for peer in self._peers.values():
-            peer.close()
+        """End every engine; what they have done stays."""
+        while self._peers:
+            self._peers.popitem()[1].close()
 
     def _run(self, name: str, prompts: list[list[int]]) -> None:
         try:
             timelines = self._peers[name].run(prompts, self._workload)
         except RuntimeError as why:
             self._peers.pop(name).close()
-            del self._runs[name]
+            del self._runs[name], self._identities[name]
             self._leave_out(name, str(why))
             return
         result = figures(timelines, self._workload)
@@ -124,12 +128,13 @@ def main() -> None:
     rows = chosen_rows(arguments.only, arguments.precision)
 
     comparison = Comparison(Workload(arguments.requests, arguments.concurrency))
-    try:
-        comparison.start(rows, arguments.folder.resolve())
-        for number in range(arguments.repeats):
-            comparison.repeat(number)
-    finally:
-        comparison.close()
+    for group in groups(rows):
+        try:
+            comparison.start(group, arguments.folder.resolve())
+            for number in range(arguments.repeats):
+                comparison.repeat(number)
+        finally:
+            comparison.close()
 
     measured = comparison.measured()
     print(engines_table(measured), beside_table(measured.runs), sep="\n\n")

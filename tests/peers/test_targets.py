@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from peers.rows import ROWS
+from peers.rows import ROWS, groups
 from peers.targets import OURS_BESIDE, RATE, TARGETS, Figure, Target, judged, ratios
 from serving_workload import Figures
 
@@ -90,3 +90,11 @@ def test_both_defaults_have_a_target_on_the_rate_and_on_each_latency(
     peer: str, figure: Figure
 ) -> None:
     assert [t for t in TARGETS if (t.peer, t.figure) == (peer, figure)]
+
+
+def test_what_is_compared_runs_in_turn() -> None:
+    """A peer that ran half an hour after ours saw another machine."""
+    group_of = {row.name: index for index, group in enumerate(groups(ROWS)) for row in group}
+
+    assert all(group_of[peer] == group_of[ours] for peer, ours in OURS_BESIDE.items())
+    assert sorted(group_of) == sorted(row.name for row in ROWS)

@@ -561,6 +561,8 @@ int block_matmul(const void *x, const uint8_t *packed, const void *panels, const
                  void *out, int64_t rows, int64_t outputs, int64_t inputs, int64_t num_panels,
                  int how, int is_bf16, int threads)
 {
+    if (rows == 0) /* a step of which nothing is read */
+        return 0;
     int64_t most = rows_at_once(rows, inputs), passes = (rows + most - 1) / most;
     int64_t chunks = chunks_of(inputs);
     int is_worth_a_team = rows * outputs * inputs >= WORTH_A_TEAM_OF_PRODUCTS;

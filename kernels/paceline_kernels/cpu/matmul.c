@@ -223,6 +223,8 @@ int matmul(const void *x, const void *packed, const float *scales, const float *
                   has_tile_products();
 #endif
     int is_worth_a_team = rows * outputs * inputs >= WORTH_A_TEAM_OF_PRODUCTS;
+    if (rows == 0)
+        return 0;
     if (kind != BYTES) {
         run(&of, rows, is_worth_a_team, threads);
         return 0;
