@@ -1,5 +1,6 @@
 """Memory of a cache: zeros that cost nothing until they are touched, and are then there."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -35,13 +36,17 @@ def test_memory_is_taken_beside_who_uses_it() -> None:
     """A machine that has too little shows it at the start; what is written meanwhile stays."""
     fresh = [fresh_zeros((64 * MIB,), torch.uint8) for _ in range(2)]
     before = resident_mib()
-    began: list[int] = []
+    began: list[tuple[int, int]] = []
 
-    thread = take_memory(fresh, lambda: began.append(threading.get_ident()))
+    def begin() -> None:
+        began.append((threading.get_ident(), os.getpriority(os.PRIO_PROCESS, 0)))
+
+    thread = take_memory(fresh, begin)
     fresh[1][::1000] = 7
     thread.join()
 
-    assert began == [thread.ident]
+    assert began == [(thread.ident, 19)]  # 19: whoever computes goes first
+    assert os.getpriority(os.PRIO_PROCESS, 0) < 19
     assert resident_mib() - before > 120
     assert fresh[1].sum() == 7 * len(fresh[1][::1000])
     assert not fresh[0].any()

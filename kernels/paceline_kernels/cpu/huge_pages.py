@@ -3,14 +3,17 @@
 import ctypes
 import math
 import mmap
+import os
+import sys
 from collections.abc import Callable, Iterable
-from threading import Thread
+from threading import Thread, get_native_id
 
 import torch
 from torch import Tensor
 
 _PAGE_BYTES = 2 << 20
 _PIECE_BYTES = 16 * _PAGE_BYTES
+_LOWEST_PRIORITY = 19
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
 
 
@@ -45,6 +48,9 @@ def take_memory(fresh: Iterable[Tensor], begin: Callable[[], None]) -> Thread:
     tensors = list(fresh)
 
     def take() -> None:
+        # The threads that compute wait for each other, so none of them may wait for this one.
+        if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), _LOWEST_PRIORITY)
         begin()
         for tensor in tensors:
             end = tensor.data_ptr() + tensor.nbytes
