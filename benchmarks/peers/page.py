@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peers.rows import DRAFT_TOKENS, ROWS, Row
 from peers.setup import Identity
-from peers.targets import OURS_BESIDE, TARGETS, Figure, Judged, Runs, judged, ratios
+from peers.targets import OURS_BESIDE, TARGETS, Figure, Judged, Runs, judged, lookup_gains, ratios
 from serving_workload import Workload
 
 FIGURES: dict[Figure, str] = {
@@ -48,6 +48,7 @@ def page(measured: Measured) -> str:
         "## Paceline beside each",
         _RATIOS,
         beside_table(measured.runs),
+        *([lookup_sentence(measured.runs)] if lookup_gains(measured.runs) else []),
         summary(judged(measured.runs)),
         *(f"Left out, {name}: {why}." for name, why in measured.left_out.items()),
         "Made by `PYTHONPATH=benchmarks python benchmarks/peers/run.py FOLDER`.\n",
@@ -91,11 +92,21 @@ def beside_table(runs: Runs) -> str:
             cell = f"{statistics.median(found):.2f}x ({min(found):.2f} to {max(found):.2f})"
             if target := targets.get((peer, figure)):
                 (verdict,) = judged(runs, [target])
-                cell += f", wanted {target.bound:.1f}x: **{verdict.verdict}**"
+                cell += f", wanted {target.bound:.2f}x: **{verdict.verdict}**"
             cells.append(cell)
         else:
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def lookup_sentence(runs: Runs) -> str:
+    """Say what lookup brings to each engine, over itself without."""
+    engines = {row.name: row.engine for row in ROWS}
+    gains = [
+        f"{engines[name]} {statistics.median(each):.2f}x ({min(each):.2f} to {max(each):.2f})"
+        for name, each in lookup_gains(runs).items()
+    ]
+    return f"Output tok/s with lookup over the same engine's without: {', '.join(gains)}."
 
 
 def summary(found: Sequence[Judged]) -> str:

@@ -18,8 +18,10 @@ Runs = Mapping[str, Sequence[Figures]]
 """By a row's name: one entry for each repeat."""
 
 RATE: Figure = "output_tokens_per_s"
-OURS_BESIDE = {row.name: row.beside for row in ROWS if row.beside}
-"""By a peer's row: our row that it is compared with."""
+OURS_BESIDE = {row.name: row.beside for row in ROWS if row.beside} | {"paceline": "paceline-lookup"}
+"""By a peer's row: our row that it is compared with. The last is what lookup brings to ours."""
+WITHOUT_LOOKUP = {row.name: row.name.removesuffix("-lookup") for row in ROWS if row.lookup}
+"""By a row with lookup: the same engine's without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ TARGETS = (
     *(Target(peer, RATE, 1.2) for peer in ("vllm", "openvino", "vllm-lookup", "openvino-lookup")),
     *(Target(peer, figure, 1.0) for peer in ("vllm", "openvino") for figure in _LATENCIES),
     *(Target(peer, RATE, 1.0) for peer in ("vllm-float32", "openvino-float32")),
+    Target("paceline", RATE, 1.35),
     Target("openvino-int8", RATE, 1.1),
     *(Target(peer, RATE, 2.0) for peer in ("llama.cpp-q8_0", "llama.cpp-q4_k")),
 )
@@ -65,10 +68,19 @@ TARGETS = (
 
 def ratios(runs: Runs, peer: str, figure: Figure) -> tuple[float, ...]:
     """Return ours over theirs for each repeat; empty where one of the two was not run."""
-    ours, theirs = runs.get(OURS_BESIDE[peer], ()), runs.get(peer, ())
-    if not ours or not theirs:
+    return _ratios(runs, OURS_BESIDE[peer], peer, figure)
+
+
+def lookup_gains(runs: Runs) -> dict[str, tuple[float, ...]]:
+    """Return for each row with lookup its rate over that without, for each repeat."""
+    found = {name: _ratios(runs, name, plain, RATE) for name, plain in WITHOUT_LOOKUP.items()}
+    return {name: gains for name, gains in found.items() if gains}
+
+
+def _ratios(runs: Runs, over: str, under: str, figure: Figure) -> tuple[float, ...]:
+    if not runs.get(over) or not runs.get(under):
         return ()
-    pairs = zip(ours, theirs, strict=True)
+    pairs = zip(runs[over], runs[under], strict=True)
     return tuple(getattr(a, figure) / getattr(b, figure) for a, b in pairs)
 
 

