@@ -1,9 +1,12 @@
 """How a step's time falls with cores: a model from two measured points and a machine's memory.
 
-One core and two give the share of the work that no second core shortens (Amdahl); the memory's
-bandwidth is a floor that no core lifts:
+A step reads its weights, keys and values, and does the rest. A core reads only so fast, and all
+together no faster than the memory gives; of the rest one core and two give the share that no second
+core shortens (Amdahl):
 
-    t(cores) = max(t1 * (serial + (1 - serial) / cores), bytes / bandwidth)
+    read(cores) = bytes / min(cores * bandwidth of one core, bandwidth of the memory)
+    rest(cores) = rest(1) * (serial + (1 - serial) / cores)
+    t(cores)    = read(cores) + rest(cores)
 
 It is a model: nothing here knows a machine's caches, clocks under load, or NUMA.
 """
@@ -12,12 +15,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Point:
+    """One kind of step on so many cores."""
+
+    seconds: float
+    gbps: float
+    """What these cores read of memory at most, GB/s, measured beside it."""
+
+
+@dataclass(frozen=True)
 class Scaling:
     """One kind of step on one and on two cores."""
 
-    one_s: float
-    """Seconds of the step on one core."""
-    two_s: float
+    one: Point
+    two: Point
     num_bytes: int
     """What the step must read from memory: weights, keys and values."""
     tokens: int
@@ -25,16 +36,19 @@ class Scaling:
 
     @property
     def serial(self) -> float:
-        """The share of the time on one core that a second core does not shorten, 0 to 1."""
-        return min(1.0, max(0.0, 2 * self.two_s / self.one_s - 1))
+        """The share of the rest on one core that a second core does not shorten, 0 to 1."""
+        one_s, two_s = self._rest_s(self.one), self._rest_s(self.two)
+        return min(1.0, max(0.0, 2 * two_s / one_s - 1)) if one_s > 0 else 0.0
 
     def tokens_per_s(self, cores: int, gbps: float) -> float:
-        """Predict for so many cores beside a memory of so many gigabytes per second."""
-        by_cores_s = self.one_s * (self.serial + (1 - self.serial) / cores)
-        by_memory_s = self.num_bytes / (gbps * 1e9)
-        return self.tokens / max(by_cores_s, by_memory_s)
+        """Predict for so many such cores beside a memory of so many gigabytes per second."""
+        read_s = self.num_bytes / (min(cores * self.one.gbps, gbps) * 1e9)
+        rest_s = self._rest_s(self.one) * (self.serial + (1 - self.serial) / cores)
+        return self.tokens / (read_s + rest_s)
 
     def is_bound_by_memory(self, cores: int, gbps: float) -> bool:
-        """Tell whether more cores would bring nothing."""
-        by_cores_s = self.one_s * (self.serial + (1 - self.serial) / cores)
-        return self.num_bytes / (gbps * 1e9) > by_cores_s
+        """Tell whether the memory gives less than the cores could read."""
+        return cores * self.one.gbps > gbps
+
+    def _rest_s(self, point: Point) -> float:
+        return max(0.0, point.seconds - self.num_bytes / (point.gbps * 1e9))
