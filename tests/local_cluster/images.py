@@ -61,9 +61,11 @@ class Store(Protocol):
 
     def room_needed_gb(self) -> int:
         """Return the free disk that the next build needs."""
+        ...
 
     def drop_all(self) -> None:
         """Give up every image and every layer."""
+        ...
 
 
 def wanted() -> list[Image]:
