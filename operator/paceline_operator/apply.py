@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, secret_name
-from paceline_operator.errors import NameTakenError
+from paceline_operator.errors import GoneError, NameTakenError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
 from paceline_operator.render.children import Children, token_secret
@@ -33,14 +33,24 @@ class Applier:
     _tokens: dict[str, str] = field(init=False, default_factory=dict)
     """By the service's uid."""
     _token_read_at: dict[str, float] = field(init=False, default_factory=dict)
+    _uids: dict[str, str] = field(init=False, default_factory=dict)
+    """Of each service, by its key."""
 
     async def apply(self, observation: Observation, children: Children) -> dict[ObjectId, Manifest]:
         """Bring the children to what was rendered; return them as they are now."""
         service = observation.service
         found = dict(observation.children)
+        is_there = False
         for manifest in children.wanted:
             which = (manifest["kind"], manifest["metadata"]["name"])
-            found[which] = await self._apply_one(service, manifest, found.get(which))
+            # Where the watch shows none, one may be there that only lacks our labels.
+            live = found.get(which) or await self.cluster.get(
+                which[0], service.metadata.namespace, which[1]
+            )
+            if live is None and not is_there:
+                await self._check_is_there(service)
+                is_there = True
+            found[which] = await self._apply_one(service, manifest, live)
         for which in [one for one in found if one[0] in children.unwanted_kinds]:
             await self._delete(service, found.pop(which))
         return found
@@ -51,14 +61,20 @@ class Applier:
         Secrets are not watched: whoever may list them may read them all.
         """
         uid, namespace = service.metadata.uid, service.metadata.namespace
+        if self._uids.get(service.key) != uid:
+            self.forget(service.key)
+            self._uids[service.key] = uid
         if self.clock() - self._token_read_at.get(uid, -_TOKEN_TTL_S) < _TOKEN_TTL_S:
             return
         secret = await self.cluster.get("Secret", namespace, secret_name(service.metadata.name))
         if secret is not None:
             _check_owner(service, secret)
-            self._tokens[uid] = base64.b64decode(secret["data"]["token"]).decode()
+        if token := _token_in(secret):
+            self._tokens[uid] = token
         elif may_create:
-            # A deleted Secret comes back with the token that running pods know.
+            # A Secret that was deleted or emptied comes back with the token that pods know.
+            if secret is None:
+                await self._check_is_there(service)
             token = self._tokens.get(uid) or secrets.token_urlsafe(32)
             self.check_leadership()
             await self.cluster.apply(token_secret(service, token))
@@ -75,16 +91,16 @@ class Applier:
         """Drop what is remembered of a service that is gone."""
         for which in [one for one in self._written if one[0] == key]:
             del self._written[which]
+        if uid := self._uids.pop(key, None):
+            self._tokens.pop(uid, None)
+            self._token_read_at.pop(uid, None)
 
     async def _apply_one(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
     ) -> Manifest:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        if live is None:  # perhaps it only lacks our labels
-            live = await self.cluster.get(kind, service.metadata.namespace, name)
         if live is not None:
             _check_owner(service, live)
-        which = (service.key, (kind, name))
+        which = (service.key, (manifest["kind"], manifest["metadata"]["name"]))
         wanted = _digest(manifest)
         if live is not None and self._written.get(which) == (wanted, _digest(_essence(live))):
             return live
@@ -93,10 +109,29 @@ class Applier:
         self._written[which] = (wanted, _digest(_essence(live)))
         return live
 
+    async def _check_is_there(self, service: InferenceService) -> None:
+        """Raise GoneError before a child is made for nobody: the collector would delete it again.
+
+        A watch that begins anew never speaks of what vanished while it was away.
+        """
+        name, namespace = service.metadata.name, service.metadata.namespace
+        live = await self.cluster.get("InferenceService", namespace, name)
+        if live is None or live["metadata"]["uid"] != service.metadata.uid:
+            raise GoneError(service.key)
+
     async def _delete(self, service: InferenceService, live: Manifest) -> None:
         _check_owner(service, live)
         self.check_leadership()
         await self.cluster.delete(live)
+
+
+def _token_in(secret: Manifest | None) -> str:
+    """Read the token; empty where somebody has emptied the Secret, or written no text into it."""
+    encoded = ((secret or {}).get("data") or {}).get("token") or ""
+    try:
+        return base64.b64decode(encoded, validate=True).decode()
+    except ValueError:
+        return ""
 
 
 def _check_owner(service: InferenceService, live: Manifest) -> None:

@@ -5,6 +5,7 @@ OperatorError
 │   ├── ConflictError      somebody else was faster
 │   ├── WriteRefusedError  a manifest of ours is invalid or forbidden: a person must act
 │   └── TerminatingError   the namespace is being deleted: nothing is left to do
+├── GoneError              the service is not there any more: the watch has yet to say so
 ├── NameTakenError         an object of that name belongs to somebody else: a person must act
 └── NotLeadingError        another replica holds the Lease: write nothing
 """
@@ -45,6 +46,13 @@ class WriteRefusedError(ApiError):
 
 class TerminatingError(ApiError):
     """The namespace takes nothing new, because it is being deleted."""
+
+
+class GoneError(OperatorError):
+    """The watch speaks of a service that is gone, or whose name another has taken."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"InferenceService {key} is gone, though the watch has not said so yet")
 
 
 class NameTakenError(OperatorError):

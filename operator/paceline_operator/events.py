@@ -1,7 +1,7 @@
 """What is new in a status, told as Kubernetes events."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -98,6 +98,18 @@ def _adapter_event(service: InferenceService, adapter: AdapterStatus) -> Manifes
         reason="AdapterRefused",
         is_trouble=True,
         note=f"adapter {adapter.name} was refused: {adapter.message}",
+    )
+
+
+def crd_outdated_event(service: InferenceService, dropped: Sequence[str]) -> Manifest:
+    """Tell that the cluster's CRD is older than the operator: Helm never upgrades it by itself."""
+    return _event(
+        service,
+        identity=f"crd/{','.join(dropped)}",
+        action="Report",
+        reason="CRDOutdated",
+        is_trouble=True,
+        note=f"the CRD is older than the operator and drops {', '.join(dropped)}: apply crds/ anew",
     )
 
 

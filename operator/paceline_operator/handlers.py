@@ -50,6 +50,12 @@ class Indexed:
         """Give its pods."""
         return [*self.pods_index.get(key, ())]
 
+    def owned(self) -> Iterable[tuple[str, Manifest]]:
+        """Give all children and pods of all services, each with its kind."""
+        children = [child for key in [*self.children_index] for child in self.children(key)]
+        pods = [pod for key in [*self.pods_index] for pod in self.pods(key)]
+        return [*((child["kind"], child) for child in children), *(("Pod", pod) for pod in pods)]
+
 
 @kopf.on.login()
 async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:

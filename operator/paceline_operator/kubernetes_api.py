@@ -27,6 +27,7 @@ RESOURCES: Final[dict[str, tuple[str, str]]] = {
     "InferenceService": ("serving.paceline.dev/v1alpha1", "inferenceservices"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Pod": ("v1", "pods"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
@@ -41,8 +42,11 @@ class KubernetesApi(Protocol):
         """Read one object; None where there is none."""
         ...
 
-    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
-        """List objects as `namespace/name` and version; of all namespaces where it is empty."""
+    async def versions(self, kind: str, namespace: str, *, labels: str = "") -> dict[str, int]:
+        """List objects as `namespace/name` and version; of all namespaces where it is empty.
+
+        `labels` is a selector; without one every object is listed.
+        """
         ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
@@ -78,10 +82,11 @@ class KubernetesClient:
                 return None
             raise
 
-    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
+    async def versions(self, kind: str, namespace: str, *, labels: str = "") -> dict[str, int]:
         """List objects as `namespace/name` and version; of all namespaces where it is empty."""
         found: dict[str, int] = {}
-        query = [("limit", str(_PAGE))]
+        first = [("limit", str(_PAGE)), *([("labelSelector", labels)] if labels else [])]
+        query = first
         while True:
             page = await self._request(
                 "list", "GET", _path(kind, namespace), query=query, accept=_METADATA_ONLY
@@ -93,7 +98,7 @@ class KubernetesClient:
             rest = page["metadata"].get("continue")
             if not rest:
                 return found
-            query = [("limit", str(_PAGE)), ("continue", rest)]
+            query = [*first, ("continue", rest)]
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply: own exactly the fields of the manifest."""
@@ -160,8 +165,7 @@ class KubernetesClient:
         self.metrics.api_requests.labels(verb, str(answer.status)).inc()
         if answer.status >= _ERRORS:
             raise from_answer(verb, path, answer.status, text)
-        found: Manifest = json.loads(text)
-        return found
+        return _object(verb, path, answer.status, text)
 
 
 async def connect() -> ApiClient:
@@ -174,6 +178,17 @@ async def connect() -> ApiClient:
     client = ApiClient(configuration)
     client.user_agent = f"paceline-operator/{__version__}"
     return client
+
+
+def _object(verb: str, path: str, code: int, text: bytes) -> Manifest:
+    """Read an answer; something between us and the API server may have given another."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ApiError(verb, path, code, f"no object in JSON, but {text[:100]!r}")
+    return found
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:

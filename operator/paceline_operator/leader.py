@@ -32,12 +32,18 @@ class Leader:
     _rival: tuple[str, str] = field(init=False, default=("", ""))
     """Holder and renewal time last seen, in the rival's own words."""
     _rival_seen_at: float = field(init=False, default=0.0)
+    _leading_since: float = field(init=False, default=0.0)
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     @property
     def is_leading(self) -> bool:
         """Whether the last renewal still holds."""
         return self._renewed_at is not None and self.clock() - self._renewed_at < RENEW_DEADLINE_S
+
+    @property
+    def leading_for_s(self) -> float:
+        """How long this replica has led without a break; 0 while it stands by."""
+        return self.clock() - self._leading_since if self.is_leading else 0.0
 
     def check(self) -> None:
         """Stop a write that another leader might already be doing."""
@@ -50,11 +56,21 @@ class Leader:
             self._changed.clear()
             await self._changed.wait()
 
-    async def run(self) -> None:
-        """Take or renew the Lease for ever."""
+    async def run(self, may_lead: Callable[[], bool]) -> None:
+        """Take or renew the Lease for ever; give it back while this replica may not lead."""
         while True:
-            await self.try_once()
+            if may_lead():
+                await self.try_once()
+            elif self.is_leading:
+                await self._give_up()
             await asyncio.sleep(RETRY_S)
+
+    async def _give_up(self) -> None:
+        _log.warning("%s may not lead any more", self.identity)
+        try:
+            await self.release()
+        except ApiError as problem:
+            _log.warning("Lease %s runs out by itself: %s", self.name, problem)
 
     async def try_once(self) -> None:
         """Take the Lease if it is free or stale, renew it if it is ours."""
@@ -71,6 +87,7 @@ class Leader:
         self._renewed_at = started if is_ours else None
         self._changed.set()
         if self.is_leading != was_leading:
+            self._leading_since = started
             _log.info("%s %s", self.identity, "leads" if self.is_leading else "stands by")
 
     async def release(self) -> None:

@@ -19,7 +19,7 @@ class Metrics:
         """Create every metric at zero."""
         self.registry = CollectorRegistry()
         self.reconciles = self._counter(
-            "reconcile", "Reconciliations by result: ok, error.", "result"
+            "reconcile", "Reconciliations by result: ok, refused, error.", "result"
         )
         self.reconcile_duration = Histogram(
             f"{_PREFIX}_reconcile_duration_seconds",
@@ -39,6 +39,15 @@ class Metrics:
         )
         self.tuning_rounds = self._counter(
             "tuning_rounds", "Rounds over the pods of one service, by result: ok, error.", "result"
+        )
+        self.untuned = self._gauge(
+            "services_untuned", "InferenceServices whose pods nobody tunes; 0 while standing by."
+        )
+        self.stalled = self._gauge(
+            "services_stalled", "InferenceServices whose condition Stalled is True."
+        )
+        self.watch_problem = self._gauge(
+            "watch_problem", "1 while the watch brings no news; /readyz says why."
         )
         self.services = self._gauge("services", "InferenceServices that the operator knows.")
         self.is_leader = self._gauge("is_leader", "1 while this replica holds the Lease.")
@@ -60,7 +69,7 @@ class Metrics:
         )
         build = Info(f"{_PREFIX}_build", "The running version.", registry=self.registry)
         build.info({"version": __version__})
-        for result in ("ok", "error"):
+        for result in ("ok", "refused", "error"):
             self.reconciles.labels(result)  # a rate needs a zero to start from
 
     def count_outcomes(self, report: ServiceReport) -> None:

@@ -34,6 +34,10 @@ class Watched(Protocol):
         """Give its pods."""
         ...
 
+    def owned(self) -> Iterable[tuple[str, Manifest]]:
+        """Give all children and pods of all services, each with its kind."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:

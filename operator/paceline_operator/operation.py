@@ -6,6 +6,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from kubernetes.aio.client import ApiClient
 
@@ -16,7 +17,7 @@ from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched
 from paceline_operator.pod_client import AiohttpPodClient
-from paceline_operator.reconcile import Reconciler
+from paceline_operator.reconcile import Outcome, Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rounds import Rounds
@@ -25,6 +26,9 @@ from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.workqueue import WorkQueue
 from paceline_tuner.loop import TuningLoop
+
+# A worker that has not come for this long hangs.
+_STUCK_AFTER_S: Final = 600.0
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +58,16 @@ class Operation:
     def is_leading(self) -> bool:
         """Whether this replica writes."""
         return self.leader is not None and self.leader.is_leading
+
+    def illness(self) -> str:
+        """Say what only a new process can cure; empty where nothing is."""
+        if self.broken:
+            return self.broken
+        # A standby's queue waits for its leader.
+        leading_for_s = self.leader.leading_for_s if self.leader else 0.0
+        if min(self.queue.oldest_age_s(), leading_for_s) > _STUCK_AFTER_S:
+            return "the queue has been stuck for 10 minutes"
+        return self.probe.missed() if self.probe else ""
 
     async def start(self, watched: Watched) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
@@ -85,7 +99,7 @@ class Operation:
             watched=watched,
             leader=leader,
             token=applier.token,
-            concluded=self.queue.add,
+            concluded=self.queue.nudge,
             metrics=self.metrics,
         )
         reconciler = Reconciler(
@@ -97,7 +111,8 @@ class Operation:
             lambda: datetime.now(UTC),
         )
         self.probe = probe = WatchProbe(cluster, settings.watch_namespaces, watched, time.monotonic)
-        self._begin(leader.run(), "leader")
+        # Whoever does not hear what happens would write by what was.
+        self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(probe.run(), "watch probe")
         for number in range(settings.workers):
             self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
@@ -123,10 +138,22 @@ class Operation:
         """Read the gauges; called at each scrape."""
         self.metrics.queue_depth.set(self.queue.depth())
         self.metrics.queue_oldest_age.set(self.queue.oldest_age_s())
-        self.metrics.services.set(len([*self.watched.keys()]) if self.watched else 0)
+        services = [*self.watched.keys()] if self.watched else []
+        self.metrics.services.set(len(services))
+        self.metrics.stalled.set(sum(map(self._is_stalled, services)))
+        is_tuning = self.is_leading and self.rounds is not None
+        self.metrics.untuned.set(len(self.rounds.untuned()) if is_tuning and self.rounds else 0)
         self.metrics.is_leader.set(self.is_leading)
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
+        self.metrics.watch_problem.set(bool(self.probe and self.probe.problem()))
         self.metrics.show_experiments(self.rounds.reports if self.rounds else {})
+
+    def _is_stalled(self, key: str) -> bool:
+        raw = (self.watched.service(key) if self.watched else None) or {}
+        conditions = raw.get("status", {}).get("conditions") or ()
+        return any(
+            found.get("type") == "Stalled" and found.get("status") == "True" for found in conditions
+        )
 
     def _begin(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -146,7 +173,7 @@ class Operation:
             key = await self.queue.get()
             try:
                 with self.metrics.reconcile_duration.time():
-                    service = await reconciler.reconcile(key)
+                    outcome = await reconciler.reconcile(key)
             except NotLeadingError:
                 self.queue.failed(key)
             except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
@@ -155,14 +182,20 @@ class Operation:
                 is_bug = not isinstance(problem, OperatorError)
                 _log.warning("%s: %s; again in %.1f s", key, problem, delay_s, exc_info=is_bug)
             else:
-                self.metrics.reconciles.labels("ok").inc()
-                self.queue.done(key)
-                self._follow(key, rounds, is_there=service is not None)
+                self._settle(key, outcome, rounds)
 
-    def _follow(self, key: str, rounds: Rounds, *, is_there: bool) -> None:
-        if is_there:
-            rounds.follow(key)
-            self.queue.add_after(key, self.settings.resync_s)
-        else:
-            rounds.forget(key)
+    def _settle(self, key: str, outcome: Outcome, rounds: Rounds) -> None:
+        """Come back when it is time, and tune what is there, whether or not it could be written."""
+        if outcome.service is None:
+            self.queue.done(key)
             self.queue.forget(key)
+            rounds.forget(key)
+            return
+        self.metrics.reconciles.labels("refused" if outcome.refusal else "ok").inc()
+        if outcome.refusal:
+            delay_s = self.queue.failed(key)
+            _log.warning("%s: %s; again in %.1f s", key, outcome.refusal, delay_s)
+        else:
+            self.queue.done(key)
+            self.queue.add_after(key, self.settings.resync_s)
+        rounds.follow(key)

@@ -2,12 +2,19 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
 from paceline_api.inference_service import InferenceService
 from paceline_operator.apply import Applier
-from paceline_operator.errors import NameTakenError, TerminatingError, WriteRefusedError
+from paceline_operator.errors import (
+    GoneError,
+    NameTakenError,
+    OperatorError,
+    TerminatingError,
+    WriteRefusedError,
+)
 from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
@@ -17,6 +24,21 @@ from paceline_operator.write_plan import WritePlan, plan_writes
 from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
+
+
+_PASSING_S: Final = 10.0
+"""A right that is missing for less than this may only be late: nobody is told."""
+_FORBIDDEN: Final = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one look at a service came to."""
+
+    service: InferenceService | None
+    """None where it is gone."""
+    refusal: OperatorError | None = None
+    """Why its children could not be written: it is tried again, ever more seldom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +52,42 @@ class Reconciler:
     reports: Mapping[str, ServiceReport]
     """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
+    _forbidden_since: dict[str, datetime] = field(init=False, default_factory=dict)
 
-    async def reconcile(self, key: str) -> InferenceService | None:
-        """Look once and do what is needed; return the service, None where it is gone."""
+    async def reconcile(self, key: str) -> Outcome:
+        """Look once and do what is needed."""
         observation = observe(self.watched, key, self.reports.get(key), self.now())
         if observation is None:
             self.forget(key)
-            return None
+            return Outcome(None)
         service = self.reporter.freshest(observation.service)
         plan = plan_writes(service.spec)
         try:
-            observation, problem = await self._write(replace(observation, service=service), plan)
+            observation, refusal = await self._write(replace(observation, service=service), plan)
         except TerminatingError as going:  # the service goes too, a moment later
             _log.debug("%s: %s", key, going)
-            return service
-        conditions = service_conditions(observation, plan, problem=problem)
-        await self.reporter.report(service, service_status(observation, plan, conditions))
-        return service
+            return Outcome(service)
+        except GoneError as gone:
+            _log.warning("%s", gone)
+            self.forget(key)
+            return Outcome(None)
+        if not self._may_pass(key, refusal):
+            problem = "" if refusal is None else str(refusal)
+            conditions = service_conditions(observation, plan, problem=problem)
+            await self.reporter.report(service, service_status(observation, plan, conditions))
+        return Outcome(service, refusal)
 
-    async def _write(self, observation: Observation, plan: WritePlan) -> tuple[Observation, str]:
+    def _may_pass(self, key: str, refusal: OperatorError | None) -> bool:
+        """Tell whether a refusal may end by itself, as that of a right which is about to come."""
+        if not isinstance(refusal, WriteRefusedError) or refusal.code != _FORBIDDEN:
+            self._forbidden_since.pop(key, None)
+            return False
+        since = self._forbidden_since.setdefault(key, self.now())
+        return (self.now() - since).total_seconds() < _PASSING_S
+
+    async def _write(
+        self, observation: Observation, plan: WritePlan
+    ) -> tuple[Observation, OperatorError | None]:
         """Render and apply the children; a refusal is a condition for a person, not a crash."""
         service = observation.service
         try:
@@ -57,12 +96,12 @@ class Reconciler:
                 rendered = children(service, self.around, plan.template_hash)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
-        except (NameTakenError, WriteRefusedError) as problem:
-            _log.debug("%s: %s", service.key, problem)
-            return observation, str(problem)
-        return observation, ""
+        except (NameTakenError, WriteRefusedError) as refusal:
+            return observation, refusal
+        return observation, None
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
+        self._forbidden_since.pop(key, None)
         self.applier.forget(key)
         self.reporter.forget(key)

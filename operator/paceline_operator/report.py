@@ -1,6 +1,7 @@
 """Write status and events, only when they say something new."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,12 +9,23 @@ from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceServic
 from paceline_api.labels import Manifest
 from paceline_api.status import Status
 from paceline_operator.errors import ApiError
-from paceline_operator.events import news
+from paceline_operator.events import crd_outdated_event, news
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.metrics import Metrics
 
 # Fields that hold measurements: a change of them alone is written at most every 30 s.
 _NUMBERS: Final = ("sla", "tuning")
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pruned:
+    """A status of which an older CRD has kept a part only."""
+
+    sent: Manifest
+    kept: Manifest
 
 
 @dataclass(slots=True)
@@ -28,6 +40,8 @@ class Reporter:
     _written_at: dict[str, float] = field(init=False, default_factory=dict)
     _latest: dict[str, InferenceService] = field(init=False, default_factory=dict)
     """Each service as the API server answered our last write: the watch may still be behind it."""
+    _pruned: dict[str, _Pruned] = field(init=False, default_factory=dict)
+    """By the service's uid."""
 
     def freshest(self, service: InferenceService) -> InferenceService:
         """Give the service the status that we wrote, where the watch has not seen it yet."""
@@ -38,12 +52,15 @@ class Reporter:
 
     async def report(self, service: InferenceService, status: Status) -> None:
         """Write the status on a transition, or when its numbers are old enough."""
-        old, new = _plain(service.status), _plain(status)
+        uid, old, new = service.metadata.uid, _plain(service.status), _plain(status)
+        if (pruned := self._pruned.get(uid)) is not None and pruned.kept == old:
+            old = pruned.sent  # what the CRD does not know is dropped each time: no news
         if _without_times(old) == _without_times(new) or not self._is_due(service.key, old, new):
             return
         self.check_leadership()
         answer = await self.cluster.apply(_manifest(service, new), subresource="status")
-        self._latest[service.metadata.uid] = InferenceService.read(answer)
+        self._latest[uid] = latest = InferenceService.read(answer)
+        await self._note_pruned(service, _Pruned(new, _plain(latest.status)))
         self._written_at[service.key] = self.clock()
         self.metrics.status_writes.inc()
         for event in news(service, status):
@@ -54,6 +71,19 @@ class Reporter:
         self._written_at.pop(key, None)
         for uid in [uid for uid, latest in self._latest.items() if latest.key == key]:
             del self._latest[uid]
+            self._pruned.pop(uid, None)
+
+    async def _note_pruned(self, service: InferenceService, pruned: _Pruned) -> None:
+        """Remember what was dropped, and tell of it once."""
+        dropped = [*_dropped(pruned.sent, pruned.kept)]
+        if not dropped:
+            self._pruned.pop(service.metadata.uid, None)
+            return
+        is_known = service.metadata.uid in self._pruned
+        self._pruned[service.metadata.uid] = pruned
+        if not is_known:
+            _log.warning("%s: the cluster's CRD drops %s", service.key, ", ".join(dropped))
+            await self._tell(crd_outdated_event(service, dropped))
 
     def _is_due(self, key: str, old: Manifest, new: Manifest) -> bool:
         if _without_numbers(old) != _without_numbers(new):
@@ -79,6 +109,15 @@ def _without_empty(found: Manifest) -> Manifest:
         for key, value in found.items()
     }
     return {key: value for key, value in pruned.items() if value != {}}
+
+
+def _dropped(sent: Manifest, kept: Manifest, path: str = "status") -> Iterator[str]:
+    """Name the fields that were sent and not kept; those of lists are not looked into."""
+    for key, value in sent.items():
+        if key not in kept:
+            yield f"{path}.{key}"
+        elif isinstance(value, dict) and isinstance(kept[key], dict):
+            yield from _dropped(value, kept[key], f"{path}.{key}")
 
 
 def _without_times(status: Manifest) -> Manifest:

@@ -35,6 +35,18 @@ class ServiceTuner(Protocol):
 
 
 @dataclass(slots=True)
+class _Followed:
+    """The rounds of one service."""
+
+    uid: str
+    task: asyncio.Task[None]
+    news: asyncio.Event
+    """Set where a round should not wait for the interval's end."""
+    target: ServiceTarget | None = None
+    """What the last round was about."""
+
+
+@dataclass(slots=True)
 class Rounds:
     """Runs one task for each service; `reports` holds the last conclusion about each."""
 
@@ -46,50 +58,60 @@ class Rounds:
     """Called with the key after each round."""
     metrics: Metrics
     reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
-    _tasks: dict[str, asyncio.Task[None]] = field(init=False, default_factory=dict)
-    _news: dict[str, asyncio.Event] = field(init=False, default_factory=dict)
-    _targets: dict[str, ServiceTarget] = field(init=False, default_factory=dict)
+    _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
 
     def follow(self, key: str) -> None:
         """Tune this service from now on; at once if what is to be tuned has changed."""
-        target = self._target(key)
-        if target is None:
+        found = self._find(key)
+        if found is None:
             return
-        if key not in self._tasks:
-            self._news[key] = asyncio.Event()
-            self._tasks[key] = asyncio.create_task(self._rounds(key), name=f"tune {key}")
-        elif target != self._targets.get(key):
-            self._news[key].set()
+        uid, target = found
+        followed = self._followed.get(key)
+        if followed is not None and followed.uid != uid:  # made again under the same name
+            self.forget(key)
+            followed = None
+        if followed is None or followed.task.done():
+            news = asyncio.Event()
+            task = asyncio.create_task(self._rounds(key, uid, news), name=f"tune {key}")
+            self._followed[key] = _Followed(uid, task, news)
+        elif target != followed.target:
+            followed.news.set()
+
+    def untuned(self) -> list[str]:
+        """Name the services that are there, and whose rounds have ended or never began."""
+        tuned = {key for key, each in self._followed.items() if not each.task.done()}
+        return [key for key in {*self.watched.keys()} - tuned if self._is_there(key)]
 
     def forget(self, key: str) -> None:
         """End the rounds of a service that is gone."""
-        if task := self._tasks.pop(key, None):
-            task.cancel()
+        if followed := self._followed.pop(key, None):
+            followed.task.cancel()
         self.tuner.forget(key)
-        for memory in (self._news, self._targets, self.reports):
-            memory.pop(key, None)
+        self.reports.pop(key, None)
 
     async def stop(self) -> None:
         """End all rounds."""
-        tasks = [*self._tasks.values()]
-        for key in [*self._tasks]:
+        tasks = [followed.task for followed in self._followed.values()]
+        for key in [*self._followed]:
             self.forget(key)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _rounds(self, key: str) -> None:
+    async def _rounds(self, key: str, uid: str, news: asyncio.Event) -> None:
+        """Tune this very service until it is gone."""
         while True:
             await self.leader.lead()
-            self._news[key].clear()
-            target = self._target(key)
-            if target is None:
+            news.clear()
+            found = self._find(key)
+            if found is None or found[0] != uid:
                 return
+            target = found[1]
+            self._followed[key].target = target
             await self._round(target)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(target.spec.interval_s):
-                    await self._news[key].wait()
+                    await news.wait()
 
     async def _round(self, target: ServiceTarget) -> None:
-        self._targets[target.key] = target
         try:
             self.reports[target.key] = await self.tuner.tick(target)
         except Exception:  # noqa: BLE001 - one failure must not end a service's rounds
@@ -100,14 +122,19 @@ class Rounds:
             self.metrics.count_outcomes(self.reports[target.key])
             self.concluded(target.key)
 
-    def _target(self, key: str) -> ServiceTarget | None:
+    def _is_there(self, key: str) -> bool:
+        raw = self.watched.service(key)
+        return raw is not None and not raw["metadata"].get("deletionTimestamp")
+
+    def _find(self, key: str) -> tuple[str, ServiceTarget] | None:
+        """Return the service's uid, and what is to be tuned; None where it is gone or going."""
         observation = observe(self.watched, key, None, datetime.now(UTC))
         if observation is None:
             return None
         token = self.token(observation.service)
         pods = observation.pods if token else ()
         tuning = observation.service.status.tuning
-        return ServiceTarget(
+        target = ServiceTarget(
             key=key,
             spec=tuning_spec(observation.service.spec),
             pods=tuple(
@@ -115,6 +142,7 @@ class Rounds:
             ),
             previous_report=previous_report(tuning.experiment if tuning else None),
         )
+        return observation.service.metadata.uid, target
 
 
 def _pod_target(pod: ObservedPod, token: str) -> PodTarget:

@@ -1,25 +1,43 @@
 """Probe whether the watch still brings news: kopf tells nobody when its stream is lost.
 
-A stream without news and one that cannot connect look the same from within. So the operator lists
-the InferenceServices by its own client, versions alone, and compares them with what the watch has
-brought: the list fails where the API server is gone, and a version that never arrives shows that
-the stream does not run.
+A stream without news and one that cannot connect look the same from within, and a stream that
+begins anew tells of what is there, not of what has vanished meanwhile. So the operator lists the
+InferenceServices by its own client, versions alone, and more seldom their children and pods, and
+compares them with what the watch has brought: the list fails where the API server is gone, and a
+version or an end that never arrives shows that what the watch knows cannot be trusted.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from paceline_api.labels import OWNED, SERVICE_LABEL, Manifest
 from paceline_operator.errors import ApiError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import Watched
 
 PERIOD_S: Final = 15.0
+OWNED_PERIOD_S: Final = 60.0
+"""Of children and pods there are many more."""
 SILENT_AFTER_S: Final = 60.0
 """Four lists have failed, or the first of them has hung for its whole timeout."""
 BEHIND_AFTER_S: Final = 120.0
 """A start lists everything once; a stream that breaks is opened anew within seconds."""
+
+
+_INDEXED: Final = f"{OWNED},{SERVICE_LABEL}"
+"""Selects what the watch keeps of what it hears."""
+_OWNED_KINDS: Final = (
+    "ConfigMap",
+    "Deployment",
+    "NetworkPolicy",
+    "Pod",
+    "PodDisruptionBudget",
+    "Service",
+    "ServiceAccount",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +61,8 @@ class WatchProbe:
     _answered_at: float = field(init=False)
     _error: str = field(init=False, default="")
     _awaited: dict[str, _Awaited] = field(init=False, default_factory=dict)
+    _awaited_owned: dict[str, _Awaited] = field(init=False, default_factory=dict)
+    _owned_listed_at: float = field(init=False, default=-math.inf)
 
     def __post_init__(self) -> None:
         """Give the first list as much time as every other."""
@@ -57,15 +77,15 @@ class WatchProbe:
     async def try_once(self) -> None:
         """List once, and compare the list with what the watch has brought."""
         try:
-            listed: dict[str, int] = {}
-            for namespace in self.namespaces or ("",):
-                listed |= await self.cluster.versions("InferenceService", namespace)
+            self._awaited = await self._compare_services()
+            if self.clock() - self._owned_listed_at >= OWNED_PERIOD_S:
+                self._awaited_owned = await self._compare_owned()
+                self._owned_listed_at = self.clock()
         except ApiError as problem:
             self._error = str(problem)
             return
         self._error = ""
         self._answered_at = self.clock()
-        self._awaited = self._still_awaited(listed)
 
     def silent_s(self) -> float:
         """Return for how long the API server has not answered."""
@@ -77,26 +97,52 @@ class WatchProbe:
         if silent_s > SILENT_AFTER_S:
             why = f": {self._error}" if self._error else ""
             return f"the API server has not answered for {silent_s:.0f} s{why}"
-        late = min(self._awaited.items(), key=lambda item: item[1].since, default=None)
+        return self.missed()
+
+    def missed(self) -> str:
+        """Say what the watch has missed although the API server answers; empty if nothing."""
+        awaited = {**self._awaited, **self._awaited_owned}
+        late = min(awaited.items(), key=lambda item: item[1].since, default=None)
         if late is None or (behind_s := self.clock() - late[1].since) <= BEHIND_AFTER_S:
             return ""
         return f"the watch has missed what happened to {late[0]} {behind_s:.0f} s ago"
 
-    def _still_awaited(self, listed: Mapping[str, int]) -> dict[str, _Awaited]:
+    async def _compare_services(self) -> dict[str, _Awaited]:
+        listed: dict[str, int] = {}
+        for namespace in self.namespaces or ("",):
+            listed |= await self.cluster.versions("InferenceService", namespace)
+        found = {key: self.watched.service(key) for key in {*self.watched.keys()}}
+        known = {key: _version(raw) for key, raw in found.items() if raw is not None}
+        return self._still_awaited(listed, known, self._awaited)
+
+    async def _compare_owned(self) -> dict[str, _Awaited]:
+        listed: dict[str, int] = {}
+        for kind in _OWNED_KINDS:
+            for namespace in self.namespaces or ("",):
+                found = await self.cluster.versions(kind, namespace, labels=_INDEXED)
+                listed |= {f"{kind} {name}": version for name, version in found.items()}
+        known = {
+            f"{kind} {raw['metadata']['namespace']}/{raw['metadata']['name']}": _version(raw)
+            for kind, raw in self.watched.owned()
+        }
+        return self._still_awaited(listed, known, self._awaited_owned)
+
+    def _still_awaited(
+        self, listed: Mapping[str, int], known: Mapping[str, int], before: Mapping[str, _Awaited]
+    ) -> dict[str, _Awaited]:
         awaited: dict[str, _Awaited] = {}
-        for key in {*listed, *self.watched.keys()}:
-            known = self._known(key)
-            if _has_come(known, listed.get(key, _GONE)):
+        for key in {*listed, *known}:
+            has = known.get(key, _GONE)
+            if _has_come(has, listed.get(key, _GONE)):
                 continue
-            before = self._awaited.get(key)
-            # A busy service is always a moment ahead: what counts is that nothing comes at all.
-            is_still = before is not None and before.known == known
-            awaited[key] = before if before and is_still else _Awaited(known, self.clock())
+            # A busy object is always a moment ahead: what counts is that nothing comes at all.
+            old = before.get(key)
+            awaited[key] = old if old and old.known == has else _Awaited(has, self.clock())
         return awaited
 
-    def _known(self, key: str) -> int:
-        raw = self.watched.service(key)
-        return _GONE if raw is None else int(raw["metadata"]["resourceVersion"])
+
+def _version(raw: Manifest) -> int:
+    return int(raw["metadata"]["resourceVersion"])
 
 
 _GONE: Final = -1

@@ -8,18 +8,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from paceline_operator.operation import Operation
 
-# A worker that has not come for this long hangs: restart the process.
-_STUCK_AFTER_S = 600.0
-
 
 def create_app(operation: Operation) -> web.Application:
     """Serve what probes, Prometheus and Grafana ask."""
 
     async def alive(_: web.Request) -> web.Response:
-        if operation.broken:
-            return web.Response(status=500, text=f"{operation.broken}\n")
-        if operation.is_leading and operation.queue.oldest_age_s() > _STUCK_AFTER_S:
-            return web.Response(status=500, text="the queue has been stuck for 10 minutes\n")
+        if problem := operation.illness():
+            return web.Response(status=500, text=f"{problem}\n")
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:

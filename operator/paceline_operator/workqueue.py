@@ -34,6 +34,14 @@ class WorkQueue:
             self._waiting.setdefault(key, self.clock())
             self._news.set()
 
+    def nudge(self, key: str) -> None:
+        """Let a key be worked on soon, unless it waits because its last work failed.
+
+        For what comes again by itself: it must not turn the wait after an error into a storm.
+        """
+        if key not in self._failures or key not in self._timers:
+            self.add(key)
+
     def add_after(self, key: str, delay_s: float) -> None:
         """Let a key be worked on after a while, unless it is due sooner anyhow."""
         loop = asyncio.get_running_loop()

@@ -69,7 +69,7 @@ class TuningLoop:
         ticks = await asyncio.gather(
             *(self._tick_pod(specs[pod.name], pod, service.pods[pod.name]) for pod in target.pods)
         )
-        await self._warm_start.save()
+        self._warm_start.save_soon()
         seen = {tick.report.name: tick.evidence for tick in ticks if tick.evidence is not None}
         experiment = self._experiments.observe(target, seen, self._clock())
         summary = summarize(target, ticks, service.report, self._clock())

@@ -15,6 +15,8 @@ from paceline_tuner.window import Evidence
 
 _SAVE_SPACING_S = 60.0
 _LOAD_SPACING_S = 10.0
+_LOAD_WITHIN_S = 5.0
+"""Longer than this no round waits for the store: pods start without what it holds."""
 _SETTLED = (0.85, 1.2)
 """Bounds of `fast` and the slowdown: outside, the level is a passing cause's, not the engine's."""
 
@@ -49,19 +51,23 @@ class LiveWarmStart:
         self._tried_at = -math.inf
         self._saved: WarmStart | None = None
         self._saved_at = -math.inf
-        self._one_at_a_time = asyncio.Lock()
+        self._opening = asyncio.Lock()
+        self._saving: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Read what was stored before, if that has not succeeded yet. Never raises."""
-        async with self._one_at_a_time:
+        if self._store is None or self._is_open:
+            return
+        async with self._opening:
             now = self._clock()
-            if self._store is None or self._is_open or now - self._tried_at < _LOAD_SPACING_S:
+            if self._is_open or now - self._tried_at < _LOAD_SPACING_S:
                 return
             self._tried_at = now
             try:
-                stored = await self._store.load()
-            except StoreError as problem:
-                _log.warning("the warm start cannot be read: %s", problem)
+                async with asyncio.timeout(_LOAD_WITHIN_S):
+                    stored = await self._store.load()
+            except (StoreError, TimeoutError) as problem:
+                _log.warning("the warm start cannot be read: %r", problem)
                 return
             self.warm_start = self.warm_start.merged(stored, now)
             self._saved, self._is_open = stored, True
@@ -82,23 +88,26 @@ class LiveWarmStart:
         if found is not None:
             self.warm_start = self.warm_start.add(found)
 
-    async def save(self) -> None:
-        """Write what has changed, at most once a minute. Never raises."""
-        async with self._one_at_a_time:
-            now = self._clock()
-            is_news = self._is_open and self.warm_start != self._saved
-            if self._store is None or not is_news or now - self._saved_at < _SAVE_SPACING_S:
-                return
-            self._saved_at = now
-            try:
-                # Another process may have led, or run beside us, since we last read.
-                stored = await self._store.load()
-                self.warm_start = merged = self.warm_start.merged(stored, now)
-                await self._store.save(merged)
-            except StoreError as problem:
-                _log.warning("the warm start cannot be written: %s", problem)
-                return
-            self._saved = merged
+    def save_soon(self) -> None:
+        """Begin to write what has changed, at most once a minute; no round waits for its end."""
+        now = self._clock()
+        is_news = self._is_open and self.warm_start != self._saved
+        is_busy = self._saving is not None and not self._saving.done()
+        if self._store is None or is_busy or not is_news or now - self._saved_at < _SAVE_SPACING_S:
+            return
+        self._saved_at = now
+        self._saving = asyncio.create_task(self._save(self._store, now), name="save warm start")
+
+    async def _save(self, store: WarmStartStore, now: float) -> None:
+        try:
+            # Another process may have led, or run beside us, since we last read.
+            stored = await store.load()
+            self.warm_start = merged = self.warm_start.merged(stored, now)
+            await store.save(merged)
+        except StoreError as problem:
+            _log.warning("the warm start cannot be written: %s", problem)
+            return
+        self._saved = merged
 
 
 def learned_entry(

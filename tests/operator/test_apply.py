@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,14 @@ from paceline_operator.observe import Observation
 from paceline_operator.render.children import Children, Surroundings, children
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
-from paceline_testing.services import a_service
+from paceline_testing.services import a_live_service, a_service
 
 _AROUND = Surroundings("engine:1", "sidecar:1", "paceline")
+
+
+def _a_cluster() -> FakeCluster:
+    """With the service, and nothing else."""
+    return FakeCluster({("InferenceService", "quick"): a_live_service()})
 
 
 def _lead() -> None:
@@ -31,7 +37,7 @@ def _rendered(observed: Observation) -> Children:
 
 async def test_an_unchanged_world_is_not_written_again() -> None:
     """Five seconds later, and for ever."""
-    cluster = FakeCluster()
+    cluster = _a_cluster()
     applier = Applier(cluster, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
@@ -45,7 +51,7 @@ async def test_an_unchanged_world_is_not_written_again() -> None:
 
 async def test_a_status_is_no_reason_to_write() -> None:
     """The Deployment's own controller writes it all the time."""
-    cluster = FakeCluster()
+    cluster = _a_cluster()
     applier = Applier(cluster, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
@@ -60,7 +66,7 @@ async def test_a_status_is_no_reason_to_write() -> None:
 
 async def test_drift_is_written_over() -> None:
     """Whoever changed it."""
-    cluster = FakeCluster()
+    cluster = _a_cluster()
     applier = Applier(cluster, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
@@ -74,7 +80,7 @@ async def test_drift_is_written_over() -> None:
 
 async def test_a_child_that_is_no_longer_wanted_is_deleted() -> None:
     """One replica needs no disruption budget."""
-    cluster = FakeCluster()
+    cluster = _a_cluster()
     applier = Applier(cluster, _lead, ManualClock())
     two = _observed(replicas=2)
     found = await applier.apply(two, _rendered(two))
@@ -89,7 +95,7 @@ async def test_a_child_that_is_no_longer_wanted_is_deleted() -> None:
 
 async def test_an_object_of_somebody_else_is_not_taken() -> None:
     """Nor deleted."""
-    cluster = FakeCluster()
+    cluster = _a_cluster()
     theirs = {"kind": "Service", "metadata": {"name": "quick", "namespace": "default"}}
     cluster.objects["Service", "quick"] = theirs
     observed = _observed()
@@ -102,7 +108,7 @@ async def test_an_object_of_somebody_else_is_not_taken() -> None:
 
 async def test_who_does_not_lead_writes_nothing() -> None:
     """The fence stands in front of every write, not only of the first."""
-    cluster = FakeCluster()
+    cluster = _a_cluster()
     checks = 0
 
     def lose_after_two() -> None:
@@ -120,7 +126,7 @@ async def test_who_does_not_lead_writes_nothing() -> None:
 
 async def test_a_token_is_made_once() -> None:
     """Running pods hold it."""
-    cluster, clock = FakeCluster(), ManualClock()
+    cluster, clock = _a_cluster(), ManualClock()
     service = _observed().service
     applier = Applier(cluster, _lead, clock)
     await applier.secure_token(service, may_create=True)
@@ -136,13 +142,53 @@ async def test_a_token_is_made_once() -> None:
     assert secret["stringData"]["token"] == token
 
 
+@pytest.mark.parametrize(
+    "left", [{}, {"data": None}, {"data": {"token": ""}}, {"data": {"token": "%"}}]
+)
+async def test_a_secret_that_was_emptied_is_filled_again(left: dict[str, Any]) -> None:
+    """With the token that running pods know."""
+    cluster, clock = _a_cluster(), ManualClock()
+    service = _observed().service
+    applier = Applier(cluster, _lead, clock)
+    await applier.secure_token(service, may_create=True)
+    token = applier.token(service)
+    secret = cluster.objects["Secret", "quick-runtime-token"]
+    cluster.objects["Secret", "quick-runtime-token"] = {"metadata": secret["metadata"]} | left
+    clock.advance(3600)
+
+    await applier.secure_token(service, may_create=True)
+
+    filled = cluster.objects["Secret", "quick-runtime-token"]
+    assert filled["stringData"]["token"] == token
+    assert applier.token(service) == token
+
+
+async def test_a_service_made_again_gets_a_token_of_its_own() -> None:
+    """What was known of the one before goes with it."""
+    cluster, clock = _a_cluster(), ManualClock()
+    before = _observed().service
+    again = before.model_copy(
+        update={"metadata": before.metadata.model_copy(update={"uid": "another"})}
+    )
+    applier = Applier(cluster, _lead, clock)
+    await applier.secure_token(before, may_create=True)
+    first = applier.token(before)
+    del cluster.objects["Secret", "quick-runtime-token"]
+    cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "another"
+
+    await applier.secure_token(again, may_create=True)
+
+    assert applier.token(again) not in {None, first}
+    assert applier.token(before) is None
+
+
 async def test_a_frozen_service_gets_no_secret() -> None:
     """`paused` means every child."""
-    cluster = FakeCluster()
+    cluster = _a_cluster()
     service = _observed().service
     applier = Applier(cluster, _lead, ManualClock())
 
     await applier.secure_token(service, may_create=False)
 
     assert applier.token(service) is None
-    assert cluster.objects == {}
+    assert ("Secret", "quick-runtime-token") not in cluster.objects

@@ -33,11 +33,16 @@ async def _forbid(_: web.Request) -> web.Response:
     return web.json_response({"message": "you may not list", "reason": "Forbidden"}, status=403)
 
 
+async def _greet(_: web.Request) -> web.Response:
+    return web.Response(text="<html>Welcome!</html>")
+
+
 @pytest.fixture
 async def cluster() -> AsyncIterator[KubernetesClient]:
     app = web.Application()
     app.router.add_get(_SERVICES, _list)
     app.router.add_get(_IN_ML, _forbid)
+    app.router.add_get(f"{_IN_ML}/chat", _greet)
     async with TestServer(app) as server:
         configuration = Configuration()
         configuration.host = str(server.make_url("")).rstrip("/")
@@ -54,3 +59,9 @@ async def test_a_list_that_is_refused_is_an_error(cluster: KubernetesClient) -> 
     """With the API server's words, for the sentence of /readyz."""
     with pytest.raises(ApiError, match="you may not list"):
         await cluster.versions("InferenceService", "ml")
+
+
+async def test_an_answer_that_is_no_object_is_an_error(cluster: KubernetesClient) -> None:
+    """A proxy's page with code 200 is tried again; it ends no task."""
+    with pytest.raises(ApiError, match="no object in JSON, but b'<html>Welcome!</html>'"):
+        await cluster.get("InferenceService", "ml", "chat")

@@ -1,5 +1,6 @@
 """One replica writes; a rival takes over when the Lease runs out, not before."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -101,4 +102,29 @@ async def test_a_released_lease_is_free_at_once() -> None:
     await second.try_once()
 
     assert not first.is_leading
+    assert second.is_leading
+
+
+async def test_who_may_not_lead_gives_the_lease_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that hears nothing must not write; another may take over at once."""
+    cluster, clock = FakeCluster(), ManualClock()
+    first, second = _leader(cluster, clock, "a"), _leader(cluster, clock, "b")
+    await first.try_once()
+    monkeypatch.setattr("paceline_operator.leader.RETRY_S", 0.0)
+    asked: list[bool] = []
+    asked_again = asyncio.Event()
+
+    def may_lead() -> bool:
+        asked.append(first.is_leading)
+        if len(asked) > 1:
+            asked_again.set()
+        return False
+
+    running = asyncio.create_task(first.run(may_lead))
+    await asyncio.wait_for(asked_again.wait(), timeout=30)
+    running.cancel()
+
+    assert asked[:2] == [True, False]
+    await second.try_once()
+
     assert second.is_leading

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -18,6 +18,7 @@ from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
 
 _KEY = "default/quick"
+_INVALID = WriteRefusedError("apply", "deployments/quick", 422, "it is invalid")
 _MAY_NOT = WriteRefusedError("apply", "deployments/quick", 403, "you may not")
 _GOING = TerminatingError("apply", "deployments/quick", 403, "it is being terminated")
 
@@ -42,13 +43,15 @@ class OneService:
         assert key == _KEY
         return []
 
+    def owned(self) -> Iterable[tuple[str, Manifest]]:
+        return ()
+
 
 def _lead() -> None:
     """Hold the Lease."""
 
 
-def _reconciler(cluster: FakeCluster) -> Reconciler:
-    clock = ManualClock()
+def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
     live = a_live_service()
     cluster.objects["InferenceService", "quick"] = live
     return Reconciler(
@@ -57,19 +60,70 @@ def _reconciler(cluster: FakeCluster) -> Reconciler:
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
         reports={},
-        now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=clock.now),
     )
 
 
-@pytest.mark.parametrize(("refusal", "tells"), [(_MAY_NOT, True), (_GOING, False)])
+@pytest.mark.parametrize(("refusal", "tells"), [(_INVALID, True), (_GOING, False)])
 async def test_a_refusal_is_told_unless_the_namespace_goes(
     refusal: ApiError, *, tells: bool
 ) -> None:
-    """A person can mend a missing right; in a namespace that is deleted there is nothing to do."""
+    """A person can mend a manifest; in a namespace that is deleted there is nothing to do."""
     cluster = FakeCluster(refusals={"Deployment": refusal})
 
-    service = await _reconciler(cluster).reconcile(_KEY)
+    outcome = await _reconciler(cluster, ManualClock()).reconcile(_KEY)
 
-    assert service is not None
+    assert outcome.service is not None
+    assert (outcome.refusal is refusal) is tells
     assert ("apply InferenceService/quick/status" in cluster.writes) is tells
     assert any(write.startswith("create Event") for write in cluster.writes) is tells
+
+
+async def test_a_right_that_is_missing_for_a_moment_is_no_reason_to_stall() -> None:
+    """A role that comes after the object, or a webhook that starts: nobody is called for it."""
+    cluster, clock = FakeCluster(refusals={"Deployment": _MAY_NOT}), ManualClock()
+    reconciler = _reconciler(cluster, clock)
+
+    first = await reconciler.reconcile(_KEY)
+    clock.advance(9)
+    second = await reconciler.reconcile(_KEY)
+
+    assert first.refusal is second.refusal is _MAY_NOT  # both are tried again
+    assert "apply InferenceService/quick/status" not in cluster.writes
+    clock.advance(2)
+    await reconciler.reconcile(_KEY)
+    assert "apply InferenceService/quick/status" in cluster.writes
+
+
+async def test_a_right_that_comes_and_goes_is_given_time_again() -> None:
+    cluster, clock = FakeCluster(refusals={"Deployment": _MAY_NOT}), ManualClock()
+    reconciler = _reconciler(cluster, clock)
+    await reconciler.reconcile(_KEY)
+    clock.advance(9)
+    cluster.refusals.clear()
+    assert (await reconciler.reconcile(_KEY)).refusal is None
+    cluster.writes.clear()
+    cluster.refusals["Deployment"] = _MAY_NOT
+    clock.advance(3600)
+    cluster.objects.pop(("Deployment", "quick"))
+
+    assert (await reconciler.reconcile(_KEY)).refusal is _MAY_NOT
+    assert "apply InferenceService/quick/status" not in cluster.writes
+
+
+@pytest.mark.parametrize("uid", [None, "another"])
+async def test_nothing_is_made_for_a_service_that_only_the_watch_remembers(
+    uid: str | None,
+) -> None:
+    """The collector would delete each child, and the operator make it again."""
+    cluster = FakeCluster()
+    reconciler = _reconciler(cluster, ManualClock())
+    ghost = cluster.objects.pop(("InferenceService", "quick"))
+    if uid is not None:
+        again = ghost["metadata"] | {"uid": uid}
+        cluster.objects["InferenceService", "quick"] = ghost | {"metadata": again}
+
+    outcome = await reconciler.reconcile(_KEY)
+
+    assert outcome.service is None
+    assert cluster.writes == []

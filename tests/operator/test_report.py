@@ -284,3 +284,30 @@ async def test_a_hundred_pods_are_listed() -> None:
 
     assert len(world.status["tuning"]["pods"]) == 100
     assert world.status["tuning"]["podsOmitted"] == 3
+
+
+async def test_a_crd_that_knows_less_makes_no_storm() -> None:
+    """What it drops would otherwise look like news in every reconcile; it is told once."""
+    world = World(is_ready=True)
+    world.cluster.unknown_status = {"replicas"}
+    for _ in range(5):
+        await world.tell()
+        world.clock.advance(60)
+
+    assert world.num_writes == 1
+    assert "replicas" not in world.status
+    assert [event for event in world.events if event[0] == "CRDOutdated"] == [
+        ("CRDOutdated", "Warning")
+    ]
+
+
+async def test_a_change_is_written_to_a_crd_that_knows_less() -> None:
+    world = World()
+    world.cluster.unknown_status = {"replicas"}
+    await world.tell()
+
+    world.is_ready = True
+    await world.tell()
+    await world.tell()
+
+    assert world.num_writes == 2

@@ -55,6 +55,9 @@ class FakeWatched:
         assert key == _KEY
         return self.raw_pods
 
+    def owned(self) -> Iterable[tuple[str, Manifest]]:
+        return ()
+
 
 @dataclass
 class FakeTuner:
@@ -256,3 +259,51 @@ async def test_a_service_that_is_gone_is_forgotten() -> None:
         assert world.rounds.reports == {}
         assert world.tuner.forgotten == [_KEY]
         assert replace(await world.tuner.next(), pods=()).key == _KEY
+
+
+async def test_a_service_deleted_and_made_again_in_one_breath_is_tuned_again() -> None:
+    """Its rounds had ended by themselves; nobody had said that it was gone."""
+    watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
+    async with a_world(watched=watched) as world:
+        world.rounds.follow(_KEY)
+        await world.tuner.next()
+        raw, watched.raw = watched.raw, None
+        world.rounds._followed[_KEY].news.set()
+        await asyncio.wait_for(world.rounds._followed[_KEY].task, _WITHIN_S)
+        assert world.rounds.untuned() == []
+
+        watched.raw = raw
+        assert world.rounds.untuned() == [_KEY]
+        world.rounds.follow(_KEY)
+
+        assert (await world.tuner.next()).key == _KEY
+        assert world.rounds.untuned() == []
+
+
+async def test_a_service_of_the_same_name_starts_anew() -> None:
+    """Its pods are others, and what was learned of the one before says nothing of it."""
+    watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
+    async with a_world(watched=watched) as world:
+        world.rounds.follow(_KEY)
+        await world.tuner.next()
+        assert watched.raw is not None
+        again = watched.raw["metadata"] | {"uid": "another"}
+        watched.raw = watched.raw | {"metadata": again}
+
+        world.rounds.follow(_KEY)
+
+        assert (await world.tuner.next()).key == _KEY
+        assert world.tuner.forgotten == [_KEY]
+
+
+async def test_a_service_that_nobody_follows_is_untuned_until_it_goes() -> None:
+    """What the alert on untuned services counts."""
+    watched = FakeWatched()
+    async with a_world(watched=watched) as world:
+        assert world.rounds.untuned() == [_KEY]
+
+        assert watched.raw is not None
+        going = watched.raw["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        watched.raw = watched.raw | {"metadata": going}
+
+        assert world.rounds.untuned() == []

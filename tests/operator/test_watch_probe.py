@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_api.labels import Manifest
-from paceline_operator.watch_probe import BEHIND_AFTER_S, PERIOD_S, SILENT_AFTER_S, WatchProbe
+from paceline_api.labels import MANAGED_BY, MANAGER, SERVICE_LABEL, Manifest
+from paceline_operator.watch_probe import (
+    BEHIND_AFTER_S,
+    OWNED_PERIOD_S,
+    PERIOD_S,
+    SILENT_AFTER_S,
+    WatchProbe,
+)
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
@@ -19,6 +25,7 @@ class Heard:
     """`Watched`, of what a stream has brought."""
 
     services: dict[str, Manifest] = field(default_factory=dict)
+    others: list[tuple[str, Manifest]] = field(default_factory=list)
 
     def keys(self) -> Iterable[str]:
         return [*self.services]
@@ -31,6 +38,9 @@ class Heard:
 
     def pods(self, key: str) -> Iterable[Manifest]:
         raise AssertionError(key)
+
+    def owned(self) -> Iterable[tuple[str, Manifest]]:
+        return self.others
 
 
 class World:
@@ -52,6 +62,23 @@ class World:
         self.cluster.objects["InferenceService", name] = raw
         self._stream()
 
+    def change_pod(self, name: str, **labels: str) -> None:
+        """Something happens to a pod; with labels, to one that has other ones."""
+        self.version += 1
+        self.cluster.objects["Pod", name] = {
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "resourceVersion": str(self.version),
+                "labels": labels or {MANAGED_BY: MANAGER, SERVICE_LABEL: "quick"},
+            }
+        }
+        self._stream()
+
+    def delete_pod(self, name: str) -> None:
+        del self.cluster.objects["Pod", name]
+        self._stream()
+
     def delete(self, name: str) -> None:
         del self.cluster.objects["InferenceService", name]
         self._stream()
@@ -69,10 +96,17 @@ class World:
 
     def _stream(self) -> None:
         if self.is_streaming:
-            objects = self.cluster.objects.values()
+            objects = self.cluster.objects.items()
             self.heard.services = {
-                f"default/{one['metadata']['name']}": deepcopy(one) for one in objects
+                f"default/{name}": deepcopy(one)
+                for (kind, name), one in objects
+                if kind == "InferenceService"
             }
+            self.heard.others = [
+                ("Pod", deepcopy(one))
+                for (kind, _), one in objects
+                if kind == "Pod" and SERVICE_LABEL in one["metadata"]["labels"]
+            ]
 
 
 async def test_a_quiet_cluster_is_well() -> None:
@@ -150,6 +184,43 @@ async def test_a_busy_service_that_is_always_ahead_is_no_trouble() -> None:
         await world.wait(PERIOD_S)
         assert world.probe.problem() == ""
         world.reconnect()
+
+
+async def test_a_pod_that_has_vanished_is_not_believed_for_ever() -> None:
+    """A stream that began anew told of what was there; of what had gone, nobody spoke."""
+    world = World("quick")
+    world.change_pod("quick-1")
+    await world.wait(OWNED_PERIOD_S)
+    world.is_streaming = False
+    world.delete_pod("quick-1")
+
+    await world.wait(2 * OWNED_PERIOD_S + BEHIND_AFTER_S)
+
+    assert world.probe.missed().startswith("the watch has missed what happened to Pod default/")
+    world.reconnect()
+    await world.wait(OWNED_PERIOD_S)
+    assert world.probe.missed() == ""
+
+
+async def test_what_only_looks_like_ours_is_not_missed() -> None:
+    """It carries the manager's label and no service's: the watch drops it."""
+    world = World("quick")
+    world.change_pod("stray", **{MANAGED_BY: MANAGER})
+
+    await world.wait(3600)
+
+    assert world.probe.missed() == ""
+
+
+async def test_an_api_server_that_is_gone_is_no_fault_of_the_watch() -> None:
+    """A restart of the operator would not bring it back."""
+    world = World("quick")
+    world.cluster.is_reachable = False
+
+    await world.wait(3600)
+
+    assert world.probe.problem()
+    assert world.probe.missed() == ""
 
 
 @given(steps=st.lists(st.sampled_from(["change", "delete", "cut", "reconnect", "wait"])))

@@ -17,6 +17,7 @@ from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.services import a_live_service
 from paceline_testing.simulated import a_laptop, clients
 from paceline_testing.trial import Trial
 from paceline_tuner.service_spec import SLA, TuningSpec
@@ -38,6 +39,9 @@ class Nothing:
 
     def pods(self, key: str) -> Iterable[Manifest]:
         raise AssertionError(key)
+
+    def owned(self) -> Iterable[tuple[str, Manifest]]:
+        return ()
 
 
 @pytest.fixture
@@ -108,15 +112,39 @@ async def test_a_watch_that_hears_nothing_is_not_ready(
     assert "paceline_operator_api_silence_seconds 300.0" in metrics
 
 
+async def test_a_deaf_watch_is_not_alive(
+    client: Client, operation: Operation, clock: ManualClock
+) -> None:
+    """What it knows cannot be trusted any more: a new process lists everything anew."""
+    cluster = FakeCluster()
+    cluster.objects["InferenceService", "quick"] = a_live_service()
+    operation.probe = WatchProbe(cluster, (), Nothing(), clock)
+    for _ in range(10):
+        await operation.probe.try_once()
+        clock.advance(15)
+
+    status, text = await _ask(client, "/healthz")
+
+    assert status == 500
+    assert "the watch has missed what happened to default/quick" in text
+    assert "paceline_operator_watch_problem 1.0" in (await _ask(client, "/metrics"))[1]
+
+
 async def test_a_leader_whose_queue_is_stuck_is_not_alive(
     client: Client, operation: Operation, clock: ManualClock
 ) -> None:
-    """A worker hangs: a new process is the only cure. A standby's queue may wait."""
+    """A worker hangs: a new process is the only cure. A standby's queue waits for its leader."""
     operation.queue.add("default/quick")
     clock.advance(3600)
     assert (await _ask(client, "/healthz"))[0] == 200
 
     await _lead(operation, clock)
+    assert (await _ask(client, "/healthz"))[0] == 200  # it has only just taken over
+
+    assert operation.leader is not None
+    for _ in range(122):
+        clock.advance(5)
+        await operation.leader.try_once()
 
     assert (await _ask(client, "/healthz"))[0] == 500
 

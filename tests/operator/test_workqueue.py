@@ -93,3 +93,30 @@ async def test_the_oldest_age_is_that_of_the_first_key() -> None:
     clock.advance(4)
 
     assert queue.oldest_age_s() == 7.0
+
+
+async def test_what_comes_by_itself_does_not_end_the_wait_after_an_error() -> None:
+    """A round every five seconds would otherwise make a refused object a storm."""
+    queue = WorkQueue(ManualClock())
+    queue.add("a")
+    await queue.get()
+    queue.failed("a")
+
+    queue.nudge("a")
+    queue.nudge("b")
+
+    assert await queue.get() == "b"
+    assert queue.depth() == 0
+    queue.add("a")  # an event ends it: perhaps somebody has mended what was wrong
+    assert await queue.get() == "a"
+    queue.forget("a")
+
+
+async def test_without_an_error_a_nudge_is_as_good_as_an_event() -> None:
+    queue = WorkQueue(ManualClock())
+    queue.add_after("a", 60.0)
+
+    queue.nudge("a")
+
+    assert await queue.get() == "a"
+    queue.done("a")

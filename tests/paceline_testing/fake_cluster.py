@@ -19,6 +19,8 @@ class FakeCluster:
     is_reachable: bool = True
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
+    unknown_status: set[str] = field(default_factory=set)
+    """Fields of a status that the CRD does not know: they are dropped without a word."""
     _version: int = 100
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -27,9 +29,14 @@ class FakeCluster:
         assert found is None or found["metadata"]["namespace"] == namespace
         return deepcopy(found)
 
-    async def versions(self, kind: str, namespace: str) -> dict[str, int]:
+    async def versions(self, kind: str, namespace: str, *, labels: str = "") -> dict[str, int]:
         self._reach("list", kind)
-        found = [one["metadata"] for (of, _), one in self.objects.items() if of == kind]
+        wanted = [label.partition("=")[0] for label in labels.split(",") if label]
+        found = [
+            one["metadata"]
+            for (of, _), one in self.objects.items()
+            if of == kind and all(label in one["metadata"].get("labels", {}) for label in wanted)
+        ]
         return {
             f"{metadata['namespace']}/{metadata['name']}": int(metadata["resourceVersion"])
             for metadata in found
@@ -46,7 +53,10 @@ class FakeCluster:
         fresh: Manifest = {"metadata": {"uid": f"uid-{kind}-{name}"}}
         old = deepcopy(self.objects.get((kind, name), fresh))
         if subresource:
-            new = old | {subresource: deepcopy(manifest[subresource])}
+            sent = deepcopy(manifest[subresource])
+            new = old | {
+                subresource: {k: v for k, v in sent.items() if k not in self.unknown_status}
+            }
         else:
             metadata = old["metadata"] | deepcopy(manifest["metadata"])
             new = old | deepcopy(manifest) | {"metadata": metadata}

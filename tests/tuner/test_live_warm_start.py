@@ -1,5 +1,6 @@
 """A pod that comes later begins where one of its kind has ended. Real pacer, moved clock."""
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -295,3 +296,21 @@ async def test_without_a_store_nothing_is_remembered() -> None:
     await trial.run(PERIOD_S)
 
     assert trial.origin == "prior"
+
+
+async def test_a_store_that_hangs_delays_no_round() -> None:
+    """Limits are leased for a minute, and a write may take as long as that."""
+
+    class Hanging(Shelf):
+        async def save(self, warm_start: WarmStart) -> None:
+            self.saved.append(warm_start)
+            await asyncio.Event().wait()
+
+    shelf = Hanging()
+    trial = TunedPod(a_pod(1, rate=2.5), shelf)
+
+    async with asyncio.timeout(300):  # far more than it takes
+        await trial.run(300)
+
+    assert len(shelf.saved) == 1
+    assert trial.limits.max_batch_size < 64
