@@ -183,9 +183,9 @@ def main() -> None:
     (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
-        f"SmolLM2-135M-Instruct, float32, greedy, {arguments.output_tokens} output tokens,"
-        f" drafts of {arguments.draft_tokens} tokens at most {drafted_by}; medians of"
-        f" {arguments.repeats} interleaved pairs.\n\n{table}\n\n"
+        f"SmolLM2-135M-Instruct, {model.info.dtype}, greedy,"
+        f" {arguments.output_tokens} output tokens, drafts of {arguments.draft_tokens} tokens at"
+        f" most {drafted_by}; medians of {arguments.repeats} interleaved pairs.\n\n{table}\n\n"
         "Made by `python benchmarks/speculation.py"
         f"{'' if is_lookup else ' --method draft'}`.\n"
     )
