@@ -20,7 +20,7 @@ class Point:
 
     seconds: float
     gbps: float
-    """What these cores read of memory at most, GB/s, measured beside it."""
+    """Bandwidth of memory that these cores reach, measured in the same run."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Measured:
     dtype: str
     reason: str
     gbps: float
-    """What so many threads read of memory, GB/s."""
+    """Bandwidth of memory that these threads reach."""
     weight_bytes: int
     kv_bytes_per_token: int
     alone_s: float

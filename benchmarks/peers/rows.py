@@ -34,7 +34,7 @@ class Row:
 
     @property
     def group(self) -> str:
-        """What it shares with all rows that it is compared with."""
+        """The rows of one group run in turn. A row is compared only with rows of its own group."""
         return self.precision if self.precision in {"default", "float32"} else "quantised"
 
 

@@ -19,9 +19,9 @@ Runs = Mapping[str, Sequence[Figures]]
 
 RATE: Figure = "output_tokens_per_s"
 OURS_BESIDE = {row.name: row.beside for row in ROWS if row.beside} | {"paceline": "paceline-lookup"}
-"""By a peer's row: our row that it is compared with. The last is what lookup brings to ours."""
+"""Our row that a row is compared with. The last entry shows what lookup brings to us."""
 WITHOUT_LOOKUP = {row.name: row.name.removesuffix("-lookup") for row in ROWS if row.lookup}
-"""By a row with lookup: the same engine's without."""
+"""For each row with lookup, the row of the same engine without it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Applier:
     """By the service's uid."""
     _token_read_at: dict[str, float] = field(init=False, default_factory=dict)
     _uids: dict[str, str] = field(init=False, default_factory=dict)
-    """Of each service, by its key."""
+    """The uid of each service, by the key of the service."""
 
     async def apply(self, observation: Observation, children: Children) -> dict[ObjectId, Manifest]:
         """Bring the children to what was rendered; return them as they are now."""

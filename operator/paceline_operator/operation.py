@@ -141,8 +141,8 @@ class Operation:
         services = [*self.watched.keys()] if self.watched else []
         self.metrics.services.set(len(services))
         self.metrics.stalled.set(sum(map(self._is_stalled, services)))
-        is_tuning = self.is_leading and self.rounds is not None
-        self.metrics.untuned.set(len(self.rounds.untuned()) if is_tuning and self.rounds else 0)
+        untuned = self.rounds.untuned() if self.rounds and self.is_leading else []
+        self.metrics.untuned.set(len(untuned))
         self.metrics.is_leader.set(self.is_leading)
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
         self.metrics.watch_problem.set(bool(self.probe and self.probe.problem()))

@@ -33,7 +33,7 @@ _FORBIDDEN: Final = 403
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one look at a service came to."""
+    """The result of one reconcile."""
 
     service: InferenceService | None
     """None where it is gone."""
@@ -41,7 +41,7 @@ class Outcome:
     """Why its children could not be written: it is tried again, ever more seldom."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reconciler:
     """Brings one service at a time closer to its spec. Level-triggered: it may run at any time."""
 

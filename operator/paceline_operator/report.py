@@ -75,13 +75,13 @@ class Reporter:
 
     async def _note_pruned(self, service: InferenceService, pruned: _Pruned) -> None:
         """Remember what was dropped, and tell of it once."""
-        dropped = [*_dropped(pruned.sent, pruned.kept)]
-        if not dropped:
+        if pruned.sent == pruned.kept:
             self._pruned.pop(service.metadata.uid, None)
             return
         is_known = service.metadata.uid in self._pruned
         self._pruned[service.metadata.uid] = pruned
         if not is_known:
+            dropped = [*dict.fromkeys(_dropped(pruned.sent, pruned.kept))]
             _log.warning("%s: the cluster's CRD drops %s", service.key, ", ".join(dropped))
             await self._tell(crd_outdated_event(service, dropped))
 
@@ -111,13 +111,17 @@ def _without_empty(found: Manifest) -> Manifest:
     return {key: value for key, value in pruned.items() if value != {}}
 
 
-def _dropped(sent: Manifest, kept: Manifest, path: str = "status") -> Iterator[str]:
-    """Name the fields that were sent and not kept; those of lists are not looked into."""
-    for key, value in sent.items():
-        if key not in kept:
-            yield f"{path}.{key}"
-        elif isinstance(value, dict) and isinstance(kept[key], dict):
-            yield from _dropped(value, kept[key], f"{path}.{key}")
+def _dropped(sent: Any, kept: Any, path: str = "status") -> Iterator[str]:
+    """Name the fields that were sent and not kept, once for each item of a list."""
+    if isinstance(sent, dict) and isinstance(kept, dict):
+        for key, value in sent.items():
+            if key in kept:
+                yield from _dropped(value, kept[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+    elif isinstance(sent, list) and isinstance(kept, list):
+        for sent_item, kept_item in zip(sent, kept, strict=False):
+            yield from _dropped(sent_item, kept_item, f"{path}[]")
 
 
 def _without_times(status: Manifest) -> Manifest:

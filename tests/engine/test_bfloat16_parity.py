@@ -1,42 +1,24 @@
 """In bfloat16 a CPU chooses the tokens that transformers chooses, where rounding cannot decide."""
 
 import copy
-import os
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from paceline_engine.checkpoint.hub import Hub
-from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.settings import Settings
+from paceline_testing.embedded_model import transformers_model
 from paceline_wire import Sampling
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 NEW_TOKENS = 12
 FEW = 4
-
-
-def _transformers_model() -> Any:
-    os.environ["TQDM_DISABLE"] = "1"
-    from transformers import AutoModelForCausalLM, GgufConfig  # noqa: PLC0415 - seconds to import
-
-    places = Places(models_dir=None, model_mount=Path("/model"), hub=Hub(Path("/cache")))
-    path = locate("builtin://smollm2-135m-instruct", None, places).path
-    return AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
-        dtype=torch.float32,
-    )
 
 
 def _next_logits(loaded: LoadedModel, token_ids: list[int]) -> Tensor:  # [vocab]
@@ -59,7 +41,7 @@ def test_tokens_are_those_of_transformers_where_its_margin_is_above_rounding(
         Settings(device="cpu", dtype="bfloat16", kv_cache_bytes=1 << 26), lambda *_told: None
     )
     tokenizer = Tokenizer.from_str(loaded.tokenizer.tokenizer_json)
-    exact = _transformers_model()
+    exact = transformers_model()
     rounded = copy.deepcopy(exact).bfloat16()
     compared = places = 0
     for prompt in prompts[:FEW]:

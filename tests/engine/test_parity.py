@@ -1,21 +1,18 @@
 """Greedy output equals that of transformers, token for token, however a step is cut."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-from paceline_engine.checkpoint.hub import Hub
-from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_testing.clock import ManualClock
+from paceline_testing.embedded_model import transformers_model
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Limits
 
@@ -48,7 +45,7 @@ def loaded(embedded_model: LoadedModel) -> LoadedModel:
 def cases(loaded: LoadedModel, prompts: list[str]) -> list[Case]:
     """What transformers makes of each prompt, from the same file, in float32."""
     tokenizer = Tokenizer.from_str(loaded.tokenizer.tokenizer_json)
-    model = _transformers_model()
+    model = transformers_model()
     prompt_ids = [tokenizer.encode(prompt).ids for prompt in prompts]
     by_length = sorted(range(len(prompts)), key=lambda number: len(prompt_ids[number]))
     found: dict[int, Case] = {}
@@ -56,20 +53,6 @@ def cases(loaded: LoadedModel, prompts: list[str]) -> list[Case]:
         numbers = by_length[start : start + REFERENCE_BATCH]
         found |= zip(numbers, _references(model, [prompt_ids[n] for n in numbers]), strict=True)
     return [found[number] for number in range(len(prompts))]
-
-
-def _transformers_model() -> Any:
-    os.environ["TQDM_DISABLE"] = "1"
-    from transformers import AutoModelForCausalLM, GgufConfig  # noqa: PLC0415 - seconds to import
-
-    places = Places(models_dir=None, model_mount=Path("/model"), hub=Hub(Path("/cache")))
-    path = locate("builtin://smollm2-135m-instruct", None, places).path
-    return AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        quantization_config=GgufConfig(gguf_file=path.name, dequantize=True),
-        dtype=torch.float32,
-    )
 
 
 def _references(model: Any, prompt_ids: list[list[int]]) -> list[Case]:

@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 from paceline_api.labels import Manifest
 from paceline_operator.errors import ApiError, ConflictError
@@ -20,7 +21,7 @@ class FakeCluster:
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
     unknown_status: set[str] = field(default_factory=set)
-    """Fields of a status that the CRD does not know: they are dropped without a word."""
+    """Paths such as `conditions[].reason` that the CRD does not know: they are dropped silently."""
     _version: int = 100
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -53,10 +54,7 @@ class FakeCluster:
         fresh: Manifest = {"metadata": {"uid": f"uid-{kind}-{name}"}}
         old = deepcopy(self.objects.get((kind, name), fresh))
         if subresource:
-            sent = deepcopy(manifest[subresource])
-            new = old | {
-                subresource: {k: v for k, v in sent.items() if k not in self.unknown_status}
-            }
+            new = old | {subresource: _without(manifest[subresource], self.unknown_status)}
         else:
             metadata = old["metadata"] | deepcopy(manifest["metadata"])
             new = old | deepcopy(manifest) | {"metadata": metadata}
@@ -98,6 +96,16 @@ class FakeCluster:
     def _reach(self, verb: str, what: str) -> None:
         if not self.is_reachable:
             raise ApiError(verb, what, 0, "unreachable")
+
+
+def _without(value: Any, unknown: set[str], path: str = "") -> Any:
+    if isinstance(value, dict):
+        paths = {key: f"{path}.{key}".removeprefix(".") for key in value}
+        known = {key: each for key, each in value.items() if paths[key] not in unknown}
+        return {key: _without(each, unknown, paths[key]) for key, each in known.items()}
+    if isinstance(value, list):
+        return [_without(each, unknown, f"{path}[]") for each in value]
+    return value
 
 
 def _key(manifest: Manifest) -> ObjectKey:

@@ -127,7 +127,7 @@ class ContinuousScheduler:
             context = _context(drafts.chunks)
 
         batch = Batch(
-            (*drafts.chunks, *prefills),
+            (*drafts.plain, *drafts.drafted, *prefills),
             num_decodes=len(drafts.plain),
             num_drafted=len(drafts.drafted),
         )
@@ -258,7 +258,7 @@ class _Drafts:
     plain: Sequence[ScheduledChunk]
     drafted: Sequence[ScheduledChunk] = ()
     ms: float = 0.0
-    """What making the drafts took."""
+    """Time that proposing the drafts took, ms."""
 
     @property
     def chunks(self) -> tuple[ScheduledChunk, ...]:
