@@ -1,23 +1,26 @@
 """Write the children by server-side apply under one field manager; nobody else writes them."""
 
-import base64
+import contextlib
 import hashlib
 import json
-import secrets
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import Manifest, secret_name
-from paceline_operator.errors import GoneError, NameTakenError
+from paceline_api.labels import Manifest
+from paceline_operator.errors import ConflictError, GoneError, NameTakenError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
 from paceline_operator.render.children import Children, token_secret
+from paceline_operator.token_key import TokenKey
 
 # Changed by others without a meaning for us, or by our own last write.
 _NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")
-_TOKEN_TTL_S = 60.0
+_TOKEN_RETRY_S = 15.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -25,16 +28,14 @@ class Applier:
     """Writes a child when it is to change, or was changed by others, since the last write."""
 
     cluster: KubernetesApi
+    token_key: TokenKey
     check_leadership: Callable[[], None]
     """Raises before a write that another leader might be doing."""
     clock: Callable[[], float]
     _written: dict[tuple[str, ObjectId], tuple[str, str]] = field(init=False, default_factory=dict)
     """Two digests for each object: what was applied, and what the object then was."""
-    _tokens: dict[str, str] = field(init=False, default_factory=dict)
-    """By the service's uid."""
-    _token_read_at: dict[str, float] = field(init=False, default_factory=dict)
-    _uids: dict[str, str] = field(init=False, default_factory=dict)
-    """The uid of each service, by the key of the service."""
+    _token_tried: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
+    """By the service's key: its uid, and when the Secret of its token was last to be created."""
 
     async def apply(self, observation: Observation, children: Children) -> dict[ObjectId, Manifest]:
         """Bring the children to what was rendered; return them as they are now."""
@@ -55,45 +56,36 @@ class Applier:
             await self._delete(service, found.pop(which))
         return found
 
-    async def secure_token(self, service: InferenceService, *, may_create: bool) -> None:
-        """Read the service's runtime token; create its Secret where there is none.
+    async def secure_token(self, service: InferenceService, *, is_in_doubt: bool) -> None:
+        """Create the Secret of the service's runtime token, unless there is one.
 
-        Secrets are not watched: whoever may list them may read them all.
+        Whether its content is right only the pods can tell: Secrets are neither read nor watched.
+        `is_in_doubt` tries again, as pods refuse the token or wait for their volumes.
         """
         uid, namespace = service.metadata.uid, service.metadata.namespace
-        if self._uids.get(service.key) != uid:
+        tried_uid, tried_at = self._token_tried.get(service.key, ("", 0.0))
+        is_tried = tried_uid == uid
+        if is_tried and not (is_in_doubt and self.clock() - tried_at >= _TOKEN_RETRY_S):
+            return
+        if not is_tried:
             self.forget(service.key)
-            self._uids[service.key] = uid
-        if self.clock() - self._token_read_at.get(uid, -_TOKEN_TTL_S) < _TOKEN_TTL_S:
-            return
-        secret = await self.cluster.get("Secret", namespace, secret_name(service.metadata.name))
-        if secret is not None:
-            _check_owner(service, secret)
-        if token := _token_in(secret):
-            self._tokens[uid] = token
-        elif may_create:
-            # A Secret that was deleted or emptied comes back with the token that pods know.
-            if secret is None:
-                await self._check_is_there(service)
-            token = self._tokens.get(uid) or secrets.token_urlsafe(32)
-            self.check_leadership()
-            await self.cluster.apply(token_secret(service, token))
-            self._tokens[uid] = token
-        else:
-            return
-        self._token_read_at[uid] = self.clock()
+        await self._check_is_there(service)
+        self.check_leadership()
+        manifest = token_secret(service, self.token(service))
+        with contextlib.suppress(ConflictError):
+            await self.cluster.create(manifest)
+            _log.info("made Secret %s/%s", namespace, manifest["metadata"]["name"])
+        self._token_tried[service.key] = (uid, self.clock())
 
-    def token(self, service: InferenceService) -> str | None:
-        """Give the service's runtime token, once it is known."""
-        return self._tokens.get(service.metadata.uid)
+    def token(self, service: InferenceService) -> str:
+        """Give the service's runtime token."""
+        return self.token_key.runtime_token(service.metadata.uid)
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
         for which in [one for one in self._written if one[0] == key]:
             del self._written[which]
-        if uid := self._uids.pop(key, None):
-            self._tokens.pop(uid, None)
-            self._token_read_at.pop(uid, None)
+        self._token_tried.pop(key, None)
 
     async def _apply_one(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
@@ -123,15 +115,6 @@ class Applier:
         _check_owner(service, live)
         self.check_leadership()
         await self.cluster.delete(live)
-
-
-def _token_in(secret: Manifest | None) -> str:
-    """Read the token; empty where somebody has emptied the Secret, or written no text into it."""
-    encoded = ((secret or {}).get("data") or {}).get("token") or ""
-    try:
-        return base64.b64decode(encoded, validate=True).decode()
-    except ValueError:
-        return ""
 
 
 def _check_owner(service: InferenceService, live: Manifest) -> None:

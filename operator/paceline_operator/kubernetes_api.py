@@ -49,6 +49,10 @@ class KubernetesApi(Protocol):
         """
         ...
 
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        """List the objects of a field selector, one page of them."""
+        ...
+
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply: own exactly the fields of the manifest."""
         ...
@@ -99,6 +103,12 @@ class KubernetesClient:
             if not rest:
                 return found
             query = [*first, ("continue", rest)]
+
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        """List the objects of a field selector, one page of them."""
+        query = [("limit", str(_PAGE)), ("fieldSelector", fields)]
+        page = await self._request("list", "GET", _path(kind, namespace), query=query)
+        return [*(page["items"] or ())]
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply: own exactly the fields of the manifest."""

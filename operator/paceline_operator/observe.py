@@ -68,6 +68,7 @@ class ObservedPod:
     """One pod, read from what the API server gives."""
 
     name: str
+    uid: str
     node: str
     ip: str
     is_ready: bool
@@ -77,11 +78,29 @@ class ObservedPod:
     """Why no node takes it; empty where one did."""
     engine: ContainerStatus
     sidecar: ContainerStatus
+    scheduled_at: datetime | None = None
+    """When a node took it."""
+    has_sandbox: bool = True
+    """Whether its volumes are mounted and its network is made."""
+
+    @property
+    def waits_for_volumes(self) -> bool:
+        """Whether a node has it and cannot start its containers yet."""
+        return bool(self.node) and not self.has_sandbox and not self.is_leaving
 
     @property
     def is_reachable(self) -> bool:
         """Whether its sidecar can be asked and told."""
         return bool(self.ip) and self.sidecar.is_running and not self.is_leaving
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Why a pod's containers cannot be started."""
+
+    pod: str
+    note: str
+    """The kubelet's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +114,8 @@ class Observation:
     report: ServiceReport | None
     """The conclusion of the tuner's last round."""
     now: datetime
+    held_up: HeldUp | None = None
+    """What keeps the first of the pods that wait for their volumes, where the kubelet has said."""
 
     @property
     def deployment(self) -> Manifest | None:
@@ -127,6 +148,7 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
     scheduled = conditions.get("PodScheduled", {})
     return ObservedPod(
         name=metadata["name"],
+        uid=metadata.get("uid", ""),
         node=raw.get("spec", {}).get("nodeName", ""),
         ip=status.get("podIP", ""),
         is_ready=conditions.get("Ready", {}).get("status") == "True",
@@ -135,7 +157,14 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         engine=_container(status.get("containerStatuses", ()), "engine"),
         sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
+        scheduled_at=_since(scheduled) if scheduled.get("status") == "True" else None,
+        has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") != "False",
     )
+
+
+def _since(condition: Mapping[str, Any]) -> datetime | None:
+    changed_at = condition.get("lastTransitionTime")
+    return datetime.fromisoformat(changed_at) if changed_at else None
 
 
 def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> ContainerStatus:

@@ -12,6 +12,7 @@ from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
 from paceline_operator.errors import NotLeadingError, OperatorError
+from paceline_operator.held_up import HeldUpPods
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -22,6 +23,7 @@ from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.token_key import TokenKey, open_token_key
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.workqueue import WorkQueue
@@ -43,6 +45,7 @@ class Operation:
     leader: Leader | None = field(init=False, default=None)
     rounds: Rounds | None = field(init=False, default=None)
     tuning: TuningLoop | None = field(init=False, default=None)
+    token_key: TokenKey | None = field(init=False, default=None)
     has_started: bool = field(init=False, default=False)
     start_problem: str = field(init=False, default="")
     """Why the last attempt to start failed; readiness shows it."""
@@ -87,7 +90,10 @@ class Operation:
             cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
         )
         await leader.try_once()
-        applier = Applier(cluster, leader.check, time.monotonic)
+        self.token_key = key = await open_token_key(
+            cluster, settings.namespace, settings.lease_name
+        )
+        applier = Applier(cluster, key, leader.check, time.monotonic)
         reporter = Reporter(
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
         )
@@ -105,6 +111,7 @@ class Operation:
         reconciler = Reconciler(
             watched,
             applier,
+            HeldUpPods(cluster, time.monotonic),
             reporter,
             Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
             rounds.reports,

@@ -15,6 +15,7 @@ from paceline_operator.errors import (
     TerminatingError,
     WriteRefusedError,
 )
+from paceline_operator.held_up import HeldUpPods
 from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
@@ -47,6 +48,7 @@ class Reconciler:
 
     watched: Watched
     applier: Applier
+    held_up: HeldUpPods
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
@@ -72,6 +74,7 @@ class Reconciler:
             self.forget(key)
             return Outcome(None)
         if not self._may_pass(key, refusal):
+            observation = await self.held_up.explain(observation)
             problem = "" if refusal is None else str(refusal)
             conditions = service_conditions(observation, plan, problem=problem)
             await self.reporter.report(service, service_status(observation, plan, conditions))
@@ -91,8 +94,8 @@ class Reconciler:
         """Render and apply the children; a refusal is a condition for a person, not a crash."""
         service = observation.service
         try:
-            await self.applier.secure_token(service, may_create=plan.writes_children)
             if plan.writes_children:
+                await self.applier.secure_token(service, is_in_doubt=_doubts_token(observation))
                 rendered = children(service, self.around, plan.template_hash)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
@@ -104,4 +107,13 @@ class Reconciler:
         """Drop what is remembered of a service that is gone."""
         self._forbidden_since.pop(key, None)
         self.applier.forget(key)
+        self.held_up.forget(key)
         self.reporter.forget(key)
+
+
+def _doubts_token(observation: Observation) -> bool:
+    """Whether pods show that the Secret of the token may be gone: they refuse, or cannot start."""
+    pods = observation.report.pods if observation.report else ()
+    return any(pod.refuses_token for pod in pods) or any(
+        pod.waits_for_volumes for pod in observation.pods
+    )

@@ -53,7 +53,7 @@ class Rounds:
     tuner: ServiceTuner
     watched: Watched
     leader: Leader
-    token: Callable[[InferenceService], str | None]
+    token: Callable[[InferenceService], str]
     concluded: Callable[[str], None]
     """Called with the key after each round."""
     metrics: Metrics
@@ -132,13 +132,14 @@ class Rounds:
         if observation is None:
             return None
         token = self.token(observation.service)
-        pods = observation.pods if token else ()
         tuning = observation.service.status.tuning
         target = ServiceTarget(
             key=key,
             spec=tuning_spec(observation.service.spec),
             pods=tuple(
-                _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
+                _pod_target(pod, token)
+                for pod in observation.pods
+                if pod.is_reachable and pod.is_ready
             ),
             previous_report=previous_report(tuning.experiment if tuning else None),
         )

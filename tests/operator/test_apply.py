@@ -2,18 +2,19 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from paceline_operator.apply import Applier
-from paceline_operator.errors import NameTakenError, NotLeadingError
+from paceline_operator.errors import GoneError, NameTakenError, NotLeadingError
 from paceline_operator.observe import Observation
 from paceline_operator.render.children import Children, Surroundings, children
+from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service, a_service
 
+_KEY = TokenKey(b"k" * 32)
 _AROUND = Surroundings("engine:1", "sidecar:1", "paceline")
 
 
@@ -38,7 +39,7 @@ def _rendered(observed: Observation) -> Children:
 async def test_an_unchanged_world_is_not_written_again() -> None:
     """Five seconds later, and for ever."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
     num_writes = len(cluster.writes)
@@ -52,7 +53,7 @@ async def test_an_unchanged_world_is_not_written_again() -> None:
 async def test_a_status_is_no_reason_to_write() -> None:
     """The Deployment's own controller writes it all the time."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
     deployment = found["Deployment", "quick"]
@@ -67,7 +68,7 @@ async def test_a_status_is_no_reason_to_write() -> None:
 async def test_drift_is_written_over() -> None:
     """Whoever changed it."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
     found["ConfigMap", "quick-runtime"] |= {"data": {"runtime.json": "{}"}}
@@ -81,7 +82,7 @@ async def test_drift_is_written_over() -> None:
 async def test_a_child_that_is_no_longer_wanted_is_deleted() -> None:
     """One replica needs no disruption budget."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     two = _observed(replicas=2)
     found = await applier.apply(two, _rendered(two))
     assert ("PodDisruptionBudget", "quick") in found
@@ -101,7 +102,7 @@ async def test_an_object_of_somebody_else_is_not_taken() -> None:
     observed = _observed()
 
     with pytest.raises(NameTakenError, match="Service quick exists and is not owned"):
-        await Applier(cluster, _lead, ManualClock()).apply(observed, _rendered(observed))
+        await Applier(cluster, _KEY, _lead, ManualClock()).apply(observed, _rendered(observed))
 
     assert cluster.objects["Service", "quick"] == theirs
 
@@ -119,76 +120,97 @@ async def test_who_does_not_lead_writes_nothing() -> None:
 
     observed = _observed()
     with pytest.raises(NotLeadingError):
-        await Applier(cluster, lose_after_two, ManualClock()).apply(observed, _rendered(observed))
+        await Applier(cluster, _KEY, lose_after_two, ManualClock()).apply(
+            observed, _rendered(observed)
+        )
 
     assert len(cluster.writes) == 2
 
 
-async def test_a_token_is_made_once() -> None:
-    """Running pods hold it."""
+async def test_a_token_is_made_without_reading_a_secret() -> None:
+    """Whoever may read Secrets everywhere owns the cluster."""
+    cluster = _a_cluster()
+    service = _observed().service
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
+
+    await applier.secure_token(service, is_in_doubt=False)
+
+    secret = cluster.objects["Secret", "quick-runtime-token"]
+    assert secret["stringData"]["token"] == applier.token(service)
+    assert cluster.writes == ["create Secret/quick-runtime-token"]
+    assert not [read for read in cluster.reads if read.startswith("Secret")]
+
+
+async def test_a_secret_that_is_there_is_left_as_it_is() -> None:
+    """It may be a stranger's, or hold the token of an older version: the pods will say."""
+    cluster, clock = _a_cluster(), ManualClock()
+    theirs = {"kind": "Secret", "metadata": {"name": "quick-runtime-token"}, "data": {}}
+    cluster.objects["Secret", "quick-runtime-token"] = theirs
+    applier = Applier(cluster, _KEY, _lead, clock)
+
+    await applier.secure_token(_observed().service, is_in_doubt=False)
+    clock.advance(3600)
+    await applier.secure_token(_observed().service, is_in_doubt=True)
+
+    assert cluster.objects["Secret", "quick-runtime-token"] == theirs
+    assert cluster.writes == []
+
+
+async def test_a_known_secret_costs_no_call() -> None:
+    """Every five seconds, for every service."""
+    cluster = _a_cluster()
+    service = _observed().service
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
+    await applier.secure_token(service, is_in_doubt=False)
+    cluster.is_reachable = False
+
+    await applier.secure_token(service, is_in_doubt=False)
+
+
+async def test_a_deleted_secret_comes_back_once_pods_miss_it() -> None:
+    """With the token that running pods know, and asked for no more often than every 15 seconds."""
     cluster, clock = _a_cluster(), ManualClock()
     service = _observed().service
-    applier = Applier(cluster, _lead, clock)
-    await applier.secure_token(service, may_create=True)
-    token = applier.token(service)
-    assert token
-
-    # Deleted by hand: it comes back as it was.
+    applier = Applier(cluster, _KEY, _lead, clock)
+    await applier.secure_token(service, is_in_doubt=False)
     del cluster.objects["Secret", "quick-runtime-token"]
-    clock.advance(3600)
-    await applier.secure_token(service, may_create=True)
+
+    clock.advance(14)
+    await applier.secure_token(service, is_in_doubt=True)
+    is_early = ("Secret", "quick-runtime-token") in cluster.objects
+    clock.advance(1)
+    await applier.secure_token(service, is_in_doubt=True)
 
     secret = cluster.objects["Secret", "quick-runtime-token"]
-    assert secret["stringData"]["token"] == token
-
-
-@pytest.mark.parametrize(
-    "left", [{}, {"data": None}, {"data": {"token": ""}}, {"data": {"token": "%"}}]
-)
-async def test_a_secret_that_was_emptied_is_filled_again(left: dict[str, Any]) -> None:
-    """With the token that running pods know."""
-    cluster, clock = _a_cluster(), ManualClock()
-    service = _observed().service
-    applier = Applier(cluster, _lead, clock)
-    await applier.secure_token(service, may_create=True)
-    token = applier.token(service)
-    secret = cluster.objects["Secret", "quick-runtime-token"]
-    cluster.objects["Secret", "quick-runtime-token"] = {"metadata": secret["metadata"]} | left
-    clock.advance(3600)
-
-    await applier.secure_token(service, may_create=True)
-
-    filled = cluster.objects["Secret", "quick-runtime-token"]
-    assert filled["stringData"]["token"] == token
-    assert applier.token(service) == token
+    assert not is_early
+    assert secret["stringData"]["token"] == applier.token(service)
 
 
 async def test_a_service_made_again_gets_a_token_of_its_own() -> None:
-    """What was known of the one before goes with it."""
+    """Its uid is another."""
     cluster, clock = _a_cluster(), ManualClock()
     before = _observed().service
     again = before.model_copy(
         update={"metadata": before.metadata.model_copy(update={"uid": "another"})}
     )
-    applier = Applier(cluster, _lead, clock)
-    await applier.secure_token(before, may_create=True)
-    first = applier.token(before)
+    applier = Applier(cluster, _KEY, _lead, clock)
+    await applier.secure_token(before, is_in_doubt=False)
     del cluster.objects["Secret", "quick-runtime-token"]
     cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "another"
 
-    await applier.secure_token(again, may_create=True)
+    await applier.secure_token(again, is_in_doubt=False)
 
-    assert applier.token(again) not in {None, first}
-    assert applier.token(before) is None
+    secret = cluster.objects["Secret", "quick-runtime-token"]
+    assert secret["stringData"]["token"] == applier.token(again) != applier.token(before)
 
 
-async def test_a_frozen_service_gets_no_secret() -> None:
-    """`paused` means every child."""
-    cluster = _a_cluster()
-    service = _observed().service
-    applier = Applier(cluster, _lead, ManualClock())
+async def test_no_token_is_made_for_a_service_that_is_gone() -> None:
+    """The watch may be behind."""
+    cluster = FakeCluster()
 
-    await applier.secure_token(service, may_create=False)
+    with pytest.raises(GoneError):
+        await Applier(cluster, _KEY, _lead, ManualClock()).secure_token(
+            _observed().service, is_in_doubt=False
+        )
 
-    assert applier.token(service) is None
-    assert ("Secret", "quick-runtime-token") not in cluster.objects
+    assert cluster.writes == []

@@ -9,10 +9,12 @@ import pytest
 from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, TerminatingError, WriteRefusedError
+from paceline_operator.held_up import HeldUpPods
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
+from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
@@ -56,7 +58,8 @@ def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
     cluster.objects["InferenceService", "quick"] = live
     return Reconciler(
         OneService(live),
-        Applier(cluster, _lead, clock),
+        Applier(cluster, TokenKey(b"k" * 32), _lead, clock),
+        HeldUpPods(cluster, clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
         reports={},

@@ -1,7 +1,8 @@
 """Probes tell the truth about the start, the Lease and the tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import MappingProxyType
 
 import pytest
 from aiohttp import web
@@ -12,6 +13,7 @@ from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.token_key import TokenKey
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
@@ -65,8 +67,14 @@ async def _lead(operation: Operation, clock: ManualClock) -> None:
     await operation.leader.try_once()
 
 
-async def _ask(client: Client, path: str) -> tuple[int, str]:
-    answer = await client.get(path)
+_KEY = TokenKey(b"k" * 32)
+_BEARER = {"Authorization": f"Bearer {_KEY.decisions_token()}"}
+
+
+async def _ask(
+    client: Client, path: str, headers: Mapping[str, str] = MappingProxyType({})
+) -> tuple[int, str]:
+    answer = await client.get(path, headers=headers)
     return answer.status, await answer.text()
 
 
@@ -188,12 +196,13 @@ async def test_decisions_are_annotations_for_grafana(client: Client, operation: 
         a_laptop(clients(0.8)), TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"), at=1000.0
     )
     await trial.run(60)
-    operation.tuning = trial.loop
+    operation.tuning, operation.token_key = trial.loop, _KEY
     change = next(d for d in trial.loop.explain("ns/name", "pod") if d.change is not None)
 
-    answer = await client.get("/decisions")
+    answer = await client.get("/decisions", headers=_BEARER)
     marks = await answer.json()
-    later = await (await client.get(f"/decisions?since={(trial.at + 1) * 1e3:.0f}")).json()
+    after = f"/decisions?since={(trial.at + 1) * 1e3:.0f}"
+    later = await (await client.get(after, headers=_BEARER)).json()
 
     assert answer.content_type == "application/json"
     assert all(mark.keys() == {"time", "timeEnd", "tags", "text"} for mark in marks)
@@ -205,8 +214,34 @@ async def test_decisions_are_annotations_for_grafana(client: Client, operation: 
     assert later == []
 
 
-async def test_a_replica_that_does_not_tune_has_no_decisions(client: Client) -> None:
+async def test_a_replica_that_does_not_tune_has_no_decisions(
+    client: Client, operation: Operation
+) -> None:
     """A dashboard may ask any replica."""
-    assert await _ask(client, "/decisions") == (200, "[]")
-    assert (await _ask(client, "/decisions?since=yesterday"))[0] == 400
-    assert (await _ask(client, "/decisions?since=nan"))[0] == 400
+    operation.token_key = _KEY
+
+    assert await _ask(client, "/decisions", _BEARER) == (200, "[]")
+    assert (await _ask(client, "/decisions?since=yesterday", _BEARER))[0] == 400
+    assert (await _ask(client, "/decisions?since=nan", _BEARER))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {_KEY.runtime_token('uid')}"},
+        {"Authorization": f"Basic {_KEY.decisions_token()}"},
+        {"Authorization": "Bearer \u00e9"},
+    ],
+    ids=["none", "empty", "a pod's", "another scheme", "not ASCII"],
+)
+async def test_decisions_are_for_who_bears_the_token(
+    client: Client, operation: Operation, headers: dict[str, str]
+) -> None:
+    """They name every service and pod; probes and metrics stay open."""
+    assert (await _ask(client, "/decisions"))[0] == 503
+    operation.token_key = _KEY
+
+    assert (await _ask(client, "/decisions", headers))[0] == 401
+    assert (await _ask(client, "/metrics"))[0] == 200

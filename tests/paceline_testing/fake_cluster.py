@@ -17,6 +17,10 @@ class FakeCluster:
     objects: dict[ObjectKey, Manifest] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     """`verb Kind/name[/subresource]`, in their order."""
+    reads: list[str] = field(default_factory=list)
+    """`Kind/name` of each get."""
+    finds: list[str] = field(default_factory=list)
+    """`Kind field=value,...` of each list by a field selector."""
     is_reachable: bool = True
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
@@ -26,6 +30,7 @@ class FakeCluster:
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self._reach("get", name)
+        self.reads.append(f"{kind}/{name}")
         found = self.objects.get((kind, name))
         assert found is None or found["metadata"]["namespace"] == namespace
         return deepcopy(found)
@@ -43,6 +48,18 @@ class FakeCluster:
             for metadata in found
             if namespace in {"", metadata["namespace"]}
         }
+
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        self._reach("list", kind)
+        self.finds.append(f"{kind} {fields}")
+        wanted = [field.split("=") for field in fields.split(",")]
+        return [
+            deepcopy(one)
+            for (of, _), one in self.objects.items()
+            if of == kind
+            and one["metadata"]["namespace"] == namespace
+            and all(_at(one, path) == value for path, value in wanted)
+        ]
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         kind, name = _key(manifest)
@@ -96,6 +113,12 @@ class FakeCluster:
     def _reach(self, verb: str, what: str) -> None:
         if not self.is_reachable:
             raise ApiError(verb, what, 0, "unreachable")
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = value.get(key, {})
+    return value
 
 
 def _without(value: Any, unknown: set[str], path: str = "") -> Any:
