@@ -84,15 +84,13 @@ class Operation:
 
     async def _start(self, watched: Watched) -> None:
         settings = self.settings
-        self._api = await connect()
+        self._api = self._api or await connect()
         cluster = KubernetesClient(self._api, self.metrics)
+        self.token_key = key = await self._prepare(cluster)
         self.leader = leader = Leader(
             cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
         )
         await leader.try_once()
-        self.token_key = key = await open_token_key(
-            cluster, settings.namespace, settings.lease_name
-        )
         applier = Applier(cluster, key, leader.check, time.monotonic)
         reporter = Reporter(
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
@@ -123,6 +121,14 @@ class Operation:
         self._begin(probe.run(), "watch probe")
         for number in range(settings.workers):
             self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
+
+    async def _prepare(self, cluster: KubernetesClient) -> TokenKey:
+        """Wait for the definition, by failing, and open the key of all tokens."""
+        settings = self.settings
+        for namespace in settings.watch_namespaces or ("",):
+            # kopf looks only once at which kinds there are: ours must be there by then.
+            await cluster.versions("InferenceService", namespace)
+        return await open_token_key(cluster, settings.namespace, settings.lease_name)
 
     async def stop(self) -> None:
         """Stop working, then give the Lease back."""
