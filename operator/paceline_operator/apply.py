@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, secret_name
-from paceline_operator.errors import GoneError
+from paceline_operator.errors import ConflictError, GoneError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
 from paceline_operator.ownership import is_orphan
@@ -105,8 +105,7 @@ class Applier:
         wanted = _digest(manifest)
         if live is not None and self._written.get(which) == (wanted, _digest(_essence(live))):
             return live
-        self.check_leadership()
-        live = await self.cluster.apply(manifest)
+        live = await self._write(service, manifest, live)
         self._written[which] = (wanted, _digest(_essence(live)))
         return live
 
@@ -117,6 +116,26 @@ class Applier:
         if is_adopted := is_orphan(service, live):
             _log.info("%s: adopts %s %s", service.key, live["kind"], live["metadata"]["name"])
         return is_adopted
+
+    async def _write(
+        self, service: InferenceService, manifest: Manifest, live: Manifest | None
+    ) -> Manifest:
+        """Apply over the version that was seen: a write that comes late meets another's and fails.
+
+        Where only the watch was late, the object is read and written once more.
+        """
+        self.check_leadership()
+        try:
+            return await self.cluster.apply(at_version(manifest, live))
+        except ConflictError:
+            metadata = manifest["metadata"]
+            live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
+            if live is None:
+                raise
+            if self._is_unowned(service, live):
+                await self._check_is_there(service)
+            self.check_leadership()
+            return await self.cluster.apply(at_version(manifest, live))
 
     async def _check_is_there(self, service: InferenceService) -> None:
         """Raise GoneError before a child gets an owner that is gone: it would be collected.
@@ -134,6 +153,14 @@ class Applier:
         is_orphan(service, live)  # raises where it is another's
         self.check_leadership()
         await self.cluster.delete(live)
+
+
+def at_version(manifest: Manifest, live: Manifest | None) -> Manifest:
+    """Let the API server refuse the manifest where the object is not as it was seen."""
+    if live is None:
+        return manifest
+    version = {"resourceVersion": live["metadata"]["resourceVersion"]}
+    return manifest | {"metadata": manifest["metadata"] | version}
 
 
 def _token_in(secret: Manifest | None) -> str:
