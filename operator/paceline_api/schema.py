@@ -47,7 +47,7 @@ def definition() -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        # Whoever removes the operator keeps the services: Helm and Argo CD heed the one, Flux the other.
+        # Removing the operator keeps the services: Helm and Argo CD heed the one, Flux the other.
         "metadata": {
             "name": f"{PLURAL}.{GROUP}",
             "annotations": {
