@@ -4,22 +4,21 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
-from paceline_operator.errors import ConflictError, GoneError, NameTakenError
+from paceline_operator.errors import ConflictError, GoneError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
+from paceline_operator.ownership import is_orphan
 from paceline_operator.render.children import Children, token_secret
 from paceline_operator.token_key import TokenKey
 
 # Changed by others without a meaning for us, or by our own last write.
 _NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")
-_TOKEN_RETRY_S = 15.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +47,7 @@ class Applier:
             live = found.get(which) or await self.cluster.get(
                 which[0], service.metadata.namespace, which[1]
             )
-            if live is None and not is_there:
+            if self._is_unowned(service, live) and not is_there:
                 await self._check_is_there(service)
                 is_there = True
             found[which] = await self._apply_one(service, manifest, live)
@@ -56,30 +55,28 @@ class Applier:
             await self._delete(service, found.pop(which))
         return found
 
-    async def secure_token(self, service: InferenceService, *, is_in_doubt: bool) -> None:
+    async def secure_token(self, service: InferenceService, *, again_after_s: float) -> None:
         """Create the Secret of the service's runtime token, unless there is one.
 
         Whether its content is right only the pods can tell: Secrets are neither read nor watched.
-        `is_in_doubt` tries again, as pods refuse the token or wait for their volumes.
+        Once tried, it is tried again after `again_after_s`.
         """
-        uid, namespace = service.metadata.uid, service.metadata.namespace
+        uid = service.metadata.uid
         tried_uid, tried_at = self._token_tried.get(service.key, ("", 0.0))
-        is_tried = tried_uid == uid
-        if is_tried and not (is_in_doubt and self.clock() - tried_at >= _TOKEN_RETRY_S):
-            return
-        if not is_tried:
+        if tried_uid != uid:
             self.forget(service.key)
+        elif self.clock() - tried_at < again_after_s:
+            return
         await self._check_is_there(service)
         self.check_leadership()
-        manifest = token_secret(service, self.token(service))
         with contextlib.suppress(ConflictError):
-            await self.cluster.create(manifest)
-            _log.info("made Secret %s/%s", namespace, manifest["metadata"]["name"])
+            await self.cluster.create(token_secret(service, self.token(service)))
+            _log.info("%s: made the Secret of its token", service.key)
         self._token_tried[service.key] = (uid, self.clock())
 
     def token(self, service: InferenceService) -> str:
         """Give the service's runtime token."""
-        return self.token_key.runtime_token(service.metadata.uid)
+        return self.token_key.runtime_token(service.key)
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
@@ -90,8 +87,6 @@ class Applier:
     async def _apply_one(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
     ) -> Manifest:
-        if live is not None:
-            _check_owner(service, live)
         which = (service.key, (manifest["kind"], manifest["metadata"]["name"]))
         wanted = _digest(manifest)
         if live is not None and self._written.get(which) == (wanted, _digest(_essence(live))):
@@ -99,6 +94,14 @@ class Applier:
         live = await self._write(service, manifest, live)
         self._written[which] = (wanted, _digest(_essence(live)))
         return live
+
+    def _is_unowned(self, service: InferenceService, live: Manifest | None) -> bool:
+        """Whether a write makes or adopts the child; raises where it would take another's."""
+        if live is None:
+            return True
+        if is_adopted := is_orphan(service, live):
+            _log.info("%s: adopts %s %s", service.key, live["kind"], live["metadata"]["name"])
+        return is_adopted
 
     async def _write(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
@@ -115,22 +118,25 @@ class Applier:
             live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
             if live is None:
                 raise
-            _check_owner(service, live)
+            if self._is_unowned(service, live):
+                await self._check_is_there(service)
             self.check_leadership()
             return await self.cluster.apply(at_version(manifest, live))
 
     async def _check_is_there(self, service: InferenceService) -> None:
-        """Raise GoneError before a child is made for nobody: the collector would delete it again.
+        """Raise GoneError before a child gets an owner that is gone: it would be collected.
 
         A watch that begins anew never speaks of what vanished while it was away.
         """
         name, namespace = service.metadata.name, service.metadata.namespace
         live = await self.cluster.get("InferenceService", namespace, name)
-        if live is None or live["metadata"]["uid"] != service.metadata.uid:
+        metadata = {} if live is None else live["metadata"]
+        is_going = "deletionTimestamp" in metadata
+        if metadata.get("uid") != service.metadata.uid or is_going:
             raise GoneError(service.key)
 
     async def _delete(self, service: InferenceService, live: Manifest) -> None:
-        _check_owner(service, live)
+        is_orphan(service, live)  # raises where it is another's
         self.check_leadership()
         await self.cluster.delete(live)
 
@@ -141,13 +147,6 @@ def at_version(manifest: Manifest, live: Manifest | None) -> Manifest:
         return manifest
     version = {"resourceVersion": live["metadata"]["resourceVersion"]}
     return manifest | {"metadata": manifest["metadata"] | version}
-
-
-def _check_owner(service: InferenceService, live: Manifest) -> None:
-    """Refuse to take over what somebody else made under the same name."""
-    owners: Iterable[Manifest] = live["metadata"].get("ownerReferences", ())
-    if not any(owner["uid"] == service.metadata.uid for owner in owners):
-        raise NameTakenError(live["kind"], live["metadata"]["name"])
 
 
 def _essence(live: Manifest) -> Manifest:

@@ -7,6 +7,7 @@ OperatorError
 │   └── TerminatingError   the namespace is being deleted: nothing is left to do
 ├── GoneError              the service is not there any more: the watch has yet to say so
 ├── TokenKeyError          the Secret of the operator's key holds none: a person must act
+├── LeavingError           an object of that name is about to be deleted: wait
 ├── NameTakenError         an object of that name belongs to somebody else: a person must act
 └── NotLeadingError        another replica holds the Lease: write nothing
 """
@@ -58,6 +59,13 @@ class GoneError(OperatorError):
 
 class TokenKeyError(OperatorError):
     """Tokens cannot be derived."""
+
+
+class LeavingError(OperatorError):
+    """A child of an earlier service of that name is still there; the collector takes it."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name} of an earlier InferenceService is being deleted")
 
 
 class NameTakenError(OperatorError):

@@ -1,6 +1,7 @@
 """Reconcile one service: observe, decide, render, apply, report."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from paceline_api.inference_service import InferenceService
 from paceline_operator.apply import Applier
 from paceline_operator.errors import (
     GoneError,
+    LeavingError,
     NameTakenError,
     OperatorError,
     TerminatingError,
@@ -28,8 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 _PASSING_S: Final = 10.0
-"""A right that is missing for less than this may only be late: nobody is told."""
+"""A right that is missing for less may only be late, and what leaves takes a moment: nobody is
+told."""
 _FORBIDDEN: Final = 403
+_TOKEN_DOUBT_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Reconciler:
     reports: Mapping[str, ServiceReport]
     """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
-    _forbidden_since: dict[str, datetime] = field(init=False, default_factory=dict)
+    _refused_since: dict[str, datetime] = field(init=False, default_factory=dict)
 
     async def reconcile(self, key: str) -> Outcome:
         """Look once and do what is needed."""
@@ -82,10 +86,11 @@ class Reconciler:
 
     def _may_pass(self, key: str, refusal: OperatorError | None) -> bool:
         """Tell whether a refusal may end by itself, as that of a right which is about to come."""
-        if not isinstance(refusal, WriteRefusedError) or refusal.code != _FORBIDDEN:
-            self._forbidden_since.pop(key, None)
+        is_forbidden = isinstance(refusal, WriteRefusedError) and refusal.code == _FORBIDDEN
+        if not is_forbidden and not isinstance(refusal, LeavingError):
+            self._refused_since.pop(key, None)
             return False
-        since = self._forbidden_since.setdefault(key, self.now())
+        since = self._refused_since.setdefault(key, self.now())
         return (self.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
@@ -95,25 +100,32 @@ class Reconciler:
         service = observation.service
         try:
             if plan.writes_children:
-                await self.applier.secure_token(service, is_in_doubt=_doubts_token(observation))
+                again_after_s = _token_again_after_s(observation)
+                await self.applier.secure_token(service, again_after_s=again_after_s)
                 rendered = children(service, self.around, plan.template_hash)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
-        except (NameTakenError, WriteRefusedError) as refusal:
+        except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
         return observation, None
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
-        self._forbidden_since.pop(key, None)
+        self._refused_since.pop(key, None)
         self.applier.forget(key)
         self.held_up.forget(key)
         self.reporter.forget(key)
 
 
-def _doubts_token(observation: Observation) -> bool:
-    """Whether pods show that the Secret of the token may be gone: they refuse, or cannot start."""
+def _token_again_after_s(observation: Observation) -> float:
+    """Tell when the Secret of the token is to be made again, should it be gone; mostly never.
+
+    Nothing runs yet: the collector may still take the Secret of an earlier service, so at once.
+    Pods refuse the token or cannot start: it may have been deleted.
+    """
+    if observation.deployment is None:
+        return 0.0
     pods = observation.report.pods if observation.report else ()
-    return any(pod.refuses_token for pod in pods) or any(
-        pod.waits_for_volumes for pod in observation.pods
-    )
+    is_refused = any(pod.refuses_token for pod in pods)
+    waits = any(pod.waits_for_volumes for pod in observation.pods)
+    return _TOKEN_DOUBT_S if is_refused or waits else math.inf

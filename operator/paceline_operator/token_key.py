@@ -1,7 +1,7 @@
 """The operator's tokens, all derived from one key, so that no service's Secret need be read.
 
 Whoever may read Secrets cluster-wide owns the cluster. The key is one Secret in the operator's own
-namespace; the runtime token of a service follows from it and from the service's uid.
+namespace; the runtime token of a service follows from it and from the service's name.
 """
 
 import base64
@@ -26,9 +26,13 @@ class TokenKey:
 
     key: bytes = field(repr=False)
 
-    def runtime_token(self, uid: str) -> str:
-        """Derive the token of one service's runtime API."""
-        return self._derive(f"runtime/{uid}")
+    def runtime_token(self, service: str) -> str:
+        """Derive the token of the runtime API of one service, `namespace/name`.
+
+        Not of its uid: children that are adopted, after a restore from a backup for one, go on
+        with the Secret that they have.
+        """
+        return self._derive(f"runtime/{service}")
 
     def decisions_token(self) -> str:
         """Derive the token of the operator's own `/decisions`."""

@@ -1,5 +1,6 @@
 """Children are written when they differ, by the leader, and never taken from others."""
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -109,6 +110,60 @@ async def test_an_object_of_somebody_else_is_not_taken() -> None:
     assert cluster.objects["Service", "quick"] == theirs
 
 
+async def test_orphans_are_adopted_as_they_are() -> None:
+    """The service was deleted with `--cascade=orphan` and made again: pods serve on."""
+    cluster, before = _a_cluster(), _observed(replicas=2)
+    first = Applier(cluster, _KEY, _lead, ManualClock())
+    await first.secure_token(before.service, again_after_s=math.inf)
+    found = await first.apply(before, _rendered(before))
+    for live in cluster.objects.values():
+        live["metadata"].pop("ownerReferences", None)
+    again = a_service(replicas=2)
+    again = again.model_copy(update={"metadata": again.metadata.model_copy(update={"uid": "new"})})
+    cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "new"
+    applier, observed = Applier(cluster, _KEY, _lead, ManualClock()), replace(before, service=again)
+
+    await applier.secure_token(again, again_after_s=math.inf)
+    adopted = await applier.apply(observed, _rendered(observed))
+
+    # The Secret is not touched: what it holds is right, and it cannot be read or patched.
+    assert applier.token(again) == first.token(before.service)
+    assert adopted["Deployment", "quick"]["spec"] == found["Deployment", "quick"]["spec"]
+    for which in adopted:
+        (owner,) = cluster.objects[which]["metadata"]["ownerReferences"]
+        assert owner["uid"] == "new"
+
+
+@pytest.mark.parametrize("going", [{"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"uid": "new"}])
+async def test_a_service_that_is_going_adopts_nothing(going: dict[str, str]) -> None:
+    """The watch is late: an orphan that got this owner back would be collected."""
+    cluster, observed = _a_cluster(), _observed()
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
+    found = await applier.apply(observed, _rendered(observed))
+    for live in found.values():
+        del live["metadata"]["ownerReferences"]
+    cluster.objects["InferenceService", "quick"]["metadata"] |= going
+    cluster.writes.clear()
+
+    with pytest.raises(GoneError):
+        await applier.apply(replace(observed, children=found), _rendered(observed))
+
+    assert cluster.writes == []
+
+
+async def test_an_orphan_that_is_not_wanted_is_deleted() -> None:
+    """A disruption budget from when there were two pods."""
+    cluster, two = _a_cluster(), _observed(replicas=2)
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
+    found = await applier.apply(two, _rendered(two))
+    del found["PodDisruptionBudget", "quick"]["metadata"]["ownerReferences"]
+    one = replace(_observed(replicas=1), children=found)
+
+    await applier.apply(one, _rendered(one))
+
+    assert ("PodDisruptionBudget", "quick") not in cluster.objects
+
+
 async def test_who_does_not_lead_writes_nothing() -> None:
     """The fence stands in front of every write, not only of the first."""
     cluster = _a_cluster()
@@ -195,7 +250,7 @@ async def test_a_token_is_made_without_reading_a_secret() -> None:
     service = _observed().service
     applier = Applier(cluster, _KEY, _lead, ManualClock())
 
-    await applier.secure_token(service, is_in_doubt=False)
+    await applier.secure_token(service, again_after_s=math.inf)
 
     secret = cluster.objects["Secret", "quick-runtime-token"]
     assert secret["stringData"]["token"] == applier.token(service)
@@ -210,9 +265,9 @@ async def test_a_secret_that_is_there_is_left_as_it_is() -> None:
     cluster.objects["Secret", "quick-runtime-token"] = theirs
     applier = Applier(cluster, _KEY, _lead, clock)
 
-    await applier.secure_token(_observed().service, is_in_doubt=False)
+    await applier.secure_token(_observed().service, again_after_s=math.inf)
     clock.advance(3600)
-    await applier.secure_token(_observed().service, is_in_doubt=True)
+    await applier.secure_token(_observed().service, again_after_s=15)
 
     assert cluster.objects["Secret", "quick-runtime-token"] == theirs
     assert cluster.writes == []
@@ -223,10 +278,10 @@ async def test_a_known_secret_costs_no_call() -> None:
     cluster = _a_cluster()
     service = _observed().service
     applier = Applier(cluster, _KEY, _lead, ManualClock())
-    await applier.secure_token(service, is_in_doubt=False)
+    await applier.secure_token(service, again_after_s=math.inf)
     cluster.is_reachable = False
 
-    await applier.secure_token(service, is_in_doubt=False)
+    await applier.secure_token(service, again_after_s=math.inf)
 
 
 async def test_a_deleted_secret_comes_back_once_pods_miss_it() -> None:
@@ -234,36 +289,37 @@ async def test_a_deleted_secret_comes_back_once_pods_miss_it() -> None:
     cluster, clock = _a_cluster(), ManualClock()
     service = _observed().service
     applier = Applier(cluster, _KEY, _lead, clock)
-    await applier.secure_token(service, is_in_doubt=False)
+    await applier.secure_token(service, again_after_s=math.inf)
     del cluster.objects["Secret", "quick-runtime-token"]
 
     clock.advance(14)
-    await applier.secure_token(service, is_in_doubt=True)
+    await applier.secure_token(service, again_after_s=15)
     is_early = ("Secret", "quick-runtime-token") in cluster.objects
     clock.advance(1)
-    await applier.secure_token(service, is_in_doubt=True)
+    await applier.secure_token(service, again_after_s=15)
 
     secret = cluster.objects["Secret", "quick-runtime-token"]
     assert not is_early
     assert secret["stringData"]["token"] == applier.token(service)
 
 
-async def test_a_service_made_again_gets_a_token_of_its_own() -> None:
-    """Its uid is another."""
+async def test_a_service_made_again_gets_its_secret_at_once() -> None:
+    """The collector takes the one before, and its own is a new try."""
     cluster, clock = _a_cluster(), ManualClock()
     before = _observed().service
     again = before.model_copy(
         update={"metadata": before.metadata.model_copy(update={"uid": "another"})}
     )
     applier = Applier(cluster, _KEY, _lead, clock)
-    await applier.secure_token(before, is_in_doubt=False)
+    await applier.secure_token(before, again_after_s=math.inf)
     del cluster.objects["Secret", "quick-runtime-token"]
     cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "another"
 
-    await applier.secure_token(again, is_in_doubt=False)
+    await applier.secure_token(again, again_after_s=math.inf)
 
     secret = cluster.objects["Secret", "quick-runtime-token"]
-    assert secret["stringData"]["token"] == applier.token(again) != applier.token(before)
+    (owner,) = secret["metadata"]["ownerReferences"]
+    assert owner["uid"] == "another"
 
 
 async def test_no_token_is_made_for_a_service_that_is_gone() -> None:
@@ -272,7 +328,7 @@ async def test_no_token_is_made_for_a_service_that_is_gone() -> None:
 
     with pytest.raises(GoneError):
         await Applier(cluster, _KEY, _lead, ManualClock()).secure_token(
-            _observed().service, is_in_doubt=False
+            _observed().service, again_after_s=math.inf
         )
 
     assert cluster.writes == []

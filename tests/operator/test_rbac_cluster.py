@@ -23,6 +23,7 @@ from paceline_operator.kubernetes_api import KubernetesClient
 from paceline_operator.metrics import Metrics
 from paceline_operator.render.children import token_secret
 from paceline_operator.warm_start_map import ConfigMapStore
+from paceline_testing.job_pods import as_account
 from paceline_testing.kubelet import hold_up, pod_of, remove
 from paceline_testing.running_operator import RunningOperator, eventually, running_operator
 from paceline_testing.services import a_manifest
@@ -122,7 +123,7 @@ def _installed(
         (account,) = (found for found in rights if found["kind"] == "ServiceAccount")
         account_name = account["metadata"]["name"]
         with tempfile.TemporaryDirectory() as folder:
-            limited = _as_account(admin, home, account_name, Path(folder))
+            limited = as_account(admin, home, account_name, Path(folder))
             yield Install(admin, limited, account_name, home, watched, tuple(rights))
     finally:
         # What stays would be seen by the next operator that watches everything.
@@ -130,16 +131,6 @@ def _installed(
         if wide:
             text = yaml.safe_dump_all(wide)
             admin.kubectl("delete", "--ignore-not-found", "-f", "-", input=text)
-
-
-def _as_account(cluster: Cluster, namespace: str, account: str, folder: Path) -> Cluster:
-    """Log in as the service account, with nothing but its token."""
-    token = cluster.kubectl("-n", namespace, "create", "token", account).strip()
-    config = yaml.safe_load(cluster.kubectl("config", "view", "--raw", "--minify", "--flatten"))
-    config["users"][0]["user"] = {"token": token}
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-    return Cluster(kubeconfig)
 
 
 @asynccontextmanager

@@ -230,7 +230,7 @@ async def test_a_replica_that_does_not_tune_has_no_decisions(
     [
         {},
         {"Authorization": "Bearer "},
-        {"Authorization": f"Bearer {_KEY.runtime_token('uid')}"},
+        {"Authorization": f"Bearer {_KEY.runtime_token('default/quick')}"},
         {"Authorization": f"Basic {_KEY.decisions_token()}"},
         {"Authorization": "Bearer \u00e9"},
     ],
