@@ -11,7 +11,7 @@ from paceline_operator.observe import ObjectId
 MONITORING: Final = "monitoring.coreos.com/v1"
 """The API of the Prometheus Operator, where a cluster has it."""
 
-_RUNBOOK: Final = "docs/runbooks/{}.md"
+_RUNBOOK: Final = "https://github.com/paceline/paceline/blob/main/docs/runbooks/{}.md"
 _MOST_MISSES: Final = Decimal("0.9")
 """An objective so low that its budget cannot be spent faster still has an alert."""
 # Multi-window, multi-burn-rate, as in the chart's own rules: name, times the budget, the two
