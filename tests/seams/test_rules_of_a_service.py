@@ -63,7 +63,7 @@ def test_they_fire_and_are_silent_where_the_charts_are(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": _groups()}))
     (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
 
-    command = [tool, "test", "rules", tmp_path / "cases.yaml"]
+    command: list[str | Path] = [tool, "test", "rules", tmp_path / "cases.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     fires = {case["alertname"] for test in cases["tests"] for case in test["alert_rule_test"]}
