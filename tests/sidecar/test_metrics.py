@@ -141,3 +141,12 @@ def test_both_ports_are_scraped_alike(sidecar: Sidecar) -> None:
     openmetrics = {"accept": "application/openmetrics-text; version=1.0.0"}
     answer = sidecar.public.get("/metrics", headers=openmetrics)
     assert answer.text.endswith("# EOF\n")
+
+
+def test_vllms_prompt_tokens_are_those_of_all_sources(sidecar: Sidecar) -> None:
+    """As in vLLM: tokens that were found in the cache count, too."""
+    wait_until(lambda: value(sidecar, "vllm:prompt_tokens_total") > 0)
+
+    assert value(sidecar, "vllm:prompt_tokens_total") == 100 + 10
+    assert value(sidecar, "vllm:prompt_tokens_by_source_total") == 100 + 10
+    assert value(sidecar, "paceline_prompt_tokens_total") == 100
