@@ -32,6 +32,8 @@ RESOURCES: Final[dict[str, tuple[str, str]]] = {
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Pod": ("v1", "pods"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+    "PrometheusRule": ("monitoring.coreos.com/v1", "prometheusrules"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -54,6 +56,10 @@ class KubernetesApi(Protocol):
 
     async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
         """List the objects of a field selector, one page of them."""
+        ...
+
+    async def kinds(self, version: str) -> frozenset[str]:
+        """Name the kinds of `group/version` that the cluster serves; none where it has no such."""
         ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
@@ -115,6 +121,16 @@ class KubernetesClient:
         query = [("limit", str(_PAGE)), ("fieldSelector", fields)]
         page = await self._request("list", "GET", _path(kind, namespace), query=query)
         return [*(page["items"] or ())]
+
+    async def kinds(self, version: str) -> frozenset[str]:
+        """Name the kinds of `group/version` that the cluster serves; none where it has no such."""
+        try:
+            found = await self._request("get", "GET", f"/apis/{version}")
+        except ApiError as problem:
+            if problem.code == _NOT_FOUND:
+                return frozenset()
+            raise
+        return frozenset(resource["kind"] for resource in found.get("resources") or ())
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply: own exactly the fields of the manifest."""

@@ -1,6 +1,6 @@
 """Read once what the watches know about a service."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -104,6 +104,15 @@ class HeldUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """Why a child that serving does not need could not be written."""
+
+    reason: str
+    """A condition's reason."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything that a decision may look at."""
 
@@ -116,6 +125,8 @@ class Observation:
     now: datetime
     held_up: HeldUp | None = None
     """What keeps the first of the pods that wait for their volumes, where the kubelet has said."""
+    lacks: tuple[Lack, ...] | None = None
+    """What the last write of the extras missed; None where none was tried."""
 
     @property
     def deployment(self) -> Manifest | None:
@@ -140,6 +151,20 @@ def observe(
         report=report,
         now=now,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Reads services as they are at present."""
+
+    watched: Watched
+    reports: Mapping[str, ServiceReport]
+    """The tuner's last conclusion about each service."""
+    now: Callable[[], datetime]
+
+    def observe(self, key: str) -> Observation | None:
+        """Read one service; None where it is gone or going."""
+        return observe(self.watched, key, self.reports.get(key), self.now())
 
 
 def _pod(raw: Mapping[str, Any]) -> ObservedPod:

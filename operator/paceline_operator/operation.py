@@ -12,11 +12,12 @@ from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ConflictError, NotLeadingError, OperatorError
+from paceline_operator.extras import Extras
 from paceline_operator.held_up import HeldUpPods
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Watched
+from paceline_operator.observe import Observer, Watched
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.reconcile import Outcome, Reconciler
 from paceline_operator.render.children import Surroundings
@@ -107,13 +108,12 @@ class Operation:
             metrics=self.metrics,
         )
         reconciler = Reconciler(
-            watched,
+            Observer(watched, rounds.reports, lambda: datetime.now(UTC)),
             applier,
+            Extras(cluster, applier, time.monotonic),
             HeldUpPods(cluster, time.monotonic),
             reporter,
             Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
-            rounds.reports,
-            lambda: datetime.now(UTC),
         )
         self.probe = probe = WatchProbe(cluster, settings.watch_namespaces, watched, time.monotonic)
         # Whoever does not hear what happens would write by what was.

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -17,14 +16,14 @@ from paceline_operator.errors import (
     TerminatingError,
     WriteRefusedError,
 )
+from paceline_operator.extras import Extras
 from paceline_operator.held_up import HeldUpPods
-from paceline_operator.observe import Observation, Watched, observe
+from paceline_operator.observe import Observation, Observer
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.service_status import service_status
 from paceline_operator.write_plan import WritePlan, plan_writes
-from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
 
@@ -50,19 +49,17 @@ class Outcome:
 class Reconciler:
     """Brings one service at a time closer to its spec. Level-triggered: it may run at any time."""
 
-    watched: Watched
+    observer: Observer
     applier: Applier
+    extras: Extras
     held_up: HeldUpPods
     reporter: Reporter
     around: Surroundings
-    reports: Mapping[str, ServiceReport]
-    """The tuner's last conclusion about each service."""
-    now: Callable[[], datetime]
     _refused_since: dict[str, datetime] = field(init=False, default_factory=dict)
 
     async def reconcile(self, key: str) -> Outcome:
         """Look once and do what is needed."""
-        observation = observe(self.watched, key, self.reports.get(key), self.now())
+        observation = self.observer.observe(key)
         if observation is None:
             self.forget(key)
             return Outcome(None)
@@ -90,8 +87,8 @@ class Reconciler:
         if not is_forbidden and not isinstance(refusal, LeavingError):
             self._refused_since.pop(key, None)
             return False
-        since = self._refused_since.setdefault(key, self.now())
-        return (self.now() - since).total_seconds() < _PASSING_S
+        since = self._refused_since.setdefault(key, self.observer.now())
+        return (self.observer.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
         self, observation: Observation, plan: WritePlan
@@ -105,6 +102,8 @@ class Reconciler:
                 rendered = children(service, self.around, plan.template_hash)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
+                lacks = await self.extras.bring(observation)
+                observation = replace(observation, lacks=lacks)
         except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
         return observation, None
@@ -113,6 +112,7 @@ class Reconciler:
         """Drop what is remembered of a service that is gone."""
         self._refused_since.pop(key, None)
         self.applier.forget(key)
+        self.extras.forget(key)
         self.held_up.forget(key)
         self.reporter.forget(key)
 

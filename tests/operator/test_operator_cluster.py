@@ -10,6 +10,7 @@ import pytest
 
 from local_cluster.cluster import Cluster
 from paceline_api.labels import Manifest
+from paceline_testing.prometheus_kinds import kinds_of_prometheus
 from paceline_testing.running_operator import RunningOperator, eventually, running_operator
 from paceline_testing.services import a_manifest
 
@@ -88,6 +89,7 @@ def test_a_service_gets_its_children(home: Home) -> None:
         "NetworkPolicy/whole",
         "Secret/whole-runtime-token",
         "Service/whole",
+        "Service/whole-pods",
         "ServiceAccount/whole",
     }
     for child in children.values():
@@ -254,15 +256,27 @@ def test_paused_freezes_the_children(home: Home) -> None:
     home.until(lambda: home.get("service", "frozen"))
 
 
-def test_what_cannot_be_done_yet_is_said(home: Home) -> None:
-    """A field that would be ignored silently is worse than a refusal."""
-    home.serve("greedy", monitoring={"podMonitor": True})
+def test_monitors_come_with_their_kinds(home: Home) -> None:
+    """The Prometheus Operator may be installed later; until then the service does without."""
+    home.serve("watched", monitoring={"podMonitor": True, "rules": True})
+    missing = home.condition("watched", "ExtrasAvailable")
+    assert (missing["status"], missing["reason"]) == ("False", "KindMissing")
+    assert home.get("deployment", "watched")
+    assert home.condition("watched", "Stalled")["status"] == "False"
+    with kinds_of_prometheus(home.cluster):
+        eventually(
+            lambda: home.condition("watched", "ExtrasAvailable").get("status") == "True",
+            told_by=home.operator.log,
+            within_s=180,
+        )
+        monitor = home.get("podmonitor", "watched") or {}
+        assert _owners(monitor) == [(home.get("pisvc", "watched") or {})["metadata"]["uid"]]
+        assert home.get("prometheusrule", "watched")
 
-    ready = home.condition("greedy", "Ready")
-    assert (ready["status"], ready["reason"]) == ("False", "Unsupported")
-    assert "monitoring.podMonitor" in ready["message"]
-    assert home.condition("greedy", "Stalled")["status"] == "True"
-    assert home.children("greedy") == {}
+        home.serve("watched")
+        home.until(lambda: home.get("podmonitor", "watched") is None)
+        home.until(lambda: home.get("prometheusrule", "watched") is None)
+        home.until(lambda: home.condition("watched", "ExtrasAvailable") == {})
 
 
 def test_an_object_of_somebody_else_is_left_alone(home: Home) -> None:
@@ -336,7 +350,7 @@ def _become(home: Home, name: str, *, is_ready: bool, last_words: str = "") -> N
 def test_a_deleted_service_takes_everything_with_it(home: Home) -> None:
     """By owner references and the garbage collector alone."""
     home.serve("gone", replicas=2)
-    assert len(home.children("gone")) == 7
+    assert len(home.children("gone")) == 8
 
     home.kubectl("delete", "pisvc/gone", "--timeout=30s")
 

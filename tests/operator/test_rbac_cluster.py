@@ -25,6 +25,7 @@ from paceline_operator.render.children import token_secret
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_testing.job_pods import as_account
 from paceline_testing.kubelet import hold_up, pod_of, remove
+from paceline_testing.prometheus_kinds import kinds_of_prometheus
 from paceline_testing.running_operator import RunningOperator, eventually, running_operator
 from paceline_testing.services import a_manifest
 
@@ -161,10 +162,10 @@ def _live_a_whole_life(install: Install, operator: RunningOperator) -> None:
         manifest["metadata"].pop("namespace")
         install.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 
-    apply(replicas=2)
-    until_there("pdb", "deploy", "secret", "netpol", "service", "cm", "sa")
-    install.kubectl("delete", "service,sa,netpol", "judged")
-    until_there("netpol", "service", "sa")
+    apply(replicas=2, monitoring={"podMonitor": True, "rules": True})
+    until_there("pdb", "deploy", "secret", "netpol", "cm", "sa", "podmonitor", "prometheusrule")
+    install.kubectl("delete", "sa,netpol", "judged")
+    until_there("netpol", "sa")
     install.kubectl("scale", "pisvc/judged", "--replicas=1")
     until_gone("pdb")
     pod = eventually(lambda: _one(pod_of(install.admin, install.watched, "judged")))
@@ -174,7 +175,8 @@ def _live_a_whole_life(install: Install, operator: RunningOperator) -> None:
     eventually(lambda: install.kubectl(*query) == "VolumeUnavailable", told_by=operator.log)
     remove(install.admin, install.watched, pod)
     apply(network={"policy": "None"})
-    until_gone("netpol")
+    for kind in ("netpol", "podmonitor", "prometheusrule"):
+        until_gone(kind)
 
 
 def _one(names: str) -> str:
@@ -193,9 +195,14 @@ async def test_the_charts_rights_are_what_the_operator_uses(
             "PACELINE_OPERATOR_LEASE_NAME": install.account,
             "PACELINE_OPERATOR_NAMESPACE": install.home,
         }
-        with running_operator(
-            install.limited, install.watched, tmp_path, is_namespaced=is_namespaced, settings=own
-        ) as operator:
+        with (
+            kinds_of_prometheus(control_plane),
+            running_operator(
+                *(install.limited, install.watched, tmp_path),
+                is_namespaced=is_namespaced,
+                settings=own,
+            ) as operator,
+        ):
             _live_a_whole_life(install, operator)
             requests = operator.get("/metrics").splitlines()
         async with _client(install.limited) as client:

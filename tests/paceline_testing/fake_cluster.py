@@ -17,20 +17,22 @@ class FakeCluster:
     objects: dict[ObjectKey, Manifest] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     """`verb Kind/name[/subresource]`, in their order."""
-    reads: list[str] = field(default_factory=list)
-    """`Kind/name` of each get."""
     finds: list[str] = field(default_factory=list)
     """`Kind field=value,...` of each list by a field selector."""
     is_reachable: bool = True
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
+    served_kinds: frozenset[str] = frozenset()
+    """The kinds of the Prometheus Operator that the cluster has."""
+    reads: list[str] = field(default_factory=list)
+    """`verb what`, in their order."""
     unknown_status: set[str] = field(default_factory=set)
     """Paths such as `conditions[].reason` that the CRD does not know: they are dropped silently."""
     _version: int = 100
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self._reach("get", name)
-        self.reads.append(f"{kind}/{name}")
+        self.reads.append(f"get {kind}/{name}")
         found = self.objects.get((kind, name))
         assert found is None or found["metadata"]["namespace"] == namespace
         return deepcopy(found)
@@ -60,6 +62,11 @@ class FakeCluster:
             and one["metadata"]["namespace"] == namespace
             and all(_at(one, path) == value for path, value in wanted)
         ]
+
+    async def kinds(self, version: str) -> frozenset[str]:
+        self._reach("get", version)
+        self.reads.append(f"get {version}")
+        return self.served_kinds
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         kind, name = _key(manifest)
