@@ -10,6 +10,7 @@ from paceline_api.inference_service import InferenceService
 from paceline_operator.apply import Applier
 from paceline_operator.errors import (
     GoneError,
+    LeavingError,
     NameTakenError,
     OperatorError,
     TerminatingError,
@@ -27,7 +28,8 @@ _log = logging.getLogger(__name__)
 
 
 _PASSING_S: Final = 10.0
-"""A right that is missing for less than this may only be late: nobody is told."""
+"""A right that is missing for less may only be late, and what leaves takes a moment: nobody is
+told."""
 _FORBIDDEN: Final = 403
 
 
@@ -52,7 +54,7 @@ class Reconciler:
     reports: Mapping[str, ServiceReport]
     """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
-    _forbidden_since: dict[str, datetime] = field(init=False, default_factory=dict)
+    _refused_since: dict[str, datetime] = field(init=False, default_factory=dict)
     _rollouts: Rollouts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,10 +88,11 @@ class Reconciler:
 
     def _may_pass(self, key: str, refusal: OperatorError | None) -> bool:
         """Tell whether a refusal may end by itself, as that of a right which is about to come."""
-        if not isinstance(refusal, WriteRefusedError) or refusal.code != _FORBIDDEN:
-            self._forbidden_since.pop(key, None)
+        is_forbidden = isinstance(refusal, WriteRefusedError) and refusal.code == _FORBIDDEN
+        if not is_forbidden and not isinstance(refusal, LeavingError):
+            self._refused_since.pop(key, None)
             return False
-        since = self._forbidden_since.setdefault(key, self.now())
+        since = self._refused_since.setdefault(key, self.now())
         return (self.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
@@ -103,13 +106,13 @@ class Reconciler:
                 rendered = rollout.render(service, self.around)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
-        except (NameTakenError, WriteRefusedError) as refusal:
+        except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
         return observation, None
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
-        self._forbidden_since.pop(key, None)
+        self._refused_since.pop(key, None)
         self._rollouts.forget(key)
         self.applier.forget(key)
         self.reporter.forget(key)

@@ -394,3 +394,34 @@ def test_a_second_look_writes_nothing() -> None:
 
     kinds = {write.split()[1].partition("/")[0] for write in world.cluster.writes}
     assert not kinds & {"Deployment", "InferenceService", "Event"}
+
+
+def test_a_definition_that_cannot_hold_the_phase_begins_no_rollout() -> None:
+    """Without it a restarted operator would try bad images for ever; nor is status written on."""
+    world = _settled(rollout=_FOLLOWS)
+    world.cluster.unknown_status = {"rollout", "images"}
+    world.restart(engine="engine:2")
+    world.run(60)
+    world.cluster.writes.clear()
+    world.run(300)
+
+    assert world.engine("quick-canary") is None
+    assert world.serving("quick") == ["engine:1", "engine:1"]
+    assert "apply InferenceService/quick/status" not in world.cluster.writes
+
+
+def test_a_canary_that_was_left_behind_is_cleared_away() -> None:
+    """As after `kubectl delete --cascade=orphan` of a service whose images were being tried."""
+    world = _settled()
+    world.serve("quick", replicas=2, engine={"image": "mine:2"})
+    world.run(60)
+    world.cluster.objects["InferenceService", "quick"].pop("status")
+    for name in _BOTH:
+        world.cluster.objects["Deployment", name]["metadata"].pop("ownerReferences")
+    world.restart()
+    world.serve("quick", replicas=2)
+
+    world.run(200)
+
+    assert world.engine("quick-canary") is None
+    assert world.serving("quick") == ["engine:1", "engine:1"]

@@ -343,6 +343,86 @@ def test_a_deleted_service_takes_everything_with_it(home: Home) -> None:
     home.until(lambda: home.children("gone") == {} and not _pod(home, "gone"))
 
 
+def test_orphans_are_adopted_by_the_service_made_again(home: Home) -> None:
+    """Pods serve on through it, and the collector leaves everything alone afterwards."""
+    home.serve("orphaned", replicas=2)
+    home.until(lambda: len(_pods(home, "orphaned")) == 2)
+    before, pods = home.children("orphaned"), _pods(home, "orphaned")
+
+    home.kubectl("delete", "pisvc/orphaned", "--cascade=orphan", "--timeout=30s")
+    home.until(lambda: not any(map(_owners, home.children("orphaned").values())))
+    home.serve("orphaned", replicas=2)
+    uid = (home.get("pisvc", "orphaned") or {})["metadata"]["uid"]
+
+    def adopted() -> bool:
+        children = home.children("orphaned")
+        return children.keys() == before.keys() and all(
+            _owners(child) == [uid] for child in children.values()
+        )
+
+    home.until(adopted)
+    _see_the_collector(home)
+    after = home.children("orphaned")
+    identity = {key: child["metadata"]["uid"] for key, child in before.items()}
+    assert {key: child["metadata"]["uid"] for key, child in after.items()} == identity
+    assert _generation(after) == _generation(before)
+    assert _pods(home, "orphaned") == pods
+    token, known = (found["Secret/orphaned-runtime-token"]["data"] for found in (before, after))
+    assert token == known
+    assert home.condition("orphaned", "Stalled")["status"] == "False"
+
+
+def _owners(child: Manifest) -> list[str]:
+    return [owner["uid"] for owner in child["metadata"].get("ownerReferences", ())]
+
+
+def _pods(home: Home, name: str) -> list[str]:
+    label = f"serving.paceline.dev/service={name}"
+    return sorted(home.kubectl("get", "pods", "-l", label, "-o", "name").split())
+
+
+def _see_the_collector(home: Home) -> None:
+    """Wait until it has taken something whose owner is gone: it has seen all that came before."""
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "0-0-0-0-0"}
+    bait = {"name": "bait", "ownerReferences": [owner]}
+    home.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": bait})
+    home.until(lambda: home.get("configmap", "bait") is None)
+
+
+def test_restored_children_are_adopted_and_a_strangers_are_not(home: Home) -> None:
+    """A tool for backups restores labels and content, and no owner."""
+    home.serve("restored")
+    children = home.children("restored")
+    home.kubectl("delete", "pisvc/restored", "--timeout=30s")
+    home.until(lambda: home.children("restored") == {})
+    kept = [children["Deployment/restored"], children["Service/restored"]]
+    theirs = children["ConfigMap/restored-runtime"]
+    theirs["metadata"]["labels"].pop("app.kubernetes.io/managed-by")
+    for child in [*kept, theirs]:
+        home.apply(_as_restored(child))
+
+    home.serve("restored")
+    stalled = home.until(
+        lambda: (found := home.condition("restored", "Stalled"))["status"] == "True" and found
+    )
+    assert "ConfigMap restored-runtime exists" in stalled["message"]
+    assert _owners(home.get("configmap", "restored-runtime") or {}) == []
+    home.kubectl("delete", "configmap/restored-runtime")
+
+    home.until(lambda: home.condition("restored", "Stalled")["status"] == "False")
+    after = home.children("restored")
+    assert after.keys() == children.keys()
+    assert _generation(after) == 1
+
+
+def _as_restored(child: Manifest) -> Manifest:
+    """Keep what Velero keeps of the metadata, and all of the rest but the status."""
+    metadata = {name: child["metadata"][name] for name in ("name", "labels")}
+    annotations = child["metadata"].get("annotations", {})
+    rest = {name: value for name, value in child.items() if name != "status"}
+    return rest | {"metadata": metadata | {"annotations": annotations}}
+
+
 def test_a_new_target_shows_in_the_configuration_hash(home: Home) -> None:
     """The hash names the hot fields: pods acknowledge it."""
     home.serve("hashed")
