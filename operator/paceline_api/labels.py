@@ -43,6 +43,11 @@ def canary_name(name: str) -> str:
     return f"{name}-canary"
 
 
+def pods_name(name: str) -> str:
+    """Name the headless Service of the pods."""
+    return f"{name}-pods"
+
+
 def secret_name(name: str) -> str:
     """Name the Secret of the runtime token."""
     return f"{name}-runtime-token"

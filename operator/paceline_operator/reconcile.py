@@ -16,6 +16,7 @@ from paceline_operator.errors import (
     TerminatingError,
     WriteRefusedError,
 )
+from paceline_operator.extras import Extras
 from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
@@ -49,6 +50,7 @@ class Reconciler:
 
     watched: Watched
     applier: Applier
+    extras: Extras
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
@@ -106,6 +108,8 @@ class Reconciler:
                 rendered = rollout.render(service, self.around)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
+                lacks = await self.extras.bring(observation)
+                observation = replace(observation, lacks=lacks)
         except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
         return observation, None
@@ -115,4 +119,5 @@ class Reconciler:
         self._refused_since.pop(key, None)
         self._rollouts.forget(key)
         self.applier.forget(key)
+        self.extras.forget(key)
         self.reporter.forget(key)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from paceline_api.labels import CANARY, SERVICE_LABEL, TEMPLATE_HASH, Manifest
 from paceline_api.status import RolloutStatus, Status
 from paceline_operator.apply import Applier
+from paceline_operator.extras import Extras
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
@@ -62,9 +63,11 @@ class RollingWorld:
         )
         self.compared_since.clear()
         self.reports.clear()
+        applier = Applier(self.cluster, _lead, self.clock)
         self.reconciler = Reconciler(
             self,
-            Applier(self.cluster, _lead, self.clock),
+            applier,
+            Extras(self.cluster, applier, self.clock),
             Reporter(self.cluster, Metrics(), _lead, self.clock, 30.0),
             self.around,
             self.reports,
