@@ -85,6 +85,23 @@ class Resources(Part):
     share the model, as they meet there; else the 64Mi of any container."""
 
 
+class SidecarResources(Part):
+    """What the sidecar's container asks for."""
+
+    cpu: Quantity | None = None
+    """Requested CPU; 100m when absent, 900m with `resources.exclusiveCpus`, where it is a limit
+    too."""
+    memory: Quantity | None = None
+    """Requested memory, and its limit. When absent: 256Mi without a limit, 1Gi with
+    `resources.exclusiveCpus`."""
+
+
+class SidecarSpec(Part):
+    """The container that speaks HTTP."""
+
+    resources: SidecarResources = SidecarResources()
+
+
 class Toleration(Part):
     """A toleration as in a pod's spec."""
 
