@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import TEMPLATE_HASH, Manifest
+from paceline_api.labels import CANARY, TEMPLATE_HASH, Manifest
 from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
@@ -82,6 +82,8 @@ class ObservedPod:
     """When a node took it."""
     has_sandbox: bool = True
     """Whether its volumes are mounted and its network is made."""
+    is_canary: bool = False
+    """It tries new images."""
 
     @property
     def waits_for_volumes(self) -> bool:
@@ -184,6 +186,7 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
         scheduled_at=_since(scheduled) if scheduled.get("status") == "True" else None,
         has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") != "False",
+        is_canary=CANARY in metadata.get("labels", {}),
     )
 
 

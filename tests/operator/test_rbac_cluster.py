@@ -3,7 +3,7 @@
 import json
 import re
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from paceline_operator.metrics import Metrics
 from paceline_operator.render.children import token_secret
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_testing.job_pods import as_account
-from paceline_testing.kubelet import hold_up, pod_of, remove
+from paceline_testing.kubelet import hold_up, make_ready, pod_of, remove
 from paceline_testing.prometheus_kinds import kinds_of_prometheus
 from paceline_testing.running_operator import RunningOperator, eventually, running_operator
 from paceline_testing.services import a_manifest
@@ -35,6 +35,10 @@ CHART = Path(__file__).parents[2] / "charts" / "paceline"
 _KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 # Asked for by admission alone, which leaves no request of ours: see the test of owner references.
 _OF_ADMISSION = ("serving.paceline.dev", "inferenceservices/finalizers", "", "update")
+
+
+Apply = Callable[..., None]
+"""Applies the service with these fields of its spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +178,25 @@ def _live_a_whole_life(install: Install, operator: RunningOperator) -> None:
     query = ("get", "pisvc", "judged", "-o", reason)
     eventually(lambda: install.kubectl(*query) == "VolumeUnavailable", told_by=operator.log)
     remove(install.admin, install.watched, pod)
+    _try_new_images(install, operator, apply)
     apply(network={"policy": "None"})
     for kind in ("netpol", "podmonitor", "prometheusrule"):
         until_gone(kind)
+
+
+def _try_new_images(install: Install, operator: RunningOperator, apply: Apply) -> None:
+    """Begin with a canary, and think better of it."""
+
+    def deployments() -> int:
+        return len(install.kubectl("get", "deploy", "-o", "name").split())
+
+    pod = eventually(lambda: _one(pod_of(install.admin, install.watched, "judged")))
+    make_ready(install.admin, install.watched, pod)
+    install.kubectl("wait", "--for=condition=Ready", "pisvc/judged", "--timeout=60s")
+    apply(engine={"image": "another:1"})
+    eventually(lambda: deployments() == 2, told_by=operator.log)
+    apply()
+    eventually(lambda: deployments() == 1, told_by=operator.log)
 
 
 def _one(names: str) -> str:

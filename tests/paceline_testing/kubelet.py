@@ -30,6 +30,19 @@ def patch_status(cluster: Cluster, namespace: str, pod: str, status: dict[str, A
     cluster.kubectl("-n", namespace, "patch", "pod", pod, "--subresource=status", "-p", body)
 
 
+def make_ready(cluster: Cluster, namespace: str, pod: str, **status: Any) -> None:
+    """Report that both containers run; `status` adds to it, such as an address."""
+    base = {"ready": True, "restartCount": 0, "image": "i", "imageID": "i@sha256:1"}
+    running = base | {"state": {"running": {}}}
+    serving = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": "engine"} | running],
+        "initContainerStatuses": [{"name": "sidecar"} | running],
+    }
+    patch_status(cluster, namespace, pod, serving | status)
+
+
 def hold_up(cluster: Cluster, namespace: str, pod: str, note: str) -> None:
     """Take the pod, and fail to mount its volumes for the reason that `note` gives."""
     bind(cluster, namespace, pod)
