@@ -56,8 +56,25 @@ class Applier:
                 is_there = True
             found[which] = await self._apply_one(service, manifest, live)
         for which in [one for one in found if one[0] in children.unwanted_kinds]:
-            await self._delete(service, found.pop(which))
+            await self.delete_child(service, found.pop(which))
         return found
+
+    async def apply_child(
+        self, service: InferenceService, manifest: Manifest, live: Manifest | None
+    ) -> Manifest:
+        """Bring one child to what was rendered; return it as it is now.
+
+        Raises NameTakenError or LeavingError where it is another's.
+        """
+        if self._is_unowned(service, live):
+            await self._check_is_there(service)
+        return await self._apply_one(service, manifest, live)
+
+    async def delete_child(self, service: InferenceService, live: Manifest) -> None:
+        """Delete one child; raises NameTakenError or LeavingError where it is another's."""
+        is_orphan(service, live)
+        self.check_leadership()
+        await self.cluster.delete(live)
 
     async def secure_token(self, service: InferenceService, *, may_create: bool) -> None:
         """Read the service's runtime token; create its Secret where there is none.
@@ -148,11 +165,6 @@ class Applier:
         is_going = "deletionTimestamp" in metadata
         if metadata.get("uid") != service.metadata.uid or is_going:
             raise GoneError(service.key)
-
-    async def _delete(self, service: InferenceService, live: Manifest) -> None:
-        is_orphan(service, live)  # raises where it is another's
-        self.check_leadership()
-        await self.cluster.delete(live)
 
 
 def at_version(manifest: Manifest, live: Manifest | None) -> Manifest:

@@ -16,6 +16,7 @@ from paceline_operator.errors import (
     TerminatingError,
     WriteRefusedError,
 )
+from paceline_operator.extras import Extras
 from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
@@ -49,6 +50,7 @@ class Reconciler:
 
     watched: Watched
     applier: Applier
+    extras: Extras
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
@@ -99,6 +101,8 @@ class Reconciler:
                 rendered = children(service, self.around, plan.template_hash)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
+                lacks = await self.extras.bring(observation)
+                observation = replace(observation, lacks=lacks)
         except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
         return observation, None
@@ -107,4 +111,5 @@ class Reconciler:
         """Drop what is remembered of a service that is gone."""
         self._refused_since.pop(key, None)
         self.applier.forget(key)
+        self.extras.forget(key)
         self.reporter.forget(key)

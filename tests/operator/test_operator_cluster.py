@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ def test_a_service_gets_its_children(home: Home) -> None:
         "NetworkPolicy/whole",
         "Secret/whole-runtime-token",
         "Service/whole",
+        "Service/whole-pods",
         "ServiceAccount/whole",
     }
     for child in children.values():
@@ -254,15 +256,57 @@ def test_paused_freezes_the_children(home: Home) -> None:
     home.until(lambda: home.get("service", "frozen"))
 
 
-def test_what_cannot_be_done_yet_is_said(home: Home) -> None:
-    """A field that would be ignored silently is worse than a refusal."""
-    home.serve("greedy", monitoring={"podMonitor": True})
+def test_monitors_come_with_their_kinds(home: Home) -> None:
+    """The Prometheus Operator may be installed later; until then the service does without."""
+    home.serve("watched", monitoring={"podMonitor": True, "rules": True})
+    missing = home.condition("watched", "ExtrasAvailable")
+    assert (missing["status"], missing["reason"]) == ("False", "KindMissing")
+    assert home.get("deployment", "watched")
+    assert home.condition("watched", "Stalled")["status"] == "False"
+    with _kinds_of_prometheus(home):
+        eventually(
+            lambda: home.condition("watched", "ExtrasAvailable").get("status") == "True",
+            told_by=home.operator.log,
+            within_s=180,
+        )
+        monitor = home.get("podmonitor", "watched") or {}
+        assert _owners(monitor) == [(home.get("pisvc", "watched") or {})["metadata"]["uid"]]
+        assert home.get("prometheusrule", "watched")
 
-    ready = home.condition("greedy", "Ready")
-    assert (ready["status"], ready["reason"]) == ("False", "Unsupported")
-    assert "monitoring.podMonitor" in ready["message"]
-    assert home.condition("greedy", "Stalled")["status"] == "True"
-    assert home.children("greedy") == {}
+        home.serve("watched")
+        home.until(lambda: home.get("podmonitor", "watched") is None)
+        home.until(lambda: home.get("prometheusrule", "watched") is None)
+        home.until(lambda: home.condition("watched", "ExtrasAvailable") == {})
+
+
+@contextmanager
+def _kinds_of_prometheus(home: Home) -> Iterator[None]:
+    """The two kinds, with any content; tests/e2e has the real definitions and their operator."""
+    definitions = [_definition("PodMonitor"), _definition("PrometheusRule")]
+    for definition in definitions:
+        home.cluster.kubectl("apply", "-f", "-", input=json.dumps(definition))
+    try:
+        yield
+    finally:
+        for definition in definitions:
+            name = f"crd/{definition['metadata']['name']}"
+            home.cluster.kubectl("delete", name, "--timeout=60s")
+
+
+def _definition(kind: str) -> Manifest:
+    plural, anything = f"{kind.lower()}s", {"x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object"} | anything}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "names": {"kind": kind, "plural": plural},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
 
 
 def test_an_object_of_somebody_else_is_left_alone(home: Home) -> None:
@@ -336,7 +380,7 @@ def _become(home: Home, name: str, *, is_ready: bool, last_words: str = "") -> N
 def test_a_deleted_service_takes_everything_with_it(home: Home) -> None:
     """By owner references and the garbage collector alone."""
     home.serve("gone", replicas=2)
-    assert len(home.children("gone")) == 7
+    assert len(home.children("gone")) == 8
 
     home.kubectl("delete", "pisvc/gone", "--timeout=30s")
 

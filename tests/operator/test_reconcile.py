@@ -9,6 +9,7 @@ import pytest
 from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, LeavingError, TerminatingError, WriteRefusedError
+from paceline_operator.extras import Extras
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
@@ -54,9 +55,11 @@ def _lead() -> None:
 def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
     live = a_live_service()
     cluster.objects["InferenceService", "quick"] = live
+    applier = Applier(cluster, _lead, clock)
     return Reconciler(
         OneService(live),
-        Applier(cluster, _lead, clock),
+        applier,
+        Extras(cluster, applier, clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
         reports={},

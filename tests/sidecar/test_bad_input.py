@@ -105,6 +105,13 @@ def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.R
         ("score", {"text_1": ""}, "text_1"),
         ("score", {"text_2": ["a", ""]}, "text_2"),
         ("score", {"text_2": 5}, "text_2"),
+        ("score", {"text_1": "x" * 1100, "text_2": ["a"] * 1000}, "text_2"),
+        ("completions", {"prompt": "x" * 3_000_000}, "prompt"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 3_000_000}]},
+            "prompt",
+        ),
         ("chat/completions", {"messages": []}, "messages"),
         ("chat/completions", {"messages": "Hi"}, "messages"),
         ("chat/completions", {"messages": [{"role": "user"}]}, "messages"),
