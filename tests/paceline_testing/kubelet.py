@@ -73,4 +73,6 @@ def hold_up(cluster: Cluster, namespace: str, pod: str, note: str) -> None:
 
 def remove(cluster: Cluster, namespace: str, pod: str) -> None:
     """Let go of a pod that no kubelet will ever end."""
-    cluster.kubectl("-n", namespace, "delete", "pod", pod, "--force", "--grace-period=0")
+    cluster.kubectl(
+        "-n", namespace, "delete", "pod", pod, "--force", "--grace-period=0", "--ignore-not-found"
+    )
