@@ -7,6 +7,7 @@ from typing import Final
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import secret_name
 from paceline_operator.observe import HeldUp
+from paceline_operator.render.overrides import volume_name
 
 _VOLUME: Final = re.compile(r'volume "([^"]+)"')
 # What the kubelet says of a Secret, and of a key, that is not there.
@@ -21,12 +22,12 @@ class _Use:
     where: str
     """The field of the spec that names it."""
     name: str
-    key: str
+    key: str = ""
+    """Empty where all of its keys are mounted."""
 
     def missing(self, pod: str, note: str) -> tuple[str, str]:
-        message = (
-            f"pod {pod} waits for Secret {self.name} with the key {self.key} ({self.where}): {note}"
-        )
+        what = f"Secret {self.name}" + (f" with the key {self.key}" if self.key else "")
+        message = f"pod {pod} waits for {what} ({self.where}): {note}"
         return "SecretMissing", message[:_MAX_MESSAGE]
 
 
@@ -56,4 +57,8 @@ def _volume_secrets(service: InferenceService) -> dict[str, _Use]:
         found["api-keys"] = _Use("spec.api.auth.apiKeysSecretRef", keys.name, keys.key)
     if api.tls:
         found["tls"] = _Use("spec.api.tls.secretRef", api.tls.secret_ref.name, "tls.crt")
+    for volume in service.spec.pod_overrides.volumes or ():
+        if volume.secret_name:
+            where = f"spec.podOverrides.volumes, {volume.name}"
+            found[volume_name(volume)] = _Use(where, volume.secret_name)
     return found

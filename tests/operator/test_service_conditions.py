@@ -347,8 +347,13 @@ def test_no_message_holds_a_number_that_moves() -> None:
             "Secret cert with the key tls.crt (spec.api.tls.secretRef)",
         ),
         ({}, "runtime-token", "Secret quick-runtime-token with the key token"),
+        (
+            {"podOverrides": {"volumes": [{"name": "ca", "secretName": "roots"}]}},
+            "mnt-ca",
+            "Secret roots (spec.podOverrides.volumes, ca)",
+        ),
     ],
-    ids=["keys", "certificate", "token"],
+    ids=["keys", "certificate", "token", "a volume of the spec"],
 )
 @pytest.mark.parametrize(
     "words",
