@@ -11,7 +11,7 @@ from typing import Final
 from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
-from paceline_operator.errors import NotLeadingError, OperatorError
+from paceline_operator.errors import ApiError, NotLeadingError, OperatorError
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -178,7 +178,7 @@ class Operation:
                 self.queue.failed(key)
             except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
                 self.metrics.reconciles.labels("error").inc()
-                delay_s = self.queue.failed(key)
+                delay_s = self.queue.failed(key, not_before_s=_asked_s(problem))
                 is_bug = not isinstance(problem, OperatorError)
                 _log.warning("%s: %s; again in %.1f s", key, problem, delay_s, exc_info=is_bug)
             else:
@@ -193,9 +193,14 @@ class Operation:
             return
         self.metrics.reconciles.labels("refused" if outcome.refusal else "ok").inc()
         if outcome.refusal:
-            delay_s = self.queue.failed(key)
+            delay_s = self.queue.failed(key, not_before_s=_asked_s(outcome.refusal))
             _log.warning("%s: %s; again in %.1f s", key, outcome.refusal, delay_s)
         else:
             self.queue.done(key)
             self.queue.add_after(key, self.settings.resync_s)
         rounds.follow(key)
+
+
+def _asked_s(problem: Exception) -> float:
+    """Return how long the API server asked to be left alone."""
+    return problem.retry_after_s if isinstance(problem, ApiError) else 0.0

@@ -28,6 +28,7 @@ class RunningOperator:
 
     url: str
     log: Path
+    pid: int
 
     def get(self, path: str) -> str:
         """Ask its own web server."""
@@ -73,7 +74,7 @@ def running_operator(
             stdout=sink,
             stderr=subprocess.STDOUT,
         )
-    operator = RunningOperator(f"http://127.0.0.1:{port}", log)
+    operator = RunningOperator(f"http://127.0.0.1:{port}", log, process.pid)
     try:
         eventually(lambda: _is_ready(operator, process), told_by=log)
         yield operator
