@@ -11,7 +11,7 @@ from typing import Final
 from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
-from paceline_operator.errors import ApiError, NotLeadingError, OperatorError
+from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, OperatorError
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -24,6 +24,7 @@ from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_probe import WatchProbe
+from paceline_operator.watch_tasks import WatchTasks
 from paceline_operator.workqueue import WorkQueue
 from paceline_tuner.loop import TuningLoop
 
@@ -47,7 +48,9 @@ class Operation:
     start_problem: str = field(init=False, default="")
     """Why the last attempt to start failed; readiness shows it."""
     broken: str = field(init=False, default="")
-    """Which of our tasks ended by a bug; liveness shows it."""
+    """Which of our tasks ended; liveness shows it."""
+    ended: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    """Set then: the process ends, and the kubelet starts another."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
     _api: ApiClient | None = field(init=False, default=None)
@@ -91,7 +94,7 @@ class Operation:
         reporter = Reporter(
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
         )
-        self._pods = AiohttpPodClient()
+        self._pods = AiohttpPodClient(check_leadership=leader.check)
         warm_start = ConfigMapStore(cluster, settings.namespace, leader.check)
         self.tuning = tuning = TuningLoop(self._pods, time.time, warm_start)
         self.rounds = rounds = Rounds(
@@ -114,6 +117,7 @@ class Operation:
         # Whoever does not hear what happens would write by what was.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(probe.run(), "watch probe")
+        self._begin(WatchTasks().run(), "watches")
         for number in range(settings.workers):
             self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
 
@@ -165,6 +169,7 @@ class Operation:
         if not task.cancelled():
             self.broken = f"{task.get_name()} ended: {task.exception()!r}"
             _log.error("%s", self.broken)
+            self.ended.set()
 
     async def _work(self, reconciler: Reconciler, leader: Leader, rounds: Rounds) -> None:
         """Take keys for ever; a key that fails comes back later."""
@@ -174,7 +179,8 @@ class Operation:
             try:
                 with self.metrics.reconcile_duration.time():
                     outcome = await reconciler.reconcile(key)
-            except NotLeadingError:
+            except (NotLeadingError, ConflictError) as late:
+                _log.debug("%s: %s", key, late)
                 self.queue.failed(key)
             except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
                 self.metrics.reconciles.labels("error").inc()

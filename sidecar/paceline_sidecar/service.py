@@ -47,7 +47,10 @@ class Service:
         self.ledger = Ledger()
         self.clock = clock
         self.config = HotConfig()
-        self.draining = False
+        self.leaving = False
+        """Whether SIGTERM came: not ready any more, whoever still comes is served."""
+        self.refusing = False
+        """Whether whoever comes now is refused."""
         self.problem = ""
         """Why a ready engine cannot be used; empty when it can."""
         self.configure: Callable[[], Awaitable[None]] | None = None
@@ -124,8 +127,8 @@ class Service:
         """Return why no request can be taken now; empty when ready."""
         view = self.backend.view
         missing = []
-        if self.draining:
-            missing.append("the sidecar is draining")
+        if self.leaving:
+            missing.append("the sidecar is leaving")
         if view.phase != "ready":
             missing.append(view.detail or f"the engine is {view.phase}")
         elif self._serving is None:
@@ -134,7 +137,7 @@ class Service:
 
     def serving(self) -> Serving:
         """Return the engine to use; raises `Unavailable`."""
-        if self.draining:
+        if self.refusing:
             raise Unavailable("draining", "This server is going away.")
         if self._serving is None or self.backend.view.phase != "ready":
             stalled = self.backend.view.phase == "stalled"
