@@ -103,6 +103,8 @@ def configure(settings: kopf.OperatorSettings, operation: Operation) -> None:
     settings.scanning.disabled = bool(operation.settings.watch_namespaces)
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = Backoffs()
+    # A list that breaks off in its body is asked for again after this, without backing off.
+    settings.watching.reconnect_backoff = 1.0
     settings.execution.default_backoff = 5  # a failed start is tried again; readiness tells of it
     settings.watching.server_timeout = 300
     for kind in (*_CHILDREN, _PODS):
@@ -118,7 +120,7 @@ async def index_service(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
 @kopf.on.event(GROUP, VERSION, PLURAL)
 async def service_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
     """Queue a service whose object changed."""
-    memo.queue.add(_key(body))
+    memo.service_changed(_key(body), body.metadata)
 
 
 @kopf.index(*_PODS, labels=_OURS, id="pods")

@@ -168,14 +168,14 @@ class KubernetesClient:
             async with asyncio.timeout(limit_s):
                 answer = await self.api.call_api(*serialized, _request_timeout=limit_s)
                 text = await answer.read()
-        except (TimeoutError, aiohttp.ClientError) as problem:
+        except (TimeoutError, aiohttp.ClientError) as refusal:
             self.metrics.api_requests.labels(verb, "0").inc()
-            raise ApiError(verb, path, 0, repr(problem)) from problem
+            raise ApiError(verb, path, 0, repr(refusal)) from refusal
         self.metrics.api_requests.labels(verb, str(answer.status)).inc()
         if answer.status >= _ERRORS:
-            problem = from_answer(verb, path, answer.status, text)
-            problem.retry_after_s = _seconds(answer.headers.get("Retry-After"))
-            raise problem
+            refusal = from_answer(verb, path, answer.status, text)
+            refusal.retry_after_s = _seconds(answer.headers.get("Retry-After"))
+            raise refusal
         return _object(verb, path, answer.status, text)
 
 

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from kubernetes.aio.client import ApiClient
 
@@ -53,6 +53,8 @@ class Operation:
     """Set then: the process ends, and the kubelet starts another."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
+    _wanted: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
+    """The uid and generation of each service that were seen last."""
     _api: ApiClient | None = field(init=False, default=None)
     _pods: AiohttpPodClient | None = field(init=False, default=None)
     _tasks: list[asyncio.Task[None]] = field(init=False, default_factory=list)
@@ -71,6 +73,18 @@ class Operation:
         if min(self.queue.oldest_age_s(), leading_for_s) > _STUCK_AFTER_S:
             return "the queue has been stuck for 10 minutes"
         return self.probe.missed() if self.probe else ""
+
+    def service_changed(self, key: str, metadata: Mapping[str, Any]) -> None:
+        """Queue a service; what changed its status alone does not cut a wait after an error short.
+
+        We write the status ourselves: each failure that it told would be followed by another try.
+        """
+        wanted = metadata["uid"], metadata["generation"]
+        if self._wanted.get(key) == wanted and not metadata.get("deletionTimestamp"):
+            self.queue.nudge(key)
+        else:
+            self.queue.add(key)
+        self._wanted[key] = wanted
 
     async def start(self, watched: Watched) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
@@ -195,6 +209,7 @@ class Operation:
         if outcome.service is None:
             self.queue.done(key)
             self.queue.forget(key)
+            self._wanted.pop(key, None)
             rounds.forget(key)
             return
         self.metrics.reconciles.labels("refused" if outcome.refusal else "ok").inc()

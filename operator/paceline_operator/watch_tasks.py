@@ -1,4 +1,4 @@
-"""Kopf's watches as tasks: one that has ended is told, because kopf neither says so nor begins another.
+"""Kopf's watches as tasks: one that has ended is told, because kopf begins no other.
 
 An error that the API server sends in the stream, unless it is that of an old version, ends the
 watch of one kind for good: the operator would go on without any news of that kind.

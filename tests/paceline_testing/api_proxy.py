@@ -164,7 +164,7 @@ class ApiProxy:
         return future.result(timeout=30)
 
     def stale_list(self) -> Fault:
-        """Answer each list with what its first answer was, resourceVersion and all."""
+        """Answer each list with what was answered last, resourceVersion and all."""
 
         async def replay(request: web.Request, go_on: Handler) -> web.StreamResponse:
             if (old := self._lists.get(request.path_qs)) is None:
@@ -212,9 +212,7 @@ class ApiProxy:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         assert self._session is not None
         headers = CIMultiDict(
-            (key, value)
-            for key, value in request.headers.items()
-            if key.lower() not in _OF_THE_HOP and key.lower() != "accept-encoding"
+            (key, value) for key, value in request.headers.items() if key.lower() not in _OF_THE_HOP
         )
         call = _read(request)
         async with self._session.request(
@@ -228,7 +226,7 @@ class ApiProxy:
                 return await self._stream(request, call, found, passed)
             body = await found.read()
             if call.verb == "list" and found.status < 400:
-                self._lists.setdefault(request.path_qs, (body, passed))
+                self._lists[request.path_qs] = body, passed
             return web.Response(status=found.status, body=body, headers=passed)
 
     async def _stream(
@@ -263,7 +261,9 @@ class ApiProxy:
         runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
         )
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as self._session:
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False
+        ) as self._session:
             await runner.setup()
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
@@ -335,3 +335,22 @@ def _verb(request: web.Request, name: str) -> str:
     if request.query.get("watch") in {"true", "1"}:
         return "watch"
     return "get" if name else "list"
+
+
+def cut_body() -> Fault:
+    """Send the first half of the answer, then cut the connection."""
+
+    async def half(request: web.Request, go_on: Handler) -> web.StreamResponse:
+        whole = await go_on(request)
+        assert isinstance(whole, web.Response)
+        body = whole.body
+        assert isinstance(body, bytes)
+        assert request.transport is not None
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        answer.content_length = len(body)
+        await answer.prepare(request)
+        await answer.write(body[: len(body) // 2])
+        request.transport.close()
+        return answer
+
+    return half

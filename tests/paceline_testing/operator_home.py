@@ -10,7 +10,7 @@ from paceline_api.labels import Manifest
 from paceline_testing.running_operator import RunningOperator, eventually
 from paceline_testing.services import a_manifest
 
-_KINDS = "deployment,service,serviceaccount,configmap,secret,networkpolicy,poddisruptionbudget"
+KINDS = "deployment,service,serviceaccount,configmap,secret,networkpolicy,poddisruptionbudget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Home:
     def children(self, name: str) -> dict[str, Manifest]:
         """Every child by kind and name."""
         label = f"serving.paceline.dev/service={name}"
-        items = json.loads(self.kubectl("get", _KINDS, "-l", label, "-o", "json"))["items"]
+        items = json.loads(self.kubectl("get", KINDS, "-l", label, "-o", "json"))["items"]
         return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
 
     def until(self, look: Callable[[], Any]) -> Any:
