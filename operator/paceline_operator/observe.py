@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import TEMPLATE_HASH, Manifest
+from paceline_api.labels import CANARY, TEMPLATE_HASH, Manifest
 from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
@@ -77,11 +77,22 @@ class ObservedPod:
     """Why no node takes it; empty where one did."""
     engine: ContainerStatus
     sidecar: ContainerStatus
+    is_canary: bool = False
+    """It tries new images."""
 
     @property
     def is_reachable(self) -> bool:
         """Whether its sidecar can be asked and told."""
         return bool(self.ip) and self.sidecar.is_running and not self.is_leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why a child that serving does not need could not be written."""
+
+    reason: str
+    """A condition's reason."""
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,8 @@ class Observation:
     report: ServiceReport | None
     """The conclusion of the tuner's last round."""
     now: datetime
+    lacks: tuple[Lack, ...] | None = None
+    """What the last write of the extras missed; None where none was tried."""
 
     @property
     def deployment(self) -> Manifest | None:
@@ -135,6 +148,7 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         engine=_container(status.get("containerStatuses", ()), "engine"),
         sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
+        is_canary=CANARY in metadata.get("labels", {}),
     )
 
 

@@ -11,24 +11,27 @@ from paceline_operator.apply import Applier
 from paceline_operator.errors import (
     ApiError,
     GoneError,
+    LeavingError,
     NameTakenError,
     OperatorError,
     TerminatingError,
     WriteRefusedError,
 )
+from paceline_operator.extras import Extras
 from paceline_operator.observe import Observation, Watched, observe
-from paceline_operator.render.children import Surroundings, children
+from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
+from paceline_operator.rollout.rollout import RolloutPlan, Rollouts
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.service_status import service_status
-from paceline_operator.write_plan import WritePlan, plan_writes
 from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
 
 
 _PASSING_S: Final = 10.0
-"""A right that is missing, or an error, for less than this may only pass: nobody is told."""
+"""A right that is missing, or an error, for less than this may only pass, and what leaves takes a
+moment: nobody is told."""
 _FORBIDDEN: Final = 403
 
 
@@ -48,12 +51,18 @@ class Reconciler:
 
     watched: Watched
     applier: Applier
+    extras: Extras
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
     """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
     _failing_since: dict[str, datetime] = field(init=False, default_factory=dict)
+    _rollouts: Rollouts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let one service at a time get new images."""
+        self._rollouts = Rollouts(self.watched, self.around)
 
     async def reconcile(self, key: str) -> Outcome:
         """Look once and do what is needed; raises ApiError where it is to be tried again."""
@@ -62,10 +71,10 @@ class Reconciler:
             self.forget(key)
             return Outcome(None)
         service = self.reporter.freshest(observation.service)
-        plan = plan_writes(service.spec)
         observation = replace(observation, service=service)
+        rollout = self._rollouts.plan(observation)
         try:
-            observation, refusal = await self._write(observation, plan)
+            observation, refusal = await self._write(observation, rollout)
         except TerminatingError as going:  # the service goes too, a moment later
             _log.debug("%s: %s", key, going)
             return Outcome(service)
@@ -75,17 +84,23 @@ class Reconciler:
             return Outcome(None)
         except ApiError as failure:  # it is tried again; a person may wonder why nothing happens
             if not self._may_pass(key, failure):
-                await self._report(observation, plan, failure=str(failure))
+                await self._report(observation, rollout, failure=str(failure))
             raise
         if not self._may_pass(key, refusal):
-            await self._report(observation, plan, problem="" if refusal is None else str(refusal))
+            await self._report(observation, rollout, problem=str(refusal or ""))
         return Outcome(service, refusal)
 
     async def _report(
-        self, observation: Observation, plan: WritePlan, *, problem: str = "", failure: str = ""
+        self,
+        observation: Observation,
+        rollout: RolloutPlan,
+        *,
+        problem: str = "",
+        failure: str = "",
     ) -> None:
+        plan = rollout.writes
         conditions = service_conditions(observation, plan, problem=problem, failure=failure)
-        status = service_status(observation, plan, conditions)
+        status = rollout.told(service_status(observation, plan, conditions), observation)
         await self.reporter.report(observation.service, status)
 
     def _may_pass(self, key: str, problem: OperatorError | None) -> bool:
@@ -94,29 +109,33 @@ class Reconciler:
         A right may be about to come, a webhook or the API server about to start.
         """
         is_final = isinstance(problem, WriteRefusedError) and problem.code != _FORBIDDEN
-        if is_final or not isinstance(problem, ApiError):
+        if is_final or not isinstance(problem, ApiError | LeavingError):
             self._failing_since.pop(key, None)
             return False
         since = self._failing_since.setdefault(key, self.now())
         return (self.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
-        self, observation: Observation, plan: WritePlan
+        self, observation: Observation, rollout: RolloutPlan
     ) -> tuple[Observation, OperatorError | None]:
         """Render and apply the children; a refusal is a condition for a person, not a crash."""
-        service = observation.service
+        service, writes = observation.service, rollout.writes.writes_children
         try:
-            await self.applier.secure_token(service, may_create=plan.writes_children)
-            if plan.writes_children:
-                rendered = children(service, self.around, plan.template_hash)
+            await self.applier.secure_token(service, may_create=writes)
+            if writes:
+                rendered = rollout.render(service, self.around)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
-        except (NameTakenError, WriteRefusedError) as refusal:
+                lacks = await self.extras.bring(observation)
+                observation = replace(observation, lacks=lacks)
+        except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
         return observation, None
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
         self._failing_since.pop(key, None)
+        self._rollouts.forget(key)
         self.applier.forget(key)
+        self.extras.forget(key)
         self.reporter.forget(key)

@@ -3,7 +3,8 @@
 Ready, and kstatus' Reconciling and Stalled, do not depend on the SLA.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 from paceline_api.pod.exit_reasons import LASTING
@@ -12,6 +13,7 @@ from paceline_operator.pod_conditions import model_available, workload_available
 from paceline_operator.write_plan import WritePlan
 from paceline_tuner.condition import Condition
 
+_EXTRAS: Final = "ExtrasAvailable"
 _MEASURED: Final = ("TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy")
 
 
@@ -24,6 +26,12 @@ class Replicas:
     updated: int = 0
     is_current: bool = False
     """The Deployment's controller has seen what we wrote, and made every pod from it."""
+
+
+def without_canary(observation: Observation) -> Observation:
+    """Leave out a canary that does not serve: its trouble is told in status.rollout."""
+    pods = (pod for pod in observation.pods if pod.is_ready or not pod.is_canary)
+    return replace(observation, pods=tuple(pods))
 
 
 def count_replicas(observation: Observation) -> Replicas:
@@ -54,6 +62,7 @@ def service_conditions(
     `problem` is why the children cannot be written, `failure` why the last try did not succeed
     although the next one may; both are empty as a rule.
     """
+    observation = without_canary(observation)
     model = model_available(observation)
     workload = workload_available(observation, problem=problem or plan.refusal, failure=failure)
     is_ready = _ready(
@@ -67,13 +76,30 @@ def service_conditions(
         model,
         workload,
         *_tuning(observation),
+        *_extras(observation),
     )
+
+
+def _extras(observation: Observation) -> tuple[Condition, ...]:
+    """Tell of the children that serving does not need, where they were asked for or one is missing.
+
+    Ready does not depend on them.
+    """
+    if observation.lacks is None:
+        return _before(observation, {_EXTRAS})
+    if observation.lacks:
+        message = "; ".join(lack.message for lack in observation.lacks)
+        return (Condition(_EXTRAS, "False", observation.lacks[0].reason, message),)
+    asked = observation.service.spec.monitoring
+    if asked.pod_monitor or asked.rules:
+        return (Condition(_EXTRAS, "True", "Written", "what monitoring asks for is there"),)
+    return ()
 
 
 def _tuning(observation: Observation) -> tuple[Condition, ...]:
     """Pass the tuner's own conclusions on; without a pod to measure there are none."""
     report = observation.report
-    if report is None and (before := _before(observation)):
+    if report is None and (before := _before(observation, {*_MEASURED, "TuningActive"})):
         return before
     if report is not None and report.pods:
         return report.conditions
@@ -84,12 +110,12 @@ def _tuning(observation: Observation) -> tuple[Condition, ...]:
     )
 
 
-def _before(observation: Observation) -> tuple[Condition, ...]:
-    """Repeat what status says: a restarted operator has not measured yet."""
+def _before(observation: Observation, kinds: Collection[str]) -> tuple[Condition, ...]:
+    """Repeat what status says, where nothing newer is known."""
     return tuple(
         Condition(found.type, found.status, found.reason, found.message)
         for found in observation.service.status.conditions or ()
-        if found.type in {*_MEASURED, "TuningActive"}
+        if found.type in kinds
     )
 
 
@@ -116,11 +142,16 @@ def _ready(
         return Condition("Ready", "False", "Unsupported", plan.refusal)
     if problem:
         return Condition("Ready", "False", "RolloutBlocked", problem)
+    if plan.rolled_back:
+        return Condition("Ready", "False", "RolledBack", plan.rolled_back)
     wanted = observation.service.spec.replicas
     serving = [
         pod
         for pod in observation.pods
-        if pod.is_ready and not pod.is_leaving and pod.template_hash == plan.template_hash
+        if pod.is_ready
+        and not pod.is_leaving
+        and not pod.is_canary
+        and pod.template_hash == plan.template_hash
     ]
     if not count_replicas(observation).is_current or len(serving) < wanted:
         cause = next((found for found in (model, workload) if found.status == "False"), workload)
@@ -139,6 +170,8 @@ def _stalled(plan: WritePlan, *, workload: Condition, model: Condition, problem:
         return Condition("Stalled", "True", "Unsupported", plan.refusal)
     if problem:
         return Condition("Stalled", "True", "RolloutBlocked", problem)
+    if plan.rolled_back:
+        return Condition("Stalled", "True", "RolledBack", plan.rolled_back)
     if model.status == "False" and model.reason in LASTING:
         return Condition("Stalled", "True", model.reason, model.message)
     if workload.status == "False" and workload.reason == "RolloutBlocked":

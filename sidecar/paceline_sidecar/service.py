@@ -98,8 +98,10 @@ class Service:
     async def _prepare(self, view: EngineView) -> None:
         if view.model is None or view.limits is None:
             return
+        capacity = view.limits.capacity
+        context = min(view.model.max_model_len, capacity.num_blocks * capacity.block_size)
         try:
-            codec = await asyncio.to_thread(Codec.load, self._run_dir)
+            codec = await asyncio.to_thread(Codec.load, self._run_dir, context_tokens=context)
             if self.configure is not None:
                 await self.configure()
         except Unavailable:
@@ -108,8 +110,6 @@ class Service:
             _log.exception("the engine is ready, the sidecar cannot use it")
             self.problem = f"{type(error).__name__}: {error}"
             return
-        capacity = view.limits.capacity
-        context = min(view.model.max_model_len, capacity.num_blocks * capacity.block_size)
         self.ledger.vllm.size_to(context)
         self.ledger.engine_starts += 1
         self.problem = ""

@@ -39,7 +39,7 @@ from paceline_testing.waiting import wait_until
 pytestmark = pytest.mark.cluster
 
 _NAMESPACE = "fault-tests"
-_CHILDREN = 6
+_CHILDREN = 7
 """Of a service with one replica."""
 # What a reconcile reads before it makes children: each child, the Secret, and the service itself.
 _READS = _CHILDREN + 2

@@ -1,14 +1,28 @@
 """A model's Jinja chat template, rendered in a sandbox that cannot change what it is given."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, meta
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paceline_sidecar.errors import InvalidRequest
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training; here it is only text."""
+
+    tags: set[str] = {"generation"}  # noqa: RUF012 - declared so by its base
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Give the body alone."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class ChatTemplate:
@@ -16,25 +30,37 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         environment.filters["tojson"] = _tojson
         self._template = environment.from_string(source)
         self._special_tokens = special_tokens
-        self.takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+        """What it reads: messages, tools, special tokens and anything else."""
+
+    @property
+    def takes_tools(self) -> bool:
         """Whether it shows the model what it may call."""
+        return "tools" in self.variables
 
     def render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """The prompt after which the assistant speaks."""
+        """The prompt after which the assistant speaks; `variables` are the client's own."""
+        taken = sorted({"messages", "tools", *self._special_tokens} & variables.keys())
+        if taken:
+            message = f"chat_template_kwargs: `{taken[0]}` is given by the server"
+            raise InvalidRequest(message, param="chat_template_kwargs")
         try:
             return self._template.render(
+                {"add_generation_prompt": True, **variables},
                 messages=messages,
                 tools=tools,
-                add_generation_prompt=True,
                 **self._special_tokens,
             )
         # A template meets whatever roles and order the client sends: its errors are the client's.
@@ -68,9 +94,24 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _tojson(value: object, indent: int | None = None) -> str:
-    """Plain JSON: a template writes for a model, where Jinja's own filter writes for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: a template writes for a model, where Jinja's own filter writes for HTML.
+
+    It takes what published templates, written for transformers, ask of it.
+    """
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _strftime_now(format_: str) -> str:
