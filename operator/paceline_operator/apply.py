@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, secret_name
-from paceline_operator.errors import GoneError, NameTakenError
+from paceline_operator.errors import ConflictError, GoneError, NameTakenError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
 from paceline_operator.render.children import Children, token_secret
@@ -104,10 +104,28 @@ class Applier:
         wanted = _digest(manifest)
         if live is not None and self._written.get(which) == (wanted, _digest(_essence(live))):
             return live
-        self.check_leadership()
-        live = await self.cluster.apply(manifest)
+        live = await self._write(service, manifest, live)
         self._written[which] = (wanted, _digest(_essence(live)))
         return live
+
+    async def _write(
+        self, service: InferenceService, manifest: Manifest, live: Manifest | None
+    ) -> Manifest:
+        """Apply over the version that was seen: a write that comes late meets another's and fails.
+
+        Where only the watch was late, the object is read and written once more.
+        """
+        self.check_leadership()
+        try:
+            return await self.cluster.apply(at_version(manifest, live))
+        except ConflictError:
+            metadata = manifest["metadata"]
+            live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
+            if live is None:
+                raise
+            _check_owner(service, live)
+            self.check_leadership()
+            return await self.cluster.apply(at_version(manifest, live))
 
     async def _check_is_there(self, service: InferenceService) -> None:
         """Raise GoneError before a child is made for nobody: the collector would delete it again.
@@ -123,6 +141,14 @@ class Applier:
         _check_owner(service, live)
         self.check_leadership()
         await self.cluster.delete(live)
+
+
+def at_version(manifest: Manifest, live: Manifest | None) -> Manifest:
+    """Let the API server refuse the manifest where the object is not as it was seen."""
+    if live is None:
+        return manifest
+    version = {"resourceVersion": live["metadata"]["resourceVersion"]}
+    return manifest | {"metadata": manifest["metadata"] | version}
 
 
 def _token_in(secret: Manifest | None) -> str:

@@ -1,5 +1,6 @@
 """The Kubernetes API as the operator uses it, on the kubernetes client's asyncio package."""
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -13,7 +14,9 @@ from paceline_operator import __version__
 from paceline_operator.errors import ApiError, from_answer
 from paceline_operator.metrics import Metrics
 
-_TIMEOUT_S: Final = 30.0
+# A write that takes longer than the Lease has to spare could be done after another leader's.
+WRITE_TIMEOUT_S: Final = 4.0
+_READ_TIMEOUT_S: Final = 30.0
 _NOT_FOUND: Final = 404
 _ERRORS: Final = 400
 _PAGE: Final = 500
@@ -50,7 +53,10 @@ class KubernetesApi(Protocol):
         ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
-        """Server-side apply: own exactly the fields of the manifest."""
+        """Server-side apply: own exactly the fields of the manifest.
+
+        ConflictError where it names a resourceVersion that is not the object's any more.
+        """
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -148,17 +154,20 @@ class KubernetesClient:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Manifest:
+        limit_s = _READ_TIMEOUT_S if method == "GET" else WRITE_TIMEOUT_S
         serialized = await self.api.param_serialize(
             method,
             path,
-            query_params=query or [],
+            # The API server gives up with us: what we took for lost must not be done later.
+            query_params=[*(query or ()), ("timeout", f"{limit_s:g}s")],
             header_params={"Accept": accept, "Content-Type": content_type},
             body=body,
             auth_settings=["BearerToken"],
         )
         try:
-            answer = await self.api.call_api(*serialized, _request_timeout=_TIMEOUT_S)
-            text = await answer.read()
+            async with asyncio.timeout(limit_s):
+                answer = await self.api.call_api(*serialized, _request_timeout=limit_s)
+                text = await answer.read()
         except (TimeoutError, aiohttp.ClientError) as problem:
             self.metrics.api_requests.labels(verb, "0").inc()
             raise ApiError(verb, path, 0, repr(problem)) from problem

@@ -9,10 +9,11 @@ from typing import Final
 
 from paceline_api.labels import Manifest
 from paceline_operator.errors import ApiError, ConflictError, NotLeadingError
-from paceline_operator.kubernetes_api import KubernetesApi
+from paceline_operator.kubernetes_api import WRITE_TIMEOUT_S, KubernetesApi
 
 LEASE_S: Final = 15
 RENEW_DEADLINE_S: Final = 10.0
+"""With the longest write less than LEASE_S: none that began in time ends too late."""
 RETRY_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
@@ -78,9 +79,13 @@ class Leader:
         started = self.clock()
         was_leading = self.is_leading
         try:
-            is_ours = await self._take()
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                is_ours = await self._take()
         except ConflictError:
             is_ours = False
+        except TimeoutError:
+            _log.warning("Lease %s could not be renewed in %.0f s", self.name, WRITE_TIMEOUT_S)
+            return
         except ApiError as problem:
             _log.warning("Lease %s could not be renewed: %s", self.name, problem)
             return

@@ -11,7 +11,7 @@ from typing import Final
 from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
-from paceline_operator.errors import NotLeadingError, OperatorError
+from paceline_operator.errors import ConflictError, NotLeadingError, OperatorError
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -95,7 +95,7 @@ class Operation:
         reporter = Reporter(
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
         )
-        self._pods = AiohttpPodClient()
+        self._pods = AiohttpPodClient(check_leadership=leader.check)
         warm_start = ConfigMapStore(cluster, settings.namespace, leader.check)
         self.tuning = tuning = TuningLoop(self._pods, time.time, warm_start)
         self.rounds = rounds = Rounds(
@@ -185,7 +185,8 @@ class Operation:
             try:
                 with self.metrics.reconcile_duration.time():
                     outcome = await reconciler.reconcile(key)
-            except NotLeadingError:
+            except (NotLeadingError, ConflictError) as late:
+                _log.debug("%s: %s", key, late)
                 self.queue.failed(key)
             except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
                 self.metrics.reconciles.labels("error").inc()

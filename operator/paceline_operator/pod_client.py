@@ -1,6 +1,6 @@
 """The runtime API of pods over HTTP, from the cluster: PodClient on aiohttp."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -15,9 +15,16 @@ from paceline_tuner.telemetry import LimitsAnswer, Telemetry, decode_limits, dec
 class AiohttpPodClient:
     """PodClient on aiohttp. Use as an async context manager, or call `close`."""
 
-    def __init__(self, timeout_s: float = 3.0) -> None:
-        """Give each call `timeout_s` in all, connecting included."""
+    def __init__(
+        self, timeout_s: float = 3.0, check_leadership: Callable[[], None] = lambda: None
+    ) -> None:
+        """Give each call `timeout_s` in all, connecting included.
+
+        `check_leadership` raises before a change that another leader might be doing; one that comes
+        late all the same finds another epoch, and only renews the lease.
+        """
         self._timeout_s = timeout_s
+        self._check_leadership = check_leadership
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -45,7 +52,8 @@ class AiohttpPodClient:
         return decoded(pod, *answer, decode_telemetry)
 
     async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
-        """Change limits or renew their lease."""
+        """Change limits or renew their lease; raises what `check_leadership` does."""
+        self._check_leadership()
         answer = await self._call(pod, "PATCH", "/runtime/limits", msgspec.json.encode(body))
         return decoded(pod, *answer, decode_limits)
 

@@ -44,11 +44,11 @@ class Reporter:
     """By the service's uid."""
 
     def freshest(self, service: InferenceService) -> InferenceService:
-        """Give the service the status that we wrote, where the watch has not seen it yet."""
+        """Give the service as our last write left it, where the watch has not seen that yet."""
         latest = self._latest.get(service.metadata.uid)
         if latest is None or latest.metadata.resource_version <= service.metadata.resource_version:
             return service
-        return service.model_copy(update={"status": latest.status})
+        return latest
 
     async def report(self, service: InferenceService, status: Status) -> None:
         """Write the status on a transition, or when its numbers are old enough."""
@@ -144,11 +144,13 @@ def _manifest(service: InferenceService, status: Manifest) -> Manifest:
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
-        # With the uid a service of the same name, made anew meanwhile, is not written to.
+        # With the uid a service of the same name, made anew meanwhile, is not written to; with the
+        # version a status that was concluded from an older state does not cover a newer one.
         "metadata": {
             "name": service.metadata.name,
             "namespace": service.metadata.namespace,
             "uid": service.metadata.uid,
+            "resourceVersion": str(service.metadata.resource_version),
         },
         "status": status,
     }

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.tuning_spec import tuning_spec
+from paceline_operator.errors import NotLeadingError
 from paceline_operator.experiment_status import previous_report
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -114,6 +115,8 @@ class Rounds:
     async def _round(self, target: ServiceTarget) -> None:
         try:
             self.reports[target.key] = await self.tuner.tick(target)
+        except NotLeadingError:
+            _log.debug("a round of %s ended with the leadership", target.key)
         except Exception:  # noqa: BLE001 - one failure must not end a service's rounds
             self.metrics.tuning_rounds.labels("error").inc()
             _log.exception("a round of %s failed", target.key)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from paceline_api.labels import Manifest
@@ -18,7 +18,7 @@ FILE: Final = "memory.json"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ConfigMapStore:
     """WarmStartStore on a cluster. Whatever the ConfigMap holds, reading it ends well."""
 
@@ -26,6 +26,8 @@ class ConfigMapStore:
     namespace: str
     check_leadership: Callable[[], None]
     """Raises NotLeadingError before a write that another leader might be doing."""
+    _version: str | None = field(init=False, default=None)
+    """What was read; a save over anything newer is refused, and may be tried after a load."""
 
     async def load(self) -> WarmStart:
         """Read the warm start; a broken entry is left out, and the log says so."""
@@ -33,6 +35,7 @@ class ConfigMapStore:
             found = await self.cluster.get("ConfigMap", self.namespace, NAME)
         except OperatorError as problem:
             raise StoreError(str(problem)) from problem
+        self._version = found["metadata"]["resourceVersion"] if found else None
         text = ((found or {}).get("data") or {}).get(FILE)
         if not text:
             return WarmStart()
@@ -45,17 +48,20 @@ class ConfigMapStore:
         """Write the warm start by server-side apply."""
         try:
             self.check_leadership()
-            await self.cluster.apply(self._manifest(warm_start))
+            saved = await self.cluster.apply(self._manifest(warm_start))
         except OperatorError as problem:
             raise StoreError(str(problem)) from problem
+        self._version = saved["metadata"]["resourceVersion"]
 
     def _manifest(self, warm_start: WarmStart) -> Manifest:
+        version = {"resourceVersion": self._version} if self._version else {}
         return {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
                 "name": NAME,
                 "namespace": self.namespace,
+                **version,
                 # Not labelled as a service's child: a change of it concerns no service.
                 "labels": {
                     "app.kubernetes.io/part-of": "paceline",

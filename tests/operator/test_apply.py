@@ -1,11 +1,13 @@
 """Children are written when they differ, by the leader, and never taken from others."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import NameTakenError, NotLeadingError
 from paceline_operator.observe import Observation
@@ -122,6 +124,66 @@ async def test_who_does_not_lead_writes_nothing() -> None:
         await Applier(cluster, lose_after_two, ManualClock()).apply(observed, _rendered(observed))
 
     assert len(cluster.writes) == 2
+
+
+class Paused(FakeCluster):
+    """Lets something happen between the decision to write and the write, as a pause would."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await meanwhile()
+        return await super().apply(manifest, subresource=subresource)
+
+
+def _scaled(cluster: FakeCluster) -> int:
+    replicas: int = cluster.objects["Deployment", "quick"]["spec"]["replicas"]
+    return replicas
+
+
+async def test_a_leader_that_was_paused_does_not_undo_its_successors_write() -> None:
+    """It had asked before the pause whether it leads; the API server refuses the older version."""
+    cluster = Paused({("InferenceService", "quick"): a_live_service()})
+    leads = True
+
+    def check() -> None:
+        if not leads:
+            raise NotLeadingError("gone")
+
+    paused, successor = (
+        Applier(cluster, check, ManualClock()),
+        Applier(cluster, _lead, ManualClock()),
+    )
+    observed = _observed(replicas=2)
+    found = await paused.apply(observed, _rendered(observed))
+    stale, fresh = _observed(replicas=3), _observed(replicas=5)
+
+    async def take_over() -> None:
+        nonlocal leads
+        leads = False
+        await successor.apply(replace(fresh, children=found), _rendered(fresh))
+
+    cluster.meanwhile = take_over
+    with pytest.raises(NotLeadingError):
+        await paused.apply(replace(stale, children=found), _rendered(stale))
+
+    assert _scaled(cluster) == 5
+
+
+async def test_a_watch_that_is_late_costs_one_read() -> None:
+    """The Deployment's own controller was faster than the news of it."""
+    cluster = _a_cluster()
+    applier = Applier(cluster, _lead, ManualClock())
+    observed = _observed(replicas=2)
+    found = await applier.apply(observed, _rendered(observed))
+    await cluster.apply(cluster.objects["Deployment", "quick"] | {"status": {"replicas": 1}})
+    more = _observed(replicas=3)
+
+    await applier.apply(replace(more, children=found), _rendered(more))
+
+    assert _scaled(cluster) == 3
 
 
 async def test_a_token_is_made_once() -> None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from paceline_api.labels import Manifest
 from paceline_operator.errors import NotLeadingError
+from paceline_operator.kubernetes_api import WRITE_TIMEOUT_S
 from paceline_operator.leader import LEASE_S, RENEW_DEADLINE_S, Leader
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
@@ -90,6 +92,36 @@ async def test_a_leader_that_cannot_renew_stops_before_a_rival_may_begin() -> No
 
     assert not leader.is_leading
     assert RENEW_DEADLINE_S < LEASE_S
+
+
+async def test_a_write_that_begins_in_time_ends_before_a_rival_may_begin() -> None:
+    """The longest write fits between the last moment of one leader and the first of the next."""
+    assert RENEW_DEADLINE_S + WRITE_TIMEOUT_S < LEASE_S
+
+
+async def test_a_renewal_that_hangs_does_not_keep_the_next_from_being_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer that never comes must not cost the leadership."""
+
+    class Hanging(FakeCluster):
+        hangs = True
+
+        async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+            if self.hangs:
+                await asyncio.Event().wait()
+            return await super().get(kind, namespace, name)
+
+    monkeypatch.setattr("paceline_operator.leader.WRITE_TIMEOUT_S", 0.01)
+    cluster, clock = Hanging(), ManualClock()
+    leader = _leader(cluster, clock)
+
+    await leader.try_once()
+    assert not leader.is_leading
+
+    cluster.hangs = False
+    await leader.try_once()
+    assert leader.is_leading
 
 
 async def test_a_released_lease_is_free_at_once() -> None:

@@ -1,5 +1,6 @@
 """Status is written when it says something new, and events tell of transitions."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from paceline_api.inference_service import InferenceService
+from paceline_operator.errors import ConflictError
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Observation
 from paceline_operator.report import Reporter
@@ -93,6 +95,22 @@ async def test_the_same_is_not_written_twice() -> None:
     await world.tell()
 
     assert world.num_writes == 1
+
+
+async def test_a_status_of_yesterday_does_not_cover_a_newer_one() -> None:
+    """As of a leader that was paused while another wrote."""
+    world = World()
+    before = deepcopy(world.cluster.objects["InferenceService", "quick"])
+    successor = Reporter(world.cluster, Metrics(), _lead, world.clock, 30.0)
+    world.reporter, paused = successor, world.reporter
+    world.is_ready = True
+    await world.tell()
+    world.reporter, world.is_ready = paused, False
+
+    with pytest.raises(ConflictError):
+        await world.tell_from(before)
+
+    assert world.condition("WorkloadAvailable")["status"] == "True"
 
 
 async def test_numbers_alone_wait_for_half_a_minute() -> None:

@@ -56,6 +56,23 @@ async def test_only_the_leader_writes() -> None:
     assert cluster.writes == []
 
 
+async def test_what_another_saved_meanwhile_is_not_lost() -> None:
+    """The next save loads it first."""
+    cluster = FakeCluster()
+    await a_store(cluster).save(a_book())
+    first, second = a_store(cluster), a_store(cluster)
+    await first.load()
+    await second.load()
+    await second.save(WarmStart())
+
+    with pytest.raises(StoreError, match="changed"):
+        await first.save(a_book())
+    await first.load()
+    await first.save(a_book())
+
+    assert await second.load() == a_book()
+
+
 @pytest.mark.parametrize(
     "problem",
     [ApiError("apply", NAME, 0, "unreachable"), WriteRefusedError("apply", NAME, 403, "forbidden")],

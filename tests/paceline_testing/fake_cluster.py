@@ -49,6 +49,10 @@ class FakeCluster:
         self._reach("apply", name)
         if kind in self.refusals:
             raise self.refusals[kind]
+        found = self.objects.get((kind, name), {"metadata": {}})["metadata"]
+        wanted = manifest["metadata"].get("resourceVersion")
+        if wanted and wanted != found.get("resourceVersion"):
+            raise ConflictError("apply", name, 409, "changed")
         suffix = f"/{subresource}" if subresource else ""
         self.writes.append(f"apply {kind}/{name}{suffix}")
         fresh: Manifest = {"metadata": {"uid": f"uid-{kind}-{name}"}}

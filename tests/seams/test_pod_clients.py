@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from paceline_cli.pod_client import HttpxPodClient
+from paceline_operator.errors import NotLeadingError
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_testing.telemetry import a_limits, a_telemetry
 from paceline_tuner.pods import PodAnswerError, PodClient, PodRefusedError, PodUnreachableError
@@ -136,3 +137,16 @@ async def test_a_pod_that_never_answers_is_given_up(pod: Pod, kind: Client) -> N
     async with kind(timeout_s=0.0001) as hasty:
         with pytest.raises(PodUnreachableError, match="no answer in"):
             await hasty.get_telemetry(pod.target, 0)
+
+
+async def test_who_does_not_lead_changes_no_limits(pod: Pod) -> None:
+    """The pod is not even asked."""
+
+    def check() -> None:
+        raise NotLeadingError("another leads")
+
+    async with AiohttpPodClient(check_leadership=check) as client:
+        with pytest.raises(NotLeadingError):
+            await client.patch_limits(pod.target, {"epoch": 4, "lease_s": 60.0})
+
+    assert pod.seen == []
