@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from local_cluster.debian import debian_program
 from local_cluster.errors import UnavailableError
-from local_cluster.promtool import promtool
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "charts" / "paceline" / "files" / "rules.yaml"
@@ -25,7 +25,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 def test_promtool_agrees(command: list[str | Path]) -> None:
     """Prometheus's own tool checks the rules and runs the cases."""
     try:
-        tool = promtool()
+        tool = debian_program("prometheus", "promtool")
     except UnavailableError as lack:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(lack))
 
