@@ -17,7 +17,7 @@ _APPLIED_WHILE_SERVING = (
     *(path[0] for path, on_change in changes(Spec) if on_change is OnChange.HOT),
     "paused",
 )
-_NEEDS_A_CLUSTER = ("oci://", "pvc://", "s3://")
+_NEEDS_A_CLUSTER = ("oci://", "pvc://")
 
 
 class ManifestError(LocalError):

@@ -119,6 +119,7 @@ def sidecar_environment(service: InferenceService, place: Place, drain_s: float)
         "PACELINE_SIDECAR_RUNTIME_TOKEN_FILE": str(place.token_file),
         "PACELINE_SIDECAR_RUNTIME_CONFIG_FILE": str(place.runtime_config_file),
         "PACELINE_SIDECAR_DRAIN_S": f"{drain_s:g}",
+        "PACELINE_SIDECAR_LAME_DUCK_S": "0",  # no proxy has to hear of it
         # The engine has the cores; the tokenizer needs no pool of threads.
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",

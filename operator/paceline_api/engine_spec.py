@@ -32,6 +32,12 @@ class SpeculativeSpec(Part):
             ".draftModelRevision",
             is_required=True,
         ),
+        Rule(
+            "!has(self.draftModelUri) || !self.draftModelUri.startsWith('s3://')",
+            "s3:// is not served by this version: copy the model to a volume (pvc://), or into an"
+            " image (oci://)",
+            ".draftModelUri",
+        ),
     )
 
     method: Literal["None", "NGram", "Draft"] = "None"

@@ -36,6 +36,11 @@ def config_map_name(name: str) -> str:
     return f"{name}-runtime"
 
 
+def pods_name(name: str) -> str:
+    """Name the headless Service of the pods."""
+    return f"{name}-pods"
+
+
 def secret_name(name: str) -> str:
     """Name the Secret of the runtime token."""
     return f"{name}-runtime-token"

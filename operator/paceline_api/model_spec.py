@@ -30,10 +30,19 @@ class CacheSpec(Part):
             "claimName is needed by type PVC, and only by it",
             ".claimName",
         ),
+        # At this level a stored object stays valid until its cache itself is changed.
+        Rule(
+            "self.type != 'HostPath'",
+            "must be EmptyDir or PVC: the pod's user cannot write to a host's folder, pod security"
+            " forbids one, and one service could change another's weights in it; the kubelet"
+            " caches oci:// models for a whole node",
+            ".type",
+        ),
     )
 
     type: Literal["EmptyDir", "PVC", "HostPath"] = "EmptyDir"
-    """EmptyDir goes with the pod, PVC and HostPath outlive it."""
+    """EmptyDir goes with the pod, a PVC outlives it. HostPath is refused: objects from before keep
+    it."""
     claim_name: Name | None = None
     """The PersistentVolumeClaim of type PVC."""
     size_limit: Quantity | None = None
@@ -50,10 +59,16 @@ class ModelSpec(Part):
             ".revision",
             is_required=True,
         ),
+        Rule(
+            "!self.uri.startsWith('s3://')",
+            "s3:// is not served by this version: copy the model to a volume (pvc://), or into an"
+            " image (oci://)",
+            ".uri",
+        ),
     )
 
     uri: ModelUri
-    """`builtin://NAME`, `oci://IMAGE`, `hf://ORG/NAME`, `pvc://CLAIM/PATH`, `file:///PATH`, `s3://BUCKET/PATH`."""
+    """`builtin://NAME`, `oci://IMAGE`, `hf://ORG/NAME`, `pvc://CLAIM/PATH`, `file:///PATH`."""
     revision: Revision | None = None
     """The commit of an hf:// model."""
     served_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None

@@ -166,10 +166,16 @@ class NetworkSpec(Part):
 
 
 class Monitoring(Part):
-    """Objects of the Prometheus Operator for this service."""
+    """Objects of the Prometheus Operator for this service, where the cluster has it."""
 
     pod_monitor: bool = False
+    """A PodMonitor that scrapes this service's pods. With the chart's `servicePodMonitor` each pod
+    would be scraped twice."""
     rules: bool = False
+    """A PrometheusRule with the alerts of this service, burn rates against `sla.objective`. The
+    chart's `prometheusRule` has the same alerts for all services."""
+    labels: Labels | None = None
+    """Labels of both, for the selector of your Prometheus."""
 
 
 class Disruption(Part):

@@ -47,7 +47,14 @@ def definition() -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        # Removing the operator keeps the services: Helm and Argo CD heed the one, Flux the other.
+        "metadata": {
+            "name": f"{PLURAL}.{GROUP}",
+            "annotations": {
+                "helm.sh/resource-policy": "keep",
+                "kustomize.toolkit.fluxcd.io/prune": "disabled",
+            },
+        },
         "spec": {
             "group": GROUP,
             "names": {

@@ -3,21 +3,25 @@
 import base64
 import hashlib
 import json
+import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, secret_name
-from paceline_operator.errors import ConflictError, GoneError, NameTakenError
+from paceline_operator.errors import ConflictError, GoneError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
+from paceline_operator.ownership import is_orphan
 from paceline_operator.render.children import Children, token_secret
 
 # Changed by others without a meaning for us, or by our own last write.
 _NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")
 _TOKEN_TTL_S = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -47,13 +51,30 @@ class Applier:
             live = found.get(which) or await self.cluster.get(
                 which[0], service.metadata.namespace, which[1]
             )
-            if live is None and not is_there:
+            if self._is_unowned(service, live) and not is_there:
                 await self._check_is_there(service)
                 is_there = True
             found[which] = await self._apply_one(service, manifest, live)
         for which in [one for one in found if one[0] in children.unwanted_kinds]:
-            await self._delete(service, found.pop(which))
+            await self.delete_child(service, found.pop(which))
         return found
+
+    async def apply_child(
+        self, service: InferenceService, manifest: Manifest, live: Manifest | None
+    ) -> Manifest:
+        """Bring one child to what was rendered; return it as it is now.
+
+        Raises NameTakenError or LeavingError where it is another's.
+        """
+        if self._is_unowned(service, live):
+            await self._check_is_there(service)
+        return await self._apply_one(service, manifest, live)
+
+    async def delete_child(self, service: InferenceService, live: Manifest) -> None:
+        """Delete one child; raises NameTakenError or LeavingError where it is another's."""
+        is_orphan(service, live)
+        self.check_leadership()
+        await self.cluster.delete(live)
 
     async def secure_token(self, service: InferenceService, *, may_create: bool) -> None:
         """Read the service's runtime token; create its Secret where there is none.
@@ -67,15 +88,14 @@ class Applier:
         if self.clock() - self._token_read_at.get(uid, -_TOKEN_TTL_S) < _TOKEN_TTL_S:
             return
         secret = await self.cluster.get("Secret", namespace, secret_name(service.metadata.name))
-        if secret is not None:
-            _check_owner(service, secret)
-        if token := _token_in(secret):
+        token, is_unowned = _token_in(secret), self._is_unowned(service, secret)
+        if token and not is_unowned:
             self._tokens[uid] = token
         elif may_create:
-            # A Secret that was deleted or emptied comes back with the token that pods know.
-            if secret is None:
+            # Orphaned, deleted or emptied, it comes back with the token that pods know.
+            if is_unowned:
                 await self._check_is_there(service)
-            token = self._tokens.get(uid) or secrets.token_urlsafe(32)
+            token = token or self._tokens.get(uid) or secrets.token_urlsafe(32)
             self.check_leadership()
             await self.cluster.apply(token_secret(service, token))
             self._tokens[uid] = token
@@ -98,8 +118,6 @@ class Applier:
     async def _apply_one(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
     ) -> Manifest:
-        if live is not None:
-            _check_owner(service, live)
         which = (service.key, (manifest["kind"], manifest["metadata"]["name"]))
         wanted = _digest(manifest)
         if live is not None and self._written.get(which) == (wanted, _digest(_essence(live))):
@@ -107,6 +125,14 @@ class Applier:
         live = await self._write(service, manifest, live)
         self._written[which] = (wanted, _digest(_essence(live)))
         return live
+
+    def _is_unowned(self, service: InferenceService, live: Manifest | None) -> bool:
+        """Whether a write makes or adopts the child; raises where it would take another's."""
+        if live is None:
+            return True
+        if is_adopted := is_orphan(service, live):
+            _log.info("%s: adopts %s %s", service.key, live["kind"], live["metadata"]["name"])
+        return is_adopted
 
     async def _write(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
@@ -123,24 +149,22 @@ class Applier:
             live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
             if live is None:
                 raise
-            _check_owner(service, live)
+            if self._is_unowned(service, live):
+                await self._check_is_there(service)
             self.check_leadership()
             return await self.cluster.apply(at_version(manifest, live))
 
     async def _check_is_there(self, service: InferenceService) -> None:
-        """Raise GoneError before a child is made for nobody: the collector would delete it again.
+        """Raise GoneError before a child gets an owner that is gone: it would be collected.
 
         A watch that begins anew never speaks of what vanished while it was away.
         """
         name, namespace = service.metadata.name, service.metadata.namespace
         live = await self.cluster.get("InferenceService", namespace, name)
-        if live is None or live["metadata"]["uid"] != service.metadata.uid:
+        metadata = {} if live is None else live["metadata"]
+        is_going = "deletionTimestamp" in metadata
+        if metadata.get("uid") != service.metadata.uid or is_going:
             raise GoneError(service.key)
-
-    async def _delete(self, service: InferenceService, live: Manifest) -> None:
-        _check_owner(service, live)
-        self.check_leadership()
-        await self.cluster.delete(live)
 
 
 def at_version(manifest: Manifest, live: Manifest | None) -> Manifest:
@@ -158,13 +182,6 @@ def _token_in(secret: Manifest | None) -> str:
         return base64.b64decode(encoded, validate=True).decode()
     except ValueError:
         return ""
-
-
-def _check_owner(service: InferenceService, live: Manifest) -> None:
-    """Refuse to take over what somebody else made under the same name."""
-    owners: Iterable[Manifest] = live["metadata"].get("ownerReferences", ())
-    if not any(owner["uid"] == service.metadata.uid for owner in owners):
-        raise NameTakenError(live["kind"], live["metadata"]["name"])
 
 
 def _essence(live: Manifest) -> Manifest:

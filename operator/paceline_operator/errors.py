@@ -6,6 +6,7 @@ OperatorError
 │   ├── WriteRefusedError  a manifest of ours is invalid or forbidden: a person must act
 │   └── TerminatingError   the namespace is being deleted: nothing is left to do
 ├── GoneError              the service is not there any more: the watch has yet to say so
+├── LeavingError           an object of that name is about to be deleted: wait
 ├── NameTakenError         an object of that name belongs to somebody else: a person must act
 └── NotLeadingError        another replica holds the Lease: write nothing
 """
@@ -53,6 +54,13 @@ class GoneError(OperatorError):
 
     def __init__(self, key: str) -> None:
         super().__init__(f"InferenceService {key} is gone, though the watch has not said so yet")
+
+
+class LeavingError(OperatorError):
+    """A child of an earlier service of that name is still there; the collector takes it."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name} of an earlier InferenceService is being deleted")
 
 
 class NameTakenError(OperatorError):

@@ -32,6 +32,8 @@ RESOURCES: Final[dict[str, tuple[str, str]]] = {
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Pod": ("v1", "pods"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": ("monitoring.coreos.com/v1", "podmonitors"),
+    "PrometheusRule": ("monitoring.coreos.com/v1", "prometheusrules"),
     "Secret": ("v1", "secrets"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -50,6 +52,10 @@ class KubernetesApi(Protocol):
 
         `labels` is a selector; without one every object is listed.
         """
+        ...
+
+    async def kinds(self, version: str) -> frozenset[str]:
+        """Name the kinds of `group/version` that the cluster serves; none where it has no such."""
         ...
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
@@ -105,6 +111,16 @@ class KubernetesClient:
             if not rest:
                 return found
             query = [*first, ("continue", rest)]
+
+    async def kinds(self, version: str) -> frozenset[str]:
+        """Name the kinds of `group/version` that the cluster serves; none where it has no such."""
+        try:
+            found = await self._request("get", "GET", f"/apis/{version}")
+        except ApiError as problem:
+            if problem.code == _NOT_FOUND:
+                return frozenset()
+            raise
+        return frozenset(resource["kind"] for resource in found.get("resources") or ())
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply: own exactly the fields of the manifest."""

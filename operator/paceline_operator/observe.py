@@ -85,6 +85,15 @@ class ObservedPod:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """Why a child that serving does not need could not be written."""
+
+    reason: str
+    """A condition's reason."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything that a decision may look at."""
 
@@ -95,6 +104,8 @@ class Observation:
     report: ServiceReport | None
     """The conclusion of the tuner's last round."""
     now: datetime
+    lacks: tuple[Lack, ...] | None = None
+    """What the last write of the extras missed; None where none was tried."""
 
     @property
     def deployment(self) -> Manifest | None:

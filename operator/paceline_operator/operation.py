@@ -12,6 +12,7 @@ from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ConflictError, NotLeadingError, OperatorError
+from paceline_operator.extras import Extras
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -109,6 +110,7 @@ class Operation:
         reconciler = Reconciler(
             watched,
             applier,
+            Extras(cluster, applier, time.monotonic),
             reporter,
             Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
             rounds.reports,

@@ -10,11 +10,13 @@ from paceline_api.inference_service import InferenceService
 from paceline_operator.apply import Applier
 from paceline_operator.errors import (
     GoneError,
+    LeavingError,
     NameTakenError,
     OperatorError,
     TerminatingError,
     WriteRefusedError,
 )
+from paceline_operator.extras import Extras
 from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
@@ -27,7 +29,8 @@ _log = logging.getLogger(__name__)
 
 
 _PASSING_S: Final = 10.0
-"""A right that is missing for less than this may only be late: nobody is told."""
+"""A right that is missing for less may only be late, and what leaves takes a moment: nobody is
+told."""
 _FORBIDDEN: Final = 403
 
 
@@ -47,12 +50,13 @@ class Reconciler:
 
     watched: Watched
     applier: Applier
+    extras: Extras
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
     """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
-    _forbidden_since: dict[str, datetime] = field(init=False, default_factory=dict)
+    _refused_since: dict[str, datetime] = field(init=False, default_factory=dict)
 
     async def reconcile(self, key: str) -> Outcome:
         """Look once and do what is needed."""
@@ -79,10 +83,11 @@ class Reconciler:
 
     def _may_pass(self, key: str, refusal: OperatorError | None) -> bool:
         """Tell whether a refusal may end by itself, as that of a right which is about to come."""
-        if not isinstance(refusal, WriteRefusedError) or refusal.code != _FORBIDDEN:
-            self._forbidden_since.pop(key, None)
+        is_forbidden = isinstance(refusal, WriteRefusedError) and refusal.code == _FORBIDDEN
+        if not is_forbidden and not isinstance(refusal, LeavingError):
+            self._refused_since.pop(key, None)
             return False
-        since = self._forbidden_since.setdefault(key, self.now())
+        since = self._refused_since.setdefault(key, self.now())
         return (self.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
@@ -96,12 +101,15 @@ class Reconciler:
                 rendered = children(service, self.around, plan.template_hash)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
-        except (NameTakenError, WriteRefusedError) as refusal:
+                lacks = await self.extras.bring(observation)
+                observation = replace(observation, lacks=lacks)
+        except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
         return observation, None
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
-        self._forbidden_since.pop(key, None)
+        self._refused_since.pop(key, None)
         self.applier.forget(key)
+        self.extras.forget(key)
         self.reporter.forget(key)

@@ -3,6 +3,7 @@
 Ready, and kstatus' Reconciling and Stalled, do not depend on the SLA.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,7 @@ from paceline_operator.pod_conditions import model_available, workload_available
 from paceline_operator.write_plan import WritePlan
 from paceline_tuner.condition import Condition
 
+_EXTRAS: Final = "ExtrasAvailable"
 _MEASURED: Final = ("TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy")
 
 
@@ -61,13 +63,30 @@ def service_conditions(
         model,
         workload,
         *_tuning(observation),
+        *_extras(observation),
     )
+
+
+def _extras(observation: Observation) -> tuple[Condition, ...]:
+    """Tell of the children that serving does not need, where they were asked for or one is missing.
+
+    Ready does not depend on them.
+    """
+    if observation.lacks is None:
+        return _before(observation, {_EXTRAS})
+    if observation.lacks:
+        message = "; ".join(lack.message for lack in observation.lacks)
+        return (Condition(_EXTRAS, "False", observation.lacks[0].reason, message),)
+    asked = observation.service.spec.monitoring
+    if asked.pod_monitor or asked.rules:
+        return (Condition(_EXTRAS, "True", "Written", "what monitoring asks for is there"),)
+    return ()
 
 
 def _tuning(observation: Observation) -> tuple[Condition, ...]:
     """Pass the tuner's own conclusions on; without a pod to measure there are none."""
     report = observation.report
-    if report is None and (before := _before(observation)):
+    if report is None and (before := _before(observation, {*_MEASURED, "TuningActive"})):
         return before
     if report is not None and report.pods:
         return report.conditions
@@ -78,12 +97,12 @@ def _tuning(observation: Observation) -> tuple[Condition, ...]:
     )
 
 
-def _before(observation: Observation) -> tuple[Condition, ...]:
-    """Repeat what status says: a restarted operator has not measured yet."""
+def _before(observation: Observation, kinds: Collection[str]) -> tuple[Condition, ...]:
+    """Repeat what status says, where nothing newer is known."""
     return tuple(
         Condition(found.type, found.status, found.reason, found.message)
         for found in observation.service.status.conditions or ()
-        if found.type in {*_MEASURED, "TuningActive"}
+        if found.type in kinds
     )
 
 

@@ -31,15 +31,13 @@ def plan_writes(spec: Spec) -> WritePlan:
 def unsupported(spec: Spec) -> str:
     """Name the first field that asks for what this version cannot do; empty where all is supported.
 
-    The schema can express it: a field that was ignored silently would be worse than a refusal.
+    Admission refuses these; an object that was stored before may still hold them.
     """
     asks = {
         "model.uri s3://": spec.model.uri.startswith("s3://"),
         "engine.speculative.draftModelUri s3://": (
             spec.engine.speculative.draft_model_uri or ""
         ).startswith("s3://"),
-        "monitoring.podMonitor": spec.monitoring.pod_monitor,
-        "monitoring.rules": spec.monitoring.rules,
     }
     return next(
         (

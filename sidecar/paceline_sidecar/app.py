@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.last_answers import LastAnswers
 from paceline_sidecar.metrics.collector import registry_of
 from paceline_sidecar.openai.error_response import (
     ErrorBody,
@@ -52,6 +53,7 @@ def create_admin_app(
 
 def _app(service: Service, settings: SidecarSettings) -> FastAPI:
     app = FastAPI(openapi_url=None)
+    app.add_middleware(LastAnswers, leaving=lambda: service.leaving)
     app.add_middleware(RequestId, clock=service.clock)
     app.add_exception_handler(SidecarError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)

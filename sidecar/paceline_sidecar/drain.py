@@ -1,4 +1,4 @@
-"""Leave in order: refuse new requests, finish those that run, then go."""
+"""Leave in order: serve who still comes, then refuse them, finish what runs, and go."""
 
 import asyncio
 import logging
@@ -9,11 +9,20 @@ from paceline_sidecar.service import Service
 _log = logging.getLogger(__name__)
 
 
-async def drain(service: Service, *, drain_s: float) -> None:
-    """Return when nothing runs any more; what outlasts `drain_s` fails with 503."""
-    service.draining = True
+async def drain(service: Service, *, lame_duck_s: float, drain_s: float) -> None:
+    """Return when nothing runs any more; what outlasts `drain_s` fails with 503.
+
+    For the first `lame_duck_s` of them it is not ready, and yet takes requests, each on a
+    connection that ends with the answer: proxies hear only after a while that a pod leaves, and
+    clients do not hear of it at all as long as they keep a connection open.
+    """
+    lame_duck_s = min(lame_duck_s, drain_s)
+    service.leaving = True
+    _log.info("leaving: new requests are refused in %g s", lame_duck_s)
+    await asyncio.sleep(lame_duck_s)
+    service.refusing = True
     _log.info("draining: %d requests run", len(service.exchanges))
-    if not await _idle(service, within_s=drain_s):
+    if not await _idle(service, within_s=drain_s - lame_duck_s):
         _log.warning("drain time is over: %d requests are ended", len(service.exchanges))
         over = Unavailable("draining", "The server went away before the answer was complete.")
         for exchange in list(service.exchanges):

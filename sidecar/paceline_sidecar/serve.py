@@ -58,7 +58,7 @@ async def serve(
         keeper = tasks.create_task(service.adapters.run())
         watcher = tasks.create_task(reload_certificate(public.config, settings))
         await stop.wait()
-        await drain(service, drain_s=settings.drain_s)
+        await drain(service, lame_duck_s=settings.lame_duck_s, drain_s=settings.drain_s)
         public.should_exit = admin.should_exit = True
         connection.cancel()
         keeper.cancel()

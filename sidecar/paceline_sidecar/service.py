@@ -47,7 +47,10 @@ class Service:
         self.ledger = Ledger()
         self.clock = clock
         self.config = HotConfig()
-        self.draining = False
+        self.leaving = False
+        """Whether SIGTERM came: not ready any more, whoever still comes is served."""
+        self.refusing = False
+        """Whether whoever comes now is refused."""
         self.problem = ""
         """Why a ready engine cannot be used; empty when it can."""
         self.configure: Callable[[], Awaitable[None]] | None = None
@@ -95,8 +98,10 @@ class Service:
     async def _prepare(self, view: EngineView) -> None:
         if view.model is None or view.limits is None:
             return
+        capacity = view.limits.capacity
+        context = min(view.model.max_model_len, capacity.num_blocks * capacity.block_size)
         try:
-            codec = await asyncio.to_thread(Codec.load, self._run_dir)
+            codec = await asyncio.to_thread(Codec.load, self._run_dir, context_tokens=context)
             if self.configure is not None:
                 await self.configure()
         except Unavailable:
@@ -105,8 +110,6 @@ class Service:
             _log.exception("the engine is ready, the sidecar cannot use it")
             self.problem = f"{type(error).__name__}: {error}"
             return
-        capacity = view.limits.capacity
-        context = min(view.model.max_model_len, capacity.num_blocks * capacity.block_size)
         self.ledger.vllm.size_to(context)
         self.ledger.engine_starts += 1
         self.problem = ""
@@ -124,8 +127,8 @@ class Service:
         """Return why no request can be taken now; empty when ready."""
         view = self.backend.view
         missing = []
-        if self.draining:
-            missing.append("the sidecar is draining")
+        if self.leaving:
+            missing.append("the sidecar is leaving")
         if view.phase != "ready":
             missing.append(view.detail or f"the engine is {view.phase}")
         elif self._serving is None:
@@ -134,7 +137,7 @@ class Service:
 
     def serving(self) -> Serving:
         """Return the engine to use; raises `Unavailable`."""
-        if self.draining:
+        if self.refusing:
             raise Unavailable("draining", "This server is going away.")
         if self._serving is None or self.backend.view.phase != "ready":
             stalled = self.backend.view.phase == "stalled"

@@ -36,6 +36,8 @@ class SidecarSettings(BaseSettings):
     tls_key_file: Path | None = None
     drain_s: float = Field(default=120.0, ge=0, le=86_400)
     """After SIGTERM, running requests may take this long."""
+    lame_duck_s: float = Field(default=10.0, ge=0, le=3600)
+    """At the beginning of that time new requests are still taken: their senders do not know yet."""
     vllm_metrics: bool = True
     """Expose the `vllm:` family beside `paceline_*`."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)

@@ -1,5 +1,6 @@
 """The way of one request into the engine: admit, tokenize, submit."""
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import msgspec
 
 from paceline_sidecar import deadlines
 from paceline_sidecar.admission.control import Ticket
-from paceline_sidecar.errors import InvalidRequest, Refused, Unavailable
+from paceline_sidecar.errors import InvalidRequest, Refused, TimedOut, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
 from paceline_sidecar.generation import ChoiceShape, Generation
 from paceline_sidecar.metrics.finished_request import FinishedRequest
@@ -65,7 +66,7 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
         _record_refusal(service, job, refusal)
         raise
     try:
-        prompts = await job.encode(serving.codec)
+        prompts = await _encoded(service, job, serving.codec)
         generations = [
             _generation(service, job, serving, prompt_ids, _shape(job, serving, place, index))
             for place, prompt_ids in enumerate(prompts)
@@ -78,6 +79,16 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
             _record_refusal(service, job, error)
         raise
     return _start(service, job, generations, tickets)
+
+
+async def _encoded(service: Service, job: Job, codec: Codec) -> list[list[int]]:
+    """Tokenize within the request's deadline: it counts from the arrival."""
+    due_at = job.arrived_at + deadlines.timeout_s(job.timeout_s, service.config)
+    try:
+        async with asyncio.timeout(max(0.0, due_at - service.clock())):
+            return await job.encode(codec)
+    except TimeoutError as error:
+        raise TimedOut("The request's deadline passed before it was tokenized.") from error
 
 
 def _shape(job: Job, serving: Serving, place: int, index: int) -> ChoiceShape:

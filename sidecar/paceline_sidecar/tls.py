@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 
 import uvicorn
 
@@ -28,9 +27,9 @@ async def reload_certificate(config: uvicorn.Config, settings: SidecarSettings) 
             continue
         try:
             config.ssl.load_cert_chain(certificate, key)
-        except ssl.SSLError:
+        except OSError as problem:  # an SSLError is one, too
             # The two files are replaced one after the other: they fit again at the next look.
-            _log.warning("the new certificate and key do not fit; the old ones stay")
+            _log.warning("the new certificate and key cannot be used (%s); the old stay", problem)
         else:
             served = found
             _log.info("the certificate was replaced")

@@ -6,9 +6,11 @@ and a new one says `Hello`, so nothing of a dead engine can reach the requests o
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +22,8 @@ from zmq.utils.monitor import recv_monitor_message
 import paceline_wire as wire
 from paceline_sidecar.backend import Arrival, Deliver, EngineView, Listener
 from paceline_sidecar.errors import Unavailable, UnavailableReason
+
+_log = logging.getLogger(__name__)
 
 _HELLO_INTERVAL_S = 0.05
 _CALL_TIMEOUT_S = 10.0
@@ -112,7 +116,12 @@ class ZmqEngine:
         context = zmq.asyncio.Context()
         try:
             while True:
-                await self._one_connection(context)
+                try:
+                    await self._one_connection(context)
+                except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                    # Which request it was about is not known: all in flight have failed.
+                    _log.error("the engine says what cannot be read: %s", error)
+                    await asyncio.sleep(_RECONNECT_MAX_MS / 1e3)
         finally:
             self._socket = None
             self._fail_in_flight("the sidecar is leaving")
@@ -188,7 +197,7 @@ class ZmqEngine:
             case wire.EngineTelemetry():
                 self._note_heartbeat(now)
                 for listener in self._listeners:
-                    listener.telemetry_arrived(message)
+                    _shielded(partial(listener.telemetry_arrived, message))
             case wire.LimitsState():
                 self._publish(replace(self._view, limits=message, heard_at=now))
                 self._answer(message)
@@ -242,7 +251,7 @@ class ZmqEngine:
         take = self._deliveries.pop if finished else self._deliveries.get
         deliver = take(request_id, None)
         if deliver is not None:
-            deliver(arrival)
+            _shielded(partial(deliver, arrival))
 
     def _fail_in_flight(self, detail: str) -> None:
         """Fail everything in flight at once: nobody will answer it."""
@@ -254,7 +263,7 @@ class ZmqEngine:
             self._publish(EngineView(phase="absent", detail=kept))
         lost = Unavailable("engine_lost", f"The request was lost: {detail}.")
         for deliver in in_flight.values():
-            deliver(lost)
+            _shielded(partial(deliver, lost))
         for call in calls.values():
             if not call.done():
                 call.set_exception(lost)
@@ -262,12 +271,20 @@ class ZmqEngine:
     def _publish(self, view: EngineView) -> None:
         before, self._view = self._view, view
         for listener in self._listeners:
-            listener.engine_changed(before, view)
+            _shielded(partial(listener.engine_changed, before, view))
 
     def _unavailable(self) -> Unavailable:
         reasons: dict[str, UnavailableReason] = {"stalled": "engine_stalled"}
         reason = reasons.get(self._view.phase, "engine_starting")
         return Unavailable(reason, f"Not ready: {self._view.detail}.")
+
+
+def _shielded(tell: Callable[[], None]) -> None:
+    """Tell one of many: what goes wrong with it must not end the connection of all."""
+    try:
+        tell()
+    except Exception:  # noqa: BLE001 - whatever is wrong with one, the others are served
+        _log.exception("a listener of the engine failed")
 
 
 async def _disconnected(monitor: zmq.asyncio.Socket) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
+from helm_python.chart import Chart
 
 from local_cluster.debian import debian_program
 from local_cluster.errors import UnavailableError
 
 ROOT = Path(__file__).parents[2]
-RULES = ROOT / "charts" / "paceline" / "files" / "rules.yaml"
+CHART = ROOT / "charts" / "paceline"
+RULES = CHART / "files" / "rules.yaml"
+PAGES = yaml.safe_load((CHART / "values.yaml").read_text())["monitoring"]["runbookBaseUrl"]
 CASES = Path(__file__).parent / "rules_test.yaml"
 
 
@@ -47,8 +50,29 @@ def test_each_alert_has_a_case_that_fires_and_one_that_is_silent() -> None:
 
 
 def test_each_alert_links_a_runbook_that_exists() -> None:
-    """Whoever is woken reads what to do."""
+    """Whoever is woken reads what to do, wherever the alert has been sent to."""
     for name, rule in alerts().items():
-        page = ROOT / rule["annotations"]["runbook_url"]
-        assert page.is_file(), name
-        assert name in page.read_text(), name
+        base, page = rule["annotations"]["runbook_url"].rsplit("/", 1)
+        assert base == PAGES, name
+        assert name in (ROOT / "docs" / "runbooks" / page).read_text(), name
+
+
+def test_a_team_may_keep_the_runbooks_elsewhere() -> None:
+    """One value moves the link of every alert, and its default is where the pages are."""
+    monitoring = {"prometheusRule": True, "runbookBaseUrl": "https://wiki.test/paceline"}
+    texts = Chart.load(CHART).render({"monitoring": monitoring}, name="pl", namespace="system")
+    objects = [*yaml.safe_load_all(texts["paceline/templates/monitoring.yaml"])]
+    (rules,) = [found for found in objects if found and found["kind"] == "PrometheusRule"]
+    links = {
+        rule["annotations"]["runbook_url"]
+        for group in rules["spec"]["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+
+    assert PAGES.startswith(yaml.safe_load((CHART / "Chart.yaml").read_text())["home"])
+    assert links
+    assert all(link.startswith("https://wiki.test/paceline/") for link in links)
+    assert {link.rsplit("/", 1)[1] for link in links} == {
+        rule["annotations"]["runbook_url"].rsplit("/", 1)[1] for rule in alerts().values()
+    }

@@ -53,6 +53,56 @@ def test_images_follow_the_chart_unless_named() -> None:
     assert env["PACELINE_OPERATOR_SIDECAR_IMAGE"] == "registry.test/s:2"
 
 
+def test_a_digest_says_what_the_operator_runs() -> None:
+    """With a tag that a person can read, or alone."""
+    digest = "sha256:" + "0" * 64
+    alone, both = (
+        of_kind(
+            render(image={"repository": "r.test/o", "digest": digest, "tag": tag}), "Deployment"
+        )
+        for tag in ("", "2")
+    )
+
+    assert image_of(alone) == f"r.test/o@{digest}"
+    assert image_of(both) == f"r.test/o:2@{digest}"
+
+
+def image_of(deployments: list[dict[str, Any]]) -> str:
+    (deployment,) = deployments
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return str(container["image"])
+
+
+def test_replicas_are_spread_and_one_may_be_disturbed() -> None:
+    """One replica needs neither, and a drain of its node must go on."""
+    (alone,) = of_kind(render(), "Deployment")
+    (several,) = of_kind(render(replicaCount=2), "Deployment")
+    (budget,) = of_kind(render(replicaCount=2), "PodDisruptionBudget")
+    (spread,) = several["spec"]["template"]["spec"]["topologySpreadConstraints"]
+
+    assert "topologySpreadConstraints" not in alone["spec"]["template"]["spec"]
+    assert of_kind(render(), "PodDisruptionBudget") == []
+    assert of_kind(render(replicaCount=2, podDisruptionBudget=False), "PodDisruptionBudget") == []
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == several["spec"]["selector"]
+    assert spread["labelSelector"] == several["spec"]["selector"]
+
+
+def test_what_a_pod_needs_of_its_cluster_can_be_said() -> None:
+    """Each value reaches the pod as it is."""
+    spread = [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]
+    values = {
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "topologySpreadConstraints": spread,
+    }
+    (deployment,) = of_kind(render(**values), "Deployment")
+
+    pod = deployment["spec"]["template"]["spec"]
+    assert {key: pod[key] for key in values} == values
+
+
 def test_named_namespaces_need_no_cluster_role() -> None:
     """A team without cluster rights can install the operator for its own namespaces."""
     objects = render(watchNamespaces=["team-a", "team-b"], aggregateRoles=False)
@@ -107,8 +157,10 @@ def test_monitors_and_rules_come_only_when_asked_for() -> None:
         ({"logLevel": "loud"}, "logLevel"),
         ({"watchNamespaces": ["Not_A_Name"]}, "watchNamespaces"),
         ({"replicas": 2}, "replicas"),
+        ({"image": {"repository": "r", "digest": "latest"}}, "digest"),
+        ({"monitoring": {"runbookBaseUrl": "docs/runbooks"}}, "runbookBaseUrl"),
     ],
-    ids=["type", "enum", "pattern", "unknown"],
+    ids=["type", "enum", "pattern", "unknown", "digest", "relative"],
 )
 def test_bad_values_are_refused_by_name(values: dict[str, Any], field: str) -> None:
     """A typo in a values file must not pass silently."""

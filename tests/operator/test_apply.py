@@ -1,5 +1,6 @@
 """Children are written when they differ, by the leader, and never taken from others."""
 
+import base64
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ import pytest
 
 from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
-from paceline_operator.errors import NameTakenError, NotLeadingError
+from paceline_operator.errors import GoneError, NameTakenError, NotLeadingError
 from paceline_operator.observe import Observation
 from paceline_operator.render.children import Children, Surroundings, children
 from paceline_testing.clock import ManualClock
@@ -106,6 +107,61 @@ async def test_an_object_of_somebody_else_is_not_taken() -> None:
         await Applier(cluster, _lead, ManualClock()).apply(observed, _rendered(observed))
 
     assert cluster.objects["Service", "quick"] == theirs
+
+
+async def test_orphans_are_adopted_as_they_are() -> None:
+    """The service was deleted with `--cascade=orphan` and made again: pods serve on."""
+    cluster, before = _a_cluster(), _observed(replicas=2)
+    first = Applier(cluster, _lead, ManualClock())
+    await first.secure_token(before.service, may_create=True)
+    found = await first.apply(before, _rendered(before))
+    for live in cluster.objects.values():
+        live["metadata"].pop("ownerReferences", None)
+    known = base64.b64encode((first.token(before.service) or "").encode()).decode()
+    cluster.objects["Secret", "quick-runtime-token"]["data"] = {"token": known}
+    again = a_service(replicas=2)
+    again = again.model_copy(update={"metadata": again.metadata.model_copy(update={"uid": "new"})})
+    cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "new"
+    applier, observed = Applier(cluster, _lead, ManualClock()), replace(before, service=again)
+
+    await applier.secure_token(again, may_create=True)
+    adopted = await applier.apply(observed, _rendered(observed))
+
+    assert applier.token(again) == first.token(before.service)
+    assert adopted["Deployment", "quick"]["spec"] == found["Deployment", "quick"]["spec"]
+    for which in [*adopted, ("Secret", "quick-runtime-token")]:
+        (owner,) = cluster.objects[which]["metadata"]["ownerReferences"]
+        assert owner["uid"] == "new"
+
+
+@pytest.mark.parametrize("going", [{"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"uid": "new"}])
+async def test_a_service_that_is_going_adopts_nothing(going: dict[str, str]) -> None:
+    """The watch is late: an orphan that got this owner back would be collected."""
+    cluster, observed = _a_cluster(), _observed()
+    applier = Applier(cluster, _lead, ManualClock())
+    found = await applier.apply(observed, _rendered(observed))
+    for live in found.values():
+        del live["metadata"]["ownerReferences"]
+    cluster.objects["InferenceService", "quick"]["metadata"] |= going
+    cluster.writes.clear()
+
+    with pytest.raises(GoneError):
+        await applier.apply(replace(observed, children=found), _rendered(observed))
+
+    assert cluster.writes == []
+
+
+async def test_an_orphan_that_is_not_wanted_is_deleted() -> None:
+    """A disruption budget from when there were two pods."""
+    cluster, two = _a_cluster(), _observed(replicas=2)
+    applier = Applier(cluster, _lead, ManualClock())
+    found = await applier.apply(two, _rendered(two))
+    del found["PodDisruptionBudget", "quick"]["metadata"]["ownerReferences"]
+    one = replace(_observed(replicas=1), children=found)
+
+    await applier.apply(one, _rendered(one))
+
+    assert ("PodDisruptionBudget", "quick") not in cluster.objects
 
 
 async def test_who_does_not_lead_writes_nothing() -> None:
@@ -215,7 +271,8 @@ async def test_a_secret_that_was_emptied_is_filled_again(left: dict[str, Any]) -
     await applier.secure_token(service, may_create=True)
     token = applier.token(service)
     secret = cluster.objects["Secret", "quick-runtime-token"]
-    cluster.objects["Secret", "quick-runtime-token"] = {"metadata": secret["metadata"]} | left
+    bare = {name: secret[name] for name in ("kind", "metadata")}
+    cluster.objects["Secret", "quick-runtime-token"] = bare | left
     clock.advance(3600)
 
     await applier.secure_token(service, may_create=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ def test_a_service_gets_its_children(home: Home) -> None:
         "NetworkPolicy/whole",
         "Secret/whole-runtime-token",
         "Service/whole",
+        "Service/whole-pods",
         "ServiceAccount/whole",
     }
     for child in children.values():
@@ -254,15 +256,57 @@ def test_paused_freezes_the_children(home: Home) -> None:
     home.until(lambda: home.get("service", "frozen"))
 
 
-def test_what_cannot_be_done_yet_is_said(home: Home) -> None:
-    """A field that would be ignored silently is worse than a refusal."""
-    home.serve("greedy", monitoring={"podMonitor": True})
+def test_monitors_come_with_their_kinds(home: Home) -> None:
+    """The Prometheus Operator may be installed later; until then the service does without."""
+    home.serve("watched", monitoring={"podMonitor": True, "rules": True})
+    missing = home.condition("watched", "ExtrasAvailable")
+    assert (missing["status"], missing["reason"]) == ("False", "KindMissing")
+    assert home.get("deployment", "watched")
+    assert home.condition("watched", "Stalled")["status"] == "False"
+    with _kinds_of_prometheus(home):
+        eventually(
+            lambda: home.condition("watched", "ExtrasAvailable").get("status") == "True",
+            told_by=home.operator.log,
+            within_s=180,
+        )
+        monitor = home.get("podmonitor", "watched") or {}
+        assert _owners(monitor) == [(home.get("pisvc", "watched") or {})["metadata"]["uid"]]
+        assert home.get("prometheusrule", "watched")
 
-    ready = home.condition("greedy", "Ready")
-    assert (ready["status"], ready["reason"]) == ("False", "Unsupported")
-    assert "monitoring.podMonitor" in ready["message"]
-    assert home.condition("greedy", "Stalled")["status"] == "True"
-    assert home.children("greedy") == {}
+        home.serve("watched")
+        home.until(lambda: home.get("podmonitor", "watched") is None)
+        home.until(lambda: home.get("prometheusrule", "watched") is None)
+        home.until(lambda: home.condition("watched", "ExtrasAvailable") == {})
+
+
+@contextmanager
+def _kinds_of_prometheus(home: Home) -> Iterator[None]:
+    """The two kinds, with any content; tests/e2e has the real definitions and their operator."""
+    definitions = [_definition("PodMonitor"), _definition("PrometheusRule")]
+    for definition in definitions:
+        home.cluster.kubectl("apply", "-f", "-", input=json.dumps(definition))
+    try:
+        yield
+    finally:
+        for definition in definitions:
+            name = f"crd/{definition['metadata']['name']}"
+            home.cluster.kubectl("delete", name, "--timeout=60s")
+
+
+def _definition(kind: str) -> Manifest:
+    plural, anything = f"{kind.lower()}s", {"x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object"} | anything}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "names": {"kind": kind, "plural": plural},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
 
 
 def test_an_object_of_somebody_else_is_left_alone(home: Home) -> None:
@@ -336,11 +380,91 @@ def _become(home: Home, name: str, *, is_ready: bool, last_words: str = "") -> N
 def test_a_deleted_service_takes_everything_with_it(home: Home) -> None:
     """By owner references and the garbage collector alone."""
     home.serve("gone", replicas=2)
-    assert len(home.children("gone")) == 7
+    assert len(home.children("gone")) == 8
 
     home.kubectl("delete", "pisvc/gone", "--timeout=30s")
 
     home.until(lambda: home.children("gone") == {} and not _pod(home, "gone"))
+
+
+def test_orphans_are_adopted_by_the_service_made_again(home: Home) -> None:
+    """Pods serve on through it, and the collector leaves everything alone afterwards."""
+    home.serve("orphaned", replicas=2)
+    home.until(lambda: len(_pods(home, "orphaned")) == 2)
+    before, pods = home.children("orphaned"), _pods(home, "orphaned")
+
+    home.kubectl("delete", "pisvc/orphaned", "--cascade=orphan", "--timeout=30s")
+    home.until(lambda: not any(map(_owners, home.children("orphaned").values())))
+    home.serve("orphaned", replicas=2)
+    uid = (home.get("pisvc", "orphaned") or {})["metadata"]["uid"]
+
+    def adopted() -> bool:
+        children = home.children("orphaned")
+        return children.keys() == before.keys() and all(
+            _owners(child) == [uid] for child in children.values()
+        )
+
+    home.until(adopted)
+    _see_the_collector(home)
+    after = home.children("orphaned")
+    identity = {key: child["metadata"]["uid"] for key, child in before.items()}
+    assert {key: child["metadata"]["uid"] for key, child in after.items()} == identity
+    assert _generation(after) == _generation(before)
+    assert _pods(home, "orphaned") == pods
+    token, known = (found["Secret/orphaned-runtime-token"]["data"] for found in (before, after))
+    assert token == known
+    assert home.condition("orphaned", "Stalled")["status"] == "False"
+
+
+def _owners(child: Manifest) -> list[str]:
+    return [owner["uid"] for owner in child["metadata"].get("ownerReferences", ())]
+
+
+def _pods(home: Home, name: str) -> list[str]:
+    label = f"serving.paceline.dev/service={name}"
+    return sorted(home.kubectl("get", "pods", "-l", label, "-o", "name").split())
+
+
+def _see_the_collector(home: Home) -> None:
+    """Wait until it has taken something whose owner is gone: it has seen all that came before."""
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "0-0-0-0-0"}
+    bait = {"name": "bait", "ownerReferences": [owner]}
+    home.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": bait})
+    home.until(lambda: home.get("configmap", "bait") is None)
+
+
+def test_restored_children_are_adopted_and_a_strangers_are_not(home: Home) -> None:
+    """A tool for backups restores labels and content, and no owner."""
+    home.serve("restored")
+    children = home.children("restored")
+    home.kubectl("delete", "pisvc/restored", "--timeout=30s")
+    home.until(lambda: home.children("restored") == {})
+    kept = [children["Deployment/restored"], children["Service/restored"]]
+    theirs = children["ConfigMap/restored-runtime"]
+    theirs["metadata"]["labels"].pop("app.kubernetes.io/managed-by")
+    for child in [*kept, theirs]:
+        home.apply(_as_restored(child))
+
+    home.serve("restored")
+    stalled = home.until(
+        lambda: (found := home.condition("restored", "Stalled"))["status"] == "True" and found
+    )
+    assert "ConfigMap restored-runtime exists" in stalled["message"]
+    assert _owners(home.get("configmap", "restored-runtime") or {}) == []
+    home.kubectl("delete", "configmap/restored-runtime")
+
+    home.until(lambda: home.condition("restored", "Stalled")["status"] == "False")
+    after = home.children("restored")
+    assert after.keys() == children.keys()
+    assert _generation(after) == 1
+
+
+def _as_restored(child: Manifest) -> Manifest:
+    """Keep what Velero keeps of the metadata, and all of the rest but the status."""
+    metadata = {name: child["metadata"][name] for name in ("name", "labels")}
+    annotations = child["metadata"].get("annotations", {})
+    rest = {name: value for name, value in child.items() if name != "status"}
+    return rest | {"metadata": metadata | {"annotations": annotations}}
 
 
 def test_a_new_target_shows_in_the_configuration_hash(home: Home) -> None:

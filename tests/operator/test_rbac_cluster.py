@@ -16,6 +16,7 @@ from paceline_api.labels import Manifest
 from paceline_operator.errors import TerminatingError
 from paceline_operator.kubernetes_api import KubernetesClient
 from paceline_operator.metrics import Metrics
+from paceline_testing.job_pods import as_account
 from paceline_testing.running_operator import eventually, running_operator
 from paceline_testing.services import a_manifest
 
@@ -32,16 +33,6 @@ def _rights(namespace: str, *, is_namespaced: bool) -> list[Manifest]:
     texts = [text for path, text in sorted(rendered.items()) if path.endswith(".yaml")]
     documents = [document for text in texts for document in yaml.safe_load_all(text) if document]
     return [document for document in documents if document["kind"] in _KINDS]
-
-
-def _as_account(cluster: Cluster, namespace: str, account: str, folder: Path) -> Cluster:
-    """Log in as the service account, with nothing but its token."""
-    token = cluster.kubectl("-n", namespace, "create", "token", account).strip()
-    config = yaml.safe_load(cluster.kubectl("config", "view", "--raw", "--minify", "--flatten"))
-    config["users"][0]["user"] = {"token": token}
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
-    return Cluster(kubeconfig)
 
 
 def _remove(cluster: Cluster, namespace: str, rights: list[Manifest]) -> None:
@@ -65,7 +56,7 @@ def test_the_charts_rights_are_enough(
     (account,) = (found for found in rights if found["kind"] == "ServiceAccount")
     name = account["metadata"]["name"]
     lease = {"PACELINE_OPERATOR_LEASE_NAME": name}
-    limited = _as_account(control_plane, namespace, name, tmp_path)
+    limited = as_account(control_plane, namespace, name, tmp_path)
 
     with running_operator(
         limited, namespace, tmp_path, is_namespaced=is_namespaced, settings=lease

@@ -8,7 +8,8 @@ import pytest
 
 from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
-from paceline_operator.errors import ApiError, TerminatingError, WriteRefusedError
+from paceline_operator.errors import ApiError, LeavingError, TerminatingError, WriteRefusedError
+from paceline_operator.extras import Extras
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
@@ -54,9 +55,11 @@ def _lead() -> None:
 def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
     live = a_live_service()
     cluster.objects["InferenceService", "quick"] = live
+    applier = Applier(cluster, _lead, clock)
     return Reconciler(
         OneService(live),
-        Applier(cluster, _lead, clock),
+        applier,
+        Extras(cluster, applier, clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
         reports={},
@@ -93,6 +96,31 @@ async def test_a_right_that_is_missing_for_a_moment_is_no_reason_to_stall() -> N
     clock.advance(2)
     await reconciler.reconcile(_KEY)
     assert "apply InferenceService/quick/status" in cluster.writes
+
+
+async def test_what_the_collector_has_yet_to_take_is_no_reason_to_stall() -> None:
+    """A service is deleted and made again in one breath."""
+    cluster, clock = FakeCluster(), ManualClock()
+    reconciler = _reconciler(cluster, clock)
+    await reconciler.reconcile(_KEY)
+    for live in cluster.objects.values():
+        for owner in live["metadata"].get("ownerReferences", ()):
+            owner["uid"] = "an earlier one"
+    cluster.writes.clear()
+    clock.advance(3600)
+
+    first = await reconciler.reconcile(_KEY)
+    cluster.objects = {
+        which: live
+        for which, live in cluster.objects.items()
+        if "ownerReferences" not in live["metadata"]
+    }
+    second = await reconciler.reconcile(_KEY)
+
+    assert isinstance(first.refusal, LeavingError)
+    assert second.refusal is None
+    assert ("Deployment", "quick") in cluster.objects
+    assert not [write for write in cluster.writes if "status" in write]
 
 
 async def test_a_right_that_comes_and_goes_is_given_time_again() -> None:

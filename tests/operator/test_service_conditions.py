@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from paceline_api.hashes import template_hash
-from paceline_operator.observe import ContainerExit, ContainerStatus, Observation, ObservedPod
+from paceline_api.status import Status
+from paceline_operator.observe import (
+    ContainerExit,
+    ContainerStatus,
+    Lack,
+    Observation,
+    ObservedPod,
+)
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.write_plan import plan_writes
 from paceline_testing.reports import a_report
@@ -17,6 +24,7 @@ from paceline_tuner.condition import Condition
 
 _HASH = template_hash(a_service().spec)
 _SERVING = a_pod(template_hash=_HASH)
+_LACK = Lack("NameTaken", "Service quick-pods exists")
 _STARTING = replace(_SERVING, is_ready=False, engine=ContainerStatus(is_running=True))
 
 
@@ -258,9 +266,8 @@ def test_a_refused_write_is_a_condition() -> None:
             {"engine": {"speculative": {"method": "Draft", "draftModelUri": "s3://bucket/a"}}},
             "engine.speculative.draftModelUri s3://",
         ),
-        ({"monitoring": {"podMonitor": True}}, "monitoring.podMonitor"),
     ],
-    ids=["s3", "draft on s3", "monitor"],
+    ids=["s3", "draft on s3"],
 )
 def test_what_is_not_supported_is_said(spec: dict[str, Any], field: str) -> None:
     """Before anything is written."""
@@ -322,3 +329,42 @@ def test_no_message_holds_a_number_that_moves() -> None:
     for pods in ((), (_STARTING,), (_SERVING,)):
         for condition in _conditions(_observed(*pods, replicas=2)).values():
             assert not any(character.isdigit() for character in condition.message), condition
+
+
+@pytest.mark.parametrize(
+    ("spec", "lacks", "said"),
+    [
+        ({}, (), None),
+        ({"monitoring": {"rules": True}}, (), ("True", "Written")),
+        ({}, (_LACK,), ("False", "NameTaken")),
+        ({"monitoring": {"podMonitor": True}}, None, None),
+    ],
+    ids=["nothing asked for", "written", "one is missing", "none was tried"],
+)
+def test_what_serving_does_not_need_is_told_apart(
+    spec: dict[str, Any], lacks: tuple[Lack, ...] | None, said: tuple[str, str] | None
+) -> None:
+    """The service is as ready as without it."""
+    observed = replace(_observed(_SERVING, **spec), lacks=lacks)
+    found = _conditions(observed)
+
+    assert (_said(found["ExtrasAvailable"]) if "ExtrasAvailable" in found else None) == said
+    assert found["Stalled"].status == "False"
+
+
+def test_a_frozen_service_repeats_what_was_missing() -> None:
+    """Nobody looks while it is paused."""
+    before = {
+        "type": "ExtrasAvailable",
+        "status": "False",
+        "reason": "KindMissing",
+        "message": "the cluster has no PodMonitor",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    observed = _observed(_SERVING, monitoring={"podMonitor": True})
+    status = Status.model_validate({"conditions": [before]})
+    service = observed.service.model_copy(update={"status": status})
+
+    found = _conditions(replace(observed, service=service))
+
+    assert _said(found["ExtrasAvailable"]) == ("False", "KindMissing")

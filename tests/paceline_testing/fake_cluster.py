@@ -20,12 +20,17 @@ class FakeCluster:
     is_reachable: bool = True
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
+    served_kinds: frozenset[str] = frozenset()
+    """The kinds of the Prometheus Operator that the cluster has."""
+    reads: list[str] = field(default_factory=list)
+    """`verb what`, in their order."""
     unknown_status: set[str] = field(default_factory=set)
     """Paths such as `conditions[].reason` that the CRD does not know: they are dropped silently."""
     _version: int = 100
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         self._reach("get", name)
+        self.reads.append(f"get {kind}/{name}")
         found = self.objects.get((kind, name))
         assert found is None or found["metadata"]["namespace"] == namespace
         return deepcopy(found)
@@ -43,6 +48,11 @@ class FakeCluster:
             for metadata in found
             if namespace in {"", metadata["namespace"]}
         }
+
+    async def kinds(self, version: str) -> frozenset[str]:
+        self._reach("get", version)
+        self.reads.append(f"get {version}")
+        return self.served_kinds
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         kind, name = _key(manifest)

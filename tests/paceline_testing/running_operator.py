@@ -81,16 +81,18 @@ def running_operator(
         end(process)
 
 
-def eventually(look: Callable[[], T | None], *, told_by: Path | None = None) -> T:
+def eventually(
+    look: Callable[[], T | None], *, told_by: Path | None = None, within_s: float = _WITHIN_S
+) -> T:
     """Look until there is something true to see; the operator's log tells why not."""
-    give_up_at = time.monotonic() + _WITHIN_S
+    give_up_at = time.monotonic() + within_s
     while True:
         found = look()
         if found:
             return found
         if time.monotonic() > give_up_at:
             log = told_by.read_text(errors="replace")[-4000:] if told_by else ""
-            raise AssertionError(f"not seen within {_WITHIN_S:.0f} s\n{log}")
+            raise AssertionError(f"not seen within {within_s:.0f} s\n{log}")
         time.sleep(0.1)
 
 

@@ -84,6 +84,7 @@ def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
         "admin_port": sockets[1].getsockname()[1],
         "runtime_token_file": token_file,
         "drain_s": 5.0,
+        "lame_duck_s": 0.0,
     }
     sidecar = Sidecar(SidecarSettings(**{**values, **changes}), sockets)
     sidecar.thread.start()

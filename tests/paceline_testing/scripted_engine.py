@@ -133,6 +133,8 @@ class Script:
     """False: it says `Loading` for ever."""
     silent: bool = False
     """No heartbeats."""
+    garbage: bytes = b""
+    """Sent to everybody, once, instead of a message."""
     cached_tokens: int = 0
     chat_template: str = CHAT_TEMPLATE
     """Read when the engine starts."""
@@ -215,6 +217,7 @@ class ScriptedEngine:
                 if socket.poll(_POLL_MS):
                     peer, frame = socket.recv_multipart()
                     self._take(socket, peer, wire.decode_to_engine(frame))
+                self._babble(socket)
                 self._step(socket)
                 self._beat(socket)
         finally:
@@ -263,6 +266,11 @@ class ScriptedEngine:
         profile = self.script.profile
         ready = wire.Ready(self.instance, a_model(), self._state, names, paths, profile)
         _send(socket, peer, ready)
+
+    def _babble(self, socket: zmq.Socket[bytes]) -> None:
+        garbage, self.script.garbage = self.script.garbage, b""
+        for peer in self._peers if garbage else ():
+            socket.send_multipart([peer, garbage])
 
     def _step(self, socket: zmq.Socket[bytes]) -> None:
         by_peer: dict[bytes, list[wire.Output]] = {}

@@ -25,6 +25,16 @@ def named(function: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": function}}
 
 
+def called_with(arguments: str) -> dict[str, Any]:
+    call = {"id": "1", "function": {"name": "look", "arguments": arguments}}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
+def defining(definitions: object) -> dict[str, Any]:
+    parameters = {"type": "object", "$defs": definitions}
+    return {"type": "function", "function": {"name": "look", "parameters": parameters}}
+
+
 def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.Response:
     sent = {"content-type": "application/json", **headers}
     return sidecar.public.post(f"/v1/{path}", content=content, headers=sent)
@@ -95,6 +105,13 @@ def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.R
         ("score", {"text_1": ""}, "text_1"),
         ("score", {"text_2": ["a", ""]}, "text_2"),
         ("score", {"text_2": 5}, "text_2"),
+        ("score", {"text_1": "x" * 1100, "text_2": ["a"] * 1000}, "text_2"),
+        ("completions", {"prompt": "x" * 3_000_000}, "prompt"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 3_000_000}]},
+            "prompt",
+        ),
         ("chat/completions", {"messages": []}, "messages"),
         ("chat/completions", {"messages": "Hi"}, "messages"),
         ("chat/completions", {"messages": [{"role": "user"}]}, "messages"),
@@ -142,6 +159,18 @@ def post(sidecar: Sidecar, path: str, content: bytes, **headers: str) -> httpx.R
             },
             "messages[0].tool_calls[0].function.arguments",
         ),
+        (
+            "chat/completions",
+            {"messages": [called_with('{"city": "\\ud800"}')]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            "chat/completions",
+            {"tools": [defining([])], "tool_choice": "required"},
+            "tools[0].function.parameters",
+        ),
+        ("completions", {"guided_json": "[" * 20_000}, "guided_json"),
+        ("completions", {"guided_json": '"pattern": ' + " " * 60_000}, "guided_json"),
         ("chat/completions", {"response_format": {"type": "json"}}, "response_format.type"),
         ("chat/completions", {"functions": [{"name": "a"}]}, "functions"),
     ],

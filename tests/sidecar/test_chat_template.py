@@ -33,6 +33,21 @@ def test_the_helpers_of_published_templates_are_there() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        ("{{ ['é'] | tojson(ensure_ascii=False) }}", '["é"]'),
+        ("{{ ['é'] | tojson(ensure_ascii=True) }}", r'["\u00e9"]'),
+        ("{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}", '{"a":2,"b":1}'),
+        ("{{ [1] | tojson(indent=1) }}", "[\n 1\n]"),
+        ("{% generation %}{{ messages[0].role }}{% endgeneration %}!", "user!"),
+    ],
+)
+def test_what_transformers_lets_templates_do_is_done(source: str, prompt: str) -> None:
+    """Published templates are written for it."""
+    assert ChatTemplate(source, {}).render(HELLO) == prompt
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "{{ raise_exception('roles must alternate') }}",

@@ -44,6 +44,17 @@ def test_a_request_ends_at_the_deadline_that_its_client_gave(
     assert outcomes(sidecar) == ["timeout"]
 
 
+def test_the_time_for_tokenizing_counts(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """From the arrival; what comes too late never reaches the engine."""
+    with pytest.raises(openai.InternalServerError) as caught:
+        sidecar.openai.completions.create(
+            model="scripted", prompt="Hi " * 1000, extra_headers={"x-request-timeout-ms": "0.001"}
+        )
+
+    assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
+    assert engine.submitted == []
+
+
 def test_the_services_own_timeout_bounds_every_request(sidecar: Sidecar) -> None:
     """A client cannot ask for more."""
     patch = {"epoch": 2, "admission": {"request_timeout_s": 0.05}}

@@ -163,3 +163,40 @@ def test_an_engines_own_refusal_fails_one_request_only(
 
     assert (fault.value.status_code, late.value.status_code) == (500, 504)
     assert sidecar.ready()
+
+
+@pytest.mark.parametrize("garbage", [b"\xc1 no message", b"\x81\xa4type\xa6nobody"])
+def test_an_engine_that_says_what_cannot_be_read_is_greeted_anew(
+    sidecar: Sidecar, engine: ScriptedEngine, garbage: bytes
+) -> None:
+    """What was in flight fails, for nobody knows what was lost; the sidecar lives on."""
+    stream = iter(sidecar.openai.completions.create(model="scripted", prompt="Hi", stream=True))
+    next(stream)
+
+    engine.script.garbage = garbage
+
+    with pytest.raises(openai.APIError, match="lost"):
+        list(stream)
+    engine.script.hold_after = None
+    wait_until(sidecar.ready)
+    done = sidecar.openai.completions.create(model="scripted", prompt="Hi", max_tokens=99)
+    assert done.choices[0].text == "never ending"
+
+
+def test_a_mistake_in_what_hears_the_engine_does_not_end_the_sidecar(
+    sidecar: Sidecar, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged, and requests are served on."""
+    told: list[object] = []
+
+    def fail(_: object, message: object) -> None:
+        told.append(message)
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr("paceline_sidecar.metrics.ledger.Ledger.heartbeat", fail)
+    wait_until(lambda: len(told) > 1)
+    engine.script.hold_after = None
+
+    done = sidecar.openai.completions.create(model="scripted", prompt="Hi", max_tokens=99)
+
+    assert done.choices[0].text == "never ending"

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -57,28 +58,33 @@ def test_what_outlasts_the_drain_time_is_told_so(start: Callable[..., Sidecar]) 
     sidecar.join()
 
 
+@pytest.mark.usefixtures("engine")
+def test_who_has_not_heard_that_it_leaves_is_served(run_dir: Path) -> None:
+    """Over an open connection and over a new one; each answer is its connection's last."""
+    with _process(run_dir, lame_duck_s=3600, drain_s=3600) as (process, url):
+        wait_until(lambda: _answers(f"{url}/health/ready"))
+        with httpx.Client(base_url=url, timeout=30) as client:
+            assert "connection" not in client.get("/health/live").headers
+
+            process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not _answers(f"{url}/health/ready"))
+            body = {"model": "scripted", "prompt": "Hi", "max_tokens": 2}
+            over_an_open_one = client.post("/v1/completions", json=body)
+            over_a_new_one = httpx.post(f"{url}/v1/completions", json=body, timeout=30)
+
+        for answer in (over_an_open_one, over_a_new_one):
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+
+
 def test_the_process_leaves_with_zero_after_sigterm(run_dir: Path) -> None:
     """As Kubernetes starts and stops it: settings from the environment."""
-    port, admin_port = free_port(), free_port()
-    environment = {
-        **os.environ,
-        "PACELINE_SIDECAR_RUN_DIR": str(run_dir),
-        "PACELINE_SIDECAR_HOST": "127.0.0.1",
-        "PACELINE_SIDECAR_PORT": str(port),
-        "PACELINE_SIDECAR_ADMIN_PORT": str(admin_port),
-    }
-    command = [sys.executable, "-m", "paceline_sidecar"]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: _answers(f"http://127.0.0.1:{port}/health/live"))
-        assert not _answers(f"http://127.0.0.1:{port}/health/ready")
+    with _process(run_dir, lame_duck_s=0.2) as (process, url):
+        wait_until(lambda: _answers(f"{url}/health/live"))
+        assert not _answers(f"{url}/health/ready")
 
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(timeout=30) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_bad_settings_are_named_and_end_the_process() -> None:
@@ -90,6 +96,27 @@ def test_bad_settings_are_named_and_end_the_process() -> None:
 
     assert done.returncode == 2
     assert "PACELINE_SIDECAR_PORT" in done.stderr
+
+
+@contextmanager
+def _process(run_dir: Path, **settings: float) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A sidecar with a process of its own, and its public URL."""
+    port, admin_port = free_port(), free_port()
+    environment = {
+        **os.environ,
+        "PACELINE_SIDECAR_RUN_DIR": str(run_dir),
+        "PACELINE_SIDECAR_HOST": "127.0.0.1",
+        "PACELINE_SIDECAR_PORT": str(port),
+        "PACELINE_SIDECAR_ADMIN_PORT": str(admin_port),
+        **{f"PACELINE_SIDECAR_{name.upper()}": str(value) for name, value in settings.items()},
+    }
+    command = [sys.executable, "-m", "paceline_sidecar"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _answers(url: str) -> bool:

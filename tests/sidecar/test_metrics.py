@@ -50,7 +50,7 @@ def use_everything(sidecar: Sidecar) -> None:
         "epoch": 2,
         "lease_s": 60,
         "step_target_ms": 40,
-        "sla": {"ttft_p99_ms": 30_000, "tpot_p99_ms": 44, "itl_p99_ms": 55},
+        "sla": {"ttft_p99_ms": 30_000, "tpot_p99_ms": 4_400, "itl_p99_ms": 5_500},
         "batch_sla": {"ttft_p99_ms": 60_000, "tpot_p99_ms": 400, "itl_p99_ms": 900},
         "batch_step_target_ms": 300,
     }
@@ -106,8 +106,8 @@ def test_a_declared_target_is_a_bucket_edge(sidecar: Sidecar) -> None:
     use_everything(sidecar)
 
     edges = {sample.labels["le"] for sample in scrape(sidecar)["paceline_tpot_seconds_bucket"]}
-    assert "0.044" in edges
-    assert value(sidecar, "paceline_sla_target_seconds", metric="tpot") == 0.044
+    assert "4.4" in edges
+    assert value(sidecar, "paceline_sla_target_seconds", metric="tpot") == 4.4
 
 
 def test_engine_up_falls_and_its_gauges_go_with_the_engine(
@@ -141,3 +141,12 @@ def test_both_ports_are_scraped_alike(sidecar: Sidecar) -> None:
     openmetrics = {"accept": "application/openmetrics-text; version=1.0.0"}
     answer = sidecar.public.get("/metrics", headers=openmetrics)
     assert answer.text.endswith("# EOF\n")
+
+
+def test_vllms_prompt_tokens_are_those_of_all_sources(sidecar: Sidecar) -> None:
+    """As in vLLM: tokens that were found in the cache count, too."""
+    wait_until(lambda: value(sidecar, "vllm:prompt_tokens_total") > 0)
+
+    assert value(sidecar, "vllm:prompt_tokens_total") == 100 + 10
+    assert value(sidecar, "vllm:prompt_tokens_by_source_total") == 100 + 10
+    assert value(sidecar, "paceline_prompt_tokens_total") == 100

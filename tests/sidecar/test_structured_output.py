@@ -124,6 +124,8 @@ def test_json_object_is_any_object(service: Sidecar) -> None:
         ({"guided_json": {"enum": ["x" * 70_000]}}, "guided_json"),
         ({"guided_json": 5}, "guided_json"),
         ({"guided_json": {"type": "string", "pattern": "a?" * 2100}}, "guided_json"),
+        ({"guided_json": {"patternProperties": {"a": {}, "a?" * 2100: {}}}}, "guided_json"),
+        ({"guided_json": {"items": [{"pattern": "a?" * 2100}]}}, "guided_json"),
         ({"guided_grammar": "start: A\nA: /" + "a?" * 2100 + "/"}, "guided_grammar"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": ["a"] * 5000}, "guided_choice"),

@@ -67,7 +67,12 @@ async def test_a_replaced_certificate_is_loaded(
     loaded = asyncio.Event()
 
     class Context:
+        is_first = True
+
         def load_cert_chain(self, *_: object) -> None:
+            if self.is_first:  # between the removal of a file and its replacement
+                self.is_first = False
+                raise FileNotFoundError("tls.crt")
             loaded.set()
 
     monkeypatch.setattr(config, "ssl", Context(), raising=False)

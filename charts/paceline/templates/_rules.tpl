@@ -29,6 +29,10 @@
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+# Written where spec.monitoring asks for them and the Prometheus Operator is there; not watched.
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors, prometheusrules]
+  verbs: [get, create, patch, delete]
 # Their addresses to tune them, their states for the conditions.
 - apiGroups: [""]
   resources: [pods]

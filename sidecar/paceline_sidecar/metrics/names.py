@@ -171,7 +171,7 @@ VLLM = {
         _vllm("counter", "num_preemptions", "Preemptions."),
         _vllm("counter", "spec_decode_num_draft_tokens", "Draft tokens that were computed."),
         _vllm("counter", "spec_decode_num_accepted_tokens", "Draft tokens that were accepted."),
-        _vllm("counter", "prompt_tokens", "Prompt tokens prefilled."),
+        _vllm("counter", "prompt_tokens", "Prompt tokens, computed or found in the cache."),
         _vllm("counter", "prompt_tokens_by_source", "Prompt tokens by source.", "source"),
         _vllm("counter", "prompt_tokens_cached", "Prompt tokens found in the prefix cache."),
         _vllm("counter", "generation_tokens", "Generated tokens."),

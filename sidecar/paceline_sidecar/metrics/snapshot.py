@@ -47,6 +47,6 @@ def snapshot(service: Service) -> Snapshot:
         in_flight=len(service.exchanges),
         adapters=service.adapters.states(),
         ready=not service.missing(),
-        draining=service.draining,
+        draining=service.leaving,
         now=service.clock(),
     )

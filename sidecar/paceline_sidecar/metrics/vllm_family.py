@@ -34,7 +34,8 @@ def _load(seen: Snapshot, load: EngineLoad) -> Iterator[Family]:
         ("num_preemptions", load.preemptions),
         ("spec_decode_num_draft_tokens", load.draft_tokens),
         ("spec_decode_num_accepted_tokens", load.accepted_tokens),
-        ("prompt_tokens", load.prompt_tokens),
+        # As there: the sum over the sources below.
+        ("prompt_tokens", load.prompt_tokens + load.prefix_hits),
         ("generation_tokens", load.output_tokens),
         ("prefix_cache_queries", load.prefix_queries),
         ("prefix_cache_hits", load.prefix_hits),

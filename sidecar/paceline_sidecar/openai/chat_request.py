@@ -39,13 +39,15 @@ class CalledFunction(BaseModel):
     @field_validator("arguments")
     @classmethod
     def _is_an_object(cls, arguments: str) -> str:
-        # Templates write them out again: they must be read first.
+        # Templates write them out again: they must be read first, and be text that can be encoded.
         try:
-            is_object = isinstance(json.loads(arguments or "{}"), dict)
+            read = json.loads(arguments or "{}")
+            json.dumps(read, ensure_ascii=False).encode()
+            is_object = isinstance(read, dict)
         except (ValueError, RecursionError):
             is_object = False
         if not is_object:
-            msg = "arguments must be a JSON object, as text"
+            msg = "arguments must be a JSON object, as text without half of a surrogate pair"
             raise ValueError(msg)
         return arguments
 

@@ -95,13 +95,15 @@ class ScoresJob:
     async def _encode(self, codec: Codec) -> list[list[int]]:
         """Tokenize each pair as one text, and note where its second text begins."""
         prompts = []
+        starts: dict[str, int] = {}
         for first, second in self._pairs:
-            start = len(await codec.encode_text(first))
+            if first not in starts:
+                starts[first] = len(await codec.encode_text(first))
             prompt = await codec.encode_text(first + second)
-            if start == 0 or len(prompt) <= start:
+            if starts[first] == 0 or len(prompt) <= starts[first]:
                 message = "text_2 adds no token to text_1"
                 raise InvalidRequest(message, param="text_2")
-            self._starts.append(start)
+            self._starts.append(starts[first])
             prompts.append(prompt)
         return prompts
 

@@ -8,6 +8,9 @@ from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.openai.api_request import ApiRequest
 from paceline_sidecar.openai.completion_request import MAX_PROMPTS, PromptList, TokenIds, as_prompts
 
+# One first text stands before every second one: a small body can ask for a great many tokens.
+_MOST_CHARACTERS = 1024 * 1024
+
 Texts = Annotated[list[str], PromptList]
 
 
@@ -44,6 +47,13 @@ class ScoreRequest(ApiRequest):
     def _pairs_up(self) -> Self:
         if len(self.pairs) > MAX_PROMPTS:
             raise InvalidRequest(f"text_2: at most {MAX_PROMPTS} pairs", param="text_2")
+        characters = sum(len(first) + len(second) for first, second in self.pairs)
+        if characters > _MOST_CHARACTERS:
+            message = (
+                f"text_2: all pairs together have {characters} characters, text_1 counted for each"
+                f" of them; {_MOST_CHARACTERS} are the most"
+            )
+            raise InvalidRequest(message, param="text_2")
         for index, (first, second) in enumerate(self.pairs):
             if not first or not second:
                 name = "text_2" if first else "text_1"

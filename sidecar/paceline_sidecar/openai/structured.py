@@ -4,7 +4,7 @@
 """
 
 import json
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,7 +20,6 @@ _MOST_CHARACTERS = {
     "choice": 64 * 1024,
     "grammar": 32 * 1024,
 }
-_PATTERN = re.compile(r'"pattern(?:Properties)?"\s*:\s*[{]?\s*("(?:[^"\\]|\\.)*")')
 _ANY_OBJECT = Grammar("json_schema", '{"type":"object"}')
 
 Schema = dict[str, Any]
@@ -98,7 +97,7 @@ def check_size(wanted: RequestedGrammar) -> None:
     if len(grammar.text) > most:
         message = f"{param} has {len(grammar.text)} characters, {most} are the most"
         raise InvalidRequest(message, param=param)
-    line = max(map(len, _lines(grammar)), default=0)
+    line = max(map(len, _lines(wanted)), default=0)
     if line > _MOST_CHARACTERS["regex"]:
         message = f"{param} has an expression or a line of {line} characters, "
         message += f"{_MOST_CHARACTERS['regex']} are the most"
@@ -107,13 +106,37 @@ def check_size(wanted: RequestedGrammar) -> None:
         raise InvalidRequest(f"{param} is empty", param=param)
 
 
-def _lines(grammar: Grammar) -> list[str]:
+def _lines(wanted: RequestedGrammar) -> list[str]:
     """Return the lines that may hold an expression which takes long to compile."""
+    grammar = wanted.grammar
     if grammar.kind == "grammar":
         return grammar.text.splitlines()
-    if grammar.kind == "json_schema" and '"pattern' in grammar.text:
-        return _PATTERN.findall(grammar.text)
+    if grammar.kind == "json_schema":
+        return [*_patterns(_parsed(wanted))]
     return []
+
+
+def _parsed(wanted: RequestedGrammar) -> Any:
+    try:
+        return json.loads(wanted.grammar.text)
+    except (ValueError, RecursionError) as error:
+        message = f"{wanted.param} is no JSON that can be read: {error}"
+        raise InvalidRequest(message, param=wanted.param) from error
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    """Yield the expressions of a schema: values of `pattern`, names under `patternProperties`."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if isinstance(pattern := part.get("pattern"), str):
+                yield pattern
+            if isinstance(named := part.get("patternProperties"), dict):
+                yield from named
+            waiting.extend(part.values())
+        elif isinstance(part, list):
+            waiting.extend(part)
 
 
 def _response_format(body: Structured) -> list[RequestedGrammar]:

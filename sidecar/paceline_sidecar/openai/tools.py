@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.openai.structured import RequestedGrammar
@@ -26,6 +26,16 @@ class Function(BaseModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _defines_schemas_by_name(cls, parameters: dict[str, Any] | None) -> dict[str, Any] | None:
+        given = parameters or {}
+        wrong = [place for place in _DEFINITIONS if not isinstance(given.get(place, {}), dict)]
+        if wrong:
+            msg = f"{wrong[0]} must be an object of schemas by name"
+            raise ValueError(msg)
+        return parameters
 
 
 class Tool(BaseModel):

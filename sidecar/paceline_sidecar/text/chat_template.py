@@ -4,11 +4,23 @@ import json
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, meta
-from jinja2.ext import loopcontrols
+from jinja2 import TemplateError, meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paceline_sidecar.errors import InvalidRequest
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training; here it is only text."""
+
+    tags: set[str] = {"generation"}  # noqa: RUF012 - declared so by its base
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Give the body alone."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class ChatTemplate:
@@ -16,7 +28,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
@@ -68,9 +80,24 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _tojson(value: object, indent: int | None = None) -> str:
-    """Plain JSON: a template writes for a model, where Jinja's own filter writes for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: a template writes for a model, where Jinja's own filter writes for HTML.
+
+    It takes what published templates, written for transformers, ask of it.
+    """
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _strftime_now(format_: str) -> str:

@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
@@ -18,6 +22,10 @@ from paceline_sidecar.text.tool_call_parser import ToolStyle, style_of
 _SHORT_CHARACTERS = 2_000
 # Enough to tell a decoder that the output continues a text: it then keeps a leading space.
 _CONTEXT_TOKENS = 6
+# Of its own: whoever sends long prompts must not take the threads that everything else shares.
+_THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +37,11 @@ class Codec:
     token_texts: TokenTexts
     tool_style: ToolStyle | None = None
     """How the model writes calls of tools; None where it knows none."""
+    most_characters: float = math.inf
+    """A longer text has more tokens than the context whatever they are: it is not tokenized."""
 
     @classmethod
-    def load(cls, run_dir: Path) -> "Codec":
+    def load(cls, run_dir: Path, *, context_tokens: int) -> "Codec":
         """Read what the engine wrote before it said that it is ready."""
         tokenizer = Tokenizer.from_file(str(run_dir / "tokenizer.json"))
         tokenizer.no_truncation()
@@ -44,6 +54,7 @@ class Codec:
             template=template,
             token_texts=TokenTexts(tokenizer),
             tool_style=style_of(source) if source and template and template.takes_tools else None,
+            most_characters=context_tokens * max(map(len, tokenizer.get_vocab())),
         )
 
     def decode(self, token_ids: list[int]) -> str:
@@ -62,22 +73,34 @@ class Codec:
         if self.template is None:
             raise InvalidRequest("The served model has no chat template.", param="messages")
         characters = sum(len(message["content"]) for message in messages)
-        if characters < _SHORT_CHARACTERS:
+        self._check_length(characters)
+        if characters < _SHORT_CHARACTERS and not tools:
             prompt = self.template.render(messages, tools)
         else:
-            prompt = await asyncio.to_thread(self.template.render, messages, tools)
+            prompt = await _aside(partial(self.template.render, messages, tools))
         return await self._encode(prompt, add_special_tokens=False)
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self._check_length(len(text))
         if len(text) < _SHORT_CHARACTERS:
             return self._encode_now(text, add_special_tokens=add_special_tokens)
         # The tokenizer lets go of the interpreter's lock: the event loop goes on meanwhile.
-        return await asyncio.to_thread(
-            self._encode_now, text, add_special_tokens=add_special_tokens
-        )
+        return await _aside(partial(self._encode_now, text, add_special_tokens=add_special_tokens))
+
+    def _check_length(self, characters: int) -> None:
+        if characters > self.most_characters:
+            message = (
+                f"The prompt has {characters} characters: more than {self.most_characters:.0f}"
+                " do not fit into the model's context, whatever their tokens are."
+            )
+            raise InvalidRequest(message, param="prompt", code="context_length_exceeded")
 
     def _encode_now(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+async def _aside(work: Callable[[], Result]) -> Result:
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, work)
 
 
 class Detokenizer:

@@ -1,0 +1,129 @@
+"""Write the children that serving does not need; what stands in the way is told, not raised.
+
+The kinds of the Prometheus Operator are not watched: a cluster need not have them. They are read
+again from time to time instead, which also brings back what somebody changed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest
+from paceline_operator.apply import Applier
+from paceline_operator.errors import ApiError, LeavingError, NameTakenError, WriteRefusedError
+from paceline_operator.kubernetes_api import KubernetesApi
+from paceline_operator.observe import Lack, ObjectId, Observation
+from paceline_operator.render.extras import MONITORING, extras
+
+_KINDS_TTL_S: Final = 60.0
+"""So soon is a Prometheus Operator noticed that was installed later."""
+_RETRY_S: Final = 60.0
+_REREAD_S: Final = 300.0
+_NOT_FOUND: Final = 404
+_UNWATCHED: Final = frozenset({"PodMonitor", "PrometheusRule"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is remembered of one of them."""
+
+    uid: str
+    """Of the service: one that is made again under the same name begins anew."""
+    wanted: Manifest | None
+    live: Manifest | None
+    lack: Lack | None
+    at: float
+    """When it was last read, or refused."""
+
+    def with_lack(self, wanted: Manifest | None, lack: Lack, now: float) -> "_Known":
+        """Note what stands in the way; of what is not wanted nothing does."""
+        return _Known(self.uid, wanted, None, lack if wanted is not None else None, now)
+
+
+@dataclass(slots=True)
+class Extras:
+    """Brings each to what was rendered, and remembers what it was told."""
+
+    cluster: KubernetesApi
+    applier: Applier
+    clock: Callable[[], float]
+    _kinds: frozenset[str] = field(init=False, default=frozenset())
+    _kinds_read_at: float = field(init=False, default=-math.inf)
+    _known: dict[tuple[str, ObjectId], _Known] = field(init=False, default_factory=dict)
+
+    async def bring(self, observation: Observation) -> tuple[Lack, ...]:
+        """Write what differs; return what could not be written.
+
+        Raises ApiError where the API server did not answer, and GoneError with the service.
+        """
+        service = observation.service
+        lacks = []
+        for which, manifest in extras(service).items():
+            known = self._known.get((service.key, which))
+            if known is None or known.uid != service.metadata.uid:
+                known = _Known(service.metadata.uid, None, None, None, -math.inf)
+            if which[0] not in _UNWATCHED:
+                known = replace(known, live=observation.children.get(which))
+            now_known = await self._bring(service, which, manifest, known)
+            self._known[service.key, which] = now_known
+            lacks.append(now_known.lack)
+        return tuple(lack for lack in lacks if lack is not None)
+
+    def forget(self, key: str) -> None:
+        """Drop what is remembered of a service that is gone."""
+        for which in [one for one in self._known if one[0] == key]:
+            del self._known[which]
+
+    async def _bring(
+        self, service: InferenceService, which: ObjectId, manifest: Manifest | None, known: _Known
+    ) -> _Known:
+        """Bring one of them; a refusal is tried again after a while, or when another is wanted."""
+        now, is_watched = self.clock(), which[0] not in _UNWATCHED
+        is_settled = manifest is None or (known.lack is not None and now - known.at < _RETRY_S)
+        if is_settled and known.wanted == manifest and known.at != -math.inf:
+            return known  # all that there was is deleted, or was refused a moment ago
+        if not is_watched and which[0] not in await self._served_kinds():
+            return known.with_lack(manifest, _missing_kind(which[0]), now)
+        live, at = known.live, known.at
+        try:
+            if live is None or (not is_watched and now - at >= _REREAD_S):
+                live = await self.cluster.get(which[0], service.metadata.namespace, which[1])
+                at = now
+            live = await self._write(service, manifest, live)
+        except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
+            return known.with_lack(manifest, Lack(_reason(refusal), str(refusal)), now)
+        except ApiError as problem:
+            if problem.code != _NOT_FOUND:
+                raise
+            self._kinds_read_at = -math.inf  # its definition was deleted a moment ago
+            return known.with_lack(manifest, _missing_kind(which[0]), now)
+        return replace(known, wanted=manifest, live=live, lack=None, at=at)
+
+    async def _write(
+        self, service: InferenceService, manifest: Manifest | None, live: Manifest | None
+    ) -> Manifest | None:
+        if manifest is not None:
+            return await self.applier.apply_child(service, manifest, live)
+        if live is not None:
+            await self.applier.delete_child(service, live)
+        return None
+
+    async def _served_kinds(self) -> frozenset[str]:
+        if self.clock() - self._kinds_read_at >= _KINDS_TTL_S:
+            self._kinds = await self.cluster.kinds(MONITORING)
+            self._kinds_read_at = self.clock()
+        return self._kinds
+
+
+def _missing_kind(kind: str) -> Lack:
+    return Lack(
+        "KindMissing", f"the cluster has no {kind} ({MONITORING}): install the Prometheus Operator"
+    )
+
+
+def _reason(refusal: Exception) -> str:
+    if isinstance(refusal, WriteRefusedError):
+        return "WriteRefused"
+    return "NameTaken" if isinstance(refusal, NameTakenError) else "Progressing"

@@ -1,0 +1,71 @@
+"""The alerts that the operator writes for one service are the chart's, for that service."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from local_cluster.errors import UnavailableError
+from local_cluster.promtool import promtool
+from paceline_api.inference_service import InferenceService
+from paceline_operator.render.extras import extras
+from paceline_testing.services import a_live_service
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "paceline" / "files" / "rules.yaml"
+CASES = ROOT / "tests" / "chart" / "rules_test.yaml"
+
+
+def _groups() -> list[dict[str, Any]]:
+    """As rendered for the service that the chart's cases speak of."""
+    live = a_live_service("chat", monitoring={"rules": True})
+    live["metadata"]["namespace"] = "ml"
+    rendered = extras(InferenceService.read(live))["PrometheusRule", "chat"] or {}
+    groups: list[dict[str, Any]] = rendered["spec"]["groups"]
+    return groups
+
+
+def _alerts(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Name each alert with all that a person sees of it."""
+    return {
+        rule["alert"]: {name: rule[name] for name in ("for", "labels", "annotations")}
+        for group in groups
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+
+
+def test_the_alerts_are_the_charts() -> None:
+    """Same name, same words, same runbook: Alertmanager takes two of them for one."""
+    chart, own = _alerts(yaml.safe_load(CHART.read_text())["groups"]), _alerts(_groups())
+
+    assert own
+    assert own == {name: chart[name] for name in own}
+
+
+def test_they_fire_and_are_silent_where_the_charts_are(tmp_path: Path) -> None:
+    """By the chart's own cases."""
+    try:
+        tool = promtool()
+    except UnavailableError as lack:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(lack))
+    own = _alerts(_groups())
+    cases = yaml.safe_load(CASES.read_text())
+    cases["rule_files"] = ["rules.yaml"]
+    cases["tests"] = [
+        test
+        for test in cases["tests"]
+        if all(case["alertname"] in own for case in test["alert_rule_test"])
+    ]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": _groups()}))
+    (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
+
+    command: list[str | Path] = [tool, "test", "rules", tmp_path / "cases.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    fires = {case["alertname"] for test in cases["tests"] for case in test["alert_rule_test"]}
+    assert fires == own.keys()
+    assert done.returncode == 0, done.stdout + done.stderr

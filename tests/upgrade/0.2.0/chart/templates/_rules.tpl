@@ -1,0 +1,42 @@
+{{/* What the operator may do where InferenceServices live. Each rule says why. */}}
+{{- define "paceline.rules" -}}
+# Watched and never written: the spec belongs to its author.
+- apiGroups: [serving.paceline.dev]
+  resources: [inferenceservices]
+  verbs: [get, list, watch]
+- apiGroups: [serving.paceline.dev]
+  resources: [inferenceservices/status]
+  verbs: [get, patch]
+# Owner references with blockOwnerDeletion ask for this where that admission plugin is on.
+- apiGroups: [serving.paceline.dev]
+  resources: [inferenceservices/finalizers]
+  verbs: [update]
+# Children, written by server-side apply; the garbage collector deletes them.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [configmaps, serviceaccounts, services]
+  verbs: [get, list, watch, create, patch]
+# The runtime token of each service: read by name, never listed.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, patch]
+# Deleted when replicas fall to one, or the spec says None.
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+# Their addresses to tune them, their states for the conditions.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
