@@ -174,7 +174,8 @@ class Stack:
         if secret.returncode != 0:
             return set()
         packed = json.loads(secret.stdout)["data"]["prometheus.yaml.gz"]
-        text = gzip.decompress(base64.b64decode(packed)).decode()
+        # The reloader beside Prometheus says which shard it is.
+        text = gzip.decompress(base64.b64decode(packed)).decode().replace("$(SHARD)", "0")
         (self.folder / "prometheus.yaml").write_text(
             text.replace("/etc/prometheus", str(self.folder))
         )

@@ -37,7 +37,7 @@ class Autoscaler:
     target: float = 0.8
     least: int = 1
     most: int = 8
-    up_window_s: float = 60.0
+    up_window_s: float = 120.0
     down_window_s: float = 300.0
     _past: list[tuple[float, int]] = field(default_factory=list)
 

@@ -180,13 +180,13 @@ class ProcessNode:
             settings["TIMED_ENGINE_SLOWDOWN"] = str(self.slowdown)
             if name in _HOST:
                 settings[_HOST[name]] = pod.address
-            if name == "operator":
+            if manifest["spec"].get("automountServiceAccountToken", True):
                 settings["KUBECONFIG"] = str(self._kubeconfig(manifest, folder))
             if name == "engine":
                 settings["PACELINE_ENGINE_TERMINATION_LOG"] = str(folder / "termination-log")
             with (self.folder / f"{manifest['metadata']['name']}-{name}.log").open("ab") as sink:
                 pod.processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", _MODULES[name]],
+                    [sys.executable, *_arguments(container)],
                     env=os.environ | settings,
                     stdout=sink,
                     stderr=subprocess.STDOUT,
@@ -302,6 +302,13 @@ def _containers(manifest: Json) -> list[Json]:
     return [*spec.get("initContainers", ()), *spec["containers"]]
 
 
+def _arguments(container: Json) -> list[str]:
+    """Return what Python is given: the container's command, else what its image would run."""
+    if "command" in container:
+        return [str(word) for word in container["command"][1:]]
+    return ["-m", _MODULES[container["name"]]]
+
+
 def _settings(container: Json, manifest: Json, mounted: Mapping[str, Path]) -> dict[str, str]:
     """Read a container's environment; paths below a mount become those of the volume's folder."""
     mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", ())}
@@ -331,7 +338,7 @@ def _status(pod: _Pod, *, is_ready: bool) -> Json:
     conditions = {"Initialized": True, "ContainersReady": is_ready, "Ready": is_ready}
     spec = pod.manifest["spec"]
     return {
-        "phase": "Running",
+        "phase": _phase(pod),
         "podIP": pod.address,
         "podIPs": [{"ip": pod.address}],
         "conditions": [{"type": kind, "status": str(value)} for kind, value in conditions.items()],
@@ -342,6 +349,14 @@ def _status(pod: _Pod, *, is_ready: bool) -> Json:
             _container(pod, each, is_ready=is_ready) for each in spec["containers"]
         ],
     }
+
+
+def _phase(pod: _Pod) -> str:
+    """Tell whether it runs; a pod of a Job ends."""
+    codes = [process.poll() for process in pod.processes.values()]
+    if pod.manifest["spec"].get("restartPolicy") != "Never" or None in codes:
+        return "Running"
+    return "Failed" if any(codes) else "Succeeded"
 
 
 def _container(pod: _Pod, container: Json, *, is_ready: bool) -> Json:

@@ -68,7 +68,7 @@ async def test_a_step_of_the_load_is_served_once_the_replicas_are_there() -> Non
 async def test_replicas_go_when_the_load_goes_and_what_they_ran_is_served() -> None:
     """A pod that leaves gets no request more, and ends those that it has."""
     load = then(clients(2.6, seconds=500, seed=4), clients(0.5, start_s=500, seconds=800, seed=5))
-    service = a_service(load)
+    service = a_service(load, shed_ttft_ms=6000.0)
 
     await service.run(1300)
 
