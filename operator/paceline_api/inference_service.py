@@ -17,7 +17,10 @@ from paceline_api.placement import (
     Resources,
     Rollout,
     Scheduling,
+    SecretRef,
+    SidecarSpec,
 )
+from paceline_api.pod_overrides import PodOverrides
 from paceline_api.policy_spec import Tuning
 from paceline_api.sla_spec import AdmissionSpec, Lanes, SlaSpec
 from paceline_api.status import Status
@@ -146,6 +149,17 @@ class Spec(Part):
     """How a new pod template replaces the old one."""
     resources: Annotated[Resources, OnChange.COLD] = Resources()
     """What one pod asks for."""
+    sidecar: Annotated[SidecarSpec, OnChange.COLD] = SidecarSpec()
+    """The container that speaks HTTP."""
+    image_pull_secrets: Annotated[
+        Annotated[
+            list[SecretRef],
+            Field(json_schema_extra=listed("map", max_items=16, keys=("name",))),
+        ]
+        | None,
+        OnChange.COLD,
+    ] = None
+    """Secrets in the same namespace for the registries of images and oci:// models."""
     scheduling: Annotated[Scheduling, OnChange.COLD] = Scheduling()
     """Which nodes may run the pods."""
     api: Annotated[Api, OnChange.COLD] = Api()
@@ -158,6 +172,8 @@ class Spec(Part):
     """What a node drain may take away at once."""
     pod_metadata: Annotated[PodMetadata, OnChange.COLD] = PodMetadata()
     """Labels and annotations of every pod."""
+    pod_overrides: Annotated[PodOverrides, OnChange.COLD] = PodOverrides()
+    """What a pod needs in this cluster beside all that: variables, volumes, names, groups."""
     paused: Annotated[bool, OnChange.NO_RESTART] = False
     """Freezes every write to children; tuning holds its last value."""
 

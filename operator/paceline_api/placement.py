@@ -33,6 +33,14 @@ class Rollout(Part):
     """How long a leaving pod may finish its running requests."""
     startup_seconds: Annotated[int, Field(ge=10, le=86_400), OnChange.NO_RESTART] = 1800
     """How long a pod may load its model before it counts as failed."""
+    image_policy: Annotated[Literal["Pinned", "FollowOperator"], OnChange.NO_RESTART] = "Pinned"
+    """Pinned: the pods keep the images that they have, until `engine.image` names another.
+    FollowOperator: after an upgrade of the operator they get its images, of the sidecar and, unless
+    `engine.image` names one, of the engine. Either way new images are tried on one pod first."""
+    canary_seconds: Annotated[int, Field(ge=0, le=86_400), OnChange.NO_RESTART] = 900
+    """How long the requests of one pod with new images are compared with those of the others before
+    they go on to all pods where no difference was found; where they are worse, they go back at
+    once."""
 
 
 class GpuSpec(Part):
@@ -75,6 +83,23 @@ class Resources(Part):
     shared_memory: Quantity | None = None
     """Size of /dev/shm, which counts as the engine's memory. When absent: 1Gi where several GPUs
     share the model, as they meet there; else the 64Mi of any container."""
+
+
+class SidecarResources(Part):
+    """What the sidecar's container asks for."""
+
+    cpu: Quantity | None = None
+    """Requested CPU; 100m when absent, 900m with `resources.exclusiveCpus`, where it is a limit
+    too."""
+    memory: Quantity | None = None
+    """Requested memory, and its limit. When absent: 256Mi without a limit, 1Gi with
+    `resources.exclusiveCpus`."""
+
+
+class SidecarSpec(Part):
+    """The container that speaks HTTP."""
+
+    resources: SidecarResources = SidecarResources()
 
 
 class Toleration(Part):

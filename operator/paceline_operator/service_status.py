@@ -55,6 +55,8 @@ def service_status(
         sla=sla_status(report) if report else service.status.sla,
         tuning=tuning_status(report) if report else service.status.tuning,
         engine=_engine(observation),
+        images=service.status.images,
+        rollout=service.status.rollout,
         adapters=_adapters(observation),
     )
 

@@ -29,11 +29,15 @@ COLD: list[dict[str, Any]] = [
     {"resources": {"exclusiveCpus": True, "cpu": 2, "memory": "4Gi"}},
     {"scheduling": {"priorityClassName": "high"}},
     {"rollout": {"drainSeconds": 5}},
+    {"sidecar": {"resources": {"memory": "1Gi"}}},
+    {"imagePullSecrets": [{"name": "registry"}]},
+    {"podOverrides": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}},
     {"podMetadata": {"labels": {"team": "chat"}}},
 ]
 AROUND: list[dict[str, Any]] = [
     {"replicas": 3},
     {"paused": True},
+    {"monitoring": {"podMonitor": True, "labels": {"release": "kube"}}},
     {"disruption": {"budget": "None"}},
     {"network": {"policy": "None"}},
     {"rollout": {"maxSurge": 2, "startupSeconds": 60}},

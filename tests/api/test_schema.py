@@ -74,3 +74,12 @@ def test_the_defaults_are_those_of_the_models() -> None:
     model = {"uri": "builtin://x"}
 
     assert Spec.model_validate({"model": model} | defaults) == Spec.model_validate({"model": model})
+
+
+def test_every_map_is_bounded() -> None:
+    """Number of keys and length of each value; what is passed on to a pod is checked with it."""
+    for path, node in [*_all("spec"), *_all("status")]:
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+        elif node.get("type") == "object":
+            assert "properties" in node or node.get("x-kubernetes-preserve-unknown-fields"), path

@@ -100,7 +100,15 @@ def test_a_service_gets_its_children(home: Home) -> None:
 
 def test_the_pods_pass_the_restricted_standard(home: Home) -> None:
     """The API server itself judges, in a namespace that enforces it."""
-    home.serve("restricted")
+    overrides = {
+        "env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
+        "volumes": [{"name": "ca", "configMapName": "ca"}, {"name": "nas", "claimName": "nas"}],
+        "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["nas"]}],
+        "dnsConfig": {"searches": ["corp.example"], "options": [{"name": "ndots", "value": "2"}]},
+        "supplementalGroups": [2000],
+    }
+    pull = [{"name": "registry"}]
+    home.serve("restricted", podOverrides=overrides, imagePullSecrets=pull)
     template = (home.get("deployment", "restricted") or {})["spec"]["template"]
     pod = {
         "apiVersion": "v1",

@@ -59,6 +59,10 @@ def _adapters(
     return {"adapters": list(adapters), "engine": {"lora": lora}, "model": model}
 
 
+def _overrides(**fields: Any) -> dict[str, Any]:
+    return {"podOverrides": fields}
+
+
 def _tuning(**fields: Any) -> dict[str, Any]:
     return {"tuning": fields}
 
@@ -428,6 +432,90 @@ CASES = (
         {"engine": {"speculative": {"method": "Draft", "draftModelUri": "pvc://claim/draft"}}},
         {"engine": {"speculative": {"method": "Draft", "draftModelUri": "s3://bucket/draft"}}},
         "s3:// is not served by this version",
+    ),
+    Case(
+        "the operator's own variables are fields",
+        "spec.podOverrides.env[0].name",
+        _overrides(env=[{"name": "NCCL_DEBUG", "value": "INFO"}]),
+        _overrides(env=[{"name": "PACELINE_ENGINE_DTYPE", "value": "float32"}]),
+        "is set by the operator",
+    ),
+    Case(
+        "the hub's token is a Secret",
+        "spec.podOverrides.env[0].name",
+        _overrides(env=[{"name": "HF_ENDPOINT", "value": "https://mirror"}]),
+        _overrides(env=[{"name": "HF_TOKEN", "value": "hf_abc"}]),
+        "model.credentialsSecretRef behind HF_TOKEN",
+    ),
+    Case(
+        "a variable has a name",
+        "spec.podOverrides.env[0].name",
+        _overrides(env=[{"name": "HTTPS_PROXY", "value": ""}]),
+        _overrides(env=[{"name": "HTTPS-PROXY", "value": ""}]),
+    ),
+    Case(
+        "a variable is named once",
+        "spec.podOverrides.env[1]",
+        _overrides(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]),
+        _overrides(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
+        "Duplicate value",
+    ),
+    Case(
+        "a volume has one source",
+        "spec.podOverrides.volumes[0]",
+        _overrides(volumes=[{"name": "ca", "configMapName": "ca"}]),
+        _overrides(volumes=[{"name": "ca", "configMapName": "ca", "secretName": "ca"}]),
+        "name one of claimName, configMapName and secretName",
+    ),
+    Case(
+        "a volume has a source",
+        "spec.podOverrides.volumes[0]",
+        _overrides(volumes=[{"name": "ca", "claimName": "ca"}]),
+        _overrides(volumes=[{"name": "ca"}]),
+        "name one of claimName, configMapName and secretName",
+    ),
+    Case(
+        "a volume's name is a folder's",
+        "spec.podOverrides.volumes[0].name",
+        _overrides(volumes=[{"name": "c-a", "secretName": "ca"}]),
+        _overrides(volumes=[{"name": "../ca", "secretName": "ca"}]),
+    ),
+    Case(
+        "an address is one",
+        "spec.podOverrides.hostAliases[0].ip",
+        _overrides(hostAliases=[{"ip": "fd00::1", "hostnames": ["nas"]}]),
+        _overrides(hostAliases=[{"ip": "nas", "hostnames": ["nas"]}]),
+    ),
+    Case(
+        "resolv.conf has three name servers",
+        "spec.podOverrides.dnsConfig.nameservers",
+        _overrides(dnsConfig={"nameservers": ["10.0.0.1", "10.0.0.2", "10.0.0.3"]}),
+        _overrides(dnsConfig={"nameservers": ["10.0.0.1"] * 4}),
+    ),
+    Case(
+        "no pod is in root's group",
+        "spec.podOverrides.supplementalGroups[0]",
+        _overrides(supplementalGroups=[1]),
+        _overrides(supplementalGroups=[0]),
+    ),
+    Case(
+        "a pod's spec is not passed through",
+        "spec.podOverrides.hostNetwork",
+        _overrides(),
+        _overrides(hostNetwork=True),
+    ),
+    Case(
+        "a pull secret is named once",
+        "spec.imagePullSecrets[1]",
+        {"imagePullSecrets": [{"name": "a"}, {"name": "b"}]},
+        {"imagePullSecrets": [{"name": "a"}, {"name": "a"}]},
+        "Duplicate value",
+    ),
+    Case(
+        "the sidecar's memory is a quantity",
+        "spec.sidecar.resources.memory",
+        {"sidecar": {"resources": {"memory": "512Mi", "cpu": 1}}},
+        {"sidecar": {"resources": {"memory": "enough"}}},
     ),
     Case(
         "a cache is not the host's",

@@ -5,6 +5,7 @@ from typing import Any, Final
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import TEMPLATE_HASH, Manifest, labels, selector
 from paceline_api.pod import environment
+from paceline_operator.render import overrides
 from paceline_operator.render.volumes import Volume, volumes
 
 _UID: Final = 65532
@@ -58,11 +59,12 @@ def pod_template(
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": service.spec.rollout.drain_seconds
             + _GRACE_AFTER_DRAIN_S,
-            "securityContext": _POD_SECURITY,
+            "securityContext": overrides.with_groups(service, _POD_SECURITY),
             "initContainers": [_sidecar(service, sidecar_image, found)],
             "containers": [_engine(service, service.spec.engine.image or engine_image, found)],
             "volumes": [{"name": name, **volume.source} for name, volume in found.items()],
             **_scheduling(service),
+            **overrides.pod_fields(service),
         },
     }
 
@@ -72,7 +74,7 @@ def _engine(service: InferenceService, image: str, found: dict[str, Volume]) -> 
         "name": "engine",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "env": environment.engine(service),
+        "env": overrides.with_variables(service, environment.engine(service)),
         # Asked of the sidecar, which knows. Without a probe of its own a container that comes back
         # would be ready at once, and the pod with it, before the sidecar's next answer.
         "readinessProbe": _probe("/health/ready", _ADMIN_PORT, period_s=2, failures=2),
@@ -141,11 +143,17 @@ def _resources(service: InferenceService) -> Manifest:
 
 def _sidecar_resources(service: InferenceService) -> Manifest:
     """Ask for a little; a pod is Guaranteed only where every container has limits, too."""
-    if not service.spec.resources.exclusive_cpus:
-        return {"requests": {"cpu": "100m", "memory": "256Mi"}}
-    # Less than a whole CPU: it would be given one to itself.
-    amounts = {"cpu": "900m", "memory": "1Gi"}
-    return {"requests": amounts, "limits": amounts}
+    asked = service.spec.sidecar.resources
+    given = {"cpu": asked.cpu, "memory": asked.memory}
+    amounts = {name: str(amount) for name, amount in given.items() if amount is not None}
+    if service.spec.resources.exclusive_cpus:
+        # Less than a whole CPU: it would be given one to itself.
+        amounts = {"cpu": "900m", "memory": "1Gi"} | amounts
+        return {"requests": amounts, "limits": amounts}
+    resources: Manifest = {"requests": {"cpu": "100m", "memory": "256Mi"} | amounts}
+    if "memory" in amounts:
+        resources["limits"] = {"memory": amounts["memory"]}
+    return resources
 
 
 def _scheduling(service: InferenceService) -> Manifest:

@@ -16,6 +16,7 @@ from paceline_api.pod.environment import (
     RUNTIME_TOKEN,
     TLS,
 )
+from paceline_operator.render.overrides import extra_volumes
 
 # The folder survives the pod and is shared by all services of a node.
 _HOST_CACHE: Final = "/var/cache/paceline"
@@ -63,6 +64,8 @@ def volumes(service: InferenceService) -> dict[str, Volume]:
             {"emptyDir": {"medium": "Memory", "sizeLimit": size}},
             _mount("/dev/shm"),  # noqa: S108 - its purpose
         )
+    for volume, (source, path) in extra_volumes(service).items():
+        found[volume] = Volume(source, _read_only(path))
     return found | _api_secrets(service)
 
 

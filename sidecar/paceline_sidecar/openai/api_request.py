@@ -1,6 +1,6 @@
 """What all requests have in common: unknown fields are ignored, unsupported ones refused."""
 
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -18,6 +18,7 @@ from paceline_sidecar.openai.structured import (
     check_size,
     requested_grammar,
 )
+from paceline_wire.limits import Lane
 
 _INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
@@ -49,6 +50,18 @@ class ApiRequest(BaseModel):
     """Fields that would change the answer, and the values that ask for nothing."""
 
     model: str
+    priority: int | None = Field(default=None, ge=-INT32_MAX, le=INT32_MAX)
+    """Above 0 it may wait: the lane is `batch`. vLLM serves lower numbers first."""
+    service_tier: Literal["auto", "default", "priority", "flex", "scale"] | None = None
+    """`flex` may wait: the lane is `batch`."""
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Prompts with another salt share no cached prefix with this one."""
+
+    @property
+    def lane(self) -> Lane:
+        """Return the lane that the body asks for."""
+        may_wait = (self.priority or 0) > 0 or self.service_tier == "flex"
+        return "batch" if may_wait else "interactive"
 
     @model_validator(mode="after")
     def _supported(self) -> Self:
@@ -66,6 +79,10 @@ class GenerationRequest(Structured, ApiRequest):
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         "use_beam_search": (False,),
+        "bad_words": ([],),
+        "allowed_token_ids": (),
+        "truncate_prompt_tokens": (),
+        "include_stop_str_in_output": (False,),
         "guided_decoding_backend": ("auto",),
     }
 

@@ -117,6 +117,18 @@ class ChatRequest(GenerationRequest):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     """False: one call at most."""
+    reasoning_effort: Annotated[str, Field(min_length=1, max_length=32)] | None = None
+    """A variable of the chat template; refused where the template does not know it."""
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+    """Variables of the chat template."""
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Return what the chat template is given beside the messages and tools."""
+        given = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            given["reasoning_effort"] = self.reasoning_effort
+        return given
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

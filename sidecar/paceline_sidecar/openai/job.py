@@ -37,9 +37,9 @@ class Caller:
     """LoRA adapter that the request names as its model."""
 
 
-def read_lane(headers: Headers) -> Lane:
-    """`x-paceline-lane`."""
-    value = headers.get("x-paceline-lane", "interactive").strip().lower()
+def read_lane(headers: Headers, asked: Lane) -> Lane:
+    """`x-paceline-lane`; without it what the body asks for."""
+    value = headers.get("x-paceline-lane", asked).strip().lower()
     for lane in get_args(Lane):
         if value == lane:
             return lane  # type: ignore[no-any-return] # get_args forgets that it is a Lane
@@ -91,7 +91,7 @@ def chat_job(body: ChatRequest, caller: Caller) -> Job:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
     )
-    encode = partial(_encode_chat, messages, tools, may_choose)
+    encode = partial(_encode_chat, messages, tools, body)
     job = _job(body, caller, sampling, [tokens], encode)
     # What marks a call is a special token to some tokenizers.
     return replace(job, shows_special_tokens=may_choose)
@@ -168,13 +168,16 @@ def encoder(prompts: list[str | list[int]]) -> Encode:
 async def _encode_chat(
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None,
-    may_choose: bool,
+    body: ChatRequest,
     codec: Codec,
 ) -> list[list[int]]:
-    if may_choose and codec.tool_style is None:
+    if tools and not body.must_call and codec.tool_style is None:
         message = (
             "tools: the served model's chat template does not know tools;"
             " tool_choice `required` or a named function works without"
         )
         raise InvalidRequest(message, param="tools")
-    return [await codec.encode_chat(messages, tools)]
+    if body.reasoning_effort and not codec.knows_variable("reasoning_effort"):
+        message = "reasoning_effort: the served model's chat template does not know it"
+        raise InvalidRequest(message, param="reasoning_effort", code="unsupported")
+    return [await codec.encode_chat(messages, tools, body.template_variables)]

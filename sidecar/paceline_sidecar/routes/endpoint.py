@@ -54,7 +54,7 @@ class Endpoint:
         """Answer with text; a failure before the first byte is raised, a later one is an event."""
         salt = self.check_key(request)
         body = await self._read(request, kind)
-        job = job_of(body, self._caller(request, body.model, salt))
+        job = job_of(body, self._caller(request, body, salt))
         builder = builder_of(self.service, body)
         if body.stream:
             opened = await while_connected(request.receive, self._open_and_wait(job))
@@ -72,7 +72,7 @@ class Endpoint:
         salt = self.check_key(request)
         body = await self._read(request, kind)
         pooling = job_of(body)
-        job = pooling.job(self._caller(request, body.model, salt))
+        job = pooling.job(self._caller(request, body, salt))
         choices = await while_connected(request.receive, self._gather(job))
         return _json(pooling.answer(self.service.name, choices))
 
@@ -82,13 +82,13 @@ class Endpoint:
             return await run_in_threadpool(parse, kind, body)
         return parse(kind, body)
 
-    def _caller(self, request: Request, model: str, salt: str) -> Caller:
+    def _caller(self, request: Request, body: ApiRequest, salt: str) -> Caller:
         return Caller(
             arrived_at=request.scope.get("arrived_at", self.service.clock()),
-            lane=read_lane(request.headers),
+            lane=read_lane(request.headers, body.lane),
             timeout_s=read_timeout_s(request.headers),
-            cache_salt=salt,
-            adapter=self._adapter(model),
+            cache_salt=f"{salt}:{body.cache_salt}" if body.cache_salt else salt,
+            adapter=self._adapter(body.model),
         )
 
     def _adapter(self, model: str) -> str:

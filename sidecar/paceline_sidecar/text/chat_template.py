@@ -1,7 +1,9 @@
 """A model's Jinja chat template, rendered in a sandbox that cannot change what it is given."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, meta, nodes
@@ -35,18 +37,30 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         self._template = environment.from_string(source)
         self._special_tokens = special_tokens
-        self.takes_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
+        self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+        """What it reads: messages, tools, special tokens and anything else."""
+
+    @property
+    def takes_tools(self) -> bool:
         """Whether it shows the model what it may call."""
+        return "tools" in self.variables
 
     def render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """The prompt after which the assistant speaks."""
+        """The prompt after which the assistant speaks; `variables` are the client's own."""
+        taken = sorted({"messages", "tools", *self._special_tokens} & variables.keys())
+        if taken:
+            message = f"chat_template_kwargs: `{taken[0]}` is given by the server"
+            raise InvalidRequest(message, param="chat_template_kwargs")
         try:
             return self._template.render(
+                {"add_generation_prompt": True, **variables},
                 messages=messages,
                 tools=tools,
-                add_generation_prompt=True,
                 **self._special_tokens,
             )
         # A template meets whatever roles and order the client sends: its errors are the client's.

@@ -3,11 +3,12 @@
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
@@ -66,18 +67,24 @@ class Codec:
         """Tokens of a plain prompt, with the special tokens that the model expects around one."""
         return await self._encode(text, add_special_tokens=True)
 
+    def knows_variable(self, name: str) -> bool:
+        """Tell whether the chat template reads a variable of that name."""
+        return self.template is not None and name in self.template.variables
+
     async def encode_chat(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[int]:
         """Tokens of a conversation; the template brings its own special tokens."""
         if self.template is None:
             raise InvalidRequest("The served model has no chat template.", param="messages")
         characters = sum(len(message["content"]) for message in messages)
         self._check_length(characters)
-        if characters < _SHORT_CHARACTERS and not tools:
-            prompt = self.template.render(messages, tools)
-        else:
-            prompt = await _aside(partial(self.template.render, messages, tools))
+        render = partial(self.template.render, messages, tools, variables)
+        is_short = characters < _SHORT_CHARACTERS and not tools and not variables
+        prompt = render() if is_short else await _aside(render)
         return await self._encode(prompt, add_special_tokens=False)
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:

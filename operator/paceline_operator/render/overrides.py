@@ -1,0 +1,50 @@
+"""What `spec.podOverrides` and `spec.imagePullSecrets` add to a pod, where they are there."""
+
+from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest
+from paceline_api.part import Part
+from paceline_api.pod_overrides import MOUNTS, ExtraVolume
+
+
+def with_variables(service: InferenceService, variables: list[Manifest]) -> list[Manifest]:
+    """Add the engine's variables; one of a name that is there already replaces it."""
+    added = [_plain(variable) for variable in service.spec.pod_overrides.env or ()]
+    names = {variable["name"] for variable in added}
+    return [*(one for one in variables if one["name"] not in names), *added]
+
+
+def with_groups(service: InferenceService, security: Manifest) -> Manifest:
+    """Add the groups of the pod's user."""
+    groups = service.spec.pod_overrides.supplemental_groups
+    return security | {"supplementalGroups": groups} if groups else security
+
+
+def pod_fields(service: InferenceService) -> Manifest:
+    """Render the fields of the pod's spec that nothing else writes."""
+    wanted = service.spec.pod_overrides
+    fields: Manifest = {
+        "imagePullSecrets": [_plain(secret) for secret in service.spec.image_pull_secrets or ()],
+        "hostAliases": [_plain(alias) for alias in wanted.host_aliases or ()],
+        "dnsConfig": _plain(wanted.dns_config) if wanted.dns_config else {},
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def extra_volumes(service: InferenceService) -> dict[str, tuple[Manifest, str]]:
+    """List the volumes that were added: source and path in the engine, by the volume's name."""
+    return {
+        f"mnt-{volume.name}": (_source(volume), f"{MOUNTS}/{volume.name}")
+        for volume in service.spec.pod_overrides.volumes or ()
+    }
+
+
+def _source(volume: ExtraVolume) -> Manifest:
+    if volume.claim_name:
+        return {"persistentVolumeClaim": {"claimName": volume.claim_name, "readOnly": True}}
+    if volume.config_map_name:
+        return {"configMap": {"name": volume.config_map_name}}
+    return {"secret": {"secretName": volume.secret_name, "defaultMode": 0o440}}
+
+
+def _plain(part: Part) -> Manifest:
+    return part.model_dump(by_alias=True, exclude_none=True)
