@@ -9,8 +9,8 @@ import pytest
 import yaml
 from helm_python.chart import Chart
 
-from local_cluster.debian import debian_program
 from local_cluster.errors import UnavailableError
+from local_cluster.promtool import promtool
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "paceline"
@@ -28,7 +28,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 def test_promtool_agrees(command: list[str | Path]) -> None:
     """Prometheus's own tool checks the rules and runs the cases."""
     try:
-        tool = debian_program("prometheus", "promtool")
+        tool = promtool()
     except UnavailableError as lack:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(lack))
 

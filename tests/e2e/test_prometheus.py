@@ -39,7 +39,7 @@ SERVICE: Json = {
     "spec": {
         "model": {"uri": "builtin://smollm2-135m-instruct"},
         "engine": {"capacity": {"maxBatchSize": 8, "maxTokenBudget": 256}},
-        "sla": {"ttft": {"p99": "4s"}, "itl": {"p99": "250ms"}},
+        "sla": {"ttft": {"p99": "4s"}, "itl": {"p99": "400ms"}},
         "admission": {"requestTimeout": "30s"},
         "rollout": {"drainSeconds": 30},
         "resources": {"gpu": {"count": 0}},
@@ -246,7 +246,7 @@ def test_a_broken_sla_reaches_a_person_and_resolves_when_it_is_mended(world: Wor
     world.clients.rate_rps = 2.0
     assert not told.of(name, "firing")
 
-    world.node.slowdown.write_text("12")
+    world.node.slowdown.write_text("30")
     world.eventually(lambda: told.of(name, "firing"))
     world.node.slowdown.unlink()
     world.clients.rate_rps = 6.0
