@@ -203,6 +203,15 @@ class EngineStatus(Part):
     model_revision: Word | None = None
 
 
+class LoadingStatus(Part):
+    """How far the pod is that has furthest to go until it serves."""
+
+    stage: Word
+    """In the engine's words: `fetching` is the download, then `loading weights` and others."""
+    percent: Annotated[int, Field(ge=0, le=100)]
+    """How much of this stage is done."""
+
+
 class Status(Part):
     """Written by the operator on a transition, and at most every 30 s for its numbers."""
 
@@ -226,6 +235,8 @@ class Status(Part):
     sla: SlaStatus | None = None
     tuning: TuningStatus | None = None
     engine: EngineStatus | None = None
+    loading: LoadingStatus | None = None
+    """Only while a pod loads its model."""
     adapters: (
         Annotated[
             list[AdapterStatus],

@@ -17,6 +17,7 @@ from paceline_operator.errors import (
     WriteRefusedError,
 )
 from paceline_operator.extras import Extras
+from paceline_operator.loading import LoadingPods
 from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.report import Reporter
@@ -51,6 +52,7 @@ class Reconciler:
     watched: Watched
     applier: Applier
     extras: Extras
+    loading: LoadingPods
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
@@ -76,6 +78,7 @@ class Reconciler:
             self.forget(key)
             return Outcome(None)
         if not self._may_pass(key, refusal):
+            observation = await self.loading.look(observation)
             problem = "" if refusal is None else str(refusal)
             conditions = service_conditions(observation, plan, problem=problem)
             await self.reporter.report(service, service_status(observation, plan, conditions))
@@ -112,4 +115,5 @@ class Reconciler:
         self._refused_since.pop(key, None)
         self.applier.forget(key)
         self.extras.forget(key)
+        self.loading.forget(key)
         self.reporter.forget(key)
