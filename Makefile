@@ -47,8 +47,12 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not gitops'
 	$(PY) -m pytest -m node
+
+.PHONY: e2e-gitops
+e2e-gitops: install ## Flux applies the quickstart every few seconds while the tuner works: it corrects nothing.
+	$(PY) -m pytest -m gitops tests/gitops
 
 .PHONY: quick
 quick: install ## The inner loop, in 90 seconds: style, layers, types, and the fast tests.
@@ -73,6 +77,10 @@ images: install ## Build the operator's, the sidecar's and the engine's image fo
 crds: install ## Generate crds/ and the chart's copy from the typed models.
 	$(PY) -m paceline_api.schema crds charts/paceline/crds
 	$(PY) -m paceline_api.reference docs/crd.md
+
+.PHONY: kustomize
+kustomize: crds ## Render deploy/kustomize/base from the chart.
+	$(PY) deploy/kustomize/render.py deploy/kustomize/base
 
 .PHONY: bench
 bench: install ## Measure the engine beside its peers on this machine.

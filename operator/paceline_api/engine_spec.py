@@ -105,7 +105,7 @@ class EngineSpec(Part):
     )
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """The operator's own engine image when absent."""
+    """When absent, the operator's own when the service was made; see `rollout.imagePolicy`."""
     dtype: Literal["Auto", "Float16", "BFloat16", "Float32"] = "Auto"
     """Auto: BFloat16 on a GPU; on a CPU what it measures to be faster at start, BFloat16 or
     Float32, and never INT8. The engine's log and `info` of the runtime API say which, and why."""

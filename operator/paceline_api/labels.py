@@ -9,6 +9,8 @@ Manifest = dict[str, Any]
 SERVICE_LABEL: Final = f"{GROUP}/service"
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 """Label of the pods, and annotation of the Deployment: the hash of the cold fields."""
+CANARY: Final = f"{GROUP}/canary"
+"""Label of the one pod that tries new images, and in the selector of its Deployment alone."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "paceline-operator"
 OWNED: Final = f"{MANAGED_BY}={MANAGER}"
@@ -34,6 +36,11 @@ def labels(name: str) -> dict[str, str]:
 def config_map_name(name: str) -> str:
     """Name the ConfigMap of the hot configuration."""
     return f"{name}-runtime"
+
+
+def canary_name(name: str) -> str:
+    """Name the Deployment of the pod that tries new images."""
+    return f"{name}-canary"
 
 
 def pods_name(name: str) -> str:

@@ -33,6 +33,14 @@ class Rollout(Part):
     """How long a leaving pod may finish its running requests."""
     startup_seconds: Annotated[int, Field(ge=10, le=86_400), OnChange.NO_RESTART] = 1800
     """How long a pod may load its model before it counts as failed."""
+    image_policy: Annotated[Literal["Pinned", "FollowOperator"], OnChange.NO_RESTART] = "Pinned"
+    """Pinned: the pods keep the images that they have, until `engine.image` names another.
+    FollowOperator: after an upgrade of the operator they get its images, of the sidecar and, unless
+    `engine.image` names one, of the engine. Either way new images are tried on one pod first."""
+    canary_seconds: Annotated[int, Field(ge=0, le=86_400), OnChange.NO_RESTART] = 900
+    """How long the requests of one pod with new images are compared with those of the others before
+    they go on to all pods where no difference was found; where they are worse, they go back at
+    once."""
 
 
 class GpuSpec(Part):

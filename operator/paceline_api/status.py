@@ -1,6 +1,6 @@
 """The status of an InferenceService: what a person, Flux, Argo CD and an autoscaler read."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,9 @@ from paceline_tuner.service_spec import ExperimentKind, Mode
 
 Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
+ImageName = Annotated[str, Field(max_length=512)]
+RolloutPhase = Literal["Waiting", "Canary", "Rolling", "Done", "RolledBack"]
+RolloutVerdict = Literal["Running", "Better", "NoDifference", "Worse", "Failed"]
 Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
 
 
@@ -212,6 +215,30 @@ class LoadingStatus(Part):
     """How much of this stage is done."""
 
 
+class Images(Part):
+    """The images of one pod."""
+
+    engine: ImageName
+    sidecar: ImageName
+
+
+class RolloutStatus(Part):
+    """How new images come to the pods, or why they went back."""
+
+    phase: RolloutPhase
+    """Waiting: for another service's rollout, or for pods to compare with. Canary: one pod tries
+    the images. Rolling: all pods get them. Done: all have them. RolledBack: no pod has them."""
+    images: Images
+    """The new images."""
+    verdict: RolloutVerdict | None = None
+    """Of the canary beside the other pods: Running, Better, NoDifference, Worse, or Failed where it
+    could not serve."""
+    reason: Line
+    """What was found, or what it waits for."""
+    since: Time
+    """When the phase began."""
+
+
 class Status(Part):
     """Written by the operator on a transition, and at most every 30 s for its numbers."""
 
@@ -237,6 +264,10 @@ class Status(Part):
     engine: EngineStatus | None = None
     loading: LoadingStatus | None = None
     """Only while a pod loads its model."""
+    images: Images | None = None
+    """The images that the pods have, and keep when the operator is upgraded."""
+    rollout: RolloutStatus | None = None
+    """The newest change of the images; absent where there was none."""
     adapters: (
         Annotated[
             list[AdapterStatus],

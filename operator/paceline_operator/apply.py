@@ -55,7 +55,7 @@ class Applier:
                 await self._check_is_there(service)
                 is_there = True
             found[which] = await self._apply_one(service, manifest, live)
-        for which in [one for one in found if one[0] in children.unwanted_kinds]:
+        for which in [one for one in found if children.is_unwanted(one)]:
             await self.delete_child(service, found.pop(which))
         return found
 

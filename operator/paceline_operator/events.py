@@ -7,7 +7,13 @@ from typing import Final
 
 from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceService
 from paceline_api.labels import MANAGER, Manifest
-from paceline_api.status import AdapterStatus, ConditionEntry, ExperimentStatus, Status
+from paceline_api.status import (
+    AdapterStatus,
+    ConditionEntry,
+    ExperimentStatus,
+    RolloutStatus,
+    Status,
+)
 
 # A condition that is True in trouble; for all others trouble is False.
 _ABNORMAL_WHEN_TRUE: Final = frozenset({"Stalled"})
@@ -26,6 +32,8 @@ def news(service: InferenceService, status: Status) -> Iterator[Manifest]:
         yield _condition_event(service, condition)
     if (experiment := verdict(before, status)) is not None:
         yield verdict_event(service, experiment)
+    if (rollout := _judged(before.rollout, status.rollout)) is not None:
+        yield _rollout_event(service, rollout)
     for adapter in _refused(before, status):
         yield _adapter_event(service, adapter)
 
@@ -49,6 +57,17 @@ def verdict(before: Status, after: Status) -> ExperimentStatus | None:
         return None
     is_known = old is not None and (old.name, old.verdict) == (new.name, new.verdict)
     return None if is_known else new
+
+
+def _judged(before: RolloutStatus | None, after: RolloutStatus | None) -> RolloutStatus | None:
+    """Find the rollout that has come to its verdict, or to another one."""
+    if after is None or after.verdict in {None, "Running"}:
+        return None
+    is_known = before is not None and (before.images, before.verdict) == (
+        after.images,
+        after.verdict,
+    )
+    return None if is_known else after
 
 
 def _refused(before: Status, after: Status) -> Iterator[AdapterStatus]:
@@ -85,6 +104,19 @@ def verdict_event(service: InferenceService, experiment: ExperimentStatus) -> Ma
         reason=f"Experiment{experiment.verdict}",
         is_trouble=experiment.verdict == "Worse",
         note=f"{experiment.kind} {experiment.name}: {experiment.reason}",
+    )
+
+
+def _rollout_event(service: InferenceService, rollout: RolloutStatus) -> Manifest:
+    """Tell what was found of new images. That they went back is a warning."""
+    images = f"{rollout.images.engine}, {rollout.images.sidecar}"
+    return _event(
+        service,
+        identity=f"rollout/{images}/{rollout.verdict}/{rollout.since}",
+        action="Rollout",
+        reason=f"Rollout{rollout.verdict}",
+        is_trouble=rollout.phase == "RolledBack",
+        note=f"images {images}: {rollout.reason}",
     )
 
 

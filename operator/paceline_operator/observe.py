@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import TEMPLATE_HASH, Manifest
+from paceline_api.labels import CANARY, TEMPLATE_HASH, Manifest
 from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
@@ -77,6 +77,8 @@ class ObservedPod:
     """Why no node takes it; empty where one did."""
     engine: ContainerStatus
     sidecar: ContainerStatus
+    is_canary: bool = False
+    """It tries new images."""
 
     @property
     def is_reachable(self) -> bool:
@@ -158,6 +160,7 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         engine=_container(status.get("containerStatuses", ()), "engine"),
         sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
+        is_canary=CANARY in metadata.get("labels", {}),
     )
 
 

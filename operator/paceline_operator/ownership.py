@@ -7,7 +7,7 @@ our labels, selects the pods of this service, and nobody owns it.
 from typing import Any
 
 from paceline_api.inference_service import GROUP, KIND, InferenceService
-from paceline_api.labels import MANAGED_BY, MANAGER, SERVICE_LABEL, Manifest, selector
+from paceline_api.labels import CANARY, MANAGED_BY, MANAGER, SERVICE_LABEL, Manifest, selector
 from paceline_operator.errors import LeavingError, NameTakenError
 
 
@@ -44,7 +44,8 @@ def _selects(service: InferenceService, spec: Manifest) -> bool:
     found: Any = spec.get("selector") or spec.get("podSelector")
     if found is None:
         return True
-    return bool(found.get("matchLabels", found) == selector(service.metadata.name))
+    labels = {key: value for key, value in found.get("matchLabels", found).items() if key != CANARY}
+    return labels == selector(service.metadata.name)
 
 
 def _is_earlier(service: InferenceService, owner: Manifest) -> bool:

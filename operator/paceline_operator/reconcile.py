@@ -19,11 +19,11 @@ from paceline_operator.errors import (
 from paceline_operator.extras import Extras
 from paceline_operator.loading import LoadingPods
 from paceline_operator.observe import Observation, Watched, observe
-from paceline_operator.render.children import Surroundings, children
+from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
+from paceline_operator.rollout.rollout import RolloutPlan, Rollouts
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.service_status import service_status
-from paceline_operator.write_plan import WritePlan, plan_writes
 from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,11 @@ class Reconciler:
     """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
     _refused_since: dict[str, datetime] = field(init=False, default_factory=dict)
+    _rollouts: Rollouts = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Let one service at a time get new images."""
+        self._rollouts = Rollouts(self.watched, self.around)
 
     async def reconcile(self, key: str) -> Outcome:
         """Look once and do what is needed."""
@@ -67,9 +72,10 @@ class Reconciler:
             self.forget(key)
             return Outcome(None)
         service = self.reporter.freshest(observation.service)
-        plan = plan_writes(service.spec)
+        rollout = self._rollouts.plan(replace(observation, service=service))
+        plan = rollout.writes
         try:
-            observation, refusal = await self._write(replace(observation, service=service), plan)
+            observation, refusal = await self._write(replace(observation, service=service), rollout)
         except TerminatingError as going:  # the service goes too, a moment later
             _log.debug("%s: %s", key, going)
             return Outcome(service)
@@ -81,7 +87,8 @@ class Reconciler:
             observation = await self.loading.look(observation)
             problem = "" if refusal is None else str(refusal)
             conditions = service_conditions(observation, plan, problem=problem)
-            await self.reporter.report(service, service_status(observation, plan, conditions))
+            status = service_status(observation, plan, conditions)
+            await self.reporter.report(service, rollout.told(status, observation))
         return Outcome(service, refusal)
 
     def _may_pass(self, key: str, refusal: OperatorError | None) -> bool:
@@ -94,14 +101,14 @@ class Reconciler:
         return (self.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
-        self, observation: Observation, plan: WritePlan
+        self, observation: Observation, rollout: RolloutPlan
     ) -> tuple[Observation, OperatorError | None]:
         """Render and apply the children; a refusal is a condition for a person, not a crash."""
-        service = observation.service
+        service, writes = observation.service, rollout.writes.writes_children
         try:
-            await self.applier.secure_token(service, may_create=plan.writes_children)
-            if plan.writes_children:
-                rendered = children(service, self.around, plan.template_hash)
+            await self.applier.secure_token(service, may_create=writes)
+            if writes:
+                rendered = rollout.render(service, self.around)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
                 lacks = await self.extras.bring(observation)
@@ -113,6 +120,7 @@ class Reconciler:
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
         self._refused_since.pop(key, None)
+        self._rollouts.forget(key)
         self.applier.forget(key)
         self.extras.forget(key)
         self.loading.forget(key)

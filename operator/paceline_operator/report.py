@@ -125,10 +125,14 @@ def _dropped(sent: Any, kept: Any, path: str = "status") -> Iterator[str]:
 
 
 def _without_times(status: Manifest) -> Manifest:
-    """Leave out the end of the window: a write only because it moved is not worth it."""
-    sla = status.get("sla", {})
+    """Leave out what moves by itself: the window's end, and since when a phase is that is pruned.
+
+    A write only because of it is not worth it.
+    """
+    sla, rollout = status.get("sla", {}), status.get("rollout", {})
     observed = {key: value for key, value in sla.get("observed", {}).items() if key != "windowEnd"}
-    return status | {"sla": sla | {"observed": observed}}
+    stands = {key: value for key, value in rollout.items() if key != "since"}
+    return status | {"sla": sla | {"observed": observed}, "rollout": stands}
 
 
 def _without_numbers(status: Manifest) -> dict[str, Any]:

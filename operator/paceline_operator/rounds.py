@@ -15,6 +15,7 @@ from paceline_operator.experiment_status import previous_report
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import ObservedPod, Watched, observe
+from paceline_operator.rollout.step import trial_name
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 
@@ -136,7 +137,9 @@ class Rounds:
             return None
         token = self.token(observation.service)
         pods = observation.pods if token else ()
-        tuning = observation.service.status.tuning
+        status = observation.service.status
+        tuning, rollout = status.tuning, status.rollout
+        is_compared = rollout is not None and rollout.phase == "Canary"
         target = ServiceTarget(
             key=key,
             spec=tuning_spec(observation.service.spec),
@@ -144,6 +147,8 @@ class Rounds:
                 _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
             ),
             previous_report=previous_report(tuning.experiment if tuning else None),
+            image_trial=trial_name(rollout) if rollout and is_compared else "",
+            image_trial_s=observation.service.spec.rollout.canary_seconds,
         )
         return observation.service.metadata.uid, target
 
@@ -151,5 +156,9 @@ class Rounds:
 def _pod_target(pod: ObservedPod, token: str) -> PodTarget:
     host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
     return PodTarget(
-        name=pod.name, admin_url=f"http://{host}:{_ADMIN_PORT}", token=token, node=pod.node
+        name=pod.name,
+        admin_url=f"http://{host}:{_ADMIN_PORT}",
+        token=token,
+        node=pod.node,
+        is_canary=pod.is_canary,
     )

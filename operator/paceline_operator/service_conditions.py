@@ -4,7 +4,7 @@ Ready, and kstatus' Reconciling and Stalled, do not depend on the SLA.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from paceline_api.pod.exit_reasons import LASTING
@@ -26,6 +26,12 @@ class Replicas:
     updated: int = 0
     is_current: bool = False
     """The Deployment's controller has seen what we wrote, and made every pod from it."""
+
+
+def without_canary(observation: Observation) -> Observation:
+    """Leave out a canary that does not serve: its trouble is told in status.rollout."""
+    pods = (pod for pod in observation.pods if pod.is_ready or not pod.is_canary)
+    return replace(observation, pods=tuple(pods))
 
 
 def count_replicas(observation: Observation) -> Replicas:
@@ -52,6 +58,7 @@ def service_conditions(
     observation: Observation, plan: WritePlan, *, problem: str
 ) -> tuple[Condition, ...]:
     """Conclude every condition; `problem` is why the children could not be written, or empty."""
+    observation = without_canary(observation)
     model = model_available(observation)
     workload = workload_available(observation, problem=problem or plan.refusal)
     is_ready = _ready(observation, plan, workload=workload, model=model, problem=problem)
@@ -128,11 +135,16 @@ def _ready(
         return Condition("Ready", "False", "Unsupported", plan.refusal)
     if problem:
         return Condition("Ready", "False", "RolloutBlocked", problem)
+    if plan.rolled_back:
+        return Condition("Ready", "False", "RolledBack", plan.rolled_back)
     wanted = observation.service.spec.replicas
     serving = [
         pod
         for pod in observation.pods
-        if pod.is_ready and not pod.is_leaving and pod.template_hash == plan.template_hash
+        if pod.is_ready
+        and not pod.is_leaving
+        and not pod.is_canary
+        and pod.template_hash == plan.template_hash
     ]
     if not count_replicas(observation).is_current or len(serving) < wanted:
         cause = next((found for found in (model, workload) if found.status == "False"), workload)
@@ -150,6 +162,8 @@ def _stalled(plan: WritePlan, *, workload: Condition, model: Condition, problem:
         return Condition("Stalled", "True", "Unsupported", plan.refusal)
     if problem:
         return Condition("Stalled", "True", "RolloutBlocked", problem)
+    if plan.rolled_back:
+        return Condition("Stalled", "True", "RolledBack", plan.rolled_back)
     if model.status == "False" and model.reason in LASTING:
         return Condition("Stalled", "True", model.reason, model.message)
     if workload.status == "False" and workload.reason == "RolloutBlocked":

@@ -58,6 +58,8 @@ def service_status(
         tuning=tuning_status(report) if report else service.status.tuning,
         engine=_engine(observation),
         loading=_loading(observation),
+        images=service.status.images,
+        rollout=service.status.rollout,
         adapters=_adapters(observation),
     )
 

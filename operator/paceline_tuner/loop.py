@@ -11,6 +11,7 @@ from paceline_tuner.conclude import hold
 from paceline_tuner.decide import decide
 from paceline_tuner.decision import Decision
 from paceline_tuner.experiment.experiments import Experiments
+from paceline_tuner.experiment.image_trials import ImageTrials
 from paceline_tuner.lanes import with_batch_target
 from paceline_tuner.patch import patch_body, renewal
 from paceline_tuner.pod_state import PodState
@@ -58,6 +59,7 @@ class TuningLoop:
         self._clock = clock
         self._services: dict[str, _KnownService] = {}
         self._experiments = Experiments()
+        self._image_trials = ImageTrials()
         self._warm_start = LiveWarmStart(store, clock)
 
     async def tick(self, target: ServiceTarget) -> ServiceReport:
@@ -72,8 +74,10 @@ class TuningLoop:
         self._warm_start.save_soon()
         seen = {tick.report.name: tick.evidence for tick in ticks if tick.evidence is not None}
         experiment = self._experiments.observe(target, seen, self._clock())
+        bases = [name for name, spec in specs.items() if not spec.is_candidate]
+        images = self._image_trials.observe(target, bases, seen, self._clock())
         summary = summarize(target, ticks, service.report, self._clock())
-        service.report = replace(summary, experiment=experiment)
+        service.report = replace(summary, experiment=experiment, image_trial=images)
         return service.report
 
     def explain(self, key: str, pod: str) -> list[Decision]:
@@ -96,6 +100,7 @@ class TuningLoop:
         """Drop a service that was deleted."""
         self._services.pop(key, None)
         self._experiments.forget(key)
+        self._image_trials.forget(key)
 
     async def _tick_pod(self, spec: TuningSpec, pod: PodTarget, known: _KnownPod) -> PodTick:
         evidence, error = await self._read(spec, pod, known)

@@ -158,5 +158,7 @@ class ServiceReport:
     acknowledged: bool
     """Every pod reports the spec's config hash."""
     experiment: ExperimentReport | None = None
+    image_trial: ExperimentReport | None = None
+    """How the canary's images compare; None where none are tried."""
     batch: LaneReport | None = None
     """The batch lane by its own SLA; None where it has none."""

@@ -16,6 +16,8 @@ class PodTarget:
     token: str
     """Bearer token of its runtime API."""
     node: str = ""
+    is_canary: bool = False
+    """It tries new images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,7 @@ class ServiceTarget:
     pods: tuple[PodTarget, ...]
     previous_report: ExperimentReport | None = None
     """The experiment as status has it: an operator that starts anew goes on from here."""
+    image_trial: str = ""
+    """Names the comparison of the canary's images with the others'; empty where there is none."""
+    image_trial_s: float = 900.0
+    """After this the canary's images are called no different."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import socket
 import ssl
@@ -50,6 +51,8 @@ async def serve(
         _listen(settings.host, settings.port),
         _listen(settings.host, settings.admin_port),
     ]
+    for listening in sockets:
+        _give_up_on_who_does_not_read(listening, settings.write_timeout_s)
     _log.info("listening: public %s, admin %s", *(sock.getsockname()[1] for sock in sockets))
     async with asyncio.TaskGroup() as tasks:
         connection = tasks.create_task(engine.run())
@@ -93,6 +96,17 @@ def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
     if config.ssl is not None:
         config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
     return _Server(config)
+
+
+def _give_up_on_who_does_not_read(listening: socket.socket, after_s: float) -> None:
+    """Let the kernel close a connection whose client takes nothing for so long.
+
+    Connections inherit it. A task that waits to write hears of nothing else, neither of a deadline
+    nor of a drain (tcp(7), TCP_USER_TIMEOUT).
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        timeout_ms = math.ceil(after_s * 1e3)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -40,6 +40,8 @@ class SidecarSettings(BaseSettings):
     """At the beginning of that time new requests are still taken: their senders do not know yet."""
     vllm_metrics: bool = True
     """Expose the `vllm:` family beside `paceline_*`."""
+    write_timeout_s: float = Field(default=20.0, gt=0, le=3600)
+    """A client that takes nothing of its answer for this long has left."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
     """A larger request body is refused with 413."""
     pooling: Pooling = "last"

@@ -1,5 +1,6 @@
-"""Kubernetes, etcd, containerd, runc and BuildKit, built from pinned Go modules and kept."""
+"""What the cluster and its guests run, built from pinned Go modules and kept."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -74,6 +75,7 @@ BUILDKIT = Module(
     name="buildkit",
     packages=("github.com/moby/buildkit/cmd/buildkitd", "github.com/moby/buildkit/cmd/buildctl"),
 )
+FLUX = Module(name="flux", packages=("github.com/fluxcd/kustomize-controller",))
 
 
 def built(module: Module) -> Path:
@@ -116,3 +118,23 @@ def _build(module: Module) -> None:
     out.chmod(0o755)
     out.rename(module.bin)
     say(f"built {module.name}")
+
+
+def module_folder(path: str, version: str, checksum: str) -> Path:
+    """Return the sources of a module that nothing is built from, downloaded where they are missing.
+
+    Raises `ClusterFailedError` where they are not those of the checksum.
+    """
+    result = subprocess.run(
+        [go_command(), "mod", "download", "-json", f"{path}@{version}"],
+        cwd=tempfile.gettempdir(),  # no go.mod of ours decides
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise ClusterFailedError(f"go mod download of {path} failed:\n{result.stderr[-4000:]}")
+    found = json.loads(result.stdout)
+    if found["Sum"] != checksum:
+        raise ClusterFailedError(f"{path}@{version} is {found['Sum']}, wanted {checksum}")
+    return Path(found["Dir"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from paceline_api.labels import Manifest, labels, selector
+from paceline_api.labels import CANARY, Manifest, labels, selector
 from paceline_operator.errors import LeavingError, NameTakenError
 from paceline_operator.ownership import is_orphan
 from paceline_testing.services import UID, a_service
@@ -25,9 +25,10 @@ def _live(kind: str = "ConfigMap", spec: Manifest | None = None, **metadata: Any
         _live(ownerReferences=[]),
         _live("Service", {"selector": selector("quick")}),
         _live("Deployment", {"selector": {"matchLabels": selector("quick")}}),
+        _live("Deployment", {"selector": {"matchLabels": selector("quick") | {CANARY: "true"}}}),
         _live("NetworkPolicy", {"podSelector": {"matchLabels": selector("quick")}}),
     ],
-    ids=["no list of owners", "an empty one", "Service", "Deployment", "NetworkPolicy"],
+    ids=["no list of owners", "an empty one", "Service", "Deployment", "canary", "NetworkPolicy"],
 )
 def test_what_carries_our_labels_and_has_no_owner_is_an_orphan(live: Manifest) -> None:
     """Its content may differ: apply brings it to the spec, as it does after any drift."""

@@ -147,6 +147,27 @@ async def test_the_tuner_hears_what_status_tells_of_an_experiment() -> None:
         assert (target.previous_report.name, target.previous_report.verdict) == ("one", "Worse")
 
 
+async def test_the_tuner_hears_which_pod_tries_new_images() -> None:
+    """It is one of the service's pods, and its requests are compared with the others'."""
+    since = "2026-01-01T00:00:00Z"
+    images = {"engine": "mine:2", "sidecar": "sidecar:1"}
+    rollout = {"phase": "Canary", "images": images, "reason": "starts", "since": since}
+    raw = a_live_service(rollout={"canarySeconds": 60}) | {"status": {"rollout": rollout}}
+    canary = _a_raw_pod("quick-canary-1")
+    canary["metadata"]["labels"]["serving.paceline.dev/canary"] = "true"
+    watched = FakeWatched(raw, [_a_raw_pod(), canary])
+
+    async with a_world(watched=watched) as world:
+        world.rounds.follow(_KEY)
+        target = await world.tuner.next()
+
+    assert {pod.name: pod.is_canary for pod in target.pods} == {
+        "quick-1": False,
+        "quick-canary-1": True,
+    }
+    assert (target.image_trial, target.image_trial_s) == (f"mine:2 sidecar:1 {since}", 60)
+
+
 async def test_a_new_target_does_not_wait_for_the_interval() -> None:
     """It must reach all pods within ten seconds, whatever the interval."""
     slow = {"interval": "60s"}

@@ -103,7 +103,9 @@ class FakeCluster:
         if old is None or _bare(old) != _bare(manifest):
             self._version += 1
             manifest["metadata"]["resourceVersion"] = str(self._version)
-            manifest["metadata"].setdefault("generation", 1)
+            is_other = old is not None and old.get("spec") != manifest.get("spec")
+            generation = manifest["metadata"].get("generation", 1)
+            manifest["metadata"]["generation"] = generation + 1 if is_other else generation
             self.objects[key] = manifest
         return deepcopy(self.objects[key])
 

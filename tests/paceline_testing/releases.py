@@ -55,6 +55,7 @@ def releases(cluster: Cluster, namespace: str, folder: Path) -> Iterator[Release
     _forget(cluster, namespace)
     cluster.kubectl("delete", "crd", DEFINITION, "--ignore-not-found", "--timeout=120s")
     cluster.kubectl("create", "namespace", namespace)
+    cluster.kubectl("label", "ns", namespace, "pod-security.kubernetes.io/enforce=restricted")
     try:
         with cluster.helm(namespace) as helm, job_pods_run(cluster, namespace, folder) as said:
             yield Releases(cluster, namespace, helm, said)

@@ -6,11 +6,16 @@ from collections.abc import Callable
 _GENEROUS_S = 30.0
 
 
-def wait_until(reached: Callable[[], object], *, within_s: float = _GENEROUS_S) -> None:
-    """Return as soon as `reached()` is true; fail when it does not get so."""
+def wait_until(
+    reached: Callable[[], object], *, within_s: float = _GENEROUS_S, every_s: float = 0.005
+) -> None:
+    """Return as soon as `reached()` is true; fail when it does not get so.
+
+    A look that costs a process is taken less often.
+    """
     end = time.monotonic() + within_s
     while not reached():
         if time.monotonic() > end:
             message = f"not reached within {within_s:g} s: {reached}"
             raise AssertionError(message)
-        time.sleep(0.005)
+        time.sleep(every_s)

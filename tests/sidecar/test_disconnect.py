@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -15,14 +16,19 @@ def script() -> Script:
     return Script(reply="never ending", hold_after=2)
 
 
-def send(sidecar: Sidecar, body: dict[str, object]) -> socket.socket:
-    """A bare connection, so that closing it is closing it."""
+def send(
+    sidecar: Sidecar, body: dict[str, object], *, receive_buffer: int = 2**16
+) -> socket.socket:
+    """A bare connection, so that closing it is closing it, and reading nothing reads nothing."""
     content = json.dumps(body).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nhost: test\r\n"
         f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
     )
-    connection = socket.create_connection(("127.0.0.1", sidecar.settings.port), timeout=30)
+    connection = socket.socket()
+    connection.settimeout(30)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.connect(("127.0.0.1", sidecar.settings.port))
     connection.sendall(head.encode() + content)
     return connection
 
@@ -50,6 +56,23 @@ def test_every_prompt_of_the_request_is_given_up(sidecar: Sidecar, engine: Scrip
 
     wait_until(lambda: engine.running == 0)
     assert sorted(engine.aborted) == sorted(submit.id for submit in engine.submitted)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux closes it by itself")
+def test_a_client_that_reads_nothing_has_left(
+    engine: ScriptedEngine, start: Callable[..., Sidecar]
+) -> None:
+    """It holds neither blocks nor the drain; the answer is larger than any buffer on the way."""
+    engine.script.hold_after = None
+    engine.script.reply = "x" * 480
+    sidecar = start(write_timeout_s=1.0)
+    wait_until(sidecar.ready)
+    body = {"model": "scripted", "prompt": "Hi", "stream": True, "max_tokens": 480}
+    connection = send(sidecar, {**body, "n": 32, "logprobs": 20}, receive_buffer=4096)
+
+    wait_until(lambda: "cancelled" in outcomes(sidecar))
+
+    connection.close()
 
 
 def outcomes(sidecar: Sidecar) -> list[str]:

@@ -11,10 +11,11 @@
 - apiGroups: [serving.paceline.dev]
   resources: [inferenceservices/finalizers]
   verbs: [update]
-# Children, written by server-side apply; the garbage collector deletes them.
+# Written by server-side apply; deleted when new images have been tried. All else, the garbage
+# collector deletes.
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch]

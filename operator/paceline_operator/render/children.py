@@ -36,6 +36,12 @@ class Children:
 
     wanted: tuple[Manifest, ...]
     unwanted_kinds: tuple[str, ...]
+    unwanted: tuple[tuple[str, str], ...] = ()
+    """More that must not be, each by kind and name."""
+
+    def is_unwanted(self, which: tuple[str, str]) -> bool:
+        """Tell whether an object of this kind and name is to be deleted."""
+        return which[0] in self.unwanted_kinds or which in self.unwanted
 
 
 def children(service: InferenceService, around: Surroundings, template_hash: str) -> Children:

@@ -28,12 +28,14 @@ class Experiments:
     def specs(self, target: ServiceTarget, now: float) -> dict[str, TuningSpec]:
         """Give each pod the spec of its arm; all have the service's where nothing is tried."""
         lifecycle = self._lifecycles.get(target.key) or resumed(target.previous_report)
-        lifecycle = self._lifecycles[target.key] = directed(lifecycle, target, now)
+        # A pod with other images would blur what two policies differ in: it has the base's.
+        same = replace(target, pods=tuple(pod for pod in target.pods if not pod.is_canary))
+        lifecycle = self._lifecycles[target.key] = directed(lifecycle, same, now)
         trying = lifecycle.trial.candidate_pods if lifecycle.trial is not None else ()
         return {
             pod.name: replace(
                 under(target.spec, policy_for(lifecycle, target, pod.name)),
-                is_candidate=pod.name in trying,
+                is_candidate=pod.is_canary or pod.name in trying,
             )
             for pod in target.pods
         }

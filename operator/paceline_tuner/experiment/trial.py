@@ -88,12 +88,20 @@ def enrol(trial: ExperimentTrial, pods: Collection[str], now: float) -> Experime
         return ended(trial, "Aborted", "fewer than two pods were ready for a minute")
     plan = trial.plan
     chosen = candidates(plan.name, plan.kind, pods, plan.share, trial.candidate_pods)
-    members = {}
-    for pod in pods:
-        arm: Arm = "candidate" if pod in chosen else "base"
-        held = trial.members.get(pod)
-        members[pod] = held if held is not None and held.arm == arm else Member(arm)
-    return replace(trial, members=members, lacking_since=None)
+    arms: dict[str, Arm] = {pod: "candidate" if pod in chosen else "base" for pod in pods}
+    return replace(trial, members=_members(trial, arms), lacking_since=None)
+
+
+def assigned(
+    trial: ExperimentTrial, base: Collection[str], candidate: Collection[str]
+) -> ExperimentTrial:
+    """Give these pods these arms; a pod that comes anew begins anew."""
+    trial = replace(trial, lost=trial.lost + len(set(trial.candidate_pods).difference(candidate)))
+    if trial.lost >= _MAX_LOST:
+        return ended(trial, "Aborted", "the pod with the candidate went away twice")
+    names = {*base, *candidate}
+    arms: dict[str, Arm] = {pod: "candidate" if pod in candidate else "base" for pod in names}
+    return replace(trial, members=_members(trial, arms))
 
 
 def take(trial: ExperimentTrial, evidences: Mapping[str, Evidence]) -> ExperimentTrial:
@@ -127,6 +135,15 @@ def judge(trial: ExperimentTrial, now: float) -> ExperimentTrial:
 def ended(trial: ExperimentTrial, verdict: ExperimentVerdict, reason: str) -> ExperimentTrial:
     """Conclude."""
     return replace(trial, verdict=verdict, reason=reason)
+
+
+def _members(trial: ExperimentTrial, arms: Mapping[str, Arm]) -> dict[str, Member]:
+    """Keep what is known of each pod that stays in its arm."""
+    held = trial.members
+    return {
+        pod: held[pod] if pod in held and held[pod].arm == arm else Member(arm)
+        for pod, arm in arms.items()
+    }
 
 
 def _is_block(tally: ArmTally) -> bool:

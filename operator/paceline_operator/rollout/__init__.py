@@ -1,0 +1,1 @@
+"""How new images come to a service's pods: on one pod first, then on all, or back."""
