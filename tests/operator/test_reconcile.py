@@ -12,14 +12,13 @@ from paceline_operator.errors import ApiError, LeavingError, TerminatingError, W
 from paceline_operator.extras import Extras
 from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
-from paceline_operator.observe import PodLoading
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
-from paceline_tuner.service_target import PodTarget
+from paceline_testing.silent_pods import SilentPods
 
 _KEY = "default/quick"
 _INVALID = WriteRefusedError("apply", "deployments/quick", 422, "it is invalid")
@@ -51,13 +50,6 @@ class OneService:
         return ()
 
 
-class NobodyLoads:
-    """There are no pods to ask."""
-
-    async def get_loading(self, pod: PodTarget) -> PodLoading | None:
-        raise AssertionError(pod.name)
-
-
 def _lead() -> None:
     """Hold the Lease."""
 
@@ -70,7 +62,7 @@ def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
         OneService(live),
         applier,
         Extras(cluster, applier, clock),
-        LoadingPods(NobodyLoads(), clock),
+        LoadingPods(SilentPods(), clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
         reports={},
