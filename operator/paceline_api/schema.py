@@ -169,9 +169,21 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
+class _Plain(yaml.SafeDumper):
+    """Repeats what is equal, where YAML would point at it: a person reads each part by itself."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Point at nothing."""
+        del data
+        return True
+
+
 def text() -> str:
     """Write the definition as YAML."""
-    return HEADER + yaml.safe_dump(definition(), sort_keys=False, width=100, allow_unicode=True)
+    written: str = yaml.dump(
+        definition(), Dumper=_Plain, sort_keys=False, width=100, allow_unicode=True
+    )
+    return HEADER + written
 
 
 def main(folders: list[str]) -> None:

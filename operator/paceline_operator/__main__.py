@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 
 import kopf
 from aiohttp import web
@@ -13,8 +14,11 @@ from paceline_operator.settings import OperatorSettings
 from paceline_operator.web import create_app
 
 
-async def run(settings: OperatorSettings) -> None:
-    """Serve probes from the first moment, then watch until SIGTERM, which kopf handles."""
+async def run(settings: OperatorSettings) -> str:
+    """Serve probes from the first moment, then watch until SIGTERM, which kopf handles.
+
+    Returns what ended it earlier, or nothing.
+    """
     operation = Operation(settings, Metrics())
     runner = web.AppRunner(create_app(operation), access_log=None)
     await runner.setup()
@@ -25,20 +29,23 @@ async def run(settings: OperatorSettings) -> None:
             namespaces=settings.watch_namespaces,
             standalone=True,
             memo=operation,
+            stop_flag=operation.ended,
         )
     finally:
         await runner.cleanup()
+    return operation.broken
 
 
 def main() -> None:
-    """Run until SIGTERM."""
+    """Run until SIGTERM; exit with an error where a new process must take over."""
     settings = OperatorSettings()
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
     # One line per event and handler, even when nothing was to be done.
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
-    asyncio.run(run(settings))
+    if broken := asyncio.run(run(settings)):
+        sys.exit(broken)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ class OperatorError(Exception):
 class ApiError(OperatorError):
     """A request that failed; `code` is 0 where no answer came."""
 
+    retry_after_s: float = 0.0
+    """How long the API server asks to be left alone."""
+
     def __init__(self, verb: str, what: str, code: int, message: str) -> None:
         super().__init__(
             f"{verb} {what}: {code} {message}" if code else f"{verb} {what}: {message}"

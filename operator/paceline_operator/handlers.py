@@ -4,8 +4,9 @@ Creating and updating handlers would add an annotation, daemons and timers a fin
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -24,6 +25,19 @@ _CHILDREN = (
     ("policy", "v1", "poddisruptionbudgets"),
 )
 _PODS = ("", "v1", "pods")
+
+
+class Backoffs:
+    """Pauses between the tries of a list or watch, without an end.
+
+    Kopf's own list ends after 54 s, and with it, for good, the watch: an API server may be away
+    for longer. The longest pause is short enough for a watch to be back within a minute, and
+    eight watches that try every 30 s are no load.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        """Begin anew for each request."""
+        return chain((0.5, 1.0, 2.0, 4.0, 8.0, 15.0), repeat(30.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,9 @@ def configure(settings: kopf.OperatorSettings, operation: Operation) -> None:
     settings.posting.enabled = False
     settings.scanning.disabled = bool(operation.settings.watch_namespaces)
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = Backoffs()
+    # A list that breaks off in its body is asked for again after this, without backing off.
+    settings.watching.reconnect_backoff = 1.0
     settings.execution.default_backoff = 5  # a failed start is tried again; readiness tells of it
     settings.watching.server_timeout = 300
     for kind in (*_CHILDREN, _PODS):
@@ -103,7 +120,7 @@ async def index_service(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
 @kopf.on.event(GROUP, VERSION, PLURAL)
 async def service_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
     """Queue a service whose object changed."""
-    memo.queue.add(_key(body))
+    memo.service_changed(_key(body), body.metadata)
 
 
 @kopf.index(*_PODS, labels=_OURS, id="pods")

@@ -189,7 +189,9 @@ class KubernetesClient:
             raise ApiError(verb, path, 0, repr(problem)) from problem
         self.metrics.api_requests.labels(verb, str(answer.status)).inc()
         if answer.status >= _ERRORS:
-            raise from_answer(verb, path, answer.status, text)
+            declined = from_answer(verb, path, answer.status, text)
+            declined.retry_after_s = _seconds(answer.headers.get("Retry-After"))
+            raise declined
         return _object(verb, path, answer.status, text)
 
 
@@ -203,6 +205,11 @@ async def connect() -> ApiClient:
     client = ApiClient(configuration)
     client.user_agent = f"paceline-operator/{__version__}"
     return client
+
+
+def _seconds(text: str | None) -> float:
+    """Read Retry-After; API servers give seconds, a date is none of them."""
+    return float(text) if text and text.isascii() and text.isdigit() else 0.0
 
 
 def _object(verb: str, path: str, code: int, text: bytes) -> Manifest:

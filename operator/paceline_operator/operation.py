@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from kubernetes.aio.client import ApiClient
 
 from paceline_operator.apply import Applier
-from paceline_operator.errors import ConflictError, NotLeadingError, OperatorError
+from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, OperatorError
 from paceline_operator.extras import Extras
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
@@ -26,6 +26,7 @@ from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_probe import WatchProbe
+from paceline_operator.watch_tasks import WatchTasks
 from paceline_operator.workqueue import WorkQueue
 from paceline_tuner.loop import TuningLoop
 
@@ -49,9 +50,13 @@ class Operation:
     start_problem: str = field(init=False, default="")
     """Why the last attempt to start failed; readiness shows it."""
     broken: str = field(init=False, default="")
-    """Which of our tasks ended by a bug; liveness shows it."""
+    """Which of our tasks ended; liveness shows it."""
+    ended: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    """Set then: the process ends, and the kubelet starts another."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
+    _wanted: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
+    """The uid and generation of each service that were seen last."""
     _api: ApiClient | None = field(init=False, default=None)
     _pods: AiohttpPodClient | None = field(init=False, default=None)
     _tasks: list[asyncio.Task[None]] = field(init=False, default_factory=list)
@@ -70,6 +75,18 @@ class Operation:
         if min(self.queue.oldest_age_s(), leading_for_s) > _STUCK_AFTER_S:
             return "the queue has been stuck for 10 minutes"
         return self.probe.missed() if self.probe else ""
+
+    def service_changed(self, key: str, metadata: Mapping[str, Any]) -> None:
+        """Queue a service; what changed its status alone does not cut a wait after an error short.
+
+        We write the status ourselves: each failure that it told would be followed by another try.
+        """
+        wanted = metadata["uid"], metadata["generation"]
+        if self._wanted.get(key) == wanted and not metadata.get("deletionTimestamp"):
+            self.queue.nudge(key)
+        else:
+            self.queue.add(key)
+        self._wanted[key] = wanted
 
     async def start(self, watched: Watched) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
@@ -118,6 +135,7 @@ class Operation:
         # Whoever does not hear what happens would write by what was.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(probe.run(), "watch probe")
+        self._begin(WatchTasks().run(), "watches")
         for number in range(settings.workers):
             self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
 
@@ -169,6 +187,7 @@ class Operation:
         if not task.cancelled():
             self.broken = f"{task.get_name()} ended: {task.exception()!r}"
             _log.error("%s", self.broken)
+            self.ended.set()
 
     async def _work(self, reconciler: Reconciler, leader: Leader, rounds: Rounds) -> None:
         """Take keys for ever; a key that fails comes back later."""
@@ -183,7 +202,7 @@ class Operation:
                 self.queue.failed(key)
             except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
                 self.metrics.reconciles.labels("error").inc()
-                delay_s = self.queue.failed(key)
+                delay_s = self.queue.failed(key, not_before_s=_asked_s(problem))
                 is_bug = not isinstance(problem, OperatorError)
                 _log.warning("%s: %s; again in %.1f s", key, problem, delay_s, exc_info=is_bug)
             else:
@@ -194,13 +213,19 @@ class Operation:
         if outcome.service is None:
             self.queue.done(key)
             self.queue.forget(key)
+            self._wanted.pop(key, None)
             rounds.forget(key)
             return
         self.metrics.reconciles.labels("refused" if outcome.refusal else "ok").inc()
         if outcome.refusal:
-            delay_s = self.queue.failed(key)
+            delay_s = self.queue.failed(key, not_before_s=_asked_s(outcome.refusal))
             _log.warning("%s: %s; again in %.1f s", key, outcome.refusal, delay_s)
         else:
             self.queue.done(key)
             self.queue.add_after(key, self.settings.resync_s)
         rounds.follow(key)
+
+
+def _asked_s(problem: Exception) -> float:
+    """Return how long the API server asked to be left alone."""
+    return problem.retry_after_s if isinstance(problem, ApiError) else 0.0

@@ -65,8 +65,11 @@ def _failures(pods: Iterable[ObservedPod]) -> Iterable[tuple[str, str]]:
             yield reason, message
 
 
-def workload_available(observation: Observation, *, problem: str) -> Condition:
-    """Tell whether the wanted pods run; `problem` is why they could not be written."""
+def workload_available(observation: Observation, *, problem: str, failure: str = "") -> Condition:
+    """Tell whether the wanted pods run; `problem` is why they cannot be written.
+
+    `failure` is why the last try to write them did not succeed.
+    """
     if problem:
         return Condition(_WORKLOAD, "False", "RolloutBlocked", problem)
     wanted = observation.service.spec.replicas
@@ -77,7 +80,7 @@ def workload_available(observation: Observation, *, problem: str) -> Condition:
     if troubles:
         reason, message = troubles[0]
         return Condition(_WORKLOAD, "False", reason, message)
-    return Condition(_WORKLOAD, "False", "Progressing", "pods are starting")
+    return Condition(_WORKLOAD, "False", "Progressing", failure or "pods are starting")
 
 
 def _troubles(observation: Observation) -> Iterable[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Final
 from paceline_api.inference_service import InferenceService
 from paceline_operator.apply import Applier
 from paceline_operator.errors import (
+    ApiError,
     GoneError,
     LeavingError,
     NameTakenError,
@@ -30,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 _PASSING_S: Final = 10.0
-"""A right that is missing for less may only be late, and what leaves takes a moment: nobody is
-told."""
+"""A right that is missing, or an error, for less than this may only pass, and what leaves takes a
+moment: nobody is told."""
 _FORBIDDEN: Final = 403
 
 
@@ -58,7 +59,7 @@ class Reconciler:
     reports: Mapping[str, ServiceReport]
     """The tuner's last conclusion about each service."""
     now: Callable[[], datetime]
-    _refused_since: dict[str, datetime] = field(init=False, default_factory=dict)
+    _failing_since: dict[str, datetime] = field(init=False, default_factory=dict)
     _rollouts: Rollouts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,16 +67,16 @@ class Reconciler:
         self._rollouts = Rollouts(self.watched, self.around)
 
     async def reconcile(self, key: str) -> Outcome:
-        """Look once and do what is needed."""
+        """Look once and do what is needed; raises ApiError where it is to be tried again."""
         observation = observe(self.watched, key, self.reports.get(key), self.now())
         if observation is None:
             self.forget(key)
             return Outcome(None)
         service = self.reporter.freshest(observation.service)
-        rollout = self._rollouts.plan(replace(observation, service=service))
-        plan = rollout.writes
+        observation = replace(observation, service=service)
+        rollout = self._rollouts.plan(observation)
         try:
-            observation, refusal = await self._write(replace(observation, service=service), rollout)
+            observation, refusal = await self._write(observation, rollout)
         except TerminatingError as going:  # the service goes too, a moment later
             _log.debug("%s: %s", key, going)
             return Outcome(service)
@@ -83,21 +84,37 @@ class Reconciler:
             _log.warning("%s", gone)
             self.forget(key)
             return Outcome(None)
+        except ApiError as failure:  # it is tried again; a person may wonder why nothing happens
+            if not self._may_pass(key, failure):
+                await self._report(observation, rollout, failure=str(failure))
+            raise
         if not self._may_pass(key, refusal):
-            observation = await self.loading.look(observation)
-            problem = "" if refusal is None else str(refusal)
-            conditions = service_conditions(observation, plan, problem=problem)
-            status = service_status(observation, plan, conditions)
-            await self.reporter.report(service, rollout.told(status, observation))
+            await self._report(observation, rollout, problem=str(refusal or ""))
         return Outcome(service, refusal)
 
-    def _may_pass(self, key: str, refusal: OperatorError | None) -> bool:
-        """Tell whether a refusal may end by itself, as that of a right which is about to come."""
-        is_forbidden = isinstance(refusal, WriteRefusedError) and refusal.code == _FORBIDDEN
-        if not is_forbidden and not isinstance(refusal, LeavingError):
-            self._refused_since.pop(key, None)
+    async def _report(
+        self,
+        observation: Observation,
+        rollout: RolloutPlan,
+        *,
+        problem: str = "",
+        failure: str = "",
+    ) -> None:
+        observation, plan = await self.loading.look(observation), rollout.writes
+        conditions = service_conditions(observation, plan, problem=problem, failure=failure)
+        status = rollout.told(service_status(observation, plan, conditions), observation)
+        await self.reporter.report(observation.service, status)
+
+    def _may_pass(self, key: str, problem: OperatorError | None) -> bool:
+        """Tell whether a problem is so young that it may end by itself.
+
+        A right may be about to come, a webhook or the API server about to start.
+        """
+        is_final = isinstance(problem, WriteRefusedError) and problem.code != _FORBIDDEN
+        if is_final or not isinstance(problem, ApiError | LeavingError):
+            self._failing_since.pop(key, None)
             return False
-        since = self._refused_since.setdefault(key, self.now())
+        since = self._failing_since.setdefault(key, self.now())
         return (self.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
@@ -119,7 +136,7 @@ class Reconciler:
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
-        self._refused_since.pop(key, None)
+        self._failing_since.pop(key, None)
         self._rollouts.forget(key)
         self.applier.forget(key)
         self.extras.forget(key)

@@ -55,13 +55,19 @@ def count_replicas(observation: Observation) -> Replicas:
 
 
 def service_conditions(
-    observation: Observation, plan: WritePlan, *, problem: str
+    observation: Observation, plan: WritePlan, *, problem: str, failure: str = ""
 ) -> tuple[Condition, ...]:
-    """Conclude every condition; `problem` is why the children could not be written, or empty."""
+    """Conclude every condition.
+
+    `problem` is why the children cannot be written, `failure` why the last try did not succeed
+    although the next one may; both are empty as a rule.
+    """
     observation = without_canary(observation)
     model = model_available(observation)
-    workload = workload_available(observation, problem=problem or plan.refusal)
-    is_ready = _ready(observation, plan, workload=workload, model=model, problem=problem)
+    workload = workload_available(observation, problem=problem or plan.refusal, failure=failure)
+    is_ready = _ready(
+        observation, plan, workload=workload, model=model, problem=problem, failure=failure
+    )
     is_stalled = _stalled(plan, workload=workload, model=model, problem=problem)
     return (
         is_ready,
@@ -129,6 +135,7 @@ def _ready(
     workload: Condition,
     model: Condition,
     problem: str,
+    failure: str,
 ) -> Condition:
     """Conclude True when the wanted pods serve the observed generation."""
     if plan.refusal:
@@ -149,7 +156,8 @@ def _ready(
     if not count_replicas(observation).is_current or len(serving) < wanted:
         cause = next((found for found in (model, workload) if found.status == "False"), workload)
         reason = cause.reason if cause.status == "False" else "Progressing"
-        message = cause.message if cause.status == "False" else "pods of the new template start"
+        new = failure or "pods of the new template start"
+        message = cause.message if cause.status == "False" else new
         return Condition("Ready", "False", reason, message)
     if wanted == 0:
         return Condition("Ready", "True", "ScaledToZero", "no pods are wanted")

@@ -22,10 +22,16 @@ class WorkQueue:
     """Added while worked on: they wait again as soon as they are done."""
     _failures: dict[str, int] = field(init=False, default_factory=dict)
     _timers: dict[str, asyncio.TimerHandle] = field(init=False, default_factory=dict)
+    _held_until: dict[str, float] = field(init=False, default_factory=dict)
+    """Keys of which the API server asked to be left alone until then."""
     _news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def add(self, key: str) -> None:
         """Let a key be worked on soon."""
+        if (held_s := self._held_until.get(key, self.clock()) - self.clock()) > 0:
+            self.add_after(key, held_s)
+            return
+        self._held_until.pop(key, None)
         if timer := self._timers.pop(key, None):
             timer.cancel()
         if key in self._working:
@@ -68,12 +74,19 @@ class WorkQueue:
         self._failures.pop(key, None)
         self._leave(key)
 
-    def failed(self, key: str) -> float:
-        """End the work on a key and try again later; returns when, in seconds."""
+    def failed(self, key: str, *, not_before_s: float = 0.0) -> float:
+        """End the work on a key and try again later; returns when, in seconds.
+
+        Before `not_before_s` it is not tried whatever the news: the API server asked for that.
+        """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         # 2^16 is far past the longest wait; an unbounded power would overflow a float.
         delay_s = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(failures, 16))
+        if not_before_s > 0:
+            delay_s = min(_LONGEST_BACKOFF_S, max(delay_s, not_before_s))
+            self._held_until[key] = self.clock() + delay_s
+            self._again.pop(key, None)
         self._leave(key)
         if key not in self._waiting:
             self.add_after(key, delay_s)
@@ -81,6 +94,7 @@ class WorkQueue:
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a key that is gone."""
+        self._held_until.pop(key, None)
         self._failures.pop(key, None)
         if timer := self._timers.pop(key, None):
             timer.cancel()

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from lupa.lua51 import LuaRuntime  # Argo CD runs Lua 5.1
 
 from local_cluster.cluster import Cluster
 from paceline_api.hashes import template_hash
@@ -18,10 +16,9 @@ from paceline_operator.observe import ContainerExit, ContainerStatus, Observatio
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.service_status import service_status
 from paceline_operator.write_plan import plan_writes
+from paceline_testing.argocd_health import CHECK, health
 from paceline_testing.services import a_live_service, a_pod, a_service
 
-ROOT = Path(__file__).parents[2]
-CHECK = ROOT / "deploy" / "argocd" / "health.lua"
 KEY = "resource.customizations.health.serving.paceline.dev_InferenceService"
 
 SERVING = a_pod(template_hash=template_hash(a_service().spec))
@@ -37,14 +34,6 @@ CRASHING = replace(
         restarts=1,
     ),
 )
-
-
-def health(service: Manifest) -> tuple[str, str]:
-    """Run the check as Argo CD does: the object is a global, the answer a table."""
-    lua = LuaRuntime(register_eval=False, register_builtins=False, unpack_returned_tuples=True)
-    lua.globals()["obj"] = lua.table_from(service, recursive=True)
-    answer = lua.execute(CHECK.read_text())
-    return answer["status"], answer["message"]
 
 
 def reported(*pods: ObservedPod, problem: str = "", **spec: Any) -> Manifest:

@@ -1,6 +1,7 @@
 """The Kustomize base: up to date with the chart, and built and applied by kubectl."""
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -14,17 +15,7 @@ from local_cluster.cluster import Cluster, kubectl_command
 ROOT = Path(__file__).parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 BASE = KUSTOMIZE / "base"
-OVERLAY = """
-resources: ["{base}"]
-images:
-  - name: paceline/operator
-    newName: registry.test/paceline/operator
-    newTag: "1"
-patches:
-  - target: {{kind: Deployment, name: paceline}}
-    patch: |-
-      - {{op: replace, path: /spec/replicas, value: 2}}
-"""
+PAGE = ROOT / "docs" / "install.md"
 
 
 def test_the_base_is_up_to_date(tmp_path: Path) -> None:
@@ -35,17 +26,20 @@ def test_the_base_is_up_to_date(tmp_path: Path) -> None:
         assert (BASE / rendered.name).read_text() == rendered.read_text(), rendered.name
 
 
-def test_an_overlay_changes_image_and_replicas(tmp_path: Path) -> None:
-    """Kustomize as kubectl has it builds it; nothing claims to be Helm's."""
-    overlay = OVERLAY.format(base=os.path.relpath(BASE, tmp_path.resolve()))
-    (tmp_path / "kustomization.yaml").write_text(overlay)
+def test_the_overlay_of_the_page_sets_every_image(tmp_path: Path) -> None:
+    """It builds with kubectl's own Kustomize, and nothing in it claims to be Helm's."""
+    (overlay,) = re.findall(r"```yaml\n(resources:.*?)```", PAGE.read_text(), re.DOTALL)
+    base = os.path.relpath(BASE, tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(overlay.replace("../base", base))
 
     text = subprocess.check_output([kubectl_command(), "kustomize", str(tmp_path)], text=True)
     objects = [*yaml.safe_load_all(text)]
     (deployment,) = [found for found in objects if found["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "registry.test/paceline/operator:1"
-    assert deployment["spec"]["replicas"] == 2
+    env = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert container["image"] == "registry.example.com/paceline/operator:0.2.0"
+    assert env["PACELINE_OPERATOR_ENGINE_IMAGE"] == "registry.example.com/paceline/engine:0.2.0"
+    assert env["PACELINE_OPERATOR_SIDECAR_IMAGE"] == "registry.example.com/paceline/sidecar:0.2.0"
     assert "helm.sh/chart" not in text
     assert "managed-by: Helm" not in text
 

@@ -17,6 +17,7 @@ from paceline_api.schema import FILE
 from paceline_engine.pacing import make_pacer
 from paceline_sim.hardware import CPU_135M, Disturbance
 from paceline_sim.sim_pod import SimPod
+from paceline_testing.argocd_health import health
 from paceline_testing.flux import Flux, flux
 from paceline_testing.running_operator import RunningOperator, eventually, running_operator
 from paceline_testing.served_pod import ServedPod, served
@@ -145,6 +146,7 @@ def test_flux_corrects_nothing_while_the_tuner_works(home: Home) -> None:
     assert home.owners() == owners
     assert set(owners) == {"kustomize-controller"}
     assert home.flux.is_healthy()
+    assert health(after)[0] == "Healthy"
 
 
 def test_flux_corrects_what_somebody_edits(home: Home) -> None:

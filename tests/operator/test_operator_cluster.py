@@ -1,68 +1,19 @@
 """The operator on a real API server, with its controllers and without a node."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from local_cluster.cluster import Cluster
 from paceline_api.labels import Manifest
-from paceline_testing.running_operator import RunningOperator, eventually, running_operator
+from paceline_testing.operator_home import Home
+from paceline_testing.running_operator import eventually, running_operator
 from paceline_testing.services import a_manifest
 
 pytestmark = pytest.mark.cluster
-
-_KINDS = "deployment,service,serviceaccount,configmap,secret,networkpolicy,poddisruptionbudget"
-_OURS = ("-l", "app.kubernetes.io/managed-by=paceline-operator")
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """One namespace with its operator."""
-
-    cluster: Cluster
-    namespace: str
-    operator: RunningOperator
-
-    def kubectl(self, *args: str, **options: Any) -> str:
-        return self.cluster.kubectl("-n", self.namespace, *args, **options)
-
-    def apply(self, manifest: Manifest, *flags: str) -> None:
-        manifest["metadata"].pop("namespace", None)
-        self.kubectl("apply", *flags, "-f", "-", input=json.dumps(manifest))
-
-    def get(self, kind: str, name: str) -> Manifest | None:
-        text = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")
-        found: Manifest | None = json.loads(text) if text else None
-        return found
-
-    def children(self, name: str) -> dict[str, Manifest]:
-        """Every child by kind and name."""
-        label = f"serving.paceline.dev/service={name}"
-        items = json.loads(self.kubectl("get", _KINDS, "-l", label, "-o", "json"))["items"]
-        return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
-
-    def until(self, look: Callable[[], Any]) -> Any:
-        return eventually(look, told_by=self.operator.log)
-
-    def condition(self, name: str, kind: str) -> Manifest:
-        status = (self.get("pisvc", name) or {}).get("status", {})
-        return next((c for c in status.get("conditions", ()) if c["type"] == kind), {})
-
-    def reported(self, name: str) -> bool:
-        """Whether status speaks of the present generation."""
-        service = self.get("pisvc", name) or {"metadata": {"generation": 0}}
-        observed = service.get("status", {}).get("observedGeneration")
-        return bool(observed == service["metadata"]["generation"])
-
-    def serve(self, name: str, **spec: Any) -> None:
-        """Apply a service and wait until the operator has reported it."""
-        self.apply(a_manifest(name, **spec))
-        self.until(lambda: self.reported(name))
 
 
 @pytest.fixture(scope="module")

@@ -158,3 +158,28 @@ async def test_nothing_is_made_for_a_service_that_only_the_watch_remembers(
 
     assert outcome.service is None
     assert cluster.writes == []
+
+
+_DOWN = ApiError("apply", "deployments/quick", 500, "failed calling webhook: no endpoints")
+
+
+async def test_an_error_that_lasts_is_told_and_nobody_is_called_for_it() -> None:
+    """A webhook that is down ends by itself: the service is reconciling, not stalled."""
+    cluster, clock = FakeCluster(refusals={"Deployment": _DOWN}), ManualClock()
+    reconciler = _reconciler(cluster, clock)
+    with pytest.raises(ApiError):
+        await reconciler.reconcile(_KEY)
+    assert "apply InferenceService/quick/status" not in cluster.writes
+    clock.advance(11)
+
+    with pytest.raises(ApiError):
+        await reconciler.reconcile(_KEY)
+
+    told = {
+        found["type"]: (found["status"], found["reason"], found["message"])
+        for found in cluster.objects["InferenceService", "quick"]["status"]["conditions"]
+    }
+    failed = ("Progressing", "apply deployments/quick: 500 failed calling webhook: no endpoints")
+    assert told["Ready"] == told["WorkloadAvailable"] == ("False", *failed)
+    assert told["Reconciling"] == ("True", *failed)
+    assert told["Stalled"][0] == "False"

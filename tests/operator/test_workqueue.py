@@ -120,3 +120,31 @@ async def test_without_an_error_a_nudge_is_as_good_as_an_event() -> None:
 
     assert await queue.get() == "a"
     queue.done("a")
+
+
+async def test_what_the_api_server_asks_to_wait_is_waited() -> None:
+    """News does not cut it short, even what came while the key was worked on."""
+    clock = ManualClock()
+    queue = WorkQueue(clock)
+    queue.add("a")
+    await queue.get()
+    queue.add("a")
+
+    assert queue.failed("a", not_before_s=30.0) == 30.0
+
+    queue.add("a")
+    assert queue.depth() == 0
+    clock.advance(30)
+    queue.add("a")
+    assert queue.depth() == 1
+    queue.forget("a")
+
+
+async def test_nobody_waits_longer_than_the_longest_pause() -> None:
+    """An API server's wish of an hour would leave a service alone for that long."""
+    queue = WorkQueue(ManualClock())
+    queue.add("a")
+    await queue.get()
+
+    assert queue.failed("a", not_before_s=3600.0) == 60.0
+    queue.forget("a")

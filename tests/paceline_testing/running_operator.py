@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +29,12 @@ class RunningOperator:
 
     url: str
     log: Path
+    starts: list[int]
+    """The process ids, the present one last."""
+
+    @property
+    def pid(self) -> int:
+        return self.starts[-1]
 
     def get(self, path: str) -> str:
         """Ask its own web server."""
@@ -53,7 +60,10 @@ def running_operator(
     is_namespaced: bool = True,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[RunningOperator]:
-    """Start it for one namespace or for all, wait until it is ready, and end it with SIGTERM."""
+    """Start it for one namespace or for all, wait until it is ready, and end it with SIGTERM.
+
+    Meanwhile it is started again whenever it ends with an error, as the kubelet does.
+    """
     port = _free_port()
     log = folder / f"operator-{port}.log"
     environment = os.environ | {
@@ -66,19 +76,34 @@ def running_operator(
         "PACELINE_OPERATOR_RESYNC_S": "5",
         **settings,
     }
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "paceline_operator"],
-            env=environment,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-        )
-    operator = RunningOperator(f"http://127.0.0.1:{port}", log)
+    log.touch()
+
+    def start() -> "subprocess.Popen[bytes]":
+        with log.open("ab") as sink:
+            return subprocess.Popen(
+                [sys.executable, "-m", "paceline_operator"],
+                env=environment,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+            )
+
+    processes = [start()]
+    operator = RunningOperator(f"http://127.0.0.1:{port}", log, [processes[0].pid])
+    is_over = threading.Event()
+
+    def keep() -> None:
+        while processes[-1].wait() > 0 and not is_over.is_set():
+            processes.append(start())
+            operator.starts.append(processes[-1].pid)
+
     try:
-        eventually(lambda: _is_ready(operator, process), told_by=log)
+        eventually(lambda: _is_ready(operator, processes[-1]), told_by=log)
+        keeper = threading.Thread(target=keep, name="kubelet", daemon=True)
+        keeper.start()
         yield operator
     finally:
-        end(process)
+        is_over.set()
+        end(processes[-1])
 
 
 def eventually(
