@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from local_cluster.cluster import Cluster
 from paceline_api import schema
 from paceline_api.labels import Manifest
+from paceline_api.validate import InvalidManifestError, validate
+from paceline_testing.drawn_manifests import manifests
 from paceline_testing.invalid_manifests import CASES, Case, failing, passing
 from paceline_testing.services import a_manifest
 from paceline_testing.waiting import wait_until
@@ -146,3 +149,20 @@ def test_a_stored_object_outlives_a_new_rule(
     assert status.returncode == 0, status.stderr
     assert within.returncode != 0
     assert sentence in within.stderr
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=manifests())
+def test_the_api_server_and_we_agree_on_any_manifest(
+    control_plane: Cluster, drawn: Manifest
+) -> None:
+    """What our models take is taken there, and what they refuse is refused."""
+    try:
+        validate(drawn)
+        refusal = ""
+    except InvalidManifestError as problem:
+        refusal = str(problem)
+
+    answer = _send(control_plane, drawn)
+
+    assert (answer.returncode == 0) == (refusal == ""), f"{answer.stderr}\n{refusal}"

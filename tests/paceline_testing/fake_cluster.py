@@ -1,5 +1,6 @@
 """A Kubernetes API in memory, for what a test wants to go wrong."""
 
+from base64 import b64encode
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,9 @@ class FakeCluster:
         else:
             metadata = old["metadata"] | deepcopy(manifest["metadata"])
             new = old | deepcopy(manifest) | {"metadata": metadata}
+        if texts := new.get("stringData"):
+            encoded = {key: b64encode(text.encode()).decode() for key, text in texts.items()}
+            new["data"] = (new.get("data") or {}) | encoded
         return self._store(new)
 
     async def create(self, manifest: Manifest) -> Manifest:
