@@ -15,6 +15,7 @@ from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, O
 from paceline_operator.extras import Extras
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
+from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched
 from paceline_operator.pod_client import AiohttpPodClient
@@ -128,6 +129,7 @@ class Operation:
             watched,
             applier,
             Extras(cluster, applier, time.monotonic),
+            LoadingPods(self._pods, time.monotonic),
             reporter,
             Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
             rounds.reports,
