@@ -19,6 +19,7 @@ from paceline_operator.errors import (
 )
 from paceline_operator.extras import Extras
 from paceline_operator.held_up import HeldUpPods
+from paceline_operator.loading import LoadingPods
 from paceline_operator.observe import Observation, Observer
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
@@ -54,6 +55,7 @@ class Reconciler:
     applier: Applier
     extras: Extras
     held_up: HeldUpPods
+    loading: LoadingPods
     reporter: Reporter
     around: Surroundings
     _failing_since: dict[str, datetime] = field(init=False, default_factory=dict)
@@ -98,7 +100,7 @@ class Reconciler:
         problem: str = "",
         failure: str = "",
     ) -> None:
-        plan = rollout.writes
+        observation, plan = await self.loading.look(observation), rollout.writes
         conditions = service_conditions(observation, plan, problem=problem, failure=failure)
         status = rollout.told(service_status(observation, plan, conditions), observation)
         await self.reporter.report(observation.service, status)
@@ -140,6 +142,7 @@ class Reconciler:
         self.applier.forget(key)
         self.extras.forget(key)
         self.held_up.forget(key)
+        self.loading.forget(key)
         self.reporter.forget(key)
 
 

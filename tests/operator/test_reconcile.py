@@ -11,6 +11,7 @@ from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, LeavingError, TerminatingError, WriteRefusedError
 from paceline_operator.extras import Extras
 from paceline_operator.held_up import HeldUpPods
+from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Observer
 from paceline_operator.reconcile import Reconciler
@@ -20,6 +21,7 @@ from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
+from paceline_testing.silent_pods import SilentPods
 
 _KEY = "default/quick"
 _INVALID = WriteRefusedError("apply", "deployments/quick", 422, "it is invalid")
@@ -68,6 +70,7 @@ def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
         applier,
         Extras(cluster, applier, clock),
         HeldUpPods(cluster, clock),
+        LoadingPods(SilentPods(), clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
     )
