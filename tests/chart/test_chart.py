@@ -1,5 +1,7 @@
 """The chart, by a real Helm: it lints, renders what it promises and refuses bad values."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,30 @@ def test_monitors_and_rules_come_only_when_asked_for() -> None:
     assert kinds.isdisjoint({"PodMonitor", "PrometheusRule"})
     assert len(of_kind(asked, "PodMonitor")) == 2
     assert rule["spec"] == plain
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    """A value that it lacks would be refused; one that only it has would do nothing."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    of_helm = {"global", "nameOverride", "fullnameOverride"}
+
+    assert [*_unlike(values, schema, "")] == sorted(
+        f".{name}: only in the schema" for name in of_helm
+    )
+
+
+def _unlike(values: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
+    """Name what one of them lacks; an object that the schema leaves open is the user's."""
+    known = schema.get("properties")
+    if known is None:
+        return
+    assert schema["additionalProperties"] is False, path
+    yield from sorted(f"{path}.{name}: only in the schema" for name in known.keys() - values.keys())
+    yield from sorted(f"{path}.{name}: only in the values" for name in values.keys() - known.keys())
+    for name in values.keys() & known.keys():
+        if isinstance(values[name], dict):
+            yield from _unlike(values[name], known[name], f"{path}.{name}")
 
 
 @pytest.mark.parametrize(
