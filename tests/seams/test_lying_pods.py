@@ -92,7 +92,8 @@ async def pair() -> AsyncIterator[Pair]:
         sidecars.append(sidecar)
     async with AiohttpPodClient(timeout_s=_TIMEOUT_S) as client:
         now = sidecars[0].pod
-        yield Pair(*sidecars, TuningLoop(client, lambda: now.engine.now))
+        honest, liar = sidecars
+        yield Pair(honest, liar, TuningLoop(client, lambda: now.engine.now))
     for server in servers:
         await server.close()
 
@@ -110,7 +111,7 @@ async def _hang_in_the_body(request: web.Request, truth: dict[str, Any]) -> web.
     return answer
 
 
-async def _drip(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+async def _drip(request: web.Request, __: dict[str, Any]) -> web.StreamResponse:
     answer = web.StreamResponse()
     await answer.prepare(request)
     for _ in range(1000):
@@ -125,7 +126,7 @@ async def _hang_up(request: web.Request, _: dict[str, Any]) -> web.StreamRespons
     return web.Response()
 
 
-async def _flood(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+async def _flood(request: web.Request, __: dict[str, Any]) -> web.StreamResponse:
     answer = web.StreamResponse()
     await answer.prepare(request)
     for _ in range(4096):
