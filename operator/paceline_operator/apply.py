@@ -11,6 +11,7 @@ from typing import Any
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
 from paceline_operator.errors import ConflictError, GoneError
+from paceline_operator.field_managers import with_content_owned
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
 from paceline_operator.ownership import is_orphan
@@ -127,6 +128,8 @@ class Applier:
 
         Where only the watch was late, the object is read and written once more.
         """
+        if live is not None and is_orphan(service, live):
+            live = await self._take_fields(manifest) or live
         self.check_leadership()
         try:
             return await self.cluster.apply(at_version(manifest, live))
@@ -139,6 +142,21 @@ class Applier:
                 await self._check_is_there(service)
             self.check_leadership()
             return await self.cluster.apply(at_version(manifest, live))
+
+    async def _take_fields(self, manifest: Manifest) -> Manifest | None:
+        """Become the only manager of an orphan's content; the watch does not tell who it is."""
+        metadata = manifest["metadata"]
+        live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
+        if live is None:
+            return None
+        entries = live["metadata"].get("managedFields") or []
+        owned = with_content_owned(entries, manifest["apiVersion"])
+        if owned == entries:
+            return live
+        self.check_leadership()
+        named = {name: metadata[name] for name in ("name", "namespace")}
+        bare = {"kind": manifest["kind"], "metadata": named | {"managedFields": owned}}
+        return await self.cluster.merge(at_version(bare, live))
 
     async def _check_is_there(self, service: InferenceService) -> None:
         """Raise GoneError before a child gets an owner that is gone: it would be collected.

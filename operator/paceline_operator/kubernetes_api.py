@@ -69,6 +69,10 @@ class KubernetesApi(Protocol):
         """
         ...
 
+    async def merge(self, manifest: Manifest) -> Manifest:
+        """Change the fields that the manifest names; ConflictError at another resourceVersion."""
+        ...
+
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object; ConflictError where it exists."""
         ...
@@ -142,6 +146,17 @@ class KubernetesClient:
             body=manifest,
             query=[("fieldManager", MANAGER), ("force", "true")],
             content_type="application/apply-patch+yaml",
+        )
+
+    async def merge(self, manifest: Manifest) -> Manifest:
+        """Change the fields that the manifest names; ConflictError at another resourceVersion."""
+        return await self._request(
+            "patch",
+            "PATCH",
+            _path_of(manifest),
+            body=manifest,
+            query=[("fieldManager", MANAGER)],
+            content_type="application/merge-patch+json",
         )
 
     async def create(self, manifest: Manifest) -> Manifest:

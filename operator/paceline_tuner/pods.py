@@ -17,8 +17,8 @@ from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 
 Answer = TypeVar("Answer")
 
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""A longer answer is refused."""
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+"""A longer answer is refused: three times all records that a sidecar keeps."""
 _OK: Final = 200
 _UNAUTHORIZED: Final = 401
 _SHOWN_CHARACTERS: Final = 200

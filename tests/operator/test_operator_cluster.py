@@ -373,6 +373,7 @@ def test_restored_children_are_adopted_and_a_strangers_are_not(home: Home) -> No
     home.kubectl("delete", "pisvc/restored", "--timeout=30s")
     home.until(lambda: home.children("restored") == {})
     kept = [children["Deployment/restored"], children["Service/restored"]]
+    kept[1]["spec"]["ports"].append({"name": "old", "port": 9, "protocol": "TCP"})
     theirs = children["ConfigMap/restored-runtime"]
     theirs["metadata"]["labels"].pop("app.kubernetes.io/managed-by")
     for child in [*kept, theirs]:
@@ -390,6 +391,8 @@ def test_restored_children_are_adopted_and_a_strangers_are_not(home: Home) -> No
     after = home.children("restored")
     assert after.keys() == children.keys()
     assert _generation(after) == 1
+    # Whoever restored it does not keep what the spec has not.
+    assert [port["name"] for port in after["Service/restored"]["spec"]["ports"]] == ["http"]
 
 
 def _as_restored(child: Manifest) -> Manifest:

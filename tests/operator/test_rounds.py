@@ -111,6 +111,18 @@ async def a_world(*, leads: bool = True, **parts: Any) -> AsyncIterator[World]:
     await world.rounds.stop()
 
 
+async def test_a_pod_that_leaves_gets_no_limits_any_more() -> None:
+    """It serves what it has with its last ones; its share of the load is the others' now."""
+    leaving = _a_raw_pod("quick-2", ip="10.88.0.8")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    async with a_world(watched=FakeWatched(raw_pods=[_a_raw_pod(), leaving])) as world:
+        world.rounds.follow(_KEY)
+
+        target = await world.tuner.next()
+
+    assert [pod.name for pod in target.pods] == ["quick-1"]
+
+
 async def test_a_followed_service_is_tuned_at_once() -> None:
     """With its ready pods, their addresses and the token."""
     async with a_world() as world:

@@ -92,6 +92,13 @@ class FakeCluster:
             new["data"] = (new.get("data") or {}) | encoded
         return self._store(new)
 
+    async def merge(self, manifest: Manifest) -> Manifest:
+        kind, name = _key(manifest)
+        self._reach("patch", name)
+        self.writes.append(f"patch {kind}/{name}")
+        old = deepcopy(self.objects[kind, name])
+        return self._store(old | {"metadata": old["metadata"] | deepcopy(manifest["metadata"])})
+
     async def create(self, manifest: Manifest) -> Manifest:
         kind, name = _key(manifest)
         self._reach("create", name)
