@@ -47,12 +47,16 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not gitops'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not gitops and not prometheus'
 	$(PY) -m pytest -m node
 
 .PHONY: e2e-gitops
 e2e-gitops: install ## Flux applies the quickstart every few seconds while the tuner works: it corrects nothing.
 	$(PY) -m pytest -m gitops tests/gitops
+
+.PHONY: e2e-prometheus
+e2e-prometheus: install ## Prometheus, Alertmanager and an autoscaler take the chart's monitors, rules and metrics.
+	$(PY) -m pytest -m prometheus tests/e2e
 
 .PHONY: quick
 quick: install ## The inner loop, in 90 seconds: style, layers, types, and the fast tests.

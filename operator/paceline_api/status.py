@@ -206,6 +206,15 @@ class EngineStatus(Part):
     model_revision: Word | None = None
 
 
+class LoadingStatus(Part):
+    """How far the pod is that has furthest to go until it serves."""
+
+    stage: Word
+    """In the engine's words: `fetching` is the download, then `loading weights` and others."""
+    percent: Annotated[int, Field(ge=0, le=100)]
+    """How much of this stage is done."""
+
+
 class Images(Part):
     """The images of one pod."""
 
@@ -253,6 +262,8 @@ class Status(Part):
     sla: SlaStatus | None = None
     tuning: TuningStatus | None = None
     engine: EngineStatus | None = None
+    loading: LoadingStatus | None = None
+    """Only while a pod loads its model."""
     images: Images | None = None
     """The images that the pods have, and keep when the operator is upgraded."""
     rollout: RolloutStatus | None = None

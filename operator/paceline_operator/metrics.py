@@ -8,6 +8,7 @@ from paceline_operator import __version__
 from paceline_tuner.service_report import PredictionCheck, ServiceReport
 
 _PREFIX = "paceline_operator"
+_SERVICE = ("namespace", "inferenceservice")
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ERROR_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
 
@@ -60,6 +61,25 @@ class Metrics:
             "service",
             "verdict",
         )
+        # Without our prefix: autoscalers and dashboards ask for what these say about a service.
+        self.capacity_rps = Gauge(
+            "paceline_capacity_requests_per_second",
+            "Requests a second that the service's pods can serve within the SLA.",
+            _SERVICE,
+            registry=self.registry,
+        )
+        self.utilization = Gauge(
+            "paceline_capacity_utilization",
+            "Arrivals as a share of what the service's pods can serve within the SLA; may pass 1.",
+            _SERVICE,
+            registry=self.registry,
+        )
+        self.recommended_replicas = Gauge(
+            "paceline_recommended_replicas",
+            "Pods that would serve the present arrivals within the SLA.",
+            _SERVICE,
+            registry=self.registry,
+        )
         self.prediction_errors = Histogram(
             "paceline_operator_prediction_error_ratio",
             "Relative difference between what a change of limits did and what was predicted.",
@@ -89,6 +109,17 @@ class Metrics:
         for key, report in reports.items():
             if report.experiment is not None:
                 self.experiment_verdict.labels(key, report.experiment.verdict).set(1)
+
+    def show_capacity(self, reports: Mapping[str, ServiceReport]) -> None:
+        """Show each service's capacity; what is not known is absent, so that nobody acts on it."""
+        shown = (self.capacity_rps, self.utilization, self.recommended_replicas)
+        for gauge in shown:
+            gauge.clear()
+        for key, report in reports.items():
+            values = (report.capacity_rps, report.utilization, report.recommended_replicas)
+            for gauge, value in zip(shown, values, strict=True):
+                if value is not None:
+                    gauge.labels(*key.split("/", 1)).set(value)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)

@@ -87,6 +87,16 @@ class ObservedPod:
 
 
 @dataclass(frozen=True, slots=True)
+class PodLoading:
+    """How far an engine has loaded its model."""
+
+    stage: str
+    """In the engine's words: `fetching`, `loading weights`, …"""
+    fraction: float
+    """How much of this stage is done, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lack:
     """Why a child that serving does not need could not be written."""
 
@@ -108,6 +118,8 @@ class Observation:
     now: datetime
     lacks: tuple[Lack, ...] | None = None
     """What the last write of the extras missed; None where none was tried."""
+    loading: PodLoading | None = None
+    """Of the pod that has furthest to go; None where none loads, or none answers."""
 
     @property
     def deployment(self) -> Manifest | None:

@@ -15,6 +15,7 @@ from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, O
 from paceline_operator.extras import Extras
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
+from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched
 from paceline_operator.pod_client import AiohttpPodClient
@@ -28,9 +29,13 @@ from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.watch_tasks import WatchTasks
 from paceline_operator.workqueue import WorkQueue
 from paceline_tuner.loop import TuningLoop
+from paceline_tuner.service_report import ServiceReport
 
 # A worker that has not come for this long hangs.
 _STUCK_AFTER_S: Final = 600.0
+
+# Twelve rounds of the tuner at its usual interval.
+_FRESH_S: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +129,7 @@ class Operation:
             watched,
             applier,
             Extras(cluster, applier, time.monotonic),
+            LoadingPods(self._pods, time.monotonic),
             reporter,
             Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
             rounds.reports,
@@ -167,6 +173,13 @@ class Operation:
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
         self.metrics.watch_problem.set(bool(self.probe and self.probe.problem()))
         self.metrics.show_experiments(self.rounds.reports if self.rounds else {})
+        self.metrics.show_capacity(self._fresh_reports())
+
+    def _fresh_reports(self) -> dict[str, ServiceReport]:
+        """Give what was concluded just now: an autoscaler must not follow what was true once."""
+        reports = self.rounds.reports if self.rounds and self.is_leading else {}
+        oldest = time.time() - _FRESH_S
+        return {key: report for key, report in reports.items() if report.at >= oldest}
 
     def _is_stalled(self, key: str) -> bool:
         raw = (self.watched.service(key) if self.watched else None) or {}

@@ -7,9 +7,16 @@ from typing import Self
 import aiohttp
 import msgspec
 
+from paceline_operator.observe import PodLoading
 from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry, decode_limits, decode_telemetry
+
+
+class _Health(msgspec.Struct):
+    """What we read of the answer of `/health/ready`."""
+
+    loading: PodLoading | None = None
 
 
 class AiohttpPodClient:
@@ -56,6 +63,14 @@ class AiohttpPodClient:
         self._check_leadership()
         answer = await self._call(pod, "PATCH", "/runtime/limits", msgspec.json.encode(body))
         return decoded(pod, *answer, decode_limits)
+
+    async def get_loading(self, pod: PodTarget) -> PodLoading | None:
+        """Read how far its engine is; None where it does not load, or the sidecar does not say."""
+        _, content = await self._call(pod, "GET", "/health/ready", None)
+        try:
+            return msgspec.json.decode(content, type=_Health).loading
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
 
     async def _call(
         self, pod: PodTarget, method: str, path: str, body: bytes | None

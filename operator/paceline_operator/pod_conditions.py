@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from paceline_api.pod.exit_reasons import REASONS
+from paceline_operator.loading import FETCHING
 from paceline_operator.observe import ContainerStatus, Observation, ObservedPod
 from paceline_tuner.condition import Condition
 
@@ -34,12 +35,19 @@ def model_available(observation: Observation) -> Condition:
     if any(pod.is_ready for pod in pods):
         return Condition(_MODEL, "True", "Loaded", "the engine has loaded the model")
     if any(pod.engine.is_running for pod in pods):
-        if observation.service.spec.model.uri.startswith("hf://"):
-            return Condition(
-                _MODEL, "False", "Downloading", "the engine fetches or loads the model"
-            )
-        return Condition(_MODEL, "False", "Loading", "the engine loads the model")
+        return _loading(observation)
     return Condition(_MODEL, "Unknown", "NoRunningPod", "no engine runs yet")
+
+
+def _loading(observation: Observation) -> Condition:
+    """Tell a download from the rest; how far it is stands in `status.loading`."""
+    if not observation.service.spec.model.uri.startswith("hf://"):
+        return Condition(_MODEL, "False", "Loading", "the engine loads the model")
+    if observation.loading is None:  # an older sidecar, or one that does not answer
+        return Condition(_MODEL, "False", "Downloading", "the engine fetches or loads the model")
+    if observation.loading.stage == FETCHING:
+        return Condition(_MODEL, "False", "Downloading", "the engine downloads the model")
+    return Condition(_MODEL, "False", "Loading", "the engine loads the model")
 
 
 def _failures(pods: Iterable[ObservedPod]) -> Iterable[tuple[str, str]]:

@@ -18,6 +18,7 @@ from paceline_operator.errors import (
     WriteRefusedError,
 )
 from paceline_operator.extras import Extras
+from paceline_operator.loading import LoadingPods
 from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
@@ -52,6 +53,7 @@ class Reconciler:
     watched: Watched
     applier: Applier
     extras: Extras
+    loading: LoadingPods
     reporter: Reporter
     around: Surroundings
     reports: Mapping[str, ServiceReport]
@@ -98,7 +100,7 @@ class Reconciler:
         problem: str = "",
         failure: str = "",
     ) -> None:
-        plan = rollout.writes
+        observation, plan = await self.loading.look(observation), rollout.writes
         conditions = service_conditions(observation, plan, problem=problem, failure=failure)
         status = rollout.told(service_status(observation, plan, conditions), observation)
         await self.reporter.report(observation.service, status)
@@ -138,4 +140,5 @@ class Reconciler:
         self._rollouts.forget(key)
         self.applier.forget(key)
         self.extras.forget(key)
+        self.loading.forget(key)
         self.reporter.forget(key)

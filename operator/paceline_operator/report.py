@@ -14,7 +14,7 @@ from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.metrics import Metrics
 
 # Fields that hold measurements: a change of them alone is written at most every 30 s.
-_NUMBERS: Final = ("sla", "tuning")
+_NUMBERS: Final = ("sla", "tuning", "loading")
 
 
 _log = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ from paceline_api.status import (
     ConditionEntry,
     EngineStatus,
     LaneStatus,
+    LoadingStatus,
     ObservedLatency,
     PodTuning,
     ServiceCapacity,
@@ -31,6 +32,7 @@ from paceline_tuner import service_report as tuner
 from paceline_tuner.condition import Condition
 from paceline_tuner.telemetry import PodAdapter
 
+_MAX_STAGE: Final = 253
 _MAX_PODS: Final = 100
 _MAX_CHANGES: Final = 5
 _MAX_REASON: Final = 1024
@@ -55,6 +57,7 @@ def service_status(
         sla=sla_status(report) if report else service.status.sla,
         tuning=tuning_status(report) if report else service.status.tuning,
         engine=_engine(observation),
+        loading=_loading(observation),
         images=service.status.images,
         rollout=service.status.rollout,
         adapters=_adapters(observation),
@@ -81,6 +84,13 @@ def _engine(observation: Observation) -> EngineStatus | None:
     return EngineStatus(
         image_digest=max(images), model_revision=observation.service.spec.model.revision
     )
+
+
+def _loading(observation: Observation) -> LoadingStatus | None:
+    loading = observation.loading
+    if loading is None:
+        return None
+    return LoadingStatus(stage=loading.stage[:_MAX_STAGE], percent=int(100 * loading.fraction))
 
 
 def _conditions(

@@ -149,7 +149,9 @@ class ServiceReport:
     """Unix seconds."""
     observed: MeasuredLatency
     capacity_rps: float | None
+    """λ* of all pods that give telemetry."""
     utilization: float | None
+    """Arrivals at those pods as a share of it. It follows the load, not the tuned limits."""
     recommended_replicas: int | None
     conditions: tuple[Condition, ...]
     pods: tuple[PodReport, ...]

@@ -47,8 +47,10 @@ def summarize(
     pods = tuple(tick.report for tick in ticks)
     rates = [decision.prediction.capacity_rps for decision in decisions]
     known = [rate for rate in rates if rate is not None]
-    capacity_rps = sum(known) if known and len(known) == len(ticks) else None
-    arrivals_rps = sum(pod.arrival_rps for pod in pods)
+    # A pod that has yet to learn its λ* is taken to be like the others: one that starts, or gives
+    # no telemetry, must not hide from an autoscaler what the others measure.
+    capacity_rps = sum(known) * len(decisions) / len(known) if known else None
+    arrivals_rps = sum(tick.report.arrival_rps for tick in ticks if not tick.error)
     return ServiceReport(
         key=target.key,
         at=now,

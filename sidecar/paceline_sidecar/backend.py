@@ -10,6 +10,7 @@ from paceline_wire import (
     EngineTelemetry,
     LimitsState,
     LoadAdapter,
+    Loading,
     ModelInfo,
     Output,
     SetLimits,
@@ -28,6 +29,8 @@ class EngineView:
     phase: Phase = "absent"
     detail: str = "the engine has not answered yet"
     """For a person: what is missing while the phase is not `ready`."""
+    loading: Loading | None = None
+    """How far it is, while the phase is `loading`."""
     instance: str = ""
     model: ModelInfo | None = None
     limits: LimitsState | None = None

@@ -211,7 +211,9 @@ class ZmqEngine:
                 self._ready(message, now)
             case wire.Loading():
                 detail = loading_words(message)
-                self._publish(EngineView(phase="loading", detail=detail, heard_at=now))
+                self._publish(
+                    EngineView(phase="loading", detail=detail, loading=message, heard_at=now)
+                )
             case wire.Failed():
                 detail = f"{message.reason}: {message.message}"
                 self._publish(EngineView(phase="failed", detail=detail, heard_at=now))

@@ -141,6 +141,19 @@ class SimulatedEngine:
         if status == steps.STUCK:
             raise RuntimeError(f"no step can run at {self.now} s, though requests wait")
 
+    def offer(self, requests: Requests) -> None:
+        """Let more requests come, none of them before those that come already."""
+        arrays, count = self._arrays, len(requests)
+        lanes, room = np.zeros((2, count), np.int64), np.zeros(count, np.int64)
+        self._arrays = arrays._replace(
+            jobs=np.concatenate([arrays.jobs, jobs_of(requests)]),
+            queue=np.concatenate([arrays.queue, lanes], axis=1),
+            stack=np.concatenate([arrays.stack, lanes], axis=1),
+            running=np.concatenate([arrays.running, room]),
+            granted=np.concatenate([arrays.granted, room]),
+            ended=np.concatenate([arrays.ended, room]),
+        )
+
     def _run(self, until: float) -> int:
         run = steps.run_settled if self._is_settled else steps.run
         return run(self._arrays, until)

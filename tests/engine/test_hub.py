@@ -36,6 +36,18 @@ def test_a_repository_is_fetched_and_opens(hub: str, tmp_path: Path, revision: s
     assert not (located.path / "pytorch_model.bin").exists()
 
 
+def test_a_download_tells_how_far_it_is(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By bytes, whether or not a person sees a bar."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
+    told: list[float] = []
+    Hub(tmp_path / "cache", TOKEN, hub, progress=told.append).download("org/tiny", COMMIT)
+
+    assert any(0.0 < fraction < 1.0 for fraction in told)
+    assert told[-1] == 1.0
+
+
 def test_a_fetched_commit_needs_no_hub(
     hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

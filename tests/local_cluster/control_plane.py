@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster.credentials import Credentials
+from local_cluster.credentials import FRONT_PROXY, Credentials
 from local_cluster.plan import Process
 
 COMMANDS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -67,6 +67,14 @@ class ControlPlane:
                 "--kubelet-preferred-address-types=InternalIP",
                 f"--kubelet-client-certificate={credentials.kubelet_client_certificate}",
                 f"--kubelet-client-key={credentials.kubelet_client_key}",
+                # Who calls an API that extends this one, as a metrics adapter does.
+                f"--requestheader-client-ca-file={credentials.front_proxy_certificate}",
+                f"--requestheader-allowed-names={FRONT_PROXY}",
+                "--requestheader-username-headers=X-Remote-User",
+                "--requestheader-group-headers=X-Remote-Group",
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+                f"--proxy-client-cert-file={credentials.front_proxy_certificate}",
+                f"--proxy-client-key-file={credentials.front_proxy_key}",
             ],
             # Refused to the anonymous until the first roles are there: ready means usable.
             ready=f"{credentials.url}/readyz",

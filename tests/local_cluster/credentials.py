@@ -17,6 +17,8 @@ USERS: Mapping[str, tuple[str, ...]] = {
     "system:kube-scheduler": (),
 }
 
+FRONT_PROXY = "front-proxy-client"
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -43,6 +45,15 @@ class Credentials:
         return self.folder / "kubelet-client.crt"
 
     @property
+    def front_proxy_key(self) -> Path:
+        return self.folder / "front-proxy.key"
+
+    @property
+    def front_proxy_certificate(self) -> Path:
+        """Shown by the API server to those that extend it; its own authority, too."""
+        return self.folder / "front-proxy.crt"
+
+    @property
     def certificates(self) -> Path:
         """The folder in which the API server puts the certificate that it makes for itself."""
         return self.folder / "certs"
@@ -64,11 +75,13 @@ def create(credentials: Credentials) -> None:
     for user, token in tokens.items():
         credentials.kubeconfig(user).write_text(yaml.safe_dump(_kubeconfig(credentials, token)))
     _openssl("genpkey", "-algorithm", "RSA", "-out", str(credentials.service_account_key))
-    _openssl(
-        *("req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2"),
-        *("-subj", "/O=system:masters/CN=kube-apiserver"),
-        *("-keyout", str(credentials.kubelet_client_key)),
-        *("-out", str(credentials.kubelet_client_certificate)),
+    _self_sign(
+        "/O=system:masters/CN=kube-apiserver",
+        credentials.kubelet_client_key,
+        credentials.kubelet_client_certificate,
+    )
+    _self_sign(
+        f"/CN={FRONT_PROXY}", credentials.front_proxy_key, credentials.front_proxy_certificate
     )
 
 
@@ -90,6 +103,13 @@ def _kubeconfig(credentials: Credentials, token: str) -> dict[str, object]:
         "contexts": [{"name": "local", "context": {"cluster": "local", "user": "user"}}],
         "current-context": "local",
     }
+
+
+def _self_sign(subject: str, key: Path, certificate: Path) -> None:
+    _openssl(
+        *("req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2", "-subj", subject),
+        *("-keyout", str(key), "-out", str(certificate)),
+    )
 
 
 def _openssl(*args: str) -> None:

@@ -77,6 +77,20 @@ BUILDKIT = Module(
 )
 FLUX = Module(name="flux", packages=("github.com/fluxcd/kustomize-controller",))
 
+PROMETHEUS_OPERATOR = Module(
+    name="prometheus-operator",
+    packages=("github.com/prometheus-operator/prometheus-operator/cmd/operator",),
+)
+# Debian's knows no Kubernetes. Of the ways to find targets that is the only one built in.
+PROMETHEUS = Module(
+    name="prometheus",
+    packages=("github.com/prometheus/prometheus/cmd/prometheus",),
+    tags="remove_all_sd,enable_kubernetes_sd",
+)
+PROMETHEUS_ADAPTER = Module(
+    name="prometheus-adapter", packages=("sigs.k8s.io/prometheus-adapter/cmd/adapter",)
+)
+
 
 def built(module: Module) -> Path:
     """Return the folder of the module's binaries; build them first if the cache lacks them."""
@@ -86,6 +100,13 @@ def built(module: Module) -> Path:
         if not module.bin.is_dir():
             _build(module)
     return module.bin
+
+
+def source_of(module: Module, path: str) -> Path:
+    """Return the folder of one of the Go modules that `module` is built from."""
+    command = [go_command(), "list", "-m", "-f", "{{.Dir}}", path]
+    done = subprocess.run(command, cwd=module.folder, capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip())
 
 
 def _build(module: Module) -> None:

@@ -28,6 +28,8 @@ _FOR_NODE: Mapping[str, str] = {
     "pkg-config": "pkg-config",
     "sysctl": "procps",
 }
+# Its program looks for its templates where the package has them, so it cannot be unpacked aside.
+_FOR_MONITORING: Mapping[str, str] = {"prometheus-alertmanager": "prometheus-alertmanager"}
 
 
 def why_no_control_plane() -> str | None:
@@ -53,6 +55,11 @@ def prepare_control_plane() -> None:
 def prepare_node() -> None:
     """Install what a node needs, or raise `UnavailableError`."""
     _prepare(_FOR_NODE, why_no_node())
+
+
+def prepare_monitoring() -> None:
+    """Install Alertmanager without starting its service, or raise `UnavailableError`."""
+    _prepare(_FOR_MONITORING, why_no_control_plane())
 
 
 def free_disk_gb() -> float:
@@ -91,7 +98,8 @@ def _missing(needs: Mapping[str, str]) -> list[str]:
 def _apt_get(*args: str) -> None:
     result = subprocess.run(
         ["apt-get", "-qq", *args],
-        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        # In runlevel 1 no package starts its service: only the programs are wanted.
+        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"},
         capture_output=True,
         text=True,
         check=False,

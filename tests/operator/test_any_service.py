@@ -12,6 +12,7 @@ from paceline_api.labels import SERVICE_LABEL, Manifest
 from paceline_api.validate import InvalidManifestError, validate
 from paceline_operator.apply import Applier
 from paceline_operator.extras import Extras
+from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
@@ -20,6 +21,7 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.drawn_manifests import manifests
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import UID
+from paceline_testing.silent_pods import SilentPods
 
 _KEY = "default/quick"
 
@@ -64,6 +66,7 @@ def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
         WatchedCluster(cluster),
         applier,
         Extras(cluster, applier, clock),
+        LoadingPods(SilentPods(), clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
         reports={},

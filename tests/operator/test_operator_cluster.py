@@ -186,18 +186,22 @@ def test_scale_goes_through_the_subresource(home: Home) -> None:
     home.kubectl("scale", "pisvc/scaled", "--replicas=2")
     home.until(lambda: "PodDisruptionBudget/scaled" in home.children("scaled"))
     home.until(lambda: (home.get("deployment", "scaled") or {})["spec"]["replicas"] == 2)
+
+    def scale() -> Manifest:
+        path = f"/apis/serving.paceline.dev/v1alpha1/namespaces/{home.namespace}"
+        found: Manifest = json.loads(
+            home.kubectl("get", "--raw", f"{path}/inferenceservices/scaled/scale")
+        )
+        return found
+
+    home.until(lambda: scale()["status"].get("replicas") == 2)
+    status = scale()["status"]
+    pods = home.kubectl("get", "pods", "--selector", status["selector"], "--output=name").split()
+    assert status["selector"] == "serving.paceline.dev/service=scaled"
+    assert len(pods) == 2
     home.kubectl("scale", "pisvc/scaled", "--replicas=1")
     home.until(lambda: "PodDisruptionBudget/scaled" not in home.children("scaled"))
-
-    scale = json.loads(
-        home.kubectl(
-            "get",
-            "--raw",
-            f"/apis/serving.paceline.dev/v1alpha1/namespaces/{home.namespace}"
-            "/inferenceservices/scaled/scale",
-        )
-    )
-    assert scale["status"]["selector"] == "serving.paceline.dev/service=scaled"
+    home.until(lambda: scale()["status"].get("replicas") == 1)
 
 
 def test_paused_freezes_the_children(home: Home) -> None:

@@ -10,6 +10,7 @@ from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, LeavingError, TerminatingError, WriteRefusedError
 from paceline_operator.extras import Extras
+from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
@@ -17,6 +18,7 @@ from paceline_operator.report import Reporter
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
+from paceline_testing.silent_pods import SilentPods
 
 _KEY = "default/quick"
 _INVALID = WriteRefusedError("apply", "deployments/quick", 422, "it is invalid")
@@ -60,6 +62,7 @@ def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
         OneService(live),
         applier,
         Extras(cluster, applier, clock),
+        LoadingPods(SilentPods(), clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
         reports={},

@@ -66,4 +66,7 @@ def test_alerts_ask_for_this_service_and_its_objective() -> None:
 
 def test_without_an_sla_there_is_nothing_to_burn() -> None:
     """The engine may be down all the same."""
-    assert _rules(sla=None, tuning={"mode": "Fixed"}).keys() == {"PacelineEngineDown"}
+    assert _rules(sla=None, tuning={"mode": "Fixed"}).keys() == {
+        "PacelineEngineDown",
+        "PacelineServiceDown",
+    }

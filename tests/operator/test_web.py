@@ -1,7 +1,9 @@
 """Probes tell the truth about the start, the Lease and the tasks."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -11,15 +13,19 @@ from paceline_api.labels import Manifest
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
+from paceline_operator.pod_client import AiohttpPodClient
+from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
 from paceline_testing.simulated import a_laptop, clients
 from paceline_testing.trial import Trial
+from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_spec import SLA, TuningSpec
 
 Client = TestClient[web.Request, web.Application]
@@ -179,6 +185,37 @@ async def test_metrics_are_read_at_the_scrape(
     assert "paceline_operator_is_leader 1.0" in text
     assert 'paceline_operator_build_info{version="' in text
     assert 'paceline_operator_reconcile_total{result="error"} 0.0' in text
+
+
+async def test_capacity_is_shown_by_the_leader_while_it_is_news(
+    client: Client, operation: Operation, clock: ManualClock
+) -> None:
+    """An autoscaler that finds no number holds; one that finds an old number scales by it."""
+    stub = Rounds(
+        tuner=TuningLoop(AiohttpPodClient(), time.time),
+        watched=Nothing(),
+        leader=Leader(FakeCluster(), "paceline", "lease", "b", clock),
+        token=lambda _: None,
+        concluded=lambda _: None,
+        metrics=operation.metrics,
+    )
+    stub.reports["ml/chat"] = a_report(utilization=0.48)
+    stub.reports["ml/new"] = a_report(utilization=None, capacity_rps=None)
+    for key, report in [*stub.reports.items()]:
+        stub.reports[key] = replace(report, at=time.time())
+    stub.reports["ml/old"] = a_report(at=time.time() - 300)
+    operation.rounds = stub
+    operation.watched = Nothing()
+    name = "paceline_capacity_utilization{inferenceservice="
+
+    assert name not in (await _ask(client, "/metrics"))[1]
+    await _lead(operation, clock)
+    _, text = await _ask(client, "/metrics")
+
+    assert [line for line in text.splitlines() if line.startswith(name)] == [
+        f'{name}"chat",namespace="ml"}} 0.48'
+    ]
+    assert 'paceline_recommended_replicas{inferenceservice="chat",namespace="ml"} 1.0' in text
 
 
 @pytest.mark.slow

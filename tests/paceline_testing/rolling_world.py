@@ -10,6 +10,7 @@ from paceline_api.labels import CANARY, SERVICE_LABEL, TEMPLATE_HASH, Manifest
 from paceline_api.status import RolloutStatus, Status
 from paceline_operator.apply import Applier
 from paceline_operator.extras import Extras
+from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
@@ -19,6 +20,7 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
+from paceline_testing.silent_pods import SilentPods
 from paceline_tuner.service_report import ExperimentReport, ServiceReport
 
 Outcome = Literal["good", "worse", "crash", "pull", "never"]
@@ -68,6 +70,7 @@ class RollingWorld:
             self,
             applier,
             Extras(self.cluster, applier, self.clock),
+            LoadingPods(SilentPods(), self.clock),
             Reporter(self.cluster, Metrics(), _lead, self.clock, 30.0),
             self.around,
             self.reports,

@@ -186,6 +186,24 @@ async def test_capacity_adds_up_over_pods() -> None:
     assert report.acknowledged
 
 
+async def test_a_pod_that_is_silent_or_new_does_not_hide_the_load() -> None:
+    """An autoscaler follows the utilization: it must not vanish while one more pod starts."""
+    pods = [a_pod(seed) for seed in (1, 2)]
+    loop = TuningLoop(Pods(one=pods[0], two=pods[1]), lambda: 0.0)
+    before = await ticks(loop, a_target("one", "two"), pods, 12)
+    new, pods[1].is_down = a_pod(rate=0.0), True
+    loop = TuningLoop(Pods(one=pods[0], two=pods[1], new=new), lambda: 0.0)
+
+    after = await ticks(loop, a_target("one", "two", "new"), [*pods, new], 12)
+
+    known = after.pods[0].capacity_rps
+    assert [pod.capacity_rps is None for pod in after.pods] == [False, True, True]
+    assert known is not None
+    assert after.capacity_rps == 2 * known
+    assert after.utilization == after.pods[0].arrival_rps / (2 * known)
+    assert before.utilization is not None
+
+
 async def test_no_pods_is_no_news() -> None:
     """A service that is still starting is neither met nor missed."""
     report = await TuningLoop(Pods(), lambda: 0.0).tick(a_target())

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -93,7 +94,7 @@ def load_model(
         share = read_share(asked=settings.cpus)
         settings = settings.model_copy(update={"pin_threads": "off"})
     progress("fetching", 0.0)
-    places = _places(settings)
+    places = _places(settings, partial(progress, "fetching"))
     located = locate(settings.model_uri, settings.model_revision, places)
     progress("reading", 0.0)
     checkpoint = open_checkpoint(located.path)
@@ -272,8 +273,8 @@ def _capacity(
     return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
 
 
-def _places(settings: Settings) -> Places:
-    hub = Hub(settings.cache_dir, settings.hf_token)
+def _places(settings: Settings, progress: Callable[[float], None]) -> Places:
+    hub = Hub(settings.cache_dir, settings.hf_token, progress=progress)
     return Places(settings.models_dir, settings.model_mount, hub)
 
 

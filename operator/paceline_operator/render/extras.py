@@ -75,7 +75,7 @@ def _rules(service: InferenceService) -> Manifest:
 
     They record nothing: the chart's rules may record the same for all services.
     """
-    rules = [_engine_down(service)]
+    rules = [_service_down(service), _engine_down(service)]
     if service.spec.sla is not None:
         rules = [*_burn_rates(service, Decimal(1) - Decimal(service.spec.sla.objective)), *rules]
     return _of_prometheus(
@@ -105,13 +105,36 @@ def _burn_rates(service: InferenceService, budget: Decimal) -> list[Manifest]:
     return found
 
 
-def _engine_down(service: InferenceService) -> Manifest:
-    series = f"paceline_engine_up{{{_matching(service)}}}"
+def _service_down(service: InferenceService) -> Manifest:
     return _alert(
-        "PacelineEngineDown",
-        f"max by (namespace, pod, model_name) ({series}) == 0",
+        "PacelineServiceDown",
+        _no_engine(service, "namespace, model_name"),
         "2m",
         "critical",
+        {
+            "summary": "No engine of {{ $labels.model_name }} answers",
+            "description": "Every request gets 503. Each pod had a ready engine and lost it,"
+            " or waits for its first.",
+            "runbook_url": _RUNBOOK.format("engine-down"),
+        },
+    )
+
+
+def _no_engine(service: InferenceService, labels: str) -> str:
+    """Match where no engine is ready and one was: a pod's first loads its model."""
+    matching = _matching(service)
+    return (
+        f"max by ({labels}) (paceline_engine_up{{{matching}}}) == 0\n"
+        f"and max by ({labels}) (paceline_engine_starts_total{{{matching}}}) > 0"
+    )
+
+
+def _engine_down(service: InferenceService) -> Manifest:
+    return _alert(
+        "PacelineEngineDown",
+        _no_engine(service, "namespace, pod, model_name"),
+        "10m",
+        "warning",
         {
             "summary": "The engine of {{ $labels.pod }} does not answer",
             "description": "The sidecar refuses requests with 503 until its engine is back.",

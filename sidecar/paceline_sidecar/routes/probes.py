@@ -21,7 +21,10 @@ def probes_router(service: Service, registry: CollectorRegistry) -> APIRouter:
     async def ready() -> JSONResponse:
         missing = service.missing()
         if missing:
-            return JSONResponse({"status": "not ready", "missing": missing}, status_code=503)
+            body: dict[str, object] = {"status": "not ready", "missing": missing}
+            if loading := service.backend.view.loading:
+                body["loading"] = {"stage": loading.stage, "fraction": loading.fraction}
+            return JSONResponse(body, status_code=503)
         return JSONResponse({"status": "ready", "missing": []})
 
     @router.get("/metrics")

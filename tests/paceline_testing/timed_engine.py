@@ -1,0 +1,60 @@
+"""The engine's real process around a device that takes time and nothing else.
+
+`python -m paceline_testing.timed_engine` takes the settings of `python -m paceline_engine`. Several
+of them on two cores are not in each other's way, as engines on GPUs are not. The number in the file
+that `TIMED_ENGINE_SLOWDOWN` names, if it is there, multiplies the time of every step from then on.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from paceline_engine.core.batch import Batch
+from paceline_engine.pacing import make_pacer
+from paceline_engine.process.process import serve
+from paceline_engine.settings import Settings, read_settings
+from paceline_sim.hardware import CPU_135M
+from paceline_testing.fake_engine import FAKE_MODEL, FakeModel
+
+_STEP_S: Final = 0.020
+_DECODE_S: Final = 0.004
+_PREFILL_S: Final = 0.0002
+"""Eight rows make steps of 52 ms, and eight requests of 16 tokens a second."""
+
+_ASSUMED = CPU_135M.model_info()
+# The pacer's prior goes by the model's size.
+_MODEL = msgspec.structs.replace(
+    FAKE_MODEL, num_parameters=_ASSUMED.num_parameters, weight_bytes=_ASSUMED.weight_bytes
+)
+
+
+def load_timed_model(_settings: Settings, progress: Callable[[str, float], None]) -> FakeModel:
+    """Load nothing."""
+    progress("weights", 0.5)
+    model = FakeModel(info=_MODEL)
+    slowdown = Path(os.environ.get("TIMED_ENGINE_SLOWDOWN", "/nonexistent"))
+    model.runner.inner.before_run = lambda batch: time.sleep(_seconds(batch) * _factor(slowdown))
+    return model
+
+
+def _seconds(batch: Batch) -> float:
+    prefill = sum(chunk.count for chunk in batch.chunks if not chunk.is_decode)
+    return _STEP_S + _DECODE_S * batch.num_decodes + _PREFILL_S * prefill
+
+
+def _factor(slowdown: Path) -> float:
+    try:
+        return float(slowdown.read_text())
+    except (FileNotFoundError, ValueError):  # it may be half written
+        return 1.0
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    sys.exit(serve(read_settings(), load_timed_model, make_pacer))
