@@ -77,16 +77,20 @@ class AiohttpPodClient:
     ) -> tuple[int, bytes]:
         """Ask; the answer's status and body."""
         url = pod.admin_url.rstrip("/") + path
-        headers = {"Authorization": f"Bearer {pod.token}", "Content-Type": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {pod.token}",
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+        }
         try:
             # No redirects: the token goes to the pod and nowhere else.
             async with self._opened().request(
                 method, url, data=body, headers=headers, allow_redirects=False
             ) as response:
-                content = await response.content.read(MAX_BODY_BYTES + 1)
+                content = bytearray()
                 while len(content) <= MAX_BODY_BYTES and not response.content.at_eof():
                     content += await response.content.read(MAX_BODY_BYTES)
-                return response.status, content
+                return response.status, bytes(content)
         except TimeoutError as error:
             raise PodUnreachableError(
                 f"pod {pod.name}: no answer in {self._timeout_s:g} s"
@@ -97,5 +101,11 @@ class AiohttpPodClient:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-            self._session = aiohttp.ClientSession(timeout=timeout)
+            # Half a megabyte can be unpacked to half a gigabyte, while every other pod waits; and
+            # a hundred pods that hang must not keep the next one from being asked.
+            self._session = aiohttp.ClientSession(
+                timeout=timeout,
+                auto_decompress=False,
+                connector=aiohttp.TCPConnector(limit=0),
+            )
         return self._session

@@ -15,17 +15,19 @@ from paceline_tuner.experiment.image_trials import ImageTrials
 from paceline_tuner.lanes import with_batch_target
 from paceline_tuner.patch import patch_body, renewal
 from paceline_tuner.pod_state import PodState
-from paceline_tuner.pods import PodClient, PodError
+from paceline_tuner.pods import PodClient, PodError, TokenRefusedError
 from paceline_tuner.service_report import PodReport, ServiceReport
 from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.service_summary import PodTick, summarize
 from paceline_tuner.service_target import PodTarget, ServiceTarget
-from paceline_tuner.telemetry import LimitsAnswer, PodAdapter
+from paceline_tuner.telemetry import LimitsAnswer, PodAdapter, Telemetry
 from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
 _DECISIONS = 200
 _STALE_PERIODS = 3
+_UNHELD_READS = 2
+"""In succession: a read that follows a change at once may be a moment older than it."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,27 @@ class _KnownPod:
     limits: LimitsAnswer | None = None
     seen_at: float = -math.inf
     adapters: tuple[PodAdapter, ...] = ()
+    refuses_token: bool = False
+    """Whether its last answer was 401."""
+    instance: str = ""
+    acknowledged_epoch: int = 0
+    num_unheld: int = 0
+    """Reads in succession that showed older limits than this instance acknowledged."""
+
+    def acknowledge(self, limits: LimitsAnswer) -> None:
+        """Note what the pod answered to a change."""
+        self.limits = limits
+        self.acknowledged_epoch = max(self.acknowledged_epoch, limits.epoch)
+
+    def broken_word(self, telemetry: Telemetry) -> str:
+        """Say that the pod does not hold the limits that it acknowledged; empty if it does."""
+        if telemetry.instance != self.instance:
+            self.instance, self.acknowledged_epoch = telemetry.instance, 0
+        is_held = telemetry.limits is None or telemetry.limits.epoch >= self.acknowledged_epoch
+        self.num_unheld = 0 if is_held else self.num_unheld + 1
+        if self.num_unheld < _UNHELD_READS:
+            return ""
+        return "the pod does not hold the limits that it acknowledged"
 
 
 @dataclass(slots=True)
@@ -119,11 +142,15 @@ class TuningLoop:
         try:
             telemetry = await self._pods.get_telemetry(pod, known.window.since)
         except PodError as error:
+            known.refuses_token = isinstance(error, TokenRefusedError)
             return None, str(error)
+        known.refuses_token = False
         known.window.add(telemetry)
         known.limits = telemetry.limits or known.limits
         known.adapters = telemetry.adapters
-        return known.window.evidence(spec.window_s), known.window.trouble
+        if trouble := known.window.trouble or known.broken_word(telemetry):
+            return None, trouble
+        return known.window.evidence(spec.window_s), ""
 
     def _decide(
         self,
@@ -163,7 +190,7 @@ class TuningLoop:
         else:
             return ""
         try:
-            known.limits = await self._pods.patch_limits(pod, body)
+            known.acknowledge(await self._pods.patch_limits(pod, body))
         except PodError as error:
             return str(error)
         return ""
@@ -196,4 +223,5 @@ def _report(
         error=error,
         outcome=decision.outcome,
         adapters=known.adapters,
+        refuses_token=known.refuses_token,
     )
