@@ -54,6 +54,10 @@ class KubernetesApi(Protocol):
         """
         ...
 
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        """List the objects of a field selector, one page of them."""
+        ...
+
     async def kinds(self, version: str) -> frozenset[str]:
         """Name the kinds of `group/version` that the cluster serves; none where it has no such."""
         ...
@@ -63,6 +67,10 @@ class KubernetesApi(Protocol):
 
         ConflictError where it names a resourceVersion that is not the object's any more.
         """
+        ...
+
+    async def merge(self, manifest: Manifest) -> Manifest:
+        """Change the fields that the manifest names; ConflictError at another resourceVersion."""
         ...
 
     async def create(self, manifest: Manifest) -> Manifest:
@@ -112,6 +120,12 @@ class KubernetesClient:
                 return found
             query = [*first, ("continue", rest)]
 
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        """List the objects of a field selector, one page of them."""
+        query = [("limit", str(_PAGE)), ("fieldSelector", fields)]
+        page = await self._request("list", "GET", _path(kind, namespace), query=query)
+        return [*(page["items"] or ())]
+
     async def kinds(self, version: str) -> frozenset[str]:
         """Name the kinds of `group/version` that the cluster serves; none where it has no such."""
         try:
@@ -132,6 +146,17 @@ class KubernetesClient:
             body=manifest,
             query=[("fieldManager", MANAGER), ("force", "true")],
             content_type="application/apply-patch+yaml",
+        )
+
+    async def merge(self, manifest: Manifest) -> Manifest:
+        """Change the fields that the manifest names; ConflictError at another resourceVersion."""
+        return await self._request(
+            "patch",
+            "PATCH",
+            _path_of(manifest),
+            body=manifest,
+            query=[("fieldManager", MANAGER)],
+            content_type="application/merge-patch+json",
         )
 
     async def create(self, manifest: Manifest) -> Manifest:

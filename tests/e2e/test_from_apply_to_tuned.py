@@ -261,11 +261,12 @@ def test_a_model_that_is_not_there_becomes_a_condition(installed: Cluster) -> No
 
 
 def test_an_upgrade_of_the_chart_leaves_the_pods_alone(quickstart: Quickstart) -> None:
-    """A new operator finds what the old one made and changes none of it."""
+    """A new operator finds what the old one made and changes none of it, images least of all."""
     before = quickstart.identities()
     cluster = quickstart.cluster
     with cluster.helm(SYSTEM) as helm:
-        values = chart_values(cluster) | {"logLevel": "debug"}
+        images = {"engineImage": "paceline/engine:newer", "sidecarImage": "paceline/sidecar:newer"}
+        values = chart_values(cluster) | images | {"logLevel": "debug"}
         release = helm.upgrade(CHART, RELEASE, values, wait="watcher", timeout=300)
     quickstart.apply(EASY)
     quickstart.wait_until_acknowledged(EASY, within_s=120)  # by the new operator

@@ -74,7 +74,7 @@ def a_webhook() -> Iterator[Notifications]:
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
@@ -220,9 +220,12 @@ def test_prometheus_scrapes_what_the_charts_monitors_name(world: World) -> None:
     ours = f'{{namespace="{HOME}", inferenceservice="{NAME}"}}'
     world.eventually(lambda: world.metric(f"paceline_capacity_utilization{ours}"))
 
+    budget = f'paceline:sla_error_budget{{namespace="{HOME}"}}'
+    world.eventually(lambda: world.metric(budget))
+
     assert world.metric("paceline_operator_is_leader") == 1.0
     assert world.metric(f'paceline_engine_up{{namespace="{HOME}", model_name="{NAME}"}}') == 1.0
-    assert world.metric(f'paceline:sla_error_budget{{namespace="{HOME}"}}') == pytest.approx(0.01)
+    assert world.metric(budget) == pytest.approx(0.01)
 
 
 def test_an_autoscaler_follows_the_utilization_and_scaling_in_drains(world: World) -> None:

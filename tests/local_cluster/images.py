@@ -22,6 +22,8 @@ from local_cluster.wheels import ROOT, Wheels
 
 DOCKERFILES = ROOT / "deploy" / "docker"
 PARTS = ("operator", "sidecar", "engine")
+AGAIN = "-again"
+"""Ends the second name of each image, which a rollout can go to: the content is the same."""
 COLD_BUILD_GB = 30
 WARM_BUILD_GB = 5
 _REGISTRY = "docker.io"  # what the kubelet puts before a name without a host
@@ -94,7 +96,9 @@ def ready(node: Node, images: list[Image]) -> dict[str, str]:
                 store.add(base.reference, base.archive())
             _build(node, image)
     store.keep_only({image.reference for image in images})
-    return {image.part: image.name for image in images}
+    for image in images:
+        store.tag(image.reference, f"{image.reference}{AGAIN}")
+    return {f"{image.part}{tag}": f"{image.name}{tag}" for image in images for tag in ("", AGAIN)}
 
 
 def make_room(store: Store, free_gb: Callable[[], float]) -> None:
@@ -168,6 +172,10 @@ class _Store:
     def add(self, reference: str, archive: Path) -> None:
         if reference not in self.names():
             self._ctr("images", "import", str(archive))
+
+    def tag(self, reference: str, other: str) -> None:
+        """Give an image a second name."""
+        self._ctr("images", "tag", "--force", reference, other)
 
     def room_needed_gb(self) -> int:
         """The time limit of a build; torch's layer is there once an engine's image is."""

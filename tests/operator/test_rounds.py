@@ -88,7 +88,7 @@ class World:
     watched: FakeWatched = field(default_factory=FakeWatched)
     tuner: FakeTuner = field(default_factory=FakeTuner)
     concluded: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    token: str | None = "secret"
+    token: str = "secret"
 
     def __post_init__(self) -> None:
         self.leader = Leader(FakeCluster(), "paceline", "lease", "a", ManualClock())
@@ -109,6 +109,18 @@ async def a_world(*, leads: bool = True, **parts: Any) -> AsyncIterator[World]:
         await world.leader.try_once()
     yield world
     await world.rounds.stop()
+
+
+async def test_a_pod_that_leaves_gets_no_limits_any_more() -> None:
+    """It serves what it has with its last ones; its share of the load is the others' now."""
+    leaving = _a_raw_pod("quick-2", ip="10.88.0.8")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    async with a_world(watched=FakeWatched(raw_pods=[_a_raw_pod(), leaving])) as world:
+        world.rounds.follow(_KEY)
+
+        target = await world.tuner.next()
+
+    assert [pod.name for pod in target.pods] == ["quick-1"]
 
 
 async def test_a_followed_service_is_tuned_at_once() -> None:
@@ -222,14 +234,6 @@ async def test_pods_that_cannot_answer_are_left_out() -> None:
     """Not ready yet, or without an address."""
     watched = FakeWatched(raw_pods=[_a_raw_pod(is_ready=False), _a_raw_pod("other", ip="")])
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
-
-        assert (await world.tuner.next()).pods == ()
-
-
-async def test_without_a_token_no_pod_is_asked() -> None:
-    """Each would answer 401."""
-    async with a_world(token=None) as world:
         world.rounds.follow(_KEY)
 
         assert (await world.tuner.next()).pods == ()

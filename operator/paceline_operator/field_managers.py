@@ -1,0 +1,42 @@
+"""Become the only manager of an orphan's content.
+
+A tool that restored it manages every field that it wrote. Server-side apply removes a field only
+when nobody else manages it: an environment variable that a later spec drops would stay for ever.
+"""
+
+from copy import deepcopy
+
+from paceline_api.labels import MANAGER, Manifest
+
+_METADATA = "f:metadata"
+
+
+def with_content_owned(entries: list[Manifest], api_version: str) -> list[Manifest]:
+    """Move all but metadata from other managers to ours; subresources stay whose they are."""
+    kept: list[Manifest] = []
+    ours: Manifest = {
+        "manager": MANAGER,
+        "operation": "Apply",
+        "apiVersion": api_version,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {},
+    }
+    moved: Manifest = {}
+    for entry in entries:
+        if entry.get("subresource") or entry["apiVersion"] != api_version:
+            kept.append(entry)
+        elif (entry["manager"], entry["operation"]) == (MANAGER, "Apply"):
+            ours = deepcopy(entry)
+        else:
+            fields = entry.get("fieldsV1") or {}
+            moved = _union(moved, {k: v for k, v in fields.items() if k != _METADATA})
+            if _METADATA in fields:
+                kept.append(entry | {"fieldsV1": {_METADATA: fields[_METADATA]}})
+    if not moved:
+        return entries
+    return [*kept, ours | {"fieldsV1": _union(ours["fieldsV1"], moved)}]
+
+
+def _union(one: Manifest, other: Manifest) -> Manifest:
+    """Unite two sets of fields, which are trees of names."""
+    return one | {name: _union(one.get(name, {}), below) for name, below in other.items()}
