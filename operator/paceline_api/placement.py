@@ -170,24 +170,39 @@ class Api(Part):
 
 
 class Peer(Part):
-    """Who may connect: pods of the namespaces that match."""
+    """Who may connect: pods of the namespaces that match, or addresses outside the cluster."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "!has(self.cidr) || (!has(self.namespaceLabels) && !has(self.podLabels))",
+            "cidr stands alone: addresses outside the cluster have no labels",
+            ".cidr",
+        ),
+    )
 
     namespace_labels: Labels | None = None
     """Absent: the service's own namespace."""
     pod_labels: Labels | None = None
-    """Absent: every pod of these namespaces."""
+    """Absent: every pod of these namespaces. `{}` is every pod of the service's own namespace."""
+    cidr: Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$", max_length=43)] | None = None
+    """Addresses outside the cluster, such as `192.0.2.0/24`; `0.0.0.0/0` or `::/0` is everyone,
+    pods included."""
 
 
 class NetworkSpec(Part):
-    """Who may reach the pods."""
+    """Who may reach the pods, and whom they may reach."""
 
     policy: Literal["Restricted", "None"] = "Restricted"
-    """Restricted: port 8000 for `allowFrom`, port 8001 for the operator's namespace and for those
-    labelled `serving.paceline.dev/metrics=allowed`."""
+    """Restricted: a NetworkPolicy opens port 8000 for `allowFrom`, port 8001 for the operator and
+    for namespaces labelled `serving.paceline.dev/metrics=allowed`, and bounds `egress`."""
     allow_from: (
         Annotated[list[Peer], Field(json_schema_extra=listed("atomic", max_items=32))] | None
     ) = None
-    """Absent: everyone may call port 8000."""
+    """Everyone who may call port 8000. Absent: the service's own namespace; `[]`: nobody."""
+    egress: Literal["ModelSource", "Anywhere"] = "ModelSource"
+    """ModelSource: DNS, TCP 443 and the port of a proxy or mirror in `podOverrides.env` where a
+    model, draft or adapter is downloaded by the pod (hf://), and nothing otherwise. A policy of
+    your own opens more."""
 
 
 class Monitoring(Part):

@@ -1,27 +1,25 @@
 """Write the children by server-side apply under one field manager; nobody else writes them."""
 
-import base64
+import contextlib
 import hashlib
 import json
 import logging
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import Manifest, secret_name
+from paceline_api.labels import Manifest
 from paceline_operator.errors import ConflictError, GoneError
 from paceline_operator.field_managers import with_content_owned
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
 from paceline_operator.ownership import is_orphan
 from paceline_operator.render.children import Children, token_secret
+from paceline_operator.token_key import TokenKey
 
 # Changed by others without a meaning for us, or by our own last write.
 _NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")
-_TOKEN_TTL_S = 60.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -30,16 +28,14 @@ class Applier:
     """Writes a child when it is to change, or was changed by others, since the last write."""
 
     cluster: KubernetesApi
+    token_key: TokenKey
     check_leadership: Callable[[], None]
     """Raises before a write that another leader might be doing."""
     clock: Callable[[], float]
     _written: dict[tuple[str, ObjectId], tuple[str, str]] = field(init=False, default_factory=dict)
     """Two digests for each object: what was applied, and what the object then was."""
-    _tokens: dict[str, str] = field(init=False, default_factory=dict)
-    """By the service's uid."""
-    _token_read_at: dict[str, float] = field(init=False, default_factory=dict)
-    _uids: dict[str, str] = field(init=False, default_factory=dict)
-    """The uid of each service, by the key of the service."""
+    _token_tried: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
+    """By the service's key: its uid, and when the Secret of its token was last to be created."""
 
     async def apply(self, observation: Observation, children: Children) -> dict[ObjectId, Manifest]:
         """Bring the children to what was rendered; return them as they are now."""
@@ -77,44 +73,34 @@ class Applier:
         self.check_leadership()
         await self.cluster.delete(live)
 
-    async def secure_token(self, service: InferenceService, *, may_create: bool) -> None:
-        """Read the service's runtime token; create its Secret where there is none.
+    async def secure_token(self, service: InferenceService, *, again_after_s: float) -> None:
+        """Create the Secret of the service's runtime token, unless there is one.
 
-        Secrets are not watched: whoever may list them may read them all.
+        Whether its content is right only the pods can tell: Secrets are neither read nor watched.
+        Once tried, it is tried again after `again_after_s`.
         """
-        uid, namespace = service.metadata.uid, service.metadata.namespace
-        if self._uids.get(service.key) != uid:
+        uid = service.metadata.uid
+        tried_uid, tried_at = self._token_tried.get(service.key, ("", 0.0))
+        if tried_uid != uid:
             self.forget(service.key)
-            self._uids[service.key] = uid
-        if self.clock() - self._token_read_at.get(uid, -_TOKEN_TTL_S) < _TOKEN_TTL_S:
+        elif self.clock() - tried_at < again_after_s:
             return
-        secret = await self.cluster.get("Secret", namespace, secret_name(service.metadata.name))
-        token, is_unowned = _token_in(secret), self._is_unowned(service, secret)
-        if token and not is_unowned:
-            self._tokens[uid] = token
-        elif may_create:
-            # Orphaned, deleted or emptied, it comes back with the token that pods know.
-            if is_unowned:
-                await self._check_is_there(service)
-            token = token or self._tokens.get(uid) or secrets.token_urlsafe(32)
-            self.check_leadership()
-            await self.cluster.apply(token_secret(service, token))
-            self._tokens[uid] = token
-        else:
-            return
-        self._token_read_at[uid] = self.clock()
+        await self._check_is_there(service)
+        self.check_leadership()
+        with contextlib.suppress(ConflictError):
+            await self.cluster.create(token_secret(service, self.token(service)))
+            _log.info("%s: made the Secret of its token", service.key)
+        self._token_tried[service.key] = (uid, self.clock())
 
-    def token(self, service: InferenceService) -> str | None:
-        """Give the service's runtime token, once it is known."""
-        return self._tokens.get(service.metadata.uid)
+    def token(self, service: InferenceService) -> str:
+        """Give the service's runtime token."""
+        return self.token_key.runtime_token(service.key)
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
         for which in [one for one in self._written if one[0] == key]:
             del self._written[which]
-        if uid := self._uids.pop(key, None):
-            self._tokens.pop(uid, None)
-            self._token_read_at.pop(uid, None)
+        self._token_tried.pop(key, None)
 
     async def _apply_one(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
@@ -191,15 +177,6 @@ def at_version(manifest: Manifest, live: Manifest | None) -> Manifest:
         return manifest
     version = {"resourceVersion": live["metadata"]["resourceVersion"]}
     return manifest | {"metadata": manifest["metadata"] | version}
-
-
-def _token_in(secret: Manifest | None) -> str:
-    """Read the token; empty where somebody has emptied the Secret, or written no text into it."""
-    encoded = ((secret or {}).get("data") or {}).get("token") or ""
-    try:
-        return base64.b64decode(encoded, validate=True).decode()
-    except ValueError:
-        return ""
 
 
 def _essence(live: Manifest) -> Manifest:

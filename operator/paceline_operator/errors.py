@@ -6,6 +6,7 @@ OperatorError
 │   ├── WriteRefusedError  a manifest of ours is invalid or forbidden: a person must act
 │   └── TerminatingError   the namespace is being deleted: nothing is left to do
 ├── GoneError              the service is not there any more: the watch has yet to say so
+├── TokenKeyError          the Secret of the operator's key holds none: a person must act
 ├── LeavingError           an object of that name is about to be deleted: wait
 ├── NameTakenError         an object of that name belongs to somebody else: a person must act
 └── NotLeadingError        another replica holds the Lease: write nothing
@@ -57,6 +58,10 @@ class GoneError(OperatorError):
 
     def __init__(self, key: str) -> None:
         super().__init__(f"InferenceService {key} is gone, though the watch has not said so yet")
+
+
+class TokenKeyError(OperatorError):
+    """Tokens cannot be derived."""
 
 
 class LeavingError(OperatorError):

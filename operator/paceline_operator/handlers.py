@@ -87,7 +87,7 @@ async def start(
     **indexes: Any,
 ) -> None:
     """Start our own loops once kopf's settings are ours."""
-    configure(settings, memo)
+    configure(settings)
     await memo.start(Indexed(indexes["services"], indexes["children"], indexes["pods"]))
 
 
@@ -97,10 +97,12 @@ async def stop(memo: Operation, **_: Any) -> None:
     await memo.stop()
 
 
-def configure(settings: kopf.OperatorSettings, operation: Operation) -> None:
+def configure(settings: kopf.OperatorSettings) -> None:
     """Fill kopf's settings: no peering, no posting, and a watch on our own children only."""
     settings.posting.enabled = False
-    settings.scanning.disabled = bool(operation.settings.watch_namespaces)
+    # The kinds are known, and operation.start waits for ours: neither definitions nor namespaces
+    # need be watched.
+    settings.scanning.disabled = True
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = Backoffs()
     # A list that breaks off in its body is asked for again after this, without backing off.

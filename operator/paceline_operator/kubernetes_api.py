@@ -54,6 +54,10 @@ class KubernetesApi(Protocol):
         """
         ...
 
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        """List the objects of a field selector, one page of them."""
+        ...
+
     async def kinds(self, version: str) -> frozenset[str]:
         """Name the kinds of `group/version` that the cluster serves; none where it has no such."""
         ...
@@ -115,6 +119,12 @@ class KubernetesClient:
             if not rest:
                 return found
             query = [*first, ("continue", rest)]
+
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        """List the objects of a field selector, one page of them."""
+        query = [("limit", str(_PAGE)), ("fieldSelector", fields)]
+        page = await self._request("list", "GET", _path(kind, namespace), query=query)
+        return [*(page["items"] or ())]
 
     async def kinds(self, version: str) -> frozenset[str]:
         """Name the kinds of `group/version` that the cluster serves; none where it has no such."""

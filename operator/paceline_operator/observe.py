@@ -1,6 +1,6 @@
 """Read once what the watches know about a service."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -68,6 +68,7 @@ class ObservedPod:
     """One pod, read from what the API server gives."""
 
     name: str
+    uid: str
     node: str
     ip: str
     is_ready: bool
@@ -77,13 +78,31 @@ class ObservedPod:
     """Why no node takes it; empty where one did."""
     engine: ContainerStatus
     sidecar: ContainerStatus
+    scheduled_at: datetime | None = None
+    """When a node took it."""
+    has_sandbox: bool = True
+    """Whether its volumes are mounted and its network is made."""
     is_canary: bool = False
     """It tries new images."""
+
+    @property
+    def waits_for_volumes(self) -> bool:
+        """Whether a node has it and cannot start its containers yet."""
+        return bool(self.node) and not self.has_sandbox and not self.is_leaving
 
     @property
     def is_reachable(self) -> bool:
         """Whether its sidecar can be asked and told."""
         return bool(self.ip) and self.sidecar.is_running and not self.is_leaving
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUp:
+    """Why a pod's containers cannot be started."""
+
+    pod: str
+    note: str
+    """The kubelet's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +135,8 @@ class Observation:
     report: ServiceReport | None
     """The conclusion of the tuner's last round."""
     now: datetime
+    held_up: HeldUp | None = None
+    """What keeps the first of the pods that wait for their volumes, where the kubelet has said."""
     lacks: tuple[Lack, ...] | None = None
     """What the last write of the extras missed; None where none was tried."""
     loading: PodLoading | None = None
@@ -146,12 +167,27 @@ def observe(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Reads services as they are at present."""
+
+    watched: Watched
+    reports: Mapping[str, ServiceReport]
+    """The tuner's last conclusion about each service."""
+    now: Callable[[], datetime]
+
+    def observe(self, key: str) -> Observation | None:
+        """Read one service; None where it is gone or going."""
+        return observe(self.watched, key, self.reports.get(key), self.now())
+
+
 def _pod(raw: Mapping[str, Any]) -> ObservedPod:
     metadata, status = raw["metadata"], raw.get("status", {})
     conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
     scheduled = conditions.get("PodScheduled", {})
     return ObservedPod(
         name=metadata["name"],
+        uid=metadata.get("uid", ""),
         node=raw.get("spec", {}).get("nodeName", ""),
         ip=status.get("podIP", ""),
         is_ready=conditions.get("Ready", {}).get("status") == "True",
@@ -160,8 +196,15 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         unschedulable=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         engine=_container(status.get("containerStatuses", ()), "engine"),
         sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
+        scheduled_at=_since(scheduled) if scheduled.get("status") == "True" else None,
+        has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") != "False",
         is_canary=CANARY in metadata.get("labels", {}),
     )
+
+
+def _since(condition: Mapping[str, Any]) -> datetime | None:
+    changed_at = condition.get("lastTransitionTime")
+    return datetime.fromisoformat(changed_at) if changed_at else None
 
 
 def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> ContainerStatus:

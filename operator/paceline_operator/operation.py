@@ -13,17 +13,19 @@ from kubernetes.aio.client import ApiClient
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, OperatorError
 from paceline_operator.extras import Extras
+from paceline_operator.held_up import HeldUpPods
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Watched
+from paceline_operator.observe import Observer, Watched
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.reconcile import Outcome, Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.token_key import TokenKey, open_token_key
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.watch_tasks import WatchTasks
@@ -50,6 +52,7 @@ class Operation:
     leader: Leader | None = field(init=False, default=None)
     rounds: Rounds | None = field(init=False, default=None)
     tuning: TuningLoop | None = field(init=False, default=None)
+    token_key: TokenKey | None = field(init=False, default=None)
     has_started: bool = field(init=False, default=False)
     start_problem: str = field(init=False, default="")
     """Why the last attempt to start failed; readiness shows it."""
@@ -104,13 +107,14 @@ class Operation:
 
     async def _start(self, watched: Watched) -> None:
         settings = self.settings
-        self._api = await connect()
+        self._api = self._api or await connect()
         cluster = KubernetesClient(self._api, self.metrics)
+        self.token_key = key = await self._prepare(cluster)
         self.leader = leader = Leader(
             cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
         )
         await leader.try_once()
-        applier = Applier(cluster, leader.check, time.monotonic)
+        applier = Applier(cluster, key, leader.check, time.monotonic)
         reporter = Reporter(
             cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
         )
@@ -126,14 +130,13 @@ class Operation:
             metrics=self.metrics,
         )
         reconciler = Reconciler(
-            watched,
+            Observer(watched, rounds.reports, lambda: datetime.now(UTC)),
             applier,
             Extras(cluster, applier, time.monotonic),
+            HeldUpPods(cluster, time.monotonic),
             LoadingPods(self._pods, time.monotonic),
             reporter,
             Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
-            rounds.reports,
-            lambda: datetime.now(UTC),
         )
         self.probe = probe = WatchProbe(cluster, settings.watch_namespaces, watched, time.monotonic)
         # Whoever does not hear what happens would write by what was.
@@ -142,6 +145,14 @@ class Operation:
         self._begin(WatchTasks().run(), "watches")
         for number in range(settings.workers):
             self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
+
+    async def _prepare(self, cluster: KubernetesClient) -> TokenKey:
+        """Wait for the definition, by failing, and open the key of all tokens."""
+        settings = self.settings
+        for namespace in settings.watch_namespaces or ("",):
+            # kopf looks only once at which kinds there are: ours must be there by then.
+            await cluster.versions("InferenceService", namespace)
+        return await open_token_key(cluster, settings.namespace, settings.lease_name)
 
     async def stop(self) -> None:
         """Stop working, then give the Lease back."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from paceline_api.pod.exit_reasons import REASONS
 from paceline_operator.loading import FETCHING
+from paceline_operator.missing_secrets import credentials_trouble, volume_trouble
 from paceline_operator.observe import ContainerStatus, Observation, ObservedPod
 from paceline_tuner.condition import Condition
 
@@ -87,8 +88,13 @@ def _troubles(observation: Observation) -> Iterable[tuple[str, str]]:
     """Name what stands in the way, the most telling first."""
     pods = [pod for pod in observation.pods if not pod.is_leaving and not pod.is_ready]
     yield from _unscheduled(pods, observation.service.spec.resources.gpu.resource_name)
+    service = observation.service
+    if observation.held_up is not None:
+        yield volume_trouble(service, observation.held_up)
     for pod in pods:
         for name, container in (("sidecar", pod.sidecar), ("engine", pod.engine)):
+            if missing := credentials_trouble(service, pod.name, container.waiting_message):
+                yield missing
             yield from _container_trouble(pod, name, container)
     yield from _deployment_trouble(observation)
 

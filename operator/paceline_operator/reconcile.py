@@ -1,7 +1,7 @@
 """Reconcile one service: observe, decide, render, apply, report."""
 
 import logging
-from collections.abc import Callable, Mapping
+import math
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
@@ -18,14 +18,14 @@ from paceline_operator.errors import (
     WriteRefusedError,
 )
 from paceline_operator.extras import Extras
+from paceline_operator.held_up import HeldUpPods
 from paceline_operator.loading import LoadingPods
-from paceline_operator.observe import Observation, Watched, observe
+from paceline_operator.observe import Observation, Observer
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rollout.rollout import RolloutPlan, Rollouts
 from paceline_operator.service_conditions import service_conditions
 from paceline_operator.service_status import service_status
-from paceline_tuner.service_report import ServiceReport
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ _PASSING_S: Final = 10.0
 """A right that is missing, or an error, for less than this may only pass, and what leaves takes a
 moment: nobody is told."""
 _FORBIDDEN: Final = 403
+_TOKEN_DOUBT_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +51,23 @@ class Outcome:
 class Reconciler:
     """Brings one service at a time closer to its spec. Level-triggered: it may run at any time."""
 
-    watched: Watched
+    observer: Observer
     applier: Applier
     extras: Extras
+    held_up: HeldUpPods
     loading: LoadingPods
     reporter: Reporter
     around: Surroundings
-    reports: Mapping[str, ServiceReport]
-    """The tuner's last conclusion about each service."""
-    now: Callable[[], datetime]
     _failing_since: dict[str, datetime] = field(init=False, default_factory=dict)
     _rollouts: Rollouts = field(init=False)
 
     def __post_init__(self) -> None:
         """Let one service at a time get new images."""
-        self._rollouts = Rollouts(self.watched, self.around)
+        self._rollouts = Rollouts(self.observer.watched, self.around)
 
     async def reconcile(self, key: str) -> Outcome:
         """Look once and do what is needed; raises ApiError where it is to be tried again."""
-        observation = observe(self.watched, key, self.reports.get(key), self.now())
+        observation = self.observer.observe(key)
         if observation is None:
             self.forget(key)
             return Outcome(None)
@@ -89,6 +88,7 @@ class Reconciler:
                 await self._report(observation, rollout, failure=str(failure))
             raise
         if not self._may_pass(key, refusal):
+            observation = await self.held_up.explain(observation)
             await self._report(observation, rollout, problem=str(refusal or ""))
         return Outcome(service, refusal)
 
@@ -114,8 +114,8 @@ class Reconciler:
         if is_final or not isinstance(problem, ApiError | LeavingError):
             self._failing_since.pop(key, None)
             return False
-        since = self._failing_since.setdefault(key, self.now())
-        return (self.now() - since).total_seconds() < _PASSING_S
+        since = self._failing_since.setdefault(key, self.observer.now())
+        return (self.observer.now() - since).total_seconds() < _PASSING_S
 
     async def _write(
         self, observation: Observation, rollout: RolloutPlan
@@ -123,8 +123,9 @@ class Reconciler:
         """Render and apply the children; a refusal is a condition for a person, not a crash."""
         service, writes = observation.service, rollout.writes.writes_children
         try:
-            await self.applier.secure_token(service, may_create=writes)
             if writes:
+                again_after_s = _token_again_after_s(observation)
+                await self.applier.secure_token(service, again_after_s=again_after_s)
                 rendered = rollout.render(service, self.around)
                 found = await self.applier.apply(observation, rendered)
                 observation = replace(observation, children=found)
@@ -140,5 +141,20 @@ class Reconciler:
         self._rollouts.forget(key)
         self.applier.forget(key)
         self.extras.forget(key)
+        self.held_up.forget(key)
         self.loading.forget(key)
         self.reporter.forget(key)
+
+
+def _token_again_after_s(observation: Observation) -> float:
+    """Tell when the Secret of the token is to be made again, should it be gone; mostly never.
+
+    Nothing runs yet: the collector may still take the Secret of an earlier service, so at once.
+    Pods refuse the token or cannot start: it may have been deleted.
+    """
+    if observation.deployment is None:
+        return 0.0
+    pods = observation.report.pods if observation.report else ()
+    is_refused = any(pod.refuses_token for pod in pods)
+    waits = any(pod.waits_for_volumes for pod in observation.pods)
+    return _TOKEN_DOUBT_S if is_refused or waits else math.inf

@@ -55,7 +55,7 @@ class Rounds:
     tuner: ServiceTuner
     watched: Watched
     leader: Leader
-    token: Callable[[InferenceService], str | None]
+    token: Callable[[InferenceService], str]
     concluded: Callable[[str], None]
     """Called with the key after each round."""
     metrics: Metrics
@@ -136,7 +136,6 @@ class Rounds:
         if observation is None:
             return None
         token = self.token(observation.service)
-        pods = observation.pods if token else ()
         status = observation.service.status
         tuning, rollout = status.tuning, status.rollout
         is_compared = rollout is not None and rollout.phase == "Canary"
@@ -144,7 +143,9 @@ class Rounds:
             key=key,
             spec=tuning_spec(observation.service.spec),
             pods=tuple(
-                _pod_target(pod, token or "") for pod in pods if pod.is_reachable and pod.is_ready
+                _pod_target(pod, token)
+                for pod in observation.pods
+                if pod.is_reachable and pod.is_ready
             ),
             previous_report=previous_report(tuning.experiment if tuning else None),
             image_trial=trial_name(rollout) if rollout and is_compared else "",

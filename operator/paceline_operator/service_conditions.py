@@ -7,12 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from paceline_api.labels import secret_name
 from paceline_api.pod.exit_reasons import LASTING
 from paceline_operator.observe import Observation
 from paceline_operator.pod_conditions import model_available, workload_available
 from paceline_operator.write_plan import WritePlan
 from paceline_tuner.condition import Condition
 
+_NEEDS_A_PERSON: Final = frozenset({"RolloutBlocked", "SecretMissing"})
 _EXTRAS: Final = "ExtrasAvailable"
 _MEASURED: Final = ("TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy")
 
@@ -102,12 +104,25 @@ def _tuning(observation: Observation) -> tuple[Condition, ...]:
     if report is None and (before := _before(observation, {*_MEASURED, "TuningActive"})):
         return before
     if report is not None and report.pods:
-        return report.conditions
+        return tuple(_with_remedy(observation, found) for found in report.conditions)
     nothing = "no pod is ready to be measured"
     return (
         *(Condition(kind, "Unknown", "NoReadyPods", nothing) for kind in _MEASURED),
         _tuning_active(observation, nothing),
     )
+
+
+def _with_remedy(observation: Observation, condition: Condition) -> Condition:
+    """Say how a token that pods refuse is mended: only its Secret can be wrong."""
+    if condition.reason != "TokenRefused":
+        return condition
+    metadata = observation.service.metadata
+    command = f"kubectl -n {metadata.namespace} delete secret {secret_name(metadata.name)}"
+    message = (
+        f"pods refuse the operator's token, as Secret {secret_name(metadata.name)} holds another;"
+        f" it is made anew after: {command}"
+    )
+    return replace(condition, message=message)
 
 
 def _before(observation: Observation, kinds: Collection[str]) -> tuple[Condition, ...]:
@@ -174,7 +189,7 @@ def _stalled(plan: WritePlan, *, workload: Condition, model: Condition, problem:
         return Condition("Stalled", "True", "RolledBack", plan.rolled_back)
     if model.status == "False" and model.reason in LASTING:
         return Condition("Stalled", "True", model.reason, model.message)
-    if workload.status == "False" and workload.reason == "RolloutBlocked":
+    if workload.status == "False" and workload.reason in _NEEDS_A_PERSON:
         return Condition("Stalled", "True", workload.reason, workload.message)
     return Condition("Stalled", "False", "NotStalled", "nothing asks for a person")
 

@@ -25,6 +25,7 @@ class OperatorSettings(BaseSettings):
     pod_name: str = "operator"
     """Holder of the Lease; must differ between replicas."""
     lease_name: str = "paceline-operator"
+    """Its two Secrets, the key and the token of /decisions, are named after it."""
     host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port of /metrics, /healthz and /readyz; 0 takes a free one."""

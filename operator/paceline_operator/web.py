@@ -1,5 +1,9 @@
-"""/healthz, /readyz, /metrics and /decisions of the operator itself."""
+"""/healthz, /readyz, /metrics and /decisions of the operator itself.
 
+Only /decisions asks for a token: it names services and pods and says how they are loaded.
+"""
+
+import hmac
 import math
 from dataclasses import asdict
 
@@ -31,6 +35,8 @@ def create_app(operation: Operation) -> web.Application:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def decisions(request: web.Request) -> web.Response:
+        if (refusal := _refusal(operation, request)) is not None:
+            return refusal
         since_ms = _number(request.query.get("since", "0"))
         if since_ms is None:
             return web.Response(status=400, text="since is a time in Unix milliseconds\n")
@@ -43,6 +49,20 @@ def create_app(operation: Operation) -> web.Application:
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/decisions", decisions)
     return app
+
+
+def _refusal(operation: Operation, request: web.Request) -> web.Response | None:
+    """Refuse who does not bear the token of /decisions."""
+    if operation.token_key is None:
+        return web.Response(status=503, text="not started yet\n")
+    scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
+    wanted = operation.token_key.decisions_token().encode()
+    # Compared as bytes: a header may hold anything, even what is no UTF-8.
+    is_known = hmac.compare_digest(offered.strip().encode(errors="surrogateescape"), wanted)
+    if scheme.lower() == "bearer" and is_known:
+        return None
+    headers = {"WWW-Authenticate": "Bearer"}
+    return web.Response(status=401, headers=headers, text="a bearer token is needed\n")
 
 
 def _number(text: str) -> float | None:

@@ -15,7 +15,7 @@ from paceline_tuner.experiment.image_trials import ImageTrials
 from paceline_tuner.lanes import with_batch_target
 from paceline_tuner.patch import patch_body, renewal
 from paceline_tuner.pod_state import PodState
-from paceline_tuner.pods import PodClient, PodError
+from paceline_tuner.pods import PodClient, PodError, TokenRefusedError
 from paceline_tuner.service_report import PodReport, ServiceReport
 from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.service_summary import PodTick, summarize
@@ -40,6 +40,8 @@ class _KnownPod:
     limits: LimitsAnswer | None = None
     seen_at: float = -math.inf
     adapters: tuple[PodAdapter, ...] = ()
+    refuses_token: bool = False
+    """Whether its last answer was 401."""
     instance: str = ""
     acknowledged_epoch: int = 0
     num_unheld: int = 0
@@ -140,7 +142,9 @@ class TuningLoop:
         try:
             telemetry = await self._pods.get_telemetry(pod, known.window.since)
         except PodError as error:
+            known.refuses_token = isinstance(error, TokenRefusedError)
             return None, str(error)
+        known.refuses_token = False
         known.window.add(telemetry)
         known.limits = telemetry.limits or known.limits
         known.adapters = telemetry.adapters
@@ -219,4 +223,5 @@ def _report(
         error=error,
         outcome=decision.outcome,
         adapters=known.adapters,
+        refuses_token=known.refuses_token,
     )

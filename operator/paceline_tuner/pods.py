@@ -2,7 +2,8 @@
 
 PodError
 ├── PodUnreachableError  no answer in time
-├── PodRefusedError      an answer that says no: 401, 404, 409, 422, 503, with its status and body
+├── PodRefusedError      an answer that says no: 404, 409, 422, 503, with its status and body
+│   └── TokenRefusedError  401: the pod knows another token, or none
 └── PodAnswerError       an answer that is not what docs/runtime-api.md says
 """
 
@@ -19,6 +20,7 @@ Answer = TypeVar("Answer")
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """A longer answer is refused: three times all records that a sidecar keeps."""
 _OK: Final = 200
+_UNAUTHORIZED: Final = 401
 _SHOWN_CHARACTERS: Final = 200
 
 
@@ -39,6 +41,10 @@ class PodRefusedError(PodError):
         self.status = status
 
 
+class TokenRefusedError(PodRefusedError):
+    """The pod does not accept the token."""
+
+
 class PodAnswerError(PodError):
     """The pod's answer does not match the runtime API."""
 
@@ -56,12 +62,16 @@ class PodClient(Protocol):
 
 
 def decoded(pod: PodTarget, status: int, body: bytes, decode: Callable[[bytes], Answer]) -> Answer:
-    """Read a pod's answer; raises PodRefusedError, or PodAnswerError where it cannot be read.
+    """Read a pod's answer.
+
+    Raises PodRefusedError (TokenRefusedError), or PodAnswerError where it cannot be read.
 
     `body` may be cut off behind `MAX_BODY_BYTES`.
     """
     if len(body) > MAX_BODY_BYTES:
         raise PodAnswerError(f"pod {pod.name}: more than {MAX_BODY_BYTES} bytes")
+    if status == _UNAUTHORIZED:
+        raise TokenRefusedError(pod.name, status, body.decode(errors="replace"))
     if status != _OK:
         raise PodRefusedError(pod.name, status, body.decode(errors="replace"))
     try:

@@ -99,6 +99,8 @@ class PodReport:
     outcome: ChangeOutcome | None = None
     """What became of the last change, in the tick that learned it."""
     adapters: tuple[PodAdapter, ...] = ()
+    refuses_token: bool = False
+    """Whether the pod knows another token than ours."""
 
 
 @dataclass(frozen=True, slots=True)

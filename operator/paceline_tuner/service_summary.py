@@ -59,7 +59,11 @@ def summarize(
         utilization=arrivals_rps / capacity_rps if capacity_rps else None,
         recommended_replicas=recommended_replicas(known, arrivals_rps),
         conditions=(
-            telemetry_available([tick.error for tick in ticks], counts),
+            telemetry_available(
+                [tick.error for tick in ticks],
+                counts,
+                is_token_refused=any(pod.refuses_token for pod in pods),
+            ),
             sla_met(counts, spec, _last_met(last), is_seen=is_seen),
             sla_achievable(decisions),
             device_healthy(decisions),

@@ -22,10 +22,14 @@ _OBSTACLES: Mapping[Obstacle, str] = {
 }
 
 
-def telemetry_available(errors: Sequence[str], counts: Counts) -> Condition:
+def telemetry_available(
+    errors: Sequence[str], counts: Counts, *, is_token_refused: bool = False
+) -> Condition:
     """Judge whether the tuner sees its pods; `errors` has one entry a pod, empty if it answered."""
     if not errors:
         return _condition("TelemetryAvailable", "Unknown", "MetricsStale", "no pod is ready")
+    if is_token_refused:
+        return _condition("TelemetryAvailable", "False", "TokenRefused", "pods refuse the token")
     if all(errors):
         return _condition("TelemetryAvailable", "False", "ScrapeFailed", "no pod gives telemetry")
     if any(errors):

@@ -107,7 +107,7 @@ def test_what_a_pod_needs_of_its_cluster_can_be_said() -> None:
 
 def test_named_namespaces_need_no_cluster_role() -> None:
     """A team without cluster rights can install the operator for its own namespaces."""
-    objects = render(watchNamespaces=["team-a", "team-b"], aggregateRoles=False)
+    objects = render(watchNamespaces=["team-a", "team-b"])
 
     roles = {item["metadata"]["namespace"] for item in of_kind(objects, "Role")}
     assert of_kind(objects, "ClusterRole") == []
@@ -115,17 +115,41 @@ def test_named_namespaces_need_no_cluster_role() -> None:
     assert roles == {"team-a", "team-b", "paceline-system"}
 
 
-def test_secrets_are_never_listed() -> None:
-    """The operator reads the tokens that it made, by name, and no other secret of a namespace."""
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, {"pl-paceline-view", "pl-paceline-edit"}),
+        ({"aggregateRoles": False}, set()),
+        ({"watchNamespaces": ["a"]}, set()),
+        (
+            {"watchNamespaces": ["a"], "aggregateRoles": True},
+            {"pl-paceline-view", "pl-paceline-edit"},
+        ),
+    ],
+    ids=["everywhere", "refused", "named namespaces", "asked for"],
+)
+def test_roles_for_people_come_where_cluster_roles_may(
+    values: dict[str, Any], wanted: set[str]
+) -> None:
+    """A team that may create Roles alone can install the chart as it is."""
+    names = {role["metadata"]["name"] for role in of_kind(render(**values), "ClusterRole")}
+
+    assert names - {"pl-paceline"} == wanted
+
+
+@pytest.mark.parametrize("namespaces", [[], ["team"]], ids=["everywhere", "named namespaces"])
+def test_no_secret_is_read_but_the_operators_own_key(namespaces: list[str]) -> None:
+    """Whoever may read the Secrets of every namespace owns the cluster."""
+    objects = render(watchNamespaces=namespaces)
     rules = [
-        rule
-        for role in of_kind(render(), "ClusterRole") + of_kind(render(), "Role")
+        (role["kind"], rule.get("resourceNames"), rule["verbs"])
+        for role in of_kind(objects, "ClusterRole") + of_kind(objects, "Role")
         for rule in role["rules"]
         if "secrets" in rule["resources"]
     ]
 
-    assert rules
-    assert all(set(rule["verbs"]) <= {"get", "create", "patch"} for rule in rules)
+    assert ("Role", ["pl-paceline-token-key"], ["get"]) in rules
+    assert {verb for _, names, verbs in rules if names is None for verb in verbs} == {"create"}
 
 
 def test_the_spec_is_never_written() -> None:

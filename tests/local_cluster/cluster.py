@@ -31,6 +31,9 @@ class Cluster:
     is_routed: bool = True
     """Whether this machine has routes to the cluster's Services."""
 
+    audit_log: Path | None = None
+    """Where its API server writes what service accounts asked, if we started it."""
+
     @property
     def url(self) -> str:
         """The API server's address."""

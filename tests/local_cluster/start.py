@@ -34,8 +34,9 @@ def control_plane() -> Iterator[Cluster]:
         credentials = Credentials(folder, f"https://{address}:{PORT}")
         keys.create(credentials)
         plane = ControlPlane(address, commands, credentials, data=folder)
+        plane.write_files()
         with kept(Plan(logs=folder / "logs", processes=plane.processes())):
-            cluster = Cluster(credentials.kubeconfig("admin"))
+            cluster = Cluster(credentials.kubeconfig("admin"), audit_log=plane.audit_log)
             _wait_for_first_namespace(cluster)
             yield cluster
 
@@ -51,6 +52,7 @@ def whole() -> Iterator[Cluster]:
         node = Node(folder, binaries, credentials)
         node.write_files()
         plane = ControlPlane(network.NODE, binaries, credentials, data=folder)
+        plane.write_files()
         plan = Plan(
             logs=folder / "logs",
             setup=network.setup(node.no_names),

@@ -12,11 +12,14 @@ from paceline_api.labels import SERVICE_LABEL, Manifest
 from paceline_api.validate import InvalidManifestError, validate
 from paceline_operator.apply import Applier
 from paceline_operator.extras import Extras
+from paceline_operator.held_up import HeldUpPods
 from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
+from paceline_operator.observe import Observer
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
+from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.drawn_manifests import manifests
 from paceline_testing.fake_cluster import FakeCluster
@@ -61,16 +64,19 @@ def _lead() -> None:
 
 
 def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
-    applier = Applier(cluster, _lead, clock)
+    applier = Applier(cluster, TokenKey(b"k" * 32), _lead, clock)
     return Reconciler(
-        WatchedCluster(cluster),
+        Observer(
+            WatchedCluster(cluster),
+            reports={},
+            now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=clock.now),
+        ),
         applier,
         Extras(cluster, applier, clock),
+        HeldUpPods(cluster, clock),
         LoadingPods(SilentPods(), clock),
         Reporter(cluster, Metrics(), _lead, clock, 30.0),
         Surroundings("engine:1", "sidecar:1", "paceline"),
-        reports={},
-        now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=clock.now),
     )
 
 

@@ -1,10 +1,9 @@
 """Children are written when they differ, by the leader, and never taken from others."""
 
-import base64
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,12 @@ from paceline_operator.apply import Applier
 from paceline_operator.errors import GoneError, NameTakenError, NotLeadingError
 from paceline_operator.observe import Observation
 from paceline_operator.render.children import Children, Surroundings, children
+from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service, a_service
 
+_KEY = TokenKey(b"k" * 32)
 _AROUND = Surroundings("engine:1", "sidecar:1", "paceline")
 
 
@@ -41,7 +42,7 @@ def _rendered(observed: Observation) -> Children:
 async def test_an_unchanged_world_is_not_written_again() -> None:
     """Five seconds later, and for ever."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
     num_writes = len(cluster.writes)
@@ -55,7 +56,7 @@ async def test_an_unchanged_world_is_not_written_again() -> None:
 async def test_a_status_is_no_reason_to_write() -> None:
     """The Deployment's own controller writes it all the time."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
     deployment = found["Deployment", "quick"]
@@ -70,7 +71,7 @@ async def test_a_status_is_no_reason_to_write() -> None:
 async def test_drift_is_written_over() -> None:
     """Whoever changed it."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     observed = _observed()
     found = await applier.apply(observed, _rendered(observed))
     found["ConfigMap", "quick-runtime"] |= {"data": {"runtime.json": "{}"}}
@@ -84,7 +85,7 @@ async def test_drift_is_written_over() -> None:
 async def test_a_child_that_is_no_longer_wanted_is_deleted() -> None:
     """One replica needs no disruption budget."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     two = _observed(replicas=2)
     found = await applier.apply(two, _rendered(two))
     assert ("PodDisruptionBudget", "quick") in found
@@ -104,7 +105,7 @@ async def test_an_object_of_somebody_else_is_not_taken() -> None:
     observed = _observed()
 
     with pytest.raises(NameTakenError, match="Service quick exists and is not owned"):
-        await Applier(cluster, _lead, ManualClock()).apply(observed, _rendered(observed))
+        await Applier(cluster, _KEY, _lead, ManualClock()).apply(observed, _rendered(observed))
 
     assert cluster.objects["Service", "quick"] == theirs
 
@@ -112,24 +113,23 @@ async def test_an_object_of_somebody_else_is_not_taken() -> None:
 async def test_orphans_are_adopted_as_they_are() -> None:
     """The service was deleted with `--cascade=orphan` and made again: pods serve on."""
     cluster, before = _a_cluster(), _observed(replicas=2)
-    first = Applier(cluster, _lead, ManualClock())
-    await first.secure_token(before.service, may_create=True)
+    first = Applier(cluster, _KEY, _lead, ManualClock())
+    await first.secure_token(before.service, again_after_s=math.inf)
     found = await first.apply(before, _rendered(before))
     for live in cluster.objects.values():
         live["metadata"].pop("ownerReferences", None)
-    known = base64.b64encode((first.token(before.service) or "").encode()).decode()
-    cluster.objects["Secret", "quick-runtime-token"]["data"] = {"token": known}
     again = a_service(replicas=2)
     again = again.model_copy(update={"metadata": again.metadata.model_copy(update={"uid": "new"})})
     cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "new"
-    applier, observed = Applier(cluster, _lead, ManualClock()), replace(before, service=again)
+    applier, observed = Applier(cluster, _KEY, _lead, ManualClock()), replace(before, service=again)
 
-    await applier.secure_token(again, may_create=True)
+    await applier.secure_token(again, again_after_s=math.inf)
     adopted = await applier.apply(observed, _rendered(observed))
 
+    # The Secret is not touched: what it holds is right, and it cannot be read or patched.
     assert applier.token(again) == first.token(before.service)
     assert adopted["Deployment", "quick"]["spec"] == found["Deployment", "quick"]["spec"]
-    for which in [*adopted, ("Secret", "quick-runtime-token")]:
+    for which in adopted:
         (owner,) = cluster.objects[which]["metadata"]["ownerReferences"]
         assert owner["uid"] == "new"
 
@@ -138,7 +138,7 @@ async def test_orphans_are_adopted_as_they_are() -> None:
 async def test_a_service_that_is_going_adopts_nothing(going: dict[str, str]) -> None:
     """The watch is late: an orphan that got this owner back would be collected."""
     cluster, observed = _a_cluster(), _observed()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     found = await applier.apply(observed, _rendered(observed))
     for live in found.values():
         del live["metadata"]["ownerReferences"]
@@ -154,7 +154,7 @@ async def test_a_service_that_is_going_adopts_nothing(going: dict[str, str]) -> 
 async def test_an_orphan_that_is_not_wanted_is_deleted() -> None:
     """A disruption budget from when there were two pods."""
     cluster, two = _a_cluster(), _observed(replicas=2)
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     found = await applier.apply(two, _rendered(two))
     del found["PodDisruptionBudget", "quick"]["metadata"]["ownerReferences"]
     one = replace(_observed(replicas=1), children=found)
@@ -177,7 +177,9 @@ async def test_who_does_not_lead_writes_nothing() -> None:
 
     observed = _observed()
     with pytest.raises(NotLeadingError):
-        await Applier(cluster, lose_after_two, ManualClock()).apply(observed, _rendered(observed))
+        await Applier(cluster, _KEY, lose_after_two, ManualClock()).apply(
+            observed, _rendered(observed)
+        )
 
     assert len(cluster.writes) == 2
 
@@ -209,8 +211,8 @@ async def test_a_leader_that_was_paused_does_not_undo_its_successors_write() -> 
             raise NotLeadingError("gone")
 
     paused, successor = (
-        Applier(cluster, check, ManualClock()),
-        Applier(cluster, _lead, ManualClock()),
+        Applier(cluster, _KEY, check, ManualClock()),
+        Applier(cluster, _KEY, _lead, ManualClock()),
     )
     observed = _observed(replicas=2)
     found = await paused.apply(observed, _rendered(observed))
@@ -231,7 +233,7 @@ async def test_a_leader_that_was_paused_does_not_undo_its_successors_write() -> 
 async def test_a_watch_that_is_late_costs_one_read() -> None:
     """The Deployment's own controller was faster than the news of it."""
     cluster = _a_cluster()
-    applier = Applier(cluster, _lead, ManualClock())
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
     observed = _observed(replicas=2)
     found = await applier.apply(observed, _rendered(observed))
     await cluster.apply(cluster.objects["Deployment", "quick"] | {"status": {"replicas": 1}})
@@ -242,72 +244,91 @@ async def test_a_watch_that_is_late_costs_one_read() -> None:
     assert _scaled(cluster) == 3
 
 
-async def test_a_token_is_made_once() -> None:
-    """Running pods hold it."""
+async def test_a_token_is_made_without_reading_a_secret() -> None:
+    """Whoever may read Secrets everywhere owns the cluster."""
+    cluster = _a_cluster()
+    service = _observed().service
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
+
+    await applier.secure_token(service, again_after_s=math.inf)
+
+    secret = cluster.objects["Secret", "quick-runtime-token"]
+    assert secret["stringData"]["token"] == applier.token(service)
+    assert cluster.writes == ["create Secret/quick-runtime-token"]
+    assert not [read for read in cluster.reads if "Secret" in read]
+
+
+async def test_a_secret_that_is_there_is_left_as_it_is() -> None:
+    """It may be a stranger's, or hold the token of an older version: the pods will say."""
+    cluster, clock = _a_cluster(), ManualClock()
+    theirs = {"kind": "Secret", "metadata": {"name": "quick-runtime-token"}, "data": {}}
+    cluster.objects["Secret", "quick-runtime-token"] = theirs
+    applier = Applier(cluster, _KEY, _lead, clock)
+
+    await applier.secure_token(_observed().service, again_after_s=math.inf)
+    clock.advance(3600)
+    await applier.secure_token(_observed().service, again_after_s=15)
+
+    assert cluster.objects["Secret", "quick-runtime-token"] == theirs
+    assert cluster.writes == []
+
+
+async def test_a_known_secret_costs_no_call() -> None:
+    """Every five seconds, for every service."""
+    cluster = _a_cluster()
+    service = _observed().service
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
+    await applier.secure_token(service, again_after_s=math.inf)
+    cluster.is_reachable = False
+
+    await applier.secure_token(service, again_after_s=math.inf)
+
+
+async def test_a_deleted_secret_comes_back_once_pods_miss_it() -> None:
+    """With the token that running pods know, and asked for no more often than every 15 seconds."""
     cluster, clock = _a_cluster(), ManualClock()
     service = _observed().service
-    applier = Applier(cluster, _lead, clock)
-    await applier.secure_token(service, may_create=True)
-    token = applier.token(service)
-    assert token
-
-    # Deleted by hand: it comes back as it was.
+    applier = Applier(cluster, _KEY, _lead, clock)
+    await applier.secure_token(service, again_after_s=math.inf)
     del cluster.objects["Secret", "quick-runtime-token"]
-    clock.advance(3600)
-    await applier.secure_token(service, may_create=True)
+
+    clock.advance(14)
+    await applier.secure_token(service, again_after_s=15)
+    is_early = ("Secret", "quick-runtime-token") in cluster.objects
+    clock.advance(1)
+    await applier.secure_token(service, again_after_s=15)
 
     secret = cluster.objects["Secret", "quick-runtime-token"]
-    assert secret["stringData"]["token"] == token
+    assert not is_early
+    assert secret["stringData"]["token"] == applier.token(service)
 
 
-@pytest.mark.parametrize(
-    "left", [{}, {"data": None}, {"data": {"token": ""}}, {"data": {"token": "%"}}]
-)
-async def test_a_secret_that_was_emptied_is_filled_again(left: dict[str, Any]) -> None:
-    """With the token that running pods know."""
-    cluster, clock = _a_cluster(), ManualClock()
-    service = _observed().service
-    applier = Applier(cluster, _lead, clock)
-    await applier.secure_token(service, may_create=True)
-    token = applier.token(service)
-    secret = cluster.objects["Secret", "quick-runtime-token"]
-    bare = {name: secret[name] for name in ("kind", "metadata")}
-    cluster.objects["Secret", "quick-runtime-token"] = bare | left
-    clock.advance(3600)
-
-    await applier.secure_token(service, may_create=True)
-
-    filled = cluster.objects["Secret", "quick-runtime-token"]
-    assert filled["stringData"]["token"] == token
-    assert applier.token(service) == token
-
-
-async def test_a_service_made_again_gets_a_token_of_its_own() -> None:
-    """What was known of the one before goes with it."""
+async def test_a_service_made_again_gets_its_secret_at_once() -> None:
+    """The collector takes the one before, and its own is a new try."""
     cluster, clock = _a_cluster(), ManualClock()
     before = _observed().service
     again = before.model_copy(
         update={"metadata": before.metadata.model_copy(update={"uid": "another"})}
     )
-    applier = Applier(cluster, _lead, clock)
-    await applier.secure_token(before, may_create=True)
-    first = applier.token(before)
+    applier = Applier(cluster, _KEY, _lead, clock)
+    await applier.secure_token(before, again_after_s=math.inf)
     del cluster.objects["Secret", "quick-runtime-token"]
     cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "another"
 
-    await applier.secure_token(again, may_create=True)
+    await applier.secure_token(again, again_after_s=math.inf)
 
-    assert applier.token(again) not in {None, first}
-    assert applier.token(before) is None
+    secret = cluster.objects["Secret", "quick-runtime-token"]
+    (owner,) = secret["metadata"]["ownerReferences"]
+    assert owner["uid"] == "another"
 
 
-async def test_a_frozen_service_gets_no_secret() -> None:
-    """`paused` means every child."""
-    cluster = _a_cluster()
-    service = _observed().service
-    applier = Applier(cluster, _lead, ManualClock())
+async def test_no_token_is_made_for_a_service_that_is_gone() -> None:
+    """The watch may be behind."""
+    cluster = FakeCluster()
 
-    await applier.secure_token(service, may_create=False)
+    with pytest.raises(GoneError):
+        await Applier(cluster, _KEY, _lead, ManualClock()).secure_token(
+            _observed().service, again_after_s=math.inf
+        )
 
-    assert applier.token(service) is None
-    assert ("Secret", "quick-runtime-token") not in cluster.objects
+    assert cluster.writes == []

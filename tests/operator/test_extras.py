@@ -9,6 +9,7 @@ from paceline_operator.apply import Applier
 from paceline_operator.errors import WriteRefusedError
 from paceline_operator.extras import Extras
 from paceline_operator.observe import Lack, Observation
+from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service, a_service
@@ -29,7 +30,8 @@ class World:
         self.extras = self.restarted()
 
     def restarted(self) -> Extras:
-        return Extras(self.cluster, Applier(self.cluster, _lead, self.clock), self.clock)
+        applier = Applier(self.cluster, TokenKey(b"k" * 32), _lead, self.clock)
+        return Extras(self.cluster, applier, self.clock)
 
     async def bring(self, **monitoring: object) -> tuple[Lack, ...]:
         """Look once, and forget what was written and read before."""

@@ -1,7 +1,11 @@
-"""The chart's own RBAC is enough for the operator, with Roles alone and with a ClusterRole."""
+"""The chart's own RBAC is enough for the operator, and no more than it uses, in both installs."""
 
 import json
-from functools import partial
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,80 +16,248 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from local_cluster.cluster import Cluster
+from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
-from paceline_operator.errors import TerminatingError
+from paceline_operator.errors import TerminatingError, WriteRefusedError
 from paceline_operator.kubernetes_api import KubernetesClient
 from paceline_operator.metrics import Metrics
+from paceline_operator.render.children import token_secret
+from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_testing.job_pods import as_account
-from paceline_testing.running_operator import eventually, running_operator
+from paceline_testing.kubelet import hold_up, make_ready, pod_of, remove
+from paceline_testing.prometheus_kinds import kinds_of_prometheus
+from paceline_testing.running_operator import RunningOperator, eventually, running_operator
 from paceline_testing.services import a_manifest
 
 pytestmark = pytest.mark.cluster
 
 CHART = Path(__file__).parents[2] / "charts" / "paceline"
 _KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+# Asked for by admission alone, which leaves no request of ours: see the test of owner references.
+_OF_ADMISSION = ("serving.paceline.dev", "inferenceservices/finalizers", "", "update")
 
 
-def _rights(namespace: str, *, is_namespaced: bool) -> list[Manifest]:
-    """The chart's service account and all that it may do."""
-    values: dict[str, Any] = {"watchNamespaces": [namespace] if is_namespaced else []}
-    rendered = Chart.load(CHART).render(values, name=namespace, namespace=namespace)
+Apply = Callable[..., None]
+"""Applies the service with these fields of its spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One verb on one resource, by one role; `name` where only that object may be touched."""
+
+    role: str
+    group: str
+    resource: str
+    name: str
+    verb: str
+
+    @property
+    def what(self) -> tuple[str, str, str, str]:
+        return self.group, self.resource, self.name, self.verb
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """The chart's service account with its rights; it watches a namespace beside its own."""
+
+    admin: Cluster
+    limited: Cluster
+    account: str
+    home: str
+    watched: str
+    rights: tuple[Manifest, ...]
+
+    def kubectl(self, *args: str, **options: Any) -> str:
+        return self.admin.kubectl("-n", self.watched, *args, **options)
+
+    def granted(self) -> set[Grant]:
+        roles = [found for found in self.rights if found["kind"] in {"Role", "ClusterRole"}]
+        return {
+            Grant(role["metadata"]["name"], group, resource, name, verb)
+            for role in roles
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for name in rule.get("resourceNames", [""])
+            for verb in rule["verbs"]
+        }
+
+    def used(self) -> set[Grant]:
+        """Read from the API server's audit log which role allowed each request of the account."""
+        assert self.admin.audit_log is not None
+        lines = self.admin.audit_log.read_text().splitlines()
+        user = f"system:serviceaccount:{self.home}:{self.account}"
+        events = [event for event in map(json.loads, lines) if event["user"]["username"] == user]
+        return {grant for event in events for grant in _uses(event, self.granted())}
+
+
+def _uses(event: Manifest, granted: set[Grant]) -> Iterator[Grant]:
+    what = event.get("objectRef")
+    if what is None:
+        return  # discovery, which every account may do
+    resource = "/".join(part for part in (what["resource"], what.get("subresource")) if part)
+    reason = event["annotations"]["authorization.k8s.io/reason"]
+    role = re.search(r'of (?:Cluster)?Role "([^"]+)"', reason)
+    assert role is not None, event
+    verbs = [event["verb"]]
+    if event["verb"] == "patch" and event["responseStatus"]["code"] == 201:
+        verbs.append("create")  # by server-side apply: the API server asks for this right, too
+    for verb in verbs:
+        found = Grant(role[1], what.get("apiGroup", ""), resource, what.get("name", ""), verb)
+        yield found if found in granted else replace(found, name="")
+
+
+@contextmanager
+def _installed(
+    admin: Cluster, name: str, *, is_namespaced: bool, without: str = ""
+) -> Iterator[Install]:
+    """Make both namespaces and the chart's rights, less those on the resource `without`."""
+    home, watched = f"{name}-system", name
+    values: dict[str, Any] = {"watchNamespaces": [watched] if is_namespaced else []}
+    rendered = Chart.load(CHART).render(values, name=name, namespace=home)
     texts = [text for path, text in sorted(rendered.items()) if path.endswith(".yaml")]
     documents = [document for text in texts for document in yaml.safe_load_all(text) if document]
-    return [document for document in documents if document["kind"] in _KINDS]
-
-
-def _remove(cluster: Cluster, namespace: str, rights: list[Manifest]) -> None:
-    """Remove all of it: what stays would be seen by the next operator that watches everything."""
-    cluster.kubectl("delete", "ns", namespace, "--ignore-not-found", "--timeout=120s")
+    rights = [document for document in documents if document["kind"] in _KINDS]
+    for role in (found for found in rights if "rules" in found):
+        role["rules"] = [rule for rule in role["rules"] if without not in rule["resources"]]
     wide = [found for found in rights if found["kind"].startswith("Cluster")]
-    if wide:
-        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", input=yaml.safe_dump_all(wide))
+    for namespace in (home, watched):
+        admin.kubectl("create", "ns", namespace)
+    try:
+        admin.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(rights))
+        (account,) = (found for found in rights if found["kind"] == "ServiceAccount")
+        account_name = account["metadata"]["name"]
+        with tempfile.TemporaryDirectory() as folder:
+            limited = as_account(admin, home, account_name, Path(folder))
+            yield Install(admin, limited, account_name, home, watched, tuple(rights))
+    finally:
+        # What stays would be seen by the next operator that watches everything.
+        admin.kubectl("delete", "ns", home, watched, "--ignore-not-found", "--timeout=120s")
+        if wide:
+            text = yaml.safe_dump_all(wide)
+            admin.kubectl("delete", "--ignore-not-found", "-f", "-", input=text)
+
+
+@asynccontextmanager
+async def _client(cluster: Cluster) -> AsyncIterator[KubernetesClient]:
+    configuration = Configuration()
+    await config.load_kube_config(str(cluster.kubeconfig), client_configuration=configuration)
+    api = ApiClient(configuration)
+    try:
+        yield KubernetesClient(api, Metrics())
+    finally:
+        await api.close()
+
+
+def _live_a_whole_life(install: Install, operator: RunningOperator) -> None:
+    """Make a service, break what it owns, scale it, hold up its pod and open its network."""
+
+    def until_there(*kinds: str) -> None:
+        listing = ("get", ",".join(kinds), "-l", "serving.paceline.dev/service", "-o", "name")
+        eventually(
+            lambda: len(install.kubectl(*listing).split()) == len(kinds), told_by=operator.log
+        )
+
+    def until_gone(kind: str) -> None:
+        eventually(lambda: install.kubectl("get", kind, "-o", "name") == "", told_by=operator.log)
+
+    def apply(**spec: Any) -> None:
+        manifest = a_manifest("judged", **spec)
+        manifest["metadata"].pop("namespace")
+        install.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+
+    apply(replicas=2, monitoring={"podMonitor": True, "rules": True})
+    until_there("pdb", "deploy", "secret", "netpol", "cm", "sa", "podmonitor", "prometheusrule")
+    install.kubectl("delete", "sa,netpol", "judged")
+    until_there("netpol", "sa")
+    install.kubectl("scale", "pisvc/judged", "--replicas=1")
+    until_gone("pdb")
+    pod = eventually(lambda: _one(pod_of(install.admin, install.watched, "judged")))
+    hold_up(install.admin, install.watched, pod, 'MountVolume.SetUp failed for volume "tls" : no')
+    reason = "jsonpath={.status.conditions[?(@.type=='WorkloadAvailable')].reason}"
+    query = ("get", "pisvc", "judged", "-o", reason)
+    eventually(lambda: install.kubectl(*query) == "VolumeUnavailable", told_by=operator.log)
+    remove(install.admin, install.watched, pod)
+    _try_new_images(install, operator, apply)
+    apply(network={"policy": "None"})
+    for kind in ("netpol", "podmonitor", "prometheusrule"):
+        until_gone(kind)
+
+
+def _try_new_images(install: Install, operator: RunningOperator, apply: Apply) -> None:
+    """Begin with a canary, and think better of it."""
+
+    def deployments() -> int:
+        return len(install.kubectl("get", "deploy", "-o", "name").split())
+
+    pod = eventually(lambda: _one(pod_of(install.admin, install.watched, "judged")))
+    make_ready(install.admin, install.watched, pod)
+    install.kubectl("wait", "--for=condition=Ready", "pisvc/judged", "--timeout=60s")
+    apply(engine={"image": "another:1"})
+    eventually(lambda: deployments() == 2, told_by=operator.log)
+    apply()
+    eventually(lambda: deployments() == 1, told_by=operator.log)
+
+
+def _one(names: str) -> str:
+    """While a Deployment scales there may be none, or two."""
+    return names if len(names.split()) == 1 else ""
 
 
 @pytest.mark.parametrize("is_namespaced", [True, False], ids=["Role", "ClusterRole"])
-def test_the_charts_rights_are_enough(
-    control_plane: Cluster, tmp_path: Path, request: pytest.FixtureRequest, *, is_namespaced: bool
+async def test_the_charts_rights_are_what_the_operator_uses(
+    control_plane: Cluster, tmp_path: Path, *, is_namespaced: bool
 ) -> None:
-    """Every write is made once: children, token, status, events, the Lease, a deletion."""
-    namespace = "rights-role" if is_namespaced else "rights-clusterrole"
-    rights = _rights(namespace, is_namespaced=is_namespaced)
-    request.addfinalizer(partial(_remove, control_plane, namespace, rights))
-    control_plane.kubectl("create", "ns", namespace)
-    control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump_all(rights))
-    (account,) = (found for found in rights if found["kind"] == "ServiceAccount")
-    name = account["metadata"]["name"]
-    lease = {"PACELINE_OPERATOR_LEASE_NAME": name}
-    limited = as_account(control_plane, namespace, name, tmp_path)
-
-    with running_operator(
-        limited, namespace, tmp_path, is_namespaced=is_namespaced, settings=lease
-    ) as operator:
-        manifest = a_manifest("judged", replicas=2)
-        manifest["metadata"].pop("namespace")
-        control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=json.dumps(manifest))
-
-        def is_whole() -> bool:
-            listing = ("get", "pdb,deploy,secret,netpol", "-l", "serving.paceline.dev/service")
-            text = control_plane.kubectl("-n", namespace, *listing, "-o", "name")
-            return len(text.split()) == 4
-
-        eventually(is_whole, told_by=operator.log)
-        control_plane.kubectl("-n", namespace, "scale", "pisvc/judged", "--replicas=1")
-
-        def has_no_budget() -> bool:
-            return control_plane.kubectl("-n", namespace, "get", "pdb", "-o", "name") == ""
-
-        eventually(has_no_budget, told_by=operator.log)
-        eventually(
-            lambda: operator.metric("paceline_operator_status_writes_total") > 0,
-            told_by=operator.log,
-        )
-        refused = [line for line in operator.get("/metrics").splitlines() if 'code="403"' in line]
+    """Every verb that it needs is granted, and every verb that is granted is used."""
+    name = "rights-role" if is_namespaced else "rights-clusterrole"
+    with _installed(control_plane, name, is_namespaced=is_namespaced) as install:
+        own = {
+            "PACELINE_OPERATOR_LEASE_NAME": install.account,
+            "PACELINE_OPERATOR_NAMESPACE": install.home,
+        }
+        with (
+            kinds_of_prometheus(control_plane),
+            running_operator(
+                *(install.limited, install.watched, tmp_path),
+                is_namespaced=is_namespaced,
+                settings=own,
+            ) as operator,
+        ):
+            _live_a_whole_life(install, operator)
+            requests = operator.get("/metrics").splitlines()
+        async with _client(install.limited) as client:
+            # What it writes once it has measured pods.
+            store = ConfigMapStore(client, install.home, lambda: None)
+            await store.save(await store.load())
+        refused = [line for line in requests if 'code="403"' in line]
         log = operator.log.read_text()
+        granted = {one for one in install.granted() if one.what != _OF_ADMISSION}
+        wide = [found for found in install.rights if found["kind"].startswith("Cluster")]
+        if control_plane.audit_log is None:
+            pytest.skip("this cluster's audit log is not ours to read")
+        used = install.used()
 
     assert refused == []
     assert "forbidden" not in log.lower()
+    assert used == {one for one in granted if not _is_for_people(one)}
+    assert not (is_namespaced and wide)
+
+
+def _is_for_people(grant: Grant) -> bool:
+    """The aggregated roles are for users of the cluster, and no account is bound to them."""
+    return grant.role.endswith(("-view", "-edit"))
+
+
+async def test_owner_references_need_the_right_on_finalizers(control_plane: Cluster) -> None:
+    """Where that admission plugin is on, as on OpenShift: a child that blocks its owner's end."""
+    resource = "inferenceservices/finalizers"
+    with _installed(control_plane, "rights-owner", is_namespaced=True, without=resource) as install:
+        manifest = a_manifest("owner") | {"metadata": {"name": "owner"}}
+        text = install.kubectl("create", "-o", "json", "-f", "-", input=json.dumps(manifest))
+        child = token_secret(InferenceService.read(json.loads(text)), "token")
+        async with _client(install.limited) as client:
+            with pytest.raises(WriteRefusedError, match="blockOwnerDeletion"):
+                await client.create(child)
 
 
 async def test_a_namespace_that_is_being_deleted_is_told_from_a_missing_right(
@@ -98,15 +270,12 @@ async def test_a_namespace_that_is_being_deleted_is_told_from_a_missing_right(
     control_plane.kubectl("create", "ns", namespace)
     control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=json.dumps(held))
     control_plane.kubectl("delete", "ns", namespace, "--wait=false")
-    configuration = Configuration()
-    await config.load_kube_config(str(control_plane.kubeconfig), client_configuration=configuration)
-    api = ApiClient(configuration)
     try:
         late = anchor | {"metadata": {"name": "late", "namespace": namespace}}
-        with pytest.raises(TerminatingError):
-            await KubernetesClient(api, Metrics()).apply(late)
+        async with _client(control_plane) as client:
+            with pytest.raises(TerminatingError):
+                await client.apply(late)
     finally:
-        await api.close()
         release = '{"metadata": {"finalizers": null}}'
         control_plane.kubectl("-n", namespace, "patch", "cm/anchor", "--type=merge", "-p", release)
         control_plane.kubectl("wait", "--for=delete", f"ns/{namespace}", "--timeout=120s")

@@ -411,32 +411,6 @@ def test_a_budget_guards_more_than_one_pod(spec: dict[str, Any], has_budget: boo
     assert ("PodDisruptionBudget" in _rendered(**spec)) is has_budget
 
 
-def test_the_admin_port_is_for_the_operator() -> None:
-    """Everyone may call the API, unless told otherwise."""
-    policy = _rendered()["NetworkPolicy"]["spec"]
-    callers, operator = policy["ingress"]
-
-    assert callers == {"ports": [{"port": "http", "protocol": "TCP"}]}
-    assert [peer["namespaceSelector"]["matchLabels"] for peer in operator["from"]] == [
-        {"kubernetes.io/metadata.name": "paceline-system"},
-        {"serving.paceline.dev/metrics": "allowed"},
-    ]
-    assert "NetworkPolicy" not in _rendered(network={"policy": "None"})
-
-
-def test_callers_can_be_named() -> None:
-    """An empty list is nobody."""
-    network = {"allowFrom": [{"namespaceLabels": {"team": "chat"}}, {"podLabels": {"app": "ui"}}]}
-    callers, _ = _rendered(network=network)["NetworkPolicy"]["spec"]["ingress"]
-
-    assert callers["from"] == [
-        {"namespaceSelector": {"matchLabels": {"team": "chat"}}},
-        {"podSelector": {"matchLabels": {"app": "ui"}}},
-    ]
-    nobody = _rendered(network={"allowFrom": []})["NetworkPolicy"]["spec"]["ingress"]
-    assert [rule["ports"][0]["port"] for rule in nobody] == ["admin"]
-
-
 def test_a_fresh_pod_starts_from_the_runtime_configuration() -> None:
     """While the operator is away: the hot fields of the spec, in the runtime API's words."""
     manifest = _rendered(

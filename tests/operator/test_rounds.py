@@ -88,7 +88,7 @@ class World:
     watched: FakeWatched = field(default_factory=FakeWatched)
     tuner: FakeTuner = field(default_factory=FakeTuner)
     concluded: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-    token: str | None = "secret"
+    token: str = "secret"
 
     def __post_init__(self) -> None:
         self.leader = Leader(FakeCluster(), "paceline", "lease", "a", ManualClock())
@@ -234,14 +234,6 @@ async def test_pods_that_cannot_answer_are_left_out() -> None:
     """Not ready yet, or without an address."""
     watched = FakeWatched(raw_pods=[_a_raw_pod(is_ready=False), _a_raw_pod("other", ip="")])
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
-
-        assert (await world.tuner.next()).pods == ()
-
-
-async def test_without_a_token_no_pod_is_asked() -> None:
-    """Each would answer 401."""
-    async with a_world(token=None) as world:
         world.rounds.follow(_KEY)
 
         assert (await world.tuner.next()).pods == ()

@@ -12,6 +12,7 @@ from paceline_api.status import Status
 from paceline_operator.observe import (
     ContainerExit,
     ContainerStatus,
+    HeldUp,
     Lack,
     Observation,
     ObservedPod,
@@ -24,6 +25,7 @@ from paceline_tuner.condition import Condition
 
 _HASH = template_hash(a_service().spec)
 _SERVING = a_pod(template_hash=_HASH)
+_WAITING = replace(_SERVING, is_ready=False, engine=ContainerStatus(), sidecar=ContainerStatus())
 _LACK = Lack("NameTaken", "Service quick-pods exists")
 _STARTING = replace(_SERVING, is_ready=False, engine=ContainerStatus(is_running=True))
 
@@ -329,6 +331,86 @@ def test_no_message_holds_a_number_that_moves() -> None:
     for pods in ((), (_STARTING,), (_SERVING,)):
         for condition in _conditions(_observed(*pods, replicas=2)).values():
             assert not any(character.isdigit() for character in condition.message), condition
+
+
+@pytest.mark.parametrize(
+    ("spec", "volume", "said"),
+    [
+        (
+            {"api": {"auth": {"apiKeysSecretRef": {"name": "callers"}}}},
+            "api-keys",
+            "Secret callers with the key keys (spec.api.auth.apiKeysSecretRef)",
+        ),
+        (
+            {"api": {"tls": {"secretRef": {"name": "cert"}}}},
+            "tls",
+            "Secret cert with the key tls.crt (spec.api.tls.secretRef)",
+        ),
+        ({}, "runtime-token", "Secret quick-runtime-token with the key token"),
+        (
+            {"podOverrides": {"volumes": [{"name": "ca", "secretName": "roots"}]}},
+            "mnt-ca",
+            "Secret roots (spec.podOverrides.volumes, ca)",
+        ),
+    ],
+    ids=["keys", "certificate", "token", "a volume of the spec"],
+)
+@pytest.mark.parametrize(
+    "words",
+    ['secret "callers" not found', "references non-existent secret key: keys"],
+    ids=["no Secret", "no key"],
+)
+def test_a_missing_secret_is_named_with_its_key(
+    spec: dict[str, Any], volume: str, said: str, words: str
+) -> None:
+    """The pod's own status says ContainerCreating, for ever."""
+    note = f'MountVolume.SetUp failed for volume "{volume}" : {words}'
+    held = replace(_observed(_WAITING, **spec), held_up=HeldUp("quick-1", note))
+
+    found = _conditions(held)
+
+    assert _said(found["WorkloadAvailable"]) == ("False", "SecretMissing")
+    assert said in found["WorkloadAvailable"].message
+    assert words in found["WorkloadAvailable"].message
+    assert _said(found["Ready"]) == ("False", "SecretMissing")
+    assert _said(found["Stalled"]) == ("True", "SecretMissing")
+
+
+def test_a_volume_that_cannot_be_mounted_is_told_in_the_kubelets_words() -> None:
+    """It may still come: a disk that another node lets go."""
+    note = 'AttachVolume.Attach failed for volume "pvc-1" : disk is attached elsewhere'
+    found = _conditions(replace(_observed(_WAITING), held_up=HeldUp("quick-1", note)))
+
+    assert _said(found["WorkloadAvailable"]) == ("False", "VolumeUnavailable")
+    assert note in found["WorkloadAvailable"].message
+    assert _said(found["Stalled"]) == ("False", "NotStalled")
+
+
+def test_missing_credentials_are_named_with_their_key() -> None:
+    """The kubelet says it of the container that reads them."""
+    waiting = ContainerStatus(
+        waiting_reason="CreateContainerConfigError", waiting_message='secret "hub" not found'
+    )
+    model = {
+        "uri": "hf://a/b",
+        "revision": "c",
+        "credentialsSecretRef": {"name": "hub", "key": "read"},
+    }
+    found = _conditions(_observed(replace(_WAITING, engine=waiting), model=model))
+
+    assert _said(found["WorkloadAvailable"]) == ("False", "SecretMissing")
+    assert "Secret hub with the key read" in found["WorkloadAvailable"].message
+
+
+def test_a_token_that_pods_refuse_comes_with_the_command_that_mends_it() -> None:
+    """The operator may not read or overwrite the Secret; who may is told how."""
+    refused = Condition("TelemetryAvailable", "False", "TokenRefused", "pods refuse the token")
+    found = _conditions(replace(_observed(_SERVING), report=a_report(conditions=(refused,))))
+
+    assert _said(found["TelemetryAvailable"]) == ("False", "TokenRefused")
+    command = "kubectl -n default delete secret quick-runtime-token"
+    assert found["TelemetryAvailable"].message.endswith(command)
+    assert _said(found["Ready"]) == ("True", "PodsReady")  # they serve, untuned
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from aiohttp import web
@@ -16,6 +17,7 @@ from paceline_operator.operation import Operation
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.token_key import TokenKey
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
@@ -71,8 +73,14 @@ async def _lead(operation: Operation, clock: ManualClock) -> None:
     await operation.leader.try_once()
 
 
-async def _ask(client: Client, path: str) -> tuple[int, str]:
-    answer = await client.get(path)
+_KEY = TokenKey(b"k" * 32)
+_BEARER = {"Authorization": f"Bearer {_KEY.decisions_token()}"}
+
+
+async def _ask(
+    client: Client, path: str, headers: Mapping[str, str] = MappingProxyType({})
+) -> tuple[int, str]:
+    answer = await client.get(path, headers=headers)
     return answer.status, await answer.text()
 
 
@@ -195,7 +203,7 @@ async def test_capacity_is_shown_by_the_leader_while_it_is_news(
         tuner=TuningLoop(AiohttpPodClient(), time.time),
         watched=Nothing(),
         leader=Leader(FakeCluster(), "paceline", "lease", "b", clock),
-        token=lambda _: None,
+        token=lambda _: "secret",
         concluded=lambda _: None,
         metrics=operation.metrics,
     )
@@ -225,12 +233,13 @@ async def test_decisions_are_annotations_for_grafana(client: Client, operation: 
         a_laptop(clients(0.8)), TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"), at=1000.0
     )
     await trial.run(60)
-    operation.tuning = trial.loop
+    operation.tuning, operation.token_key = trial.loop, _KEY
     change = next(d for d in trial.loop.explain("ns/name", "pod") if d.change is not None)
 
-    answer = await client.get("/decisions")
+    answer = await client.get("/decisions", headers=_BEARER)
     marks = await answer.json()
-    later = await (await client.get(f"/decisions?since={(trial.at + 1) * 1e3:.0f}")).json()
+    after = f"/decisions?since={(trial.at + 1) * 1e3:.0f}"
+    later = await (await client.get(after, headers=_BEARER)).json()
 
     assert answer.content_type == "application/json"
     assert all(mark.keys() == {"time", "timeEnd", "tags", "text"} for mark in marks)
@@ -242,8 +251,34 @@ async def test_decisions_are_annotations_for_grafana(client: Client, operation: 
     assert later == []
 
 
-async def test_a_replica_that_does_not_tune_has_no_decisions(client: Client) -> None:
+async def test_a_replica_that_does_not_tune_has_no_decisions(
+    client: Client, operation: Operation
+) -> None:
     """A dashboard may ask any replica."""
-    assert await _ask(client, "/decisions") == (200, "[]")
-    assert (await _ask(client, "/decisions?since=yesterday"))[0] == 400
-    assert (await _ask(client, "/decisions?since=nan"))[0] == 400
+    operation.token_key = _KEY
+
+    assert await _ask(client, "/decisions", _BEARER) == (200, "[]")
+    assert (await _ask(client, "/decisions?since=yesterday", _BEARER))[0] == 400
+    assert (await _ask(client, "/decisions?since=nan", _BEARER))[0] == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {_KEY.runtime_token('default/quick')}"},
+        {"Authorization": f"Basic {_KEY.decisions_token()}"},
+        {"Authorization": "Bearer \u00e9"},
+    ],
+    ids=["none", "empty", "a pod's", "another scheme", "not ASCII"],
+)
+async def test_decisions_are_for_who_bears_the_token(
+    client: Client, operation: Operation, headers: dict[str, str]
+) -> None:
+    """They name every service and pod; probes and metrics stay open."""
+    assert (await _ask(client, "/decisions"))[0] == 503
+    operation.token_key = _KEY
+
+    assert (await _ask(client, "/decisions", headers))[0] == 401
+    assert (await _ask(client, "/metrics"))[0] == 200

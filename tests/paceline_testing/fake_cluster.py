@@ -18,6 +18,8 @@ class FakeCluster:
     objects: dict[ObjectKey, Manifest] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     """`verb Kind/name[/subresource]`, in their order."""
+    finds: list[str] = field(default_factory=list)
+    """`Kind field=value,...` of each list by a field selector."""
     is_reachable: bool = True
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is applied."""
@@ -49,6 +51,18 @@ class FakeCluster:
             for metadata in found
             if namespace in {"", metadata["namespace"]}
         }
+
+    async def find(self, kind: str, namespace: str, *, fields: str) -> list[Manifest]:
+        self._reach("list", kind)
+        self.finds.append(f"{kind} {fields}")
+        wanted = [field.split("=") for field in fields.split(",")]
+        return [
+            deepcopy(one)
+            for (of, _), one in self.objects.items()
+            if of == kind
+            and one["metadata"]["namespace"] == namespace
+            and all(_at(one, path) == value for path, value in wanted)
+        ]
 
     async def kinds(self, version: str) -> frozenset[str]:
         self._reach("get", version)
@@ -123,6 +137,12 @@ class FakeCluster:
     def _reach(self, verb: str, what: str) -> None:
         if not self.is_reachable:
             raise ApiError(verb, what, 0, "unreachable")
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = value.get(key, {})
+    return value
 
 
 def _without(value: Any, unknown: set[str], path: str = "") -> Any:

@@ -609,6 +609,13 @@ CASES = (
         {"sla": None, "tuning": {"mode": "Fixed"} | _experiment()["tuning"]},
         "compares misses",
     ),
+    Case(
+        "a block of addresses has no labels",
+        "spec.network.allowFrom[0].cidr",
+        {"network": {"allowFrom": [{"cidr": "192.0.2.0/24"}, {"podLabels": {"app": "ui"}}]}},
+        {"network": {"allowFrom": [{"cidr": "192.0.2.0/24", "podLabels": {"app": "ui"}}]}},
+        "cidr stands alone",
+    ),
     Case("no field is unknown", "spec.sla.ttfb", {}, {"sla": _TARGETS | {"ttfb": {"p99": "1s"}}}),
 )
 

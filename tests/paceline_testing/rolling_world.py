@@ -10,12 +10,15 @@ from paceline_api.labels import CANARY, SERVICE_LABEL, TEMPLATE_HASH, Manifest
 from paceline_api.status import RolloutStatus, Status
 from paceline_operator.apply import Applier
 from paceline_operator.extras import Extras
+from paceline_operator.held_up import HeldUpPods
 from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
+from paceline_operator.observe import Observer
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rollout.step import trial_name
+from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
@@ -65,16 +68,15 @@ class RollingWorld:
         )
         self.compared_since.clear()
         self.reports.clear()
-        applier = Applier(self.cluster, _lead, self.clock)
+        applier = Applier(self.cluster, TokenKey(b"k" * 32), _lead, self.clock)
         self.reconciler = Reconciler(
-            self,
+            Observer(self, self.reports, lambda: _START + timedelta(seconds=self.clock.now)),
             applier,
             Extras(self.cluster, applier, self.clock),
+            HeldUpPods(self.cluster, self.clock),
             LoadingPods(SilentPods(), self.clock),
             Reporter(self.cluster, Metrics(), _lead, self.clock, 30.0),
             self.around,
-            self.reports,
-            now=lambda: _START + timedelta(seconds=self.clock.now),
         )
 
     def serve(self, name: str, **spec: Any) -> None:

@@ -41,6 +41,7 @@ def a_pod(name: str = "quick-1", **changes: Any) -> ObservedPod:
     running = ContainerStatus(is_running=True, is_ready=True, image_id="engine@sha256:1")
     fields: dict[str, Any] = {
         "name": name,
+        "uid": f"uid-{name}",
         "node": "n1",
         "ip": "10.88.0.7",
         "is_ready": True,

@@ -12,7 +12,13 @@ from paceline_cli.pod_client import HttpxPodClient
 from paceline_operator.errors import NotLeadingError
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_testing.telemetry import a_limits, a_telemetry
-from paceline_tuner.pods import PodAnswerError, PodClient, PodRefusedError, PodUnreachableError
+from paceline_tuner.pods import (
+    PodAnswerError,
+    PodClient,
+    PodRefusedError,
+    PodUnreachableError,
+    TokenRefusedError,
+)
 from paceline_tuner.service_target import PodTarget
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -103,6 +109,7 @@ async def test_a_refusal_keeps_its_status(pod: Pod, client: PodClient, status: i
         await client.patch_limits(pod.target, {"epoch": 4})
 
     assert caught.value.status == status
+    assert isinstance(caught.value, TokenRefusedError) is (status == 401)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from paceline_sim.sim_pod import SimPod
 from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import LAPTOP_LIMITS, a_laptop, clients
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.pods import PodClient, PodRefusedError
+from paceline_tuner.pods import PodClient, PodRefusedError, TokenRefusedError
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_target import PodTarget, ServiceTarget
@@ -53,6 +53,17 @@ class RefusesRaises(SimPod):
         if is_raise:
             raise PodRefusedError(pod.name, 409, "not now")
         return await super().patch_limits(pod, body)
+
+
+class Strange(SimPod):
+    """A pod that knows another token, until it learns ours."""
+
+    knows_us = False
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        if not self.knows_us:
+            raise TokenRefusedError(pod.name, 401, "The key is not known.")
+        return await super().get_telemetry(pod, since)
 
 
 def a_target(*names: str, spec: TuningSpec = SPEC) -> ServiceTarget:
@@ -223,3 +234,21 @@ async def test_a_service_that_is_gone_is_forgotten() -> None:
     loop.forget("ns/name")
 
     assert loop.explain("ns/name", "pod") == []
+
+
+async def test_a_refused_token_is_told_apart_and_forgotten_once_it_is_known() -> None:
+    """It needs a person, unlike a pod that does not answer."""
+    pod = a_pod(kind=Strange)
+    assert isinstance(pod, Strange)
+    loop = TuningLoop(Pods(one=pod), lambda: 1000.0)
+
+    refused = await loop.tick(a_target("one"))
+    pod.knows_us = True
+    known = await loop.tick(a_target("one"))
+
+    reasons = [
+        next(c.reason for c in report.conditions if c.type == "TelemetryAvailable")
+        for report in (refused, known)
+    ]
+    assert [report.pods[0].refuses_token for report in (refused, known)] == [True, False]
+    assert reasons[0] == "TokenRefused" != reasons[1]

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
+from helm_python import HelmError
 from helm_python.chart import Chart
 
 from local_cluster.cluster import Cluster
 from paceline_api.schema import definition
 from paceline_operator.definition import unknown_to, upgraded
+from paceline_testing.job_pods import as_account
 from paceline_testing.releases import CHART, NAME, Releases, releases
 
 BEFORE = Path(__file__).parent / "0.2.0"
@@ -119,14 +121,31 @@ def test_an_uninstallation_keeps_definition_and_services(release: Releases) -> N
 
 
 @in_a_cluster
-def test_without_rights_on_definitions_the_chart_leaves_them_alone(release: Releases) -> None:
+def test_without_rights_on_definitions_the_chart_leaves_them_alone(
+    release: Releases, tmp_path: Path
+) -> None:
     """Then the definition is another's to upgrade, and the operator says `CRDOutdated`."""
-    release.install(BEFORE_CHART)
+    team = {"watchNamespaces": [release.namespace], "aggregateRoles": False}
+    release.install(BEFORE_CHART, **team)
     older = spec_of(release)
-    release.upgrade(CHART, crds={"upgrade": False})
+    limited = _of_one_namespace(release, tmp_path)
 
+    with limited.helm(release.namespace) as helm:
+        with pytest.raises(HelmError, match="customresourcedefinitions"):
+            helm.upgrade(CHART, NAME, team, timeout=60)
+        helm.upgrade(CHART, NAME, team | {"crds": {"upgrade": False}}, timeout=60)
     assert spec_of(release) == older
     assert release.said == []
+
+
+def _of_one_namespace(release: Releases, folder: Path) -> Cluster:
+    """Log in as somebody who may do everything in one namespace and nothing else."""
+    account = f"--serviceaccount={release.namespace}:team"
+    everything = ("--verb=*", "--resource=*.*")
+    release.kubectl("create", "serviceaccount", "team")
+    release.kubectl("create", "role", "team", *everything)
+    release.kubectl("create", "rolebinding", "team", "--role=team", account)
+    return as_account(release.cluster, release.namespace, "team", folder)
 
 
 @in_a_cluster

@@ -1,4 +1,5 @@
-{{/* What the operator may do where InferenceServices live. Each rule says why. */}}
+{{/* What the operator may do where InferenceServices live. Each rule says why.
+tests/operator/test_rbac_cluster.py holds that each verb is used, and that no other is asked for. */}}
 {{- define "paceline.rules" -}}
 # Watched and never written: the spec belongs to its author.
 - apiGroups: [serving.paceline.dev]
@@ -6,7 +7,7 @@
   verbs: [get, list, watch]
 - apiGroups: [serving.paceline.dev]
   resources: [inferenceservices/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # Owner references with blockOwnerDeletion ask for this where that admission plugin is on.
 - apiGroups: [serving.paceline.dev]
   resources: [inferenceservices/finalizers]
@@ -19,10 +20,10 @@
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch]
-# The runtime token of each service: read by name, never listed.
+# The runtime token of each service is derived, not remembered: no Secret is ever read.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, create, patch]
+  verbs: [create]
 # Deleted when replicas fall to one, or the spec says None.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
@@ -37,11 +38,9 @@
 # Their addresses to tune them, their states for the conditions.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
-- apiGroups: [""]
-  resources: [events]
-  verbs: [create, patch]
+  verbs: [list, watch]
+# Listed for one pod whose volumes cannot be mounted: only the kubelet's events say why.
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create, list]
 {{- end }}

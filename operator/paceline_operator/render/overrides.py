@@ -33,9 +33,14 @@ def pod_fields(service: InferenceService) -> Manifest:
 def extra_volumes(service: InferenceService) -> dict[str, tuple[Manifest, str]]:
     """List the volumes that were added: source and path in the engine, by the volume's name."""
     return {
-        f"mnt-{volume.name}": (_source(volume), f"{MOUNTS}/{volume.name}")
+        volume_name(volume): (_source(volume), f"{MOUNTS}/{volume.name}")
         for volume in service.spec.pod_overrides.volumes or ()
     }
+
+
+def volume_name(volume: ExtraVolume) -> str:
+    """Name a volume that was added, as no volume of ours is named."""
+    return f"mnt-{volume.name}"
 
 
 def _source(volume: ExtraVolume) -> Manifest:

@@ -1,0 +1,163 @@
+"""What only the cluster knows is missing becomes a condition, and goes once it is there."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from local_cluster.cluster import Cluster
+from paceline_sidecar.errors import Unauthorized
+from paceline_sidecar.keys import BearerKeys
+from paceline_testing.kubelet import bind, hold_up, make_ready, patch_status, pod_of
+from paceline_testing.operator_home import Home
+from paceline_testing.running_operator import running_operator
+from paceline_testing.telemetry import a_limits, a_telemetry
+
+pytestmark = pytest.mark.cluster
+
+_NAMESPACE = "missing-things"
+_ADDRESS = "127.77.0.1"
+
+
+@pytest.fixture(scope="module")
+def home(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    control_plane.kubectl("create", "namespace", _NAMESPACE)
+    folder = tmp_path_factory.mktemp("missing")
+    with running_operator(control_plane, _NAMESPACE, folder) as operator:
+        yield Home(control_plane, _NAMESPACE, operator)
+    control_plane.kubectl("delete", "namespace", _NAMESPACE, "--wait=false")
+
+
+def _pod(home: Home, name: str) -> str:
+    return str(home.until(lambda: pod_of(home.cluster, _NAMESPACE, name)))
+
+
+def _told(home: Home, name: str, reason: str, condition: str) -> int:
+    """Count the events of one transition."""
+    found = json.loads(home.kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
+    return sum(
+        (event["regarding"]["name"], event["reason"], event["action"]) == (name, reason, condition)
+        for event in found
+        if "regarding" in event and "action" in event
+    )
+
+
+def test_a_missing_secret_is_named_and_forgotten_once_it_is_there(home: Home) -> None:
+    """The pod itself says nothing; the kubelet's event does."""
+    home.serve("keyless", api={"auth": {"apiKeysSecretRef": {"name": "callers"}}})
+    pod = _pod(home, "keyless")
+    note = 'MountVolume.SetUp failed for volume "api-keys" : secret "callers" not found'
+    hold_up(home.cluster, _NAMESPACE, pod, note)
+
+    def reason() -> str:
+        return str(home.condition("keyless", "WorkloadAvailable").get("reason"))
+
+    home.until(lambda: reason() == "SecretMissing")
+    message = home.condition("keyless", "WorkloadAvailable")["message"]
+    stalled = home.condition("keyless", "Stalled")["reason"]
+    mounted = [{"type": "PodReadyToStartContainers", "status": "True"}]
+    patch_status(home.cluster, _NAMESPACE, pod, {"conditions": mounted})
+    home.until(lambda: reason() == "Progressing")
+
+    assert "Secret callers with the key keys (spec.api.auth.apiKeysSecretRef)" in message
+    assert stalled == "SecretMissing"
+    assert _told(home, "keyless", "SecretMissing", "WorkloadAvailable") == 1
+
+
+def test_an_exhausted_quota_is_told_in_its_own_words(home: Home) -> None:
+    """And the pods come once there is room."""
+    home.kubectl("create", "quota", "tight", "--hard=count/pods=0")
+    home.until(lambda: "used" in (home.get("quota", "tight") or {}).get("status", {}))
+    home.serve("crowded")
+    blocked = home.until(
+        lambda: (
+            (found := home.condition("crowded", "WorkloadAvailable")).get("reason")
+            == "RolloutBlocked"
+            and found
+        )
+    )
+    home.kubectl("delete", "quota", "tight")
+    home.until(lambda: pod_of(home.cluster, _NAMESPACE, "crowded"))
+
+    assert "exceeded quota: tight" in blocked["message"]
+    home.until(
+        lambda: home.condition("crowded", "WorkloadAvailable").get("reason") != "RolloutBlocked"
+    )
+
+
+@contextmanager
+def _sidecar(token_file: Path) -> Iterator[None]:
+    """A pod's admin port, which judges tokens as the sidecar does."""
+    keys = BearerKeys(token_file)
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(msgspec.json.encode(a_telemetry(time.time())))
+
+        def do_PATCH(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self._answer(msgspec.json.encode(a_limits()))
+
+        def _answer(self, body: bytes) -> None:
+            status = 200
+            try:
+                keys.check(self.headers["Authorization"])
+            except Unauthorized as refusal:
+                status, body = 401, str(refusal).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer((_ADDRESS, 8001), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_refused_token_is_mended_by_the_command_that_its_condition_gives(
+    home: Home, tmp_path: Path
+) -> None:
+    """As after an upgrade from 0.2: the Secret holds a random token, and the pod knows it."""
+    home.serve("strange")
+    token_file = tmp_path / "token"
+    token_file.write_text("an older version's")
+    pod = _pod(home, "strange")
+    bind(home.cluster, _NAMESPACE, pod)
+
+    def reason() -> str:
+        return str(home.condition("strange", "TelemetryAvailable").get("reason"))
+
+    with _sidecar(token_file):
+        make_ready(home.cluster, _NAMESPACE, pod, podIP=_ADDRESS, podIPs=[{"ip": _ADDRESS}])
+        home.until(lambda: reason() == "TokenRefused")
+        message = home.condition("strange", "TelemetryAvailable")["message"]
+        command = message.partition("kubectl ")[2].split()
+        before = (home.get("secret", "strange-runtime-token") or {})["metadata"]["uid"]
+        home.cluster.kubectl(*command)
+        made_anew = home.until(
+            lambda: (
+                (found := home.get("secret", "strange-runtime-token"))
+                and found["metadata"]["uid"] != before
+                and found
+            )
+        )
+        # The kubelet brings the new Secret to the pod.
+        template = "-o", "go-template={{.data.token | base64decode}}"
+        token_file.write_text(home.kubectl("get", "secret", "strange-runtime-token", *template))
+        home.until(lambda: reason() in {"MetricsFresh", "NoTraffic"})
+
+    assert made_anew["metadata"]["ownerReferences"]
+    assert _told(home, "strange", "TokenRefused", "TelemetryAvailable") == 1
