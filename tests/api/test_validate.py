@@ -10,7 +10,11 @@ from paceline_operator.write_plan import unsupported
 from paceline_testing.invalid_manifests import CASES, Case, failing, passing
 from paceline_testing.services import a_manifest
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = [
+    path
+    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+    if "\nkind: InferenceService\n" in path.read_text()
+]
 
 each_rule = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
