@@ -90,6 +90,10 @@ kustomize: crds ## Render deploy/kustomize/base from the chart.
 bench: install ## Measure the engine beside its peers on this machine.
 	$(PY) benchmarks/engine.py
 
+.PHONY: chaos
+chaos: install ## Faults at random moments on a whole Kubernetes, under streaming clients. MINUTES=10 SEED=1; needs root and Go.
+	PYTHONPATH=benchmarks:tests $(PY) -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
 .PHONY: tune-report
 tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tuning-report.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --jobs 2

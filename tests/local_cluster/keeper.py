@@ -37,6 +37,7 @@ class Keeper:
         self.plan = plan
         self.logs = Path(plan["logs"])
         self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.ended_at: dict[str, float] = {}
 
     def start(self) -> None:
         """Set up, then start each part when the one before it is ready."""
@@ -50,11 +51,18 @@ class Keeper:
                 self._wait_until_ready(process)
 
     def check(self) -> None:
-        """Raise when a part has ended."""
-        for name, child in self.children.items():
-            code = child.poll()
-            if code is not None:
+        """Raise when a part has ended that does not return; start again what does."""
+        for process in self.plan["processes"]:
+            name, pause_s = process["name"], process["returns_after_s"]
+            code = self.children[name].poll() if name in self.children else None
+            if code is None:
+                continue
+            if pause_s is None:
                 raise PartFailedError(f"{name} ended with code {code}:\n{self._log_end(name)}")
+            ended_at = self.ended_at.setdefault(name, time.monotonic())
+            if time.monotonic() - ended_at >= pause_s:
+                del self.ended_at[name]
+                self._spawn(name, process["argv"])
 
     def stop(self) -> None:
         """End the parts, the last one first: with etcd gone the API server ignores SIGTERM."""

@@ -16,6 +16,8 @@ class Process:
     """Reached before the next process starts: `tcp://HOST:PORT`, `unix://PATH` or an https URL."""
     authority: Path | None = None
     """The certificate that an https `ready` is checked against."""
+    returns_after_s: float | None = None
+    """How long after its end it is started again; None: its end is the cluster's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
+from types import MappingProxyType
 
 from local_cluster import credentials as keys
 from local_cluster import go_binaries, images, machine, network
@@ -42,8 +44,11 @@ def control_plane() -> Iterator[Cluster]:
 
 
 @contextmanager
-def whole() -> Iterator[Cluster]:
-    """All of Kubernetes with one node, enclosed, with the images of this tree on the node."""
+def whole(*, returns: Mapping[str, float] = MappingProxyType({})) -> Iterator[Cluster]:
+    """All of Kubernetes with one node, enclosed, with the images of this tree on the node.
+
+    `returns` names parts that may be ended, and after how many seconds each is started again.
+    """
     machine.prepare_node()
     binaries = all_binaries()
     with locked("containerd"), _run_folder("whole") as folder:
@@ -56,13 +61,18 @@ def whole() -> Iterator[Cluster]:
         plan = Plan(
             logs=folder / "logs",
             setup=network.setup(node.no_names),
-            processes=[*node.runtime(), *plane.processes(), *node.agents()],
+            processes=[
+                replace(process, returns_after_s=returns.get(process.name))
+                for process in (*node.runtime(), *plane.processes(), *node.agents())
+            ],
             environment=_environment(binaries),
         )
         started_at = time.monotonic()
         with enclosed(plan):
             names = images.ready(node, images.wanted())
-            cluster = Cluster(credentials.kubeconfig("admin"), images=names)
+            cluster = Cluster(
+                credentials.kubeconfig("admin"), images=names, audit_log=plane.audit_log
+            )
             _wait_for_first_namespace(cluster)
             _wait_for_node(cluster)
             say(f"the whole cluster is ready after {time.monotonic() - started_at:.1f} s")

@@ -1,5 +1,7 @@
 """The keeper, with small programs in place of a cluster."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -61,6 +63,27 @@ def test_a_failed_setup_is_named_with_its_command(tmp_path: Path) -> None:
 
     with pytest.raises(ClusterFailedError, match="ls /nowhere-at-all"), kept(plan):
         pytest.fail("it cannot be up")
+
+
+def test_a_part_that_returns_is_started_again_after_its_pause(tmp_path: Path) -> None:
+    """So may the API server be stopped for a while, without an end of the cluster."""
+    mark = tmp_path / "pids"
+    code = (
+        "import os, pathlib, sys, time\n"
+        "with pathlib.Path(sys.argv[1]).open('a') as file:\n"
+        "    file.write(f'{os.getpid()}\\n')\n"
+        "time.sleep(600)"
+    )
+    part = Process("part", [*python(code), str(mark)], returns_after_s=0.1)
+
+    def starts() -> list[str]:
+        return mark.read_text().splitlines() if mark.exists() else []
+
+    with kept(Plan(logs=tmp_path / "logs", processes=[part])) as keeper:
+        wait_until(starts)
+        os.kill(int(starts()[0]), signal.SIGKILL)
+        wait_until(lambda: len(starts()) == 2)
+        assert keeper.poll() is None
 
 
 def test_the_parts_end_with_the_process_that_asked_for_them(tmp_path: Path) -> None:

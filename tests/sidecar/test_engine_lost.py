@@ -71,6 +71,21 @@ def test_a_killed_engine_fails_what_is_in_flight_with_503_at_once(
         process.wait()
 
 
+def test_a_client_with_an_open_connection_is_sent_to_another_pod(
+    engine: ScriptedEngine, sidecar: Sidecar
+) -> None:
+    """A Service chooses a pod for each connection, and a pool keeps what is not closed."""
+    engine.stop()
+    wait_until(lambda: not sidecar.ready())
+
+    with pytest.raises(openai.InternalServerError) as refused:
+        sidecar.openai.completions.create(model="scripted", prompt="Hi")
+
+    headers = refused.value.response.headers
+    assert (refused.value.status_code, headers["connection"]) == (503, "close")
+    assert int(headers["retry-after"]) >= 1
+
+
 def in_flight(sidecar: Sidecar) -> float:
     text = sidecar.public.get("/metrics").text
     (line,) = [row for row in text.splitlines() if row.startswith("paceline_in_flight_requests{")]

@@ -66,6 +66,8 @@ def response_of(error: errors.SidecarError) -> Response:
         headers["retry-after"] = str(math.ceil(error.retry_after_s))
     if isinstance(error, errors.Unavailable):
         headers["retry-after"] = "1"
+        # Over a new connection a Service leads the next try to a pod that is ready.
+        headers["connection"] = "close"
     if isinstance(error, errors.Unauthorized):
         headers["www-authenticate"] = "Bearer"
     return plain_response(status_of(error), body_of(error), headers)

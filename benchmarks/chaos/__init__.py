@@ -1,0 +1,1 @@
+"""Faults at random moments on a whole Kubernetes, while clients stream answers."""
