@@ -9,15 +9,16 @@ ClusterIP all the while. Faults are drawn from the seed, one at a time, each kin
 * operator pod deleted: any of the replicas, by force, so that nobody waits for its end
 * leader killed: the process that holds the Lease, by SIGKILL, so the Lease is not given back
 * sidecar killed, engine killed: the container's first process in one of the two pods, by SIGKILL
-* API server stopped: by SIGTERM; it is started again 10 s after its end
+* API server stopped: by SIGTERM, when it stops listening at once and leaves its open watches a
+  minute, or by SIGKILL; it is started again 10 s after its end
 * etcd's disk slow: etcd is stopped for 1.5 s of every 2 s, by SIGSTOP and SIGCONT, for 20 s. Its
   own disk is not touched: to those who wait for a write the two look alike
 
 After each the benchmark waits until it is calm: the service Ready, both pods and both operators
 ready, what was killed replaced, and a leader that has done a tuning round after all that, in two
-looks in succession. The time counts from the fault's beginning: a stop of 10 s and a slow disk of
-20 s are part of it, and so are a round's interval of 5 s and the pauses that the kubelet makes
-before it starts the same container a second time.
+looks in succession. The time counts from the fault's beginning: the API server's absence and the
+20 s of a slow disk are part of it, and so are a round's interval of 5 s and the pauses that the
+kubelet makes before it starts the same container a second time.
 
 What a request counts as. The client is OpenAI's own: before the first byte it tries connection
 errors, 408, 409, 429 and 5xx twice more, after half a second and a second, or what `Retry-After`
@@ -33,7 +34,7 @@ says.
 Writes by two leaders are read from the API server's audit log, which names the pod of each
 service account's token: a write by a pod that began while another pod's write of the Lease was
 the last. A write that was under way at a handover is counted apart, because the log does not tell
-the order of the store. Requests that the API server did not answer are not in the log.
+the order of the store. Requests that a killed API server did not answer are not in the log.
 
 The exit status is 1 where a request failed, a stream was mixed, two leaders wrote, or the cluster
 did not get calm.
@@ -45,6 +46,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -122,21 +124,30 @@ def _do(found: World, fault: Fault, began_at: float) -> Event:
 
 
 def _wait(found: World, waiting: Waiting) -> tuple[float | None, str]:
-    """Return when the looks that found it calm began, and what was missing last before."""
+    """Return when the looks that found it calm began, and what it waited for longest."""
     end = time.monotonic() + CALM_WITHIN_S
     looks: list[float] = []
-    waited_for = ""
-    while time.monotonic() < end:
-        try:
-            missing = waiting.why_not(found.look())
-        except httpx.HTTPError as problem:
-            missing = f"the API server does not answer ({type(problem).__name__})"
-        waited_for = missing or waited_for
+    waits: Counter[str] = Counter()
+    while (began_at := time.monotonic()) < end:
+        missing = _missing(found, waiting)
         looks = [] if missing else [*looks, time.monotonic()]
         if len(looks) == LOOKS:
-            return looks[0], waited_for
+            return looks[0], _longest(waits)
         time.sleep(LOOK_EVERY_S)
-    return None, waited_for
+        if missing:
+            waits[missing] += round(time.monotonic() - began_at)
+    return None, _longest(waits)
+
+
+def _missing(found: World, waiting: Waiting) -> str:
+    try:
+        return waiting.why_not(found.look())
+    except httpx.HTTPError:
+        return "the API server does not answer"
+
+
+def _longest(waits: Counter[str]) -> str:
+    return ", ".join(f"{reason} {seconds} s" for reason, seconds in waits.most_common(2))
 
 
 def _write(run: Run, folder: Path) -> None:

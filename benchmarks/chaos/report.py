@@ -22,7 +22,7 @@ class Event:
     calm_at: float | None
     """None: it was not calm when the benchmark gave up."""
     waited_for: str
-    """What was missing last before it was calm."""
+    """What was missing longest before it was calm."""
     kill: Kill | None
 
     @property
@@ -96,7 +96,7 @@ def table(run: Run) -> str:
     """Return a Markdown page: each event, then the sums."""
     counts = Counter(outcome for _, outcome in run.judged)
     lines = [
-        "| at | fault | victim | calm after | waited for, last | whole | failed | mixed | cut |",
+        "| at | fault | victim | calm after | mostly waited for | whole | failed | mixed | cut |",
         "|---|---|---|---|---|---|---|---|---|",
         *_rows(run),
         "",

@@ -110,9 +110,10 @@ class World:
         match fault.kind:
             case Kind.API_SERVER:
                 pid = processes.of_part("kube-apiserver", self._folder)
-                os.kill(pid, signal.SIGTERM)
+                how = (signal.SIGTERM, signal.SIGKILL)[fault.pick % 2]
+                os.kill(pid, how)
                 processes.wait_for_end(pid, within_s=_API_SERVER_ENDS_WITHIN_S)
-                return Done("kube-apiserver")
+                return Done(f"kube-apiserver, {how.name}")
             case Kind.ETCD:
                 processes.freeze_in_bursts(
                     processes.of_part("etcd", self._folder),
