@@ -3,28 +3,18 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from hypothesis import HealthCheck, given, settings
 
 from paceline_api.inference_service import KIND
 from paceline_api.labels import SERVICE_LABEL, Manifest
 from paceline_api.validate import InvalidManifestError, validate
-from paceline_operator.apply import Applier
-from paceline_operator.extras import Extras
-from paceline_operator.held_up import HeldUpPods
-from paceline_operator.loading import LoadingPods
-from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Observer
 from paceline_operator.reconcile import Reconciler
-from paceline_operator.render.children import Surroundings
-from paceline_operator.report import Reporter
-from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.drawn_manifests import manifests
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.reconcilers import a_reconciler
 from paceline_testing.services import UID
-from paceline_testing.silent_pods import SilentPods
 
 _KEY = "default/quick"
 
@@ -63,25 +53,8 @@ _MOST_READS = 2
 """Of a reconcile that finds everything as it should be."""
 
 
-def _lead() -> None:
-    """Hold the Lease."""
-
-
 def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
-    applier = Applier(cluster, TokenKey(b"k" * 32), _lead, clock)
-    return Reconciler(
-        Observer(
-            WatchedCluster(cluster),
-            reports={},
-            now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=clock.now),
-        ),
-        applier,
-        Extras(cluster, applier, clock),
-        HeldUpPods(cluster, clock),
-        LoadingPods(SilentPods(), clock),
-        Reporter(cluster, Metrics(), _lead, clock, 30.0),
-        Surroundings("engine:1", "sidecar:1", "paceline"),
-    )
+    return a_reconciler(cluster, clock, WatchedCluster(cluster))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
