@@ -34,6 +34,9 @@ def network_policy(service: InferenceService, *, operator_namespace: str) -> Man
     if network.policy == "None":
         return None
     is_bound = network.egress == "ModelSource"
+    # The API server drops an empty list, and would write the object again at each apply: where the
+    # type is named without a rule, nothing may leave either.
+    egress = _to_model_source(service) if is_bound else []
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -42,7 +45,7 @@ def network_policy(service: InferenceService, *, operator_namespace: str) -> Man
             "podSelector": {"matchLabels": selector(service.metadata.name)},
             "policyTypes": ["Ingress", "Egress"] if is_bound else ["Ingress"],
             "ingress": [*_callers(network.allow_from), _admin(operator_namespace)],
-            **({"egress": _to_model_source(service)} if is_bound else {}),
+            **({"egress": egress} if egress else {}),
         },
     }
 
