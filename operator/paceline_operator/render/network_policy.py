@@ -78,10 +78,15 @@ def _peer(peer: Peer) -> Manifest:
         return {"ipBlock": {"cidr": peer.cidr}}
     out: Manifest = {}
     if peer.namespace_labels is not None:
-        out["namespaceSelector"] = {"matchLabels": peer.namespace_labels}
+        out["namespaceSelector"] = _selector(peer.namespace_labels)
     if peer.pod_labels is not None or not out:
-        out["podSelector"] = {"matchLabels": peer.pod_labels or {}}
+        out["podSelector"] = _selector(peer.pod_labels or {})
     return out
+
+
+def _selector(wanted: dict[str, str]) -> Manifest:
+    """Select by labels, or everything: a map without an entry would be dropped as a list is."""
+    return {"matchLabels": wanted} if wanted else {}
 
 
 def _to_model_source(service: InferenceService) -> list[Manifest]:
