@@ -67,7 +67,8 @@ async def upgrade() -> None:
         if newer:
             logger.warning("%s stays: this version does not know its %s", name, ", ".join(newer))
             return
-        await definitions.replace_custom_resource_definition(name, upgraded(installed, ours))
+        body: Any = upgraded(installed, ours)  # the client sends an object as it is
+        await definitions.replace_custom_resource_definition(name, body)
         logger.info("%s is upgraded", name)
 
 

@@ -235,7 +235,8 @@ def test_an_autoscaler_follows_the_utilization_and_scaling_in_drains(world: Worl
 
     world.clients.rate_rps = 11.0
     world.eventually(lambda: world.service()["status"]["readyReplicas"] >= 2)
-    time.sleep(20)  # a while with both, so that the utilization is that of both
+    alone = len(codes)
+    world.eventually(lambda: len(codes) >= alone + 200)  # so that the utilization is that of both
     world.clients.rate_rps, before = 2.0, len(codes)
     world.eventually(lambda: world.service()["status"]["replicas"] == 1)
 

@@ -119,13 +119,16 @@ class _OnePod:
     def keys(self) -> list[str]:
         return ["default/quick"]
 
-    def service(self, _: str) -> Manifest:
+    def service(self, key: str) -> Manifest:
+        del key
         return a_live_service()
 
-    def children(self, _: str) -> list[Manifest]:
+    def children(self, key: str) -> list[Manifest]:
+        del key
         return []
 
-    def pods(self, _: str) -> list[Manifest]:
+    def pods(self, key: str) -> list[Manifest]:
+        del key
         return [self.pod]
 
     def owned(self) -> list[tuple[str, Manifest]]:

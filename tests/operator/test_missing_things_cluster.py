@@ -115,7 +115,7 @@ def _sidecar(token_file: Path) -> Iterator[None]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer((_ADDRESS, 8001), Answer)

@@ -2,26 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from paceline_api.labels import Manifest
-from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, LeavingError, TerminatingError, WriteRefusedError
-from paceline_operator.extras import Extras
-from paceline_operator.held_up import HeldUpPods
-from paceline_operator.loading import LoadingPods
-from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Observer
 from paceline_operator.reconcile import Reconciler
-from paceline_operator.render.children import Surroundings
-from paceline_operator.report import Reporter
-from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.reconcilers import a_reconciler
 from paceline_testing.services import a_live_service
-from paceline_testing.silent_pods import SilentPods
 
 _KEY = "default/quick"
 _INVALID = WriteRefusedError("apply", "deployments/quick", 422, "it is invalid")
@@ -53,27 +43,10 @@ class OneService:
         return ()
 
 
-def _lead() -> None:
-    """Hold the Lease."""
-
-
 def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
     live = a_live_service()
     cluster.objects["InferenceService", "quick"] = live
-    applier = Applier(cluster, TokenKey(b"k" * 32), _lead, clock)
-    return Reconciler(
-        Observer(
-            OneService(live),
-            reports={},
-            now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=clock.now),
-        ),
-        applier,
-        Extras(cluster, applier, clock),
-        HeldUpPods(cluster, clock),
-        LoadingPods(SilentPods(), clock),
-        Reporter(cluster, Metrics(), _lead, clock, 30.0),
-        Surroundings("engine:1", "sidecar:1", "paceline"),
-    )
+    return a_reconciler(cluster, clock, OneService(live))
 
 
 @pytest.mark.parametrize(("refusal", "tells"), [(_INVALID, True), (_GOING, False)])

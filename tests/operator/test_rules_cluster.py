@@ -124,7 +124,7 @@ def test_a_stored_object_outlives_a_new_rule(
     """The API server asks a rule only where the part that it judges has changed."""
     send = ("apply", "--server-side", "--force-conflicts", "-f", "-")
     control_plane.kubectl(*send, input=json.dumps(_without_rules(later_definition, about)))
-    manifest = a_manifest("old", **stored) | {"apiVersion": f"{_GROUP}/v1alpha1"}
+    manifest: Manifest = a_manifest("old", **stored) | {"apiVersion": f"{_GROUP}/v1alpha1"}
     create = ("create", "-f", "-")
     wait_until(
         lambda: control_plane.try_kubectl(*create, input=json.dumps(manifest)).returncode == 0,

@@ -3,33 +3,23 @@
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from paceline_api.labels import CANARY, SERVICE_LABEL, TEMPLATE_HASH, Manifest
 from paceline_api.status import RolloutStatus, Status
-from paceline_operator.apply import Applier
-from paceline_operator.extras import Extras
-from paceline_operator.held_up import HeldUpPods
-from paceline_operator.loading import LoadingPods
-from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Observer
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.render.children import Surroundings
-from paceline_operator.report import Reporter
 from paceline_operator.rollout.step import trial_name
-from paceline_operator.token_key import TokenKey
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.reconcilers import a_reconciler
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
-from paceline_testing.silent_pods import SilentPods
 from paceline_tuner.service_report import ExperimentReport, ServiceReport
 
 Outcome = Literal["good", "worse", "crash", "pull", "never"]
 """What an engine's image does: serve, miss the SLA, crash, not be there, never get ready."""
 
-_START = datetime(2026, 1, 1, tzinfo=UTC)
 _WORSE_AFTER_S = 60.0
 _READY_AFTER_S = 20.0
 
@@ -68,15 +58,8 @@ class RollingWorld:
         )
         self.compared_since.clear()
         self.reports.clear()
-        applier = Applier(self.cluster, TokenKey(b"k" * 32), _lead, self.clock)
-        self.reconciler = Reconciler(
-            Observer(self, self.reports, lambda: _START + timedelta(seconds=self.clock.now)),
-            applier,
-            Extras(self.cluster, applier, self.clock),
-            HeldUpPods(self.cluster, self.clock),
-            LoadingPods(SilentPods(), self.clock),
-            Reporter(self.cluster, Metrics(), _lead, self.clock, 30.0),
-            self.around,
+        self.reconciler = a_reconciler(
+            self.cluster, self.clock, self, around=self.around, reports=self.reports
         )
 
     def serve(self, name: str, **spec: Any) -> None:

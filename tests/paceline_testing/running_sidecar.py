@@ -20,7 +20,7 @@ class Sidecar:
 
     def __init__(self, settings: SidecarSettings, sockets: list[socket.socket]) -> None:
         self.settings = settings
-        self._sockets = sockets
+        self.sockets = sockets
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self.thread = threading.Thread(target=self._run, name="sidecar", daemon=True)
@@ -62,7 +62,7 @@ class Sidecar:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(serve(self.settings, stop=self._stop, sockets=self._sockets))
+            runner.run(serve(self.settings, stop=self._stop, sockets=self.sockets))
 
 
 def free_port() -> int:

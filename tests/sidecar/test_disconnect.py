@@ -67,12 +67,11 @@ def test_a_client_that_reads_nothing_has_left(
     engine.script.reply = "x" * 480
     sidecar = start(write_timeout_s=1.0)
     wait_until(sidecar.ready)
+    sidecar.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # inherited
     body = {"model": "scripted", "prompt": "Hi", "stream": True, "max_tokens": 480}
-    connection = send(sidecar, {**body, "n": 32, "logprobs": 20}, receive_buffer=4096)
 
-    wait_until(lambda: "cancelled" in outcomes(sidecar))
-
-    connection.close()
+    with send(sidecar, {**body, "n": 16, "logprobs": 20}, receive_buffer=4096):
+        wait_until(lambda: "cancelled" in outcomes(sidecar), within_s=120)
 
 
 def outcomes(sidecar: Sidecar) -> list[str]:

@@ -45,16 +45,18 @@ def take_memory(fresh: Iterable[Tensor], begin: Callable[[], None]) -> Thread:
     Memory that is not there is then missed right after the start, not in some later hour. Before
     Linux 5.14 nothing is done.
     """
-    tensors = list(fresh)
+    # The tensors are held and not asked: where the process ends meanwhile, its threads are unwound,
+    # and torch's own code may not be: that would end it with SIGABRT.
+    spans = [(tensor.data_ptr(), tensor.nbytes, tensor) for tensor in fresh]
 
     def take() -> None:
         # The threads that compute wait for each other, so none of them may wait for this one.
         if sys.platform == "linux":  # elsewhere a thread has no priority of its own
             os.setpriority(os.PRIO_PROCESS, get_native_id(), _LOWEST_PRIORITY)
         begin()
-        for tensor in tensors:
-            end = tensor.data_ptr() + tensor.nbytes
-            for at in range(tensor.data_ptr(), end, _PIECE_BYTES):
+        for start, num_bytes, _ in spans:
+            end = start + num_bytes
+            for at in range(start, end, _PIECE_BYTES):
                 # It faults pages in as a write would, but writes nothing: no race with who uses it.
                 if not _advise(at, min(_PIECE_BYTES, end - at), _POPULATE_WRITE):
                     return

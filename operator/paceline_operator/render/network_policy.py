@@ -34,6 +34,9 @@ def network_policy(service: InferenceService, *, operator_namespace: str) -> Man
     if network.policy == "None":
         return None
     is_bound = network.egress == "ModelSource"
+    # The API server drops an empty list, and would write the object again at each apply: where the
+    # type is named without a rule, nothing may leave either.
+    egress = _to_model_source(service) if is_bound else []
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -42,7 +45,7 @@ def network_policy(service: InferenceService, *, operator_namespace: str) -> Man
             "podSelector": {"matchLabels": selector(service.metadata.name)},
             "policyTypes": ["Ingress", "Egress"] if is_bound else ["Ingress"],
             "ingress": [*_callers(network.allow_from), _admin(operator_namespace)],
-            **({"egress": _to_model_source(service)} if is_bound else {}),
+            **({"egress": egress} if egress else {}),
         },
     }
 
@@ -75,10 +78,15 @@ def _peer(peer: Peer) -> Manifest:
         return {"ipBlock": {"cidr": peer.cidr}}
     out: Manifest = {}
     if peer.namespace_labels is not None:
-        out["namespaceSelector"] = {"matchLabels": peer.namespace_labels}
+        out["namespaceSelector"] = _selector(peer.namespace_labels)
     if peer.pod_labels is not None or not out:
-        out["podSelector"] = {"matchLabels": peer.pod_labels or {}}
+        out["podSelector"] = _selector(peer.pod_labels or {})
     return out
+
+
+def _selector(wanted: dict[str, str]) -> Manifest:
+    """Select by labels, or everything: a map without an entry would be dropped as a list is."""
+    return {"matchLabels": wanted} if wanted else {}
 
 
 def _to_model_source(service: InferenceService) -> list[Manifest]:

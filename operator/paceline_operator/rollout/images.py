@@ -21,8 +21,9 @@ def recorded_images(
     if status.images is None:
         return live or _first_images(service.spec, operator)
     is_under_way = status.rollout is not None and status.rollout.phase != "Done"
-    if not is_under_way and live == wanted_images(service.spec, status.images, operator):
-        return live  # written at once by an operator that did not come to write status
+    wanted = wanted_images(service.spec, status.images, operator)
+    if not is_under_way and live == wanted:
+        return wanted  # written at once by an operator that did not come to write status
     return status.images
 
 

@@ -116,7 +116,8 @@ async def test_the_canary_is_tuned_and_takes_no_part_in_an_experiment_of_policie
     plan = ExperimentPlan("one", "Canary", Overrides(max_batch_size=1), min_s=60.0, max_s=1200.0)
     beside = Beside(spec=replace(_SPEC, experiment=plan))
 
-    for _ in range(12):
+    report = await beside.tick()
+    for _ in range(11):
         report = await beside.tick()
 
     assert report.experiment is not None
