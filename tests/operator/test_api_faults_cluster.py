@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from local_cluster.cluster import Cluster
+from paceline_api.labels import SERVICE_LABEL
 from paceline_testing.api_proxy import (
     ApiProxy,
     Call,
@@ -358,7 +359,11 @@ def test_afterwards_everything_is_as_rendered(
 
 
 def _versions(home: Home) -> dict[str, str]:
-    found = json.loads(home.kubectl("get", f"pisvc,{KINDS}", "-o", "json"))["items"]
+    """Every service and its children; the keys of an operator of another name are no child."""
+    listed = (("get", "pisvc"), ("get", KINDS, "-l", SERVICE_LABEL))
+    found = [
+        one for what in listed for one in json.loads(home.kubectl(*what, "-o", "json"))["items"]
+    ]
     return {
         f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
         for item in found
