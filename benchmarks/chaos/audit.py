@@ -38,7 +38,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was written by whom."""
+    """Counts of the operator's writes in the audit log, by who led when they were made."""
 
     num_writes: int
     num_leaders: int

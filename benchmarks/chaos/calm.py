@@ -7,7 +7,7 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 REPLICAS: Final = 2
-"""Of the service, and of the operator."""
+"""Replicas of the service, and of the operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ _LONGEST_QUIET_S = 10.0
 
 
 class Kind(StrEnum):
-    """What can be done to the cluster."""
+    """The faults that are made on purpose."""
 
     OPERATOR = "operator pod deleted"
     """Any of the replicas, by force: another is made before this one has ended."""

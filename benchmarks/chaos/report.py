@@ -22,7 +22,7 @@ class Event:
     calm_at: float | None
     """None: it was not calm when the benchmark gave up."""
     waited_for: str
-    """What was missing longest before it was calm."""
+    """The conditions that kept it from being calm, the longest first."""
     kill: Kill | None
 
     @property
@@ -46,7 +46,7 @@ class Run:
     events: Sequence[Event]
     streams: Sequence[Stream]
     answers: Sequence[Answer]
-    """What each prompt gave on the quiet service."""
+    """The text that each prompt gave on the quiet service."""
     findings: Findings
 
     @property
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def to_calm_s(self) -> list[float]:
-        """Of the faults that were got over."""
+        """The times to calm after faults that the cluster got over."""
         return [event.to_calm_s for event in self.events if event.to_calm_s is not None]
 
     @property

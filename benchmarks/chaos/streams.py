@@ -1,4 +1,4 @@
-"""What became of each request, judged by the text that its prompt gave on the quiet service. Pure.
+"""The outcome of each request, judged by the text that its prompt gave on the quiet service. Pure.
 
 Mixed comes first: a stream that was cut must still be the beginning of the right text.
 """
