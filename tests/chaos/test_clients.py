@@ -34,13 +34,14 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Server
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        self.server.ports.append(self.client_address[1])
-        step: Step = self.server.steps.pop(0) if self.server.steps else "whole"
+        server = self.server
+        assert isinstance(server, Server)
+        server.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        server.ports.append(self.client_address[1])
+        step: Step = server.steps.pop(0) if server.steps else "whole"
         if step == "unavailable":
             self.send_response(503)
             self.send_header("retry-after-ms", "1")
@@ -62,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, piece: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
 
-    def log_message(self, *_args: object) -> None:
+    def log_message(self, format: str, *_args: object) -> None:
         pass
 
 
