@@ -38,6 +38,8 @@ class SidecarSettings(BaseSettings):
     """After SIGTERM, running requests may take this long."""
     lame_duck_s: float = Field(default=10.0, ge=0, le=3600)
     """At the beginning of that time new requests are still taken: their senders do not know yet."""
+    docs: bool = True
+    """Serve `/openapi.json` and `/docs`."""
     vllm_metrics: bool = True
     """Expose the `vllm:` family beside `paceline_*`."""
     write_timeout_s: float = Field(default=20.0, gt=0, le=3600)
