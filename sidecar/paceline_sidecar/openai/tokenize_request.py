@@ -22,7 +22,6 @@ class TokenizeRequest(ApiRequest):
         "mm_processor_kwargs": ({},),
     }
 
-    model: str = ""
     prompt: str | None = None
     messages: (
         Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)] | None
@@ -58,7 +57,6 @@ class TokenizeResponse(msgspec.Struct, frozen=True):
 class DetokenizeRequest(ApiRequest):
     """`POST /detokenize`."""
 
-    model: str = ""
     tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 

@@ -92,9 +92,9 @@ class Endpoint:
             adapter=self.adapter(body.model),
         )
 
-    def adapter(self, model: str) -> str:
+    def adapter(self, model: str | None) -> str:
         """Return the LoRA adapter of that name, empty for the model itself; or ModelUnknown."""
-        if not self.service.name or model == self.service.name:
+        if model is None or not self.service.name or model == self.service.name:
             return ""
         if model in self.service.backend.view.adapters:
             return model

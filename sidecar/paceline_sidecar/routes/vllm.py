@@ -57,10 +57,9 @@ def vllm_router(endpoint: Endpoint) -> APIRouter:
     return router
 
 
-def _serving(endpoint: Endpoint, model: str) -> Serving:
+def _serving(endpoint: Endpoint, model: str | None) -> Serving:
     """Return what serves that model; adapters have the same tokenizer."""
-    if model:
-        endpoint.adapter(model)
+    endpoint.adapter(model)
     return endpoint.service.serving()
 
 
