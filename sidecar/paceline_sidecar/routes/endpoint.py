@@ -99,9 +99,9 @@ class Endpoint:
             adapter=self._adapter(body.model),
         )
 
-    def _adapter(self, model: str) -> str:
+    def _adapter(self, model: str | None) -> str:
         """Return the LoRA adapter that the name stands for; empty for the model itself."""
-        if not self.service.name or model == self.service.name:
+        if model is None or not self.service.name or model == self.service.name:
             return ""
         if model in self.service.backend.view.adapters:
             return model
