@@ -35,7 +35,8 @@ def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     """Wire the OpenAI API, health and metrics."""
     keys = None if settings.api_keys_file is None else BearerKeys(settings.api_keys_file)
     endpoint = Endpoint(service, keys, settings.max_body_bytes)
-    app = _app(service, settings)
+    # Whoever reaches this port may scrape it: the names of callers are not for them.
+    app = _app(service, settings, by_key=False)
     app.include_router(completions_router(endpoint))
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
@@ -49,20 +50,20 @@ def create_admin_app(
     """Wire the runtime API, health and metrics."""
     path = settings.runtime_token_file
     token = None if path is None else BearerKeys(path)
-    app = _app(service, settings)
+    app = _app(service, settings, by_key=settings.api_keys_file is not None)
     app.include_router(runtime_router(service, control, token))
     app.include_router(adapters_router(service, token))
     return app
 
 
-def _app(service: Service, settings: SidecarSettings) -> FastAPI:
+def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.add_middleware(LastAnswers, leaving=lambda: service.leaving)
     app.add_middleware(RequestId, clock=service.clock)
     app.add_exception_handler(SidecarError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault_at(service.clock))
-    registry = registry_of(service, vllm=settings.vllm_metrics)
+    registry = registry_of(service, vllm=settings.vllm_metrics, by_key=by_key)
     app.include_router(probes_router(service, registry))
     return app
 
