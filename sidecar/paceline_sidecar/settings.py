@@ -31,7 +31,7 @@ class SidecarSettings(BaseSettings):
     runtime_config_file: Path | None = None
     """A PATCH body without `epoch`, applied when the engine gets ready."""
     api_keys_file: Path | None = None
-    """One key a line, watched; None asks for no key."""
+    """Lines of `KEY` or `NAME: KEY`, watched; None asks for no key."""
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     drain_s: float = Field(default=120.0, ge=0, le=86_400)
