@@ -127,6 +127,9 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/embeddings", {"input": ["a", "b"]}),
     ("/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
     ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),
+    ("/tokenize", {"prompt": "Hi", "return_token_strs": True}),
+    ("/tokenize", {"messages": CHAT["messages"]}),
+    ("/detokenize", {"tokens": [39, 72]}),
 ]
 
 

@@ -17,11 +17,18 @@ from paceline_sidecar.openai.error_response import STATUSES, ErrorBody
 from paceline_sidecar.openai.model_cards import ModelCard, ModelCards
 from paceline_sidecar.openai.pooling_job import Embeddings, Scores
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest, ScoreRequest
+from paceline_sidecar.openai.tokenize_request import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from paceline_sidecar.readiness import Readiness
 
 _VERSION = "3.1.0"
 _REFERENCE = "#/components/schemas/"
 _CLIENT_LEFT = 499
-_UNKNOWN = 404
+_READY = "Tell whether a request can be served now."
 
 Schema = dict[str, Any]
 
@@ -35,14 +42,14 @@ class Operation:
     """As the document writes it: `{name}` is a parameter."""
     summary: str
     answer: Any
-    """The type of a JSON answer; the media type of any other."""
+    """The type of a JSON answer; the media type of any other; None where there is no body."""
     body: type[BodyPart] | None = None
     event: type[msgspec.Struct] | None = None
     """What a stream's events hold, where `stream` asks for one."""
     statuses: tuple[int, ...] = ()
     """Errors, where they are not all that a request for a model can meet."""
-    not_ready: Any = None
-    """The type of a 503 that is no error."""
+    may_be_unready: bool = False
+    """Whether a 503 is an answer like any other."""
 
 
 OPERATIONS = (
@@ -68,14 +75,14 @@ OPERATIONS = (
     ),
     Operation("get", "/v1/models", "List the models.", ModelCards, statuses=(401,)),
     Operation("get", "/v1/models/{name}", "Describe one model.", ModelCard, statuses=(401, 404)),
+    Operation("post", "/tokenize", "Tokenize a prompt.", TokenizeResponse, TokenizeRequest),
+    Operation("post", "/detokenize", "Join tokens.", DetokenizeResponse, DetokenizeRequest),
     Operation("get", "/health/live", "Tell whether the server answers.", dict[str, str]),
-    Operation(
-        "get",
-        "/health/ready",
-        "Tell whether a request can be served now.",
-        dict[str, Any],
-        not_ready=dict[str, Any],
-    ),
+    Operation("get", "/health/ready", _READY, Readiness, may_be_unready=True),
+    Operation("get", "/health", _READY, None, may_be_unready=True),
+    Operation("get", "/ping", _READY, None, may_be_unready=True),
+    Operation("post", "/ping", _READY, None, may_be_unready=True),
+    Operation("get", "/version", "Tell Paceline's version.", dict[str, str]),
     Operation("get", "/metrics", "Metrics in Prometheus' format.", "text/plain"),
 )
 
@@ -108,7 +115,7 @@ def api_document(*, version: str, has_keys: bool) -> Schema:
 def _answer_types() -> list[Any]:
     wanted = [ErrorBody]
     for operation in OPERATIONS:
-        kinds = (operation.answer, operation.event, operation.not_ready)
+        kinds = (operation.answer, operation.event)
         wanted += [kind for kind in kinds if kind is not None and not isinstance(kind, str)]
     return wanted
 
@@ -133,13 +140,14 @@ def _described(operation: Operation, bodies: dict[Any, Schema], answers: dict[An
             "description": _REASONS[status],
             "content": {"application/json": {"schema": answers[ErrorBody]}},
         }
-    if operation.not_ready is not None:
-        content = {"application/json": {"schema": answers[dict[str, Any]]}}
-        described["responses"]["503"] = {"description": "Not ready.", "content": content}
+    if operation.may_be_unready:
+        described["responses"]["503"] = {**described["responses"]["200"], "description": "Not now."}
     return described
 
 
 def _success(operation: Operation, answers: dict[Any, Schema]) -> Schema:
+    if operation.answer is None:
+        return {"description": "Success."}
     if isinstance(operation.answer, str):
         content: Schema = {operation.answer: {"schema": {"type": "string"}}}
     else:
