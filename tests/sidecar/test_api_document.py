@@ -62,7 +62,7 @@ described = schemathesis.pytest.from_fixture("document")
         HealthCheck.too_slow,
     ],
 )
-def test_answers_are_what_the_document_says(case: Case) -> None:
+def test_answers_are_what_the_document_says(case: Case[Any]) -> None:
     """Whatever is sent, right or wrong: never a 500, never an answer of another shape."""
     case.call_and_validate(checks=CHECKS, timeout=60)
 

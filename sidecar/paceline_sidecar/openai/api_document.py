@@ -113,7 +113,7 @@ def api_document(*, version: str, has_keys: bool) -> Schema:
 
 
 def _answer_types() -> list[Any]:
-    wanted = [ErrorBody]
+    wanted: list[Any] = [ErrorBody]
     for operation in OPERATIONS:
         kinds = (operation.answer, operation.event)
         wanted += [kind for kind in kinds if kind is not None and not isinstance(kind, str)]
