@@ -24,6 +24,7 @@ from paceline_sidecar.routes.lora_adapters import adapters_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.pooling import pooling_router
 from paceline_sidecar.routes.probes import probes_router
+from paceline_sidecar.routes.responses import responses_router
 from paceline_sidecar.routes.runtime import runtime_router
 from paceline_sidecar.routes.vllm import vllm_router
 from paceline_sidecar.runtime_control import RuntimeControl
@@ -38,6 +39,7 @@ def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     # Whoever reaches this port may scrape it: the names of callers are not for them.
     app = _app(service, settings, by_key=False)
     app.include_router(completions_router(endpoint))
+    app.include_router(responses_router(endpoint))
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
     app.include_router(vllm_router(endpoint))
