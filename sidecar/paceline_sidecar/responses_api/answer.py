@@ -48,6 +48,13 @@ class ModelResponse(msgspec.Struct, frozen=True):
     background: bool = False
 
 
+class ResponseEvent(msgspec.Struct, frozen=True):
+    """What all events of a stream have; the kind says what else there is."""
+
+    type: str
+    sequence_number: int
+
+
 class ResponsesBuilder:
     """Builds the responses of one request; its one choice is seen as blocks, each one an item."""
 
@@ -119,10 +126,10 @@ class ResponsesBuilder:
             return b""
         return self._block_event(name, block, content_index=0, part=_part(block))
 
-    def _block_event(self, event: str, block: Block, **more: Any) -> bytes:
+    def _block_event(self, event: str, block: Block, /, **more: Any) -> bytes:
         return self._event(event, item_id=self._item_id(block), output_index=block.index, **more)
 
-    def _event(self, name: str, **more: Any) -> bytes:
+    def _event(self, name: str, /, **more: Any) -> bytes:
         event = {"type": name, "sequence_number": self._sequence, **more}
         self._sequence += 1
         return named_event(name, event)
