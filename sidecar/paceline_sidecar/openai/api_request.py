@@ -37,6 +37,8 @@ class StreamOptions(BodyPart):
     """`stream_options`."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """With `include_usage`: every chunk has the usage of its choice so far, as in vLLM."""
 
 
 class ApiRequest(BodyPart):
@@ -143,6 +145,12 @@ class GenerationRequest(Structured, ApiRequest):
     def include_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def include_usage_so_far(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        options = self.stream_options
+        return self.include_usage and options is not None and options.continuous_usage_stats
 
     @property
     def requested_tokens(self) -> int | None:

@@ -58,14 +58,14 @@ class Endpoint:
     ) -> Response:
         """Answer with text; a failure before the first byte is raised, a later one is an event."""
         principal = self.check_key(request)
-        body = await self._read(request, kind)
+        body = await self.read(request, kind)
         job = job_of(body, self._caller(request, body, principal))
         builder = builder_of(self.service, body)
         if body.stream:
             opened = await while_connected(request.receive, self._open_and_wait(job))
             return EventStream(opened[0], builder, opened[1])
         choices = await while_connected(request.receive, self._gather(job))
-        return _json(builder.response(choices))
+        return json_response(builder.response(choices))
 
     async def pool(
         self,
@@ -75,13 +75,14 @@ class Endpoint:
     ) -> Response:
         """Answer with numbers."""
         principal = self.check_key(request)
-        body = await self._read(request, kind)
+        body = await self.read(request, kind)
         pooling = job_of(body)
         job = pooling.job(self._caller(request, body, principal))
         choices = await while_connected(request.receive, self._gather(job))
-        return _json(pooling.answer(self.service.name, choices))
+        return json_response(pooling.answer(self.service.name, choices))
 
-    async def _read(self, request: Request, kind: type[Body]) -> Body:
+    async def read(self, request: Request, kind: type[Body]) -> Body:
+        """Return the validated body; raises `InvalidRequest`."""
         body = await read_body(request, max_bytes=self.max_body_bytes)
         if len(body) > _LONG_BODY_BYTES:
             return await run_in_threadpool(parse, kind, body)
@@ -96,11 +97,11 @@ class Endpoint:
             timeout_s=read_timeout_s(request.headers),
             principal=principal,
             cache_salt=f"{salt}:{body.cache_salt}" if body.cache_salt else salt,
-            adapter=self._adapter(body.model),
+            adapter=self.adapter(body.model),
         )
 
-    def _adapter(self, model: str | None) -> str:
-        """Return the LoRA adapter that the name stands for; empty for the model itself."""
+    def adapter(self, model: str | None) -> str:
+        """Return the LoRA adapter of that name, empty for the model itself; or ModelUnknown."""
         if model is None or not self.service.name or model == self.service.name:
             return ""
         if model in self.service.backend.view.adapters:
@@ -125,5 +126,6 @@ class Endpoint:
             return choices
 
 
-def _json(answer: msgspec.Struct) -> Response:
+def json_response(answer: msgspec.Struct) -> Response:
+    """Answer with JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")
