@@ -169,7 +169,7 @@ class Tls(Part):
 
     secret_ref: SecretRef
     ca_bundle: (
-        Annotated[str, Field(pattern=r"^\s*-----BEGIN CERTIFICATE-----", max_length=65536)] | None
+        Annotated[str, Field(pattern=r"^-----BEGIN CERTIFICATE-----", max_length=65536)] | None
     ) = None
     """Certificates in PEM by which the operator verifies the pods. Given, port 8001 speaks TLS
     with the same certificate; absent, it speaks plain HTTP."""

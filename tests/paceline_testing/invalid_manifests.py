@@ -628,7 +628,7 @@ CASES = (
     Case(
         "an authority is in PEM",
         "spec.api.tls.caBundle",
-        {"api": {"tls": _CERT | {"caBundle": f"\n{_PEM}\n"}}},
+        {"api": {"tls": _CERT | {"caBundle": f"{_PEM}\n"}}},
         {"api": {"tls": _CERT | {"caBundle": "MIIB"}}},
     ),
     Case("no field is unknown", "spec.sla.ttfb", {}, {"sla": _TARGETS | {"ttfb": {"p99": "1s"}}}),

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -87,11 +88,11 @@ def test_a_replaced_certificate_serves_the_next_handshake_of_both_ports(
 
     new = certificate.read_text()
     for port in ports:
-        wait_until(lambda port=port: _served(port) == new)
+        wait_until(partial(_serves, port, new))
 
 
-def _served(port: int) -> str:
-    return ssl.get_server_certificate(("127.0.0.1", port))
+def _serves(port: int, certificate: str) -> bool:
+    return ssl.get_server_certificate(("127.0.0.1", port)) == certificate
 
 
 def test_the_admin_port_has_no_certificate_of_its_own(tmp_path: Path) -> None:
