@@ -193,17 +193,18 @@ def test_a_call_is_streamed_as_an_item_of_its_own(sidecar: Sidecar, script: Scri
 
 
 @pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "name": "weather"}], ids=["any", "named"]
+    ("choice", "reply"),
+    [
+        ("required", '[{"name": "weather", "parameters": {"city": "Bonn"}}]'),
+        ({"type": "function", "name": "weather"}, '{"city": "Bonn"}'),
+    ],
+    ids=["any", "named"],
 )
 def test_a_call_can_be_insisted_on(
-    sidecar: Sidecar, engine: ScriptedEngine, script: Script, choice: Any
+    sidecar: Sidecar, engine: ScriptedEngine, script: Script, choice: Any, reply: str
 ) -> None:
     """By a grammar, as in a chat."""
-    script.reply = (
-        '{"city": "Bonn"}'
-        if isinstance(choice, dict)
-        else '[{"name": "weather", "parameters": {"city": "Bonn"}}]'
-    )
+    script.reply = reply
 
     answer = sidecar.openai.responses.create(
         model="scripted", input="Hi", tools=[WEATHER], tool_choice=choice

@@ -8,12 +8,11 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.openai.api_request import (
     INT32_MAX,
-    GenerationRequest,
     TextRequest,
     refusal_of,
 )
 from paceline_sidecar.openai.body import BodyPart
-from paceline_sidecar.openai.chat_request import ChatRequest
+from paceline_sidecar.openai.chat_request import ChatRequest, not_of_chats
 from paceline_sidecar.openai.structured import JsonSchemaFormat, ResponseFormat, Schema
 from paceline_sidecar.openai.tools import (
     MAX_TOOLS,
@@ -77,7 +76,7 @@ class TextFormat(BodyPart):
         """Return it as a chat has it."""
         if self.schema_ is None:
             return ResponseFormat(type=self.type)
-        return ResponseFormat(type=self.type, json_schema=JsonSchemaFormat(schema_=self.schema_))
+        return ResponseFormat(type=self.type, json_schema=JsonSchemaFormat(schema=self.schema_))
 
 
 class TextConfig(BodyPart):
@@ -104,9 +103,18 @@ class ResponsesRequest(TextRequest):
     """`POST /v1/responses`."""
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
-        # What a chat takes and this path does not is refused as well, not ignored.
-        **{name: () for name in ChatRequest.model_fields if name not in TextRequest.model_fields},
-        **GenerationRequest.unsupported,
+        **not_of_chats(
+            "chat_template_kwargs",
+            "parallel_tool_calls",
+            "store",
+            "stream_options",
+            "temperature",
+            "tool_choice",
+            "tools",
+            "top_logprobs",
+            "top_p",
+            "user",
+        ),
         "background": (False,),
         "context_management": ([],),
         "conversation": (),
