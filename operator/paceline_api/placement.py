@@ -153,7 +153,7 @@ class Auth(Part):
     """Who may call."""
 
     api_keys_secret_ref: SecretKeys | None = None
-    """One key a line; watched, a change needs no restart."""
+    """Lines of `KEY` or `NAME: KEY`; watched, a change needs no restart."""
 
 
 class Tls(Part):

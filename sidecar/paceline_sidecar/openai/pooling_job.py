@@ -131,6 +131,7 @@ def _job(
         lane=caller.lane,
         arrived_at=caller.arrived_at,
         timeout_s=caller.timeout_s,
+        principal=caller.principal,
         cache_salt=caller.cache_salt,
         adapter=caller.adapter,
     )
