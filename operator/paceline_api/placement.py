@@ -167,6 +167,8 @@ class Api(Part):
 
     auth: Auth | None = None
     tls: Tls | None = None
+    docs: bool = True
+    """Whether `/openapi.json` and `/docs` describe the API, to callers without a key too."""
 
 
 class Peer(Part):

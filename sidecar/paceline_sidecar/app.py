@@ -20,6 +20,7 @@ from paceline_sidecar.openai.error_response import (
 )
 from paceline_sidecar.request_id import RequestId, answer_headers
 from paceline_sidecar.routes.completions import completions_router
+from paceline_sidecar.routes.documents import documents_router
 from paceline_sidecar.routes.endpoint import Endpoint
 from paceline_sidecar.routes.lora_adapters import adapters_router
 from paceline_sidecar.routes.models import models_router
@@ -42,6 +43,8 @@ def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
     app.include_router(vllm_router(endpoint))
+    if settings.docs:
+        app.include_router(documents_router(has_keys=keys is not None))
     return app
 
 

@@ -38,6 +38,8 @@ class SidecarSettings(BaseSettings):
     """After SIGTERM, running requests may take this long."""
     lame_duck_s: float = Field(default=10.0, ge=0, le=3600)
     """At the beginning of that time new requests are still taken: their senders do not know yet."""
+    docs: bool = True
+    """Serve `/openapi.json` and `/docs`."""
     vllm_metrics: bool = True
     """Expose the `vllm:` family beside `paceline_*`."""
     write_timeout_s: float = Field(default=20.0, gt=0, le=3600)
@@ -61,8 +63,8 @@ class SidecarSettings(BaseSettings):
     """A larger request body is refused with 413."""
     pooling: Pooling = "last"
     """Which of a prompt's hidden states becomes its embedding."""
-    heartbeat_s: float = Field(default=10.0, gt=0, le=3600)
-    """An engine that is silent for this long counts as stalled."""
+    heartbeat_s: float = Field(default=8.0, gt=0, le=3600)
+    """An engine that is silent for this long is stalled: what it has been given fails with 503."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -351,6 +351,12 @@ def test_there_is_time_to_drain() -> None:
 
     assert _pod(rollout=rollout)["terminationGracePeriodSeconds"] > 300
     assert _environment(_sidecar(rollout=rollout))["PACELINE_SIDECAR_DRAIN_S"] == "300"
+
+
+def test_the_document_of_the_api_is_left_out_where_asked() -> None:
+    """Only then does the template say so: other pods stay as they are."""
+    assert _environment(_sidecar(api={"docs": False}))["PACELINE_SIDECAR_DOCS"] == "false"
+    assert "PACELINE_SIDECAR_DOCS" not in _environment(_sidecar())
     assert "preStop" in _engine()["lifecycle"]
     assert "preStop" in _sidecar()["lifecycle"]
 

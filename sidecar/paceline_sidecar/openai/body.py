@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 class BodyPart(BaseModel):
     """A body or an object in one: nothing is converted, and a null field is an absent one."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
+    model_config = ConfigDict(strict=True, frozen=True, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -39,14 +39,25 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """The response of both endpoints."""
+    """What both responses have."""
 
     id: str
     created: int
     model: str
-    data: list[Embedding] | list[Score]
     usage: Usage
     object: Literal["list"] = "list"
+
+
+class Embeddings(Numbers, frozen=True, kw_only=True):
+    """The response of `/v1/embeddings`."""
+
+    data: list[Embedding]
+
+
+class Scores(Numbers, frozen=True, kw_only=True):
+    """The response of `/v1/score`."""
+
+    data: list[Score]
 
 
 class EmbeddingsJob:
@@ -63,13 +74,13 @@ class EmbeddingsJob:
         estimates = [estimate(prompt) for prompt in prompts]
         return _job(sampling, caller, estimates, encoder(prompts), items_param="input")
 
-    def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
+    def answer(self, model: str, choices: list[GatheredChoice]) -> Embeddings:
         """Return every embedding, in the order of the inputs."""
         data = [
             Embedding(index, self._written(choice.generation.embedding))
             for index, choice in enumerate(choices)
         ]
-        return _answer("embd", model, data, choices)
+        return Embeddings(*_head("embd", model, choices), data=data)
 
     def _written(self, embedding: bytes) -> list[float] | str:
         if not embedding:
@@ -108,14 +119,14 @@ class ScoresJob:
             prompts.append(prompt)
         return prompts
 
-    def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
+    def answer(self, model: str, choices: list[GatheredChoice]) -> Scores:
         """Return every score, in the order of the pairs."""
         data = []
         for index, (start, choice) in enumerate(zip(self._starts, choices, strict=True)):
             scored = choice.generation.prompt_scores[start:]
             logprobs = [each.logprob for each in scored if each.logprob is not None]
             data.append(Score(index, sum(logprobs), len(logprobs)))
-        return _answer("score", model, data, choices)
+        return Scores(*_head("score", model, choices), data=data)
 
 
 def _job(
@@ -137,8 +148,6 @@ def _job(
     )
 
 
-def _answer(
-    kind: str, model: str, data: list[Embedding] | list[Score], choices: list[GatheredChoice]
-) -> Numbers:
+def _head(kind: str, model: str, choices: list[GatheredChoice]) -> tuple[str, int, str, Usage]:
     usage = usage_of([choice.generation for choice in choices])
-    return Numbers(f"{kind}-{uuid.uuid4().hex}", int(time.time()), model, data, usage)
+    return f"{kind}-{uuid.uuid4().hex}", int(time.time()), model, usage
