@@ -228,7 +228,12 @@ def test_a_batch_request_of_many_items_gives_all_its_places_at_once() -> None:
         a_batch_ticket(admission, 1, HUNDRED, left)
     many = admission.admit([7] * 2, lane="batch", config=HUNDRED)
     given: list[Refused] = []
-    many[0].party.give_way = lambda refusal: given.append(refusal) is None
+
+    def give_way(refusal: Refused) -> bool:
+        given.append(refusal)
+        return True
+
+    many[0].party.give_way = give_way
 
     admission.admit([1], lane="interactive", config=HUNDRED)
 
