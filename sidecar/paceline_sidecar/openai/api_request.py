@@ -80,11 +80,26 @@ class GenerationRequest(Structured, ApiRequest):
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         "use_beam_search": (False,),
+        "length_penalty": (1,),
         "bad_words": ([],),
         "allowed_token_ids": (),
         "truncate_prompt_tokens": (),
+        "truncation_side": (),
         "include_stop_str_in_output": (False,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
         "guided_decoding_backend": ("auto",),
+        "watermarking": (False,),
+        "repetition_detection": (),
+        "thinking_token_budget": (),
+        "logprob_token_ids": (),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "return_token_offsets": (False,),
+        "return_prompt_text": (False,),
+        "kv_transfer_params": (),
+        "ec_transfer_params": (),
+        "vllm_xargs": ({},),
     }
 
     max_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)

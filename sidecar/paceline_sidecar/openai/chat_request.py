@@ -100,6 +100,19 @@ class ChatRequest(GenerationRequest):
         "audio": (),
         "modalities": (["text"],),
         "prediction": (),
+        "moderation": (),
+        "store": (False,),
+        "verbosity": ("medium",),
+        "web_search_options": (),
+        "include_reasoning": (True,),
+        "echo": (False,),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "add_special_tokens": (False,),
+        "documents": ([],),
+        "chat_template": (),
+        "media_io_kwargs": ({},),
+        "mm_processor_kwargs": ({},),
     }
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
