@@ -1,6 +1,7 @@
 """Wire the two applications, the public one and the admin port's; no behaviour of their own."""
 
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -65,7 +66,7 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     app = FastAPI(openapi_url=None)
     app.add_middleware(LastAnswers, leaving=lambda: service.leaving)
     app.add_middleware(RequestId, clock=service.clock)
-    app.add_exception_handler(SidecarError, _answer_error)
+    app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault_at(service.clock))
     registry = registry_of(service, vllm=settings.vllm_metrics, by_key=by_key)
@@ -73,10 +74,10 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     return app
 
 
-async def _answer_error(_: Request, error: Exception) -> Response:
+async def _answer_error(service: Service, _: Request, error: Exception) -> Response:
     if not isinstance(error, SidecarError):
         raise error
-    return response_of(error)
+    return response_of(error, away_s=service.outage.remaining_s)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
