@@ -73,6 +73,7 @@ class Service:
         """Prepare for a new engine; forget one that went away."""
         if after.phase != before.phase:
             _log.info("engine: %s %s", after.phase, after.detail)
+            self.ledger.engine_stalls += after.phase == "stalled"
         if before.instance == after.instance and before.limits and after.limits:
             self.ledger.limits_changed(before.limits, after.limits)
         if after.model is not None:

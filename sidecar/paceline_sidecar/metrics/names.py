@@ -127,6 +127,9 @@ PROFILE_SIZES = _gauge("step_profile_sizes", "Sizes of steps that it measured th
 # --- the processes -------------------------------------------------------------------------------
 ENGINE_UP = _gauge("engine_up", "1 while the engine is ready and sends heartbeats.")
 ENGINE_STARTS = _counter("engine_starts", "Engines that got ready since the sidecar started.")
+ENGINE_STALLS = _counter(
+    "engine_stalls", "Times that a ready engine was silent for so long that requests were refused."
+)
 TELEMETRY_AGE = _gauge("telemetry_age_seconds", "Since the engine's last message.")
 ADAPTERS = _gauge("adapters", "LoRA adapters that were asked for, by state.", "state")
 READY = _gauge("ready", "1 while the sidecar takes requests.")
