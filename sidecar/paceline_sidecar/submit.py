@@ -13,6 +13,7 @@ from paceline_sidecar.admission.control import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, TimedOut, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
 from paceline_sidecar.generation import ChoiceShape, Generation
+from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service, Serving
 from paceline_sidecar.text.codec import Codec
@@ -34,6 +35,8 @@ class Job:
     lane: Lane
     arrived_at: float
     timeout_s: float | None
+    principal: Principal = ANYONE
+    """Whose key came with it."""
     cache_salt: str = ""
     adapter: str = ""
     """The LoRA adapter that answers; empty for the model itself."""
@@ -132,6 +135,7 @@ def _generation(
         eos_token_ids=frozenset(serving.model.eos_token_ids),
         ledger=service.ledger,
         shape=shape,
+        principal=job.principal,
     )
 
 
@@ -215,5 +219,6 @@ def _record_refusal(service: Service, job: Job, error: BaseException) -> None:
             outcome=outcome_of(error),
             prompt_tokens=tokens,
             epoch=epoch,
+            principal=job.principal,
         )
         service.ledger.ended(record)

@@ -68,7 +68,7 @@ def test_without_an_sla_there_is_nothing_to_burn() -> None:
     """The engine may be down all the same, or have more to do than it can."""
     assert _rules(sla=None, tuning={"mode": "Fixed"}).keys() == {
         "PacelineEngineDown",
-        "PacelineEngineStalled",
+        "PacelineEngineFault",
         "PacelineKVPressure",
         "PacelineQueueGrowing",
         "PacelineRefusals",

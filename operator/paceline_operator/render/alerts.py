@@ -44,7 +44,7 @@ def alerts(service: InferenceService) -> list[Manifest]:
         *burning,
         _service_down(service),
         _engine_down(service),
-        _engine_stalled(service),
+        _engine_fault(service),
         _kv_pressure(service),
         _queue_growing(service),
         _refusals(service, budget),
@@ -111,17 +111,17 @@ def _engine_down(service: InferenceService) -> Manifest:
     )
 
 
-def _engine_stalled(service: InferenceService) -> Manifest:
-    stalls = f"paceline_engine_stalls_total{{{_matching(service)}}}"
+def _engine_fault(service: InferenceService) -> Manifest:
+    faults = f"paceline_engine_faults_total{{{_matching(service)}}}"
     return _alert(
-        "PacelineEngineStalled",
-        f"sum by ({_POD}) (increase({stalls}[30m])) > 0",
+        "PacelineEngineFault",
+        f"sum by ({_POD}) (increase({faults}[30m])) > 0",
         "",
         "warning",
         {
-            "summary": "The engine of {{ $labels.pod }} stood still",
-            "description": "It was ready and silent, and its requests were refused meanwhile,"
-            " in the last half hour.",
+            "summary": "The engine of {{ $labels.pod }} failed or fell silent",
+            "description": "It had been ready: what ran got 503. Its log has the reason, and the"
+            " stacks of a step that hung.",
             "runbook_url": _RUNBOOK.format("engine-down"),
         },
     )

@@ -51,6 +51,10 @@ SLA_REQUESTS = _counter(
     "reason",
 )
 REFUSALS = _counter("refusals", "Requests that were turned away, by reason.", "reason")
+KEY_REQUESTS = _counter(
+    "key_requests", "Requests that ended, by the name of their key.", "key", "outcome"
+)
+KEY_TOKENS = _counter("key_tokens", "Tokens of those requests, by kind.", "key", "kind")
 ABORTS = _counter("aborts", "Requests aborted in the engine, by cause.", "cause")
 
 # --- what was promised ---------------------------------------------------------------------------
@@ -127,8 +131,8 @@ PROFILE_SIZES = _gauge("step_profile_sizes", "Sizes of steps that it measured th
 # --- the processes -------------------------------------------------------------------------------
 ENGINE_UP = _gauge("engine_up", "1 while the engine is ready and sends heartbeats.")
 ENGINE_STARTS = _counter("engine_starts", "Engines that got ready since the sidecar started.")
-ENGINE_STALLS = _counter(
-    "engine_stalls", "Times that a ready engine was silent for so long that requests were refused."
+ENGINE_FAULTS = _counter(
+    "engine_faults", "Times that a ready engine fell silent, or failed: what ran got 503."
 )
 TELEMETRY_AGE = _gauge("telemetry_age_seconds", "Since the engine's last message.")
 ADAPTERS = _gauge("adapters", "LoRA adapters that were asked for, by state.", "state")

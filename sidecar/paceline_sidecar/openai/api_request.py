@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StringConstraints,
@@ -12,6 +11,7 @@ from pydantic import (
 )
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.structured import (
     RequestedGrammar,
     Structured,
@@ -33,23 +33,24 @@ TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(BodyPart):
     """`stream_options`."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
-
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """With `include_usage`: every chunk has the usage of its choice so far, as in vLLM."""
 
 
-class ApiRequest(BaseModel):
+class ApiRequest(BodyPart):
     """What every request has; fields that are not served are refused."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {}
     """Fields that would change the answer, and the values that ask for nothing."""
 
-    model: str
+    model: str | None = None
+    """None takes the one that is served."""
     priority: int | None = Field(default=None, ge=-INT32_MAX, le=INT32_MAX)
     """Above 0 it may wait: the lane is `batch`. vLLM serves lower numbers first."""
     service_tier: Literal["auto", "default", "priority", "flex", "scale"] | None = None
@@ -79,11 +80,26 @@ class GenerationRequest(Structured, ApiRequest):
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         "use_beam_search": (False,),
+        "length_penalty": (1,),
         "bad_words": ([],),
         "allowed_token_ids": (),
         "truncate_prompt_tokens": (),
+        "truncation_side": (),
         "include_stop_str_in_output": (False,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
         "guided_decoding_backend": ("auto",),
+        "watermarking": (False,),
+        "repetition_detection": (),
+        "thinking_token_budget": (),
+        "logprob_token_ids": (),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "return_token_offsets": (False,),
+        "return_prompt_text": (False,),
+        "kv_transfer_params": (),
+        "ec_transfer_params": (),
+        "vllm_xargs": ({},),
     }
 
     max_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
@@ -144,6 +160,12 @@ class GenerationRequest(Structured, ApiRequest):
     def include_usage(self) -> bool:
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def include_usage_so_far(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        options = self.stream_options
+        return self.include_usage and options is not None and options.continuous_usage_stats
 
     @property
     def requested_tokens(self) -> int | None:

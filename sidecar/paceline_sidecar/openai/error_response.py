@@ -10,7 +10,7 @@ from paceline_sidecar import errors
 # The status of a request whose client left is never seen; it is for the access log.
 _CLIENT_LEFT = 499
 
-_TABLE: dict[type[errors.SidecarError], tuple[int, str]] = {
+STATUSES: dict[type[errors.SidecarError], tuple[int, str]] = {
     errors.InvalidRequest: (400, "invalid_request_error"),
     errors.ModelUnknown: (404, "invalid_request_error"),
     errors.BodyTooLarge: (413, "invalid_request_error"),
@@ -79,4 +79,4 @@ def plain_response(status: int, body: ErrorBody, headers: dict[str, str] | None 
 
 
 def _row(error: errors.SidecarError) -> tuple[int, str]:
-    return next(_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE)
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)

@@ -4,9 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.structured import RequestedGrammar
 from paceline_wire import Grammar
 
@@ -17,10 +18,10 @@ _DEFINITIONS = ("$defs", "definitions")
 Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
-class Function(BaseModel):
+class Function(BodyPart):
     """`tools[].function`."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     name: Name
     description: str | None = None
@@ -38,10 +39,8 @@ class Function(BaseModel):
         return parameters
 
 
-class Tool(BaseModel):
+class Tool(BodyPart):
     """`tools[]`."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     type: Literal["function"]
     function: Function
@@ -51,18 +50,14 @@ class Tool(BaseModel):
         return self.model_dump(exclude_unset=True)
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(BodyPart):
     """`tool_choice.function`."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     name: str
 
 
-class NamedChoice(BaseModel):
+class NamedChoice(BodyPart):
     """`tool_choice`, where it names a function."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     type: Literal["function"]
     function: NamedFunction

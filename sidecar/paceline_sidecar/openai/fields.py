@@ -1,0 +1,132 @@
+"""What becomes of each field that OpenAI and vLLM know: served, refused with a reason, or a label.
+
+`python -m paceline_sidecar.openai.fields PAGE` writes the table of docs/openai-api.md.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from paceline_sidecar.openai.api_document import OPERATIONS
+from paceline_sidecar.openai.api_request import ApiRequest
+
+_BEGIN, _END = "<!-- begin fields -->", "<!-- end fields -->"
+
+_BEAMS = "Sequences are sampled, not searched for."
+_FREE = "Which tokens may come is said by `logit_bias`, or by a structured output."
+_RENDERED = "The model's own template is used as it is; its variables are `chat_template_kwargs`."
+_TEXT_ONLY = "Text is all that is read and written."
+_TOKENS_OUT = "Answers hold text; `logprobs` and `/tokenize` tell tokens."
+_WHOLE = "A prompt is computed whole or refused; nothing is cut off."
+_ELSEWHERE = "Keys and values stay in the engine that computed them."
+
+REASONS: Final = {
+    "add_generation_prompt": _RENDERED,
+    "add_special_tokens": "Special tokens are those that the model expects around a prompt.",
+    "allowed_token_ids": _FREE,
+    "audio": _TEXT_ONLY,
+    "bad_words": _FREE,
+    "chat_template": _RENDERED,
+    "continue_final_message": _RENDERED,
+    "dimensions": "A causal model's states cannot be cut.",
+    "documents": _RENDERED,
+    "ec_transfer_params": _ELSEWHERE,
+    "echo": "A chat's answer is the new message alone.",
+    "embed_dtype": "Embeddings are float32.",
+    "endianness": "Embeddings are little-endian.",
+    "function_call": "The older form of `tool_choice`.",
+    "functions": "The older form of `tools`.",
+    "guided_decoding_backend": "There is one.",
+    "include_reasoning": "What a model thinks is part of its answer.",
+    "include_stop_str_in_output": "The text ends before a stop string.",
+    "kv_transfer_params": _ELSEWHERE,
+    "length_penalty": _BEAMS,
+    "logprob_token_ids": "`top_logprobs` and `logprobs` tell the likeliest tokens.",
+    "media_io_kwargs": _TEXT_ONLY,
+    "messages": "Embeddings are of texts and tokens; `/tokenize` renders a conversation.",
+    "mm_processor_kwargs": _TEXT_ONLY,
+    "modalities": _TEXT_ONLY,
+    "moderation": "Nothing is moderated here.",
+    "normalize": "Embeddings have length 1.",
+    "prediction": "Drafts come from the engine (`engine.speculative`), not from a request.",
+    "prompt_embeds": "A prompt is text or tokens.",
+    "repetition_detection": "`max_tokens` and the penalties bound repetition.",
+    "return_prompt_text": _TOKENS_OUT,
+    "return_token_ids": _TOKENS_OUT,
+    "return_token_offsets": _TOKENS_OUT,
+    "return_tokens_as_token_ids": _TOKENS_OUT,
+    "skip_special_tokens": "Special tokens are not shown.",
+    "spaces_between_special_tokens": "Special tokens are not shown.",
+    "store": "Nothing is stored.",
+    "suffix": "Text is continued at its end alone.",
+    "thinking_token_budget": "`max_tokens` bounds thinking and answer together.",
+    "truncate_prompt_tokens": _WHOLE,
+    "truncation_side": _WHOLE,
+    "use_beam_search": _BEAMS,
+    "verbosity": "Ask for it in the prompt.",
+    "vllm_xargs": "There are no extensions for them.",
+    "watermarking": "Outputs bear no mark.",
+    "web_search_options": "Nothing is fetched for a request.",
+}
+
+LABELS: Final = {
+    "metadata": "For stored completions, and none are stored.",
+    "prompt_cache_key": "The prefix cache finds shared prefixes by itself.",
+    "prompt_cache_options": "The prefix cache keeps what is used, as long as there is room.",
+    "prompt_cache_retention": "The prefix cache keeps what is used, as long as there is room.",
+    "request_id": "The header `x-request-id` names a request.",
+    "safety_identifier": "Names the client's own user.",
+    "session_id": "Names the client's own session.",
+    "user": "Names the client's own user.",
+}
+"""Fields that clients send for their own ends; no answer depends on them anywhere."""
+
+
+def table() -> str:
+    """Write one row for each field and one column for each kind of request."""
+    kinds = {op.path: op.body for op in OPERATIONS if op.body and issubclass(op.body, ApiRequest)}
+    names = {name for kind in kinds.values() for name in _names(kind)} | LABELS.keys()
+    heads = [f"`{path.removeprefix('/v1/')}`" for path in kinds]
+    rows = [
+        f"| Field | {' | '.join(heads)} | |",
+        f"|---|{'---|' * len(kinds)}---|",
+    ]
+    for name in sorted(names):
+        cells = [_cell(kind, name) for kind in kinds.values()]
+        rows.append(f"| `{name}` | {' | '.join(cells)} | {_note(name, [*kinds.values()])} |")
+    return "\n".join(rows)
+
+
+def refreshed(page: str) -> str:
+    """Replace what stands between the markers."""
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{after}"
+
+
+def _names(kind: type[ApiRequest]) -> set[str]:
+    return kind.model_fields.keys() | kind.unsupported.keys()
+
+
+def _cell(kind: type[ApiRequest], name: str) -> str:
+    if name in LABELS:
+        return "label"
+    if name in kind.unsupported:
+        harmless = " or ".join(f"`{json.dumps(each)}`" for each in kind.unsupported[name])
+        return f"only {harmless}" if harmless else "refused"
+    return "served" if name in kind.model_fields else ""
+
+
+def _note(name: str, kinds: list[type[ApiRequest]]) -> str:
+    if name in LABELS:
+        return LABELS[name]
+    reason = REASONS.get(name, "") if any(name in kind.unsupported for kind in kinds) else ""
+    served = (kind.model_fields.get(name) for kind in kinds)
+    meaning = next((field.description for field in served if field and field.description), "")
+    return " ".join(f"{meaning} {reason}".split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    written = Path(sys.argv[1])
+    written.write_text(refreshed(written.read_text(encoding="utf-8")), encoding="utf-8")
