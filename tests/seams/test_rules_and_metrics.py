@@ -12,7 +12,7 @@ from paceline_tuner.service_report import Phase
 from paceline_tuner.sla_conditions import Kind
 
 ROOT = Path(__file__).parents[2]
-WORDS = {
+WORDS: dict[str, set[str]] = {
     "lane": {*LANES},
     "outcome": {"ok", "refused", "shed", "timeout", "failed", "cancelled"},
     "phase": {*get_args(Phase), *get_args(RolloutPhase)},
