@@ -159,7 +159,23 @@ class Auth(Part):
 class Tls(Part):
     """A Secret of type kubernetes.io/tls."""
 
+    cel_rules: ClassVar = (
+        Rule(
+            "!has(self.serverName) || has(self.caBundle)",
+            "serverName is what the operator verifies by caBundle: it needs one",
+            ".serverName",
+        ),
+    )
+
     secret_ref: SecretRef
+    ca_bundle: (
+        Annotated[str, Field(pattern=r"^-----BEGIN CERTIFICATE-----", max_length=65536)] | None
+    ) = None
+    """Certificates in PEM by which the operator verifies the pods. Given, port 8001 speaks TLS
+    with the same certificate; absent, it speaks plain HTTP."""
+    server_name: Name | None = None
+    """A name in the certificate; absent, `NAME.NAMESPACE.svc`. Pods are called by their address,
+    which no certificate holds."""
 
 
 class Api(Part):

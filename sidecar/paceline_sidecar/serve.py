@@ -72,7 +72,7 @@ async def serve(
     engine.listen(service)
     engine.listen(service.adapters)
     public = _server(create_public_app(service, settings), settings, tls=True)
-    admin = _server(create_admin_app(service, control, settings), settings, tls=False)
+    admin = _server(create_admin_app(service, control, settings), settings, tls=settings.admin_tls)
     sockets = sockets or [
         _listen(settings.host, settings.port),
         _listen(settings.host, settings.admin_port),
@@ -85,13 +85,17 @@ async def serve(
         tasks.create_task(public.serve([sockets[0]]))
         tasks.create_task(admin.serve([sockets[1]]))
         keeper = tasks.create_task(service.adapters.run())
-        watcher = tasks.create_task(reload_certificate(public.config, settings))
+        watchers = [
+            tasks.create_task(reload_certificate(server.config, settings))
+            for server in (public, admin)
+        ]
         await stop.wait()
         await drain(service, lame_duck_s=settings.lame_duck_s, drain_s=settings.drain_s)
         public.should_exit = admin.should_exit = True
         connection.cancel()
         keeper.cancel()
-        watcher.cancel()
+        for watcher in watchers:
+            watcher.cancel()
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:

@@ -34,6 +34,8 @@ class SidecarSettings(BaseSettings):
     """Lines of `KEY` or `NAME: KEY`, watched; None asks for no key."""
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
+    admin_tls: bool = False
+    """Whether the admin port speaks TLS, too, with the same certificate."""
     drain_s: float = Field(default=120.0, ge=0, le=86_400)
     """After SIGTERM, running requests may take this long."""
     lame_duck_s: float = Field(default=10.0, ge=0, le=3600)
@@ -72,6 +74,9 @@ class SidecarSettings(BaseSettings):
     def _check(self) -> Self:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             msg = "tls_cert_file and tls_key_file go together: one of them is missing"
+            raise ValueError(msg)
+        if self.admin_tls and self.tls_cert_file is None:
+            msg = "admin_tls needs tls_cert_file and tls_key_file"
             raise ValueError(msg)
         if len(str(self.socket_path).encode()) > _LONGEST_SOCKET_PATH:
             msg = f"run_dir is too long for a Unix socket: {self.socket_path}"
