@@ -1,6 +1,7 @@
 """Wire the two applications, the public one and the admin port's; no behaviour of their own."""
 
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -25,6 +26,7 @@ from paceline_sidecar.routes.lora_adapters import adapters_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.pooling import pooling_router
 from paceline_sidecar.routes.probes import probes_router
+from paceline_sidecar.routes.responses import responses_router
 from paceline_sidecar.routes.runtime import runtime_router
 from paceline_sidecar.routes.vllm import vllm_router
 from paceline_sidecar.runtime_control import RuntimeControl
@@ -39,6 +41,7 @@ def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     # Whoever reaches this port may scrape it: the names of callers are not for them.
     app = _app(service, settings, by_key=False)
     app.include_router(completions_router(endpoint))
+    app.include_router(responses_router(endpoint))
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
     app.include_router(vllm_router(endpoint))
@@ -63,7 +66,7 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     app = FastAPI(openapi_url=None)
     app.add_middleware(LastAnswers, leaving=lambda: service.leaving)
     app.add_middleware(RequestId, clock=service.clock)
-    app.add_exception_handler(SidecarError, _answer_error)
+    app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault_at(service.clock))
     registry = registry_of(service, vllm=settings.vllm_metrics, by_key=by_key)
@@ -71,10 +74,10 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     return app
 
 
-async def _answer_error(_: Request, error: Exception) -> Response:
+async def _answer_error(service: Service, _: Request, error: Exception) -> Response:
     if not isinstance(error, SidecarError):
         raise error
-    return response_of(error)
+    return response_of(error, away_s=service.outage.remaining_s)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

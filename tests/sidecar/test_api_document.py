@@ -124,6 +124,8 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", TEXT),
     ("/v1/completions", {**TEXT, "echo": True, "logprobs": 2, "n": 2}),
     ("/v1/completions", {**TEXT, "prompt_logprobs": 1}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 16}),
+    ("/v1/responses", {"input": [{"role": "user", "content": "Hi"}], "store": False}),
     ("/v1/embeddings", {"input": ["a", "b"]}),
     ("/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
     ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),

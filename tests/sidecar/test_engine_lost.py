@@ -84,6 +84,7 @@ def test_a_client_with_an_open_connection_is_sent_to_another_pod(
     headers = refused.value.response.headers
     assert (refused.value.status_code, headers["connection"]) == (503, "close")
     assert int(headers["retry-after"]) >= 1
+    assert int(headers["retry-after-ms"]) >= 1000
 
 
 def in_flight(sidecar: Sidecar) -> float:

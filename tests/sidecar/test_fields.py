@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
 
 from paceline_sidecar.openai import fields
 from paceline_sidecar.openai.api_document import OPERATIONS
@@ -13,6 +14,7 @@ from paceline_sidecar.openai.api_request import ApiRequest
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest
+from paceline_sidecar.responses_api.request import ResponsesRequest
 from paceline_testing.running_sidecar import Sidecar
 
 PAGE = Path(__file__).parents[2] / "docs" / "openai-api.md"
@@ -81,6 +83,7 @@ def test_the_table_is_generated_from_the_models() -> None:
     [
         (ChatRequest, chat_create_params.CompletionCreateParamsBase),
         (CompletionRequest, completion_create_params.CompletionCreateParamsBase),
+        (ResponsesRequest, response_create_params.ResponseCreateParamsBase),
         (EmbeddingsRequest, embedding_create_params.EmbeddingCreateParams),
     ],
 )
@@ -144,6 +147,7 @@ def test_a_value_that_asks_for_nothing_is_taken(
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Hi", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
+    "/v1/responses": {"input": "Hi", "max_output_tokens": 16},
     "/v1/embeddings": {"input": "Hi"},
     "/v1/score": {"text_1": "a", "text_2": "b"},
     "/tokenize": {"prompt": "Hi"},

@@ -24,6 +24,8 @@ from paceline_sidecar.openai.tokenize_request import (
     TokenizeResponse,
 )
 from paceline_sidecar.readiness import Readiness
+from paceline_sidecar.responses_api.answer import ModelResponse, ResponseEvent
+from paceline_sidecar.responses_api.request import ResponsesRequest
 
 _VERSION = "3.1.0"
 _REFERENCE = "#/components/schemas/"
@@ -68,6 +70,14 @@ OPERATIONS = (
         TextCompletion,
         CompletionRequest,
         TextCompletion,
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer a text or items with items.",
+        ModelResponse,
+        ResponsesRequest,
+        ResponseEvent,
     ),
     Operation("post", "/v1/embeddings", "Embed texts.", Embeddings, EmbeddingsRequest),
     Operation(
@@ -153,7 +163,9 @@ def _success(operation: Operation, answers: dict[Any, Schema]) -> Schema:
     else:
         content = {"application/json": {"schema": answers[operation.answer]}}
     if operation.event is not None:
-        stream = "Server-sent events; each `data:` holds one `x-event`, the last one `[DONE]`."
+        stream = (
+            "Server-sent events; each `data:` holds one `x-event`. Completions end in `[DONE]`."
+        )
         content["text/event-stream"] = {
             "schema": {"type": "string", "description": stream},
             "x-event": answers[operation.event],
