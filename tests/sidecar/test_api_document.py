@@ -78,7 +78,7 @@ def test_every_path_is_described(sidecar_of_module: Sidecar) -> None:
 def served_paths(settings: SidecarSettings) -> set[tuple[str, str]]:
     """Methods and paths of the public port, but those that serve the document."""
     service = Service(ZmqEngine(settings.socket_path), run_dir=settings.run_dir)
-    routes = create_public_app(service, settings).routes
+    routes = create_public_app(service, settings, batch_dir=settings.run_dir).routes
     # FastAPI's own document has all paths, and knows nothing of bodies and answers.
     paths = get_openapi(title="", version="", routes=routes)["paths"]
     own = {"/openapi.json", "/docs"}

@@ -212,5 +212,3 @@ def shown(
         request_counts=counts,
         metadata=record.metadata,
     )
-
-

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -45,13 +45,8 @@ _THREADS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="batches")
 
 Result = TypeVar("Result")
 
-
-class Answer(Protocol):
-    """Answers one line; raises `SidecarError`."""
-
-    def __call__(self, endpoint: str, body: bytes, who: Principal) -> Awaitable[bytes]:
-        """Return the answer as JSON."""
-        ...
+Answer = Callable[[str, bytes, Principal], Awaitable[bytes]]
+"""Answers one line of this endpoint with JSON; raises `SidecarError`."""
 
 
 async def aside(work: Callable[..., Result], *arguments: Any) -> Result:
@@ -75,7 +70,10 @@ class BatchRunner:
         self._store = store
         self._answer = answer
         self._is_open = is_open
-        self._places = asyncio.Semaphore(concurrency)
+        self.places = asyncio.Semaphore(concurrency)
+        """One for each line that is held in memory."""
+        self.places_of_one = max(1, concurrency // 2)
+        """What one batch may hold: a caller that may not go on must not stop the others."""
         self._max_line_bytes = max_line_bytes
         self._clock = clock
         self._runs: dict[str, asyncio.Task[None]] = {}
@@ -155,16 +153,16 @@ class BatchRunner:
             read = read_line(line)
         except ValueError as error:
             return f"invalid_json_line: {error}"
-        if not 0 < len(read.custom_id) <= _MAX_ID:
-            return f"invalid_custom_id: it has 1 to {_MAX_ID} characters"
-        if read.custom_id in seen:
-            return f"duplicate_custom_id: {read.custom_id} was there before"
+        wrong = {
+            f"invalid_custom_id: it has 1 to {_MAX_ID} characters": not (
+                0 < len(read.custom_id) <= _MAX_ID
+            ),
+            "duplicate_custom_id: it was there before": read.custom_id in seen,
+            "invalid_method: it is not POST": read.method != "POST",
+            f"invalid_url: it is not the batch's, {record.endpoint}": read.url != record.endpoint,
+        }
         seen.add(read.custom_id)
-        if read.method != "POST":
-            return f"invalid_method: {read.method[:20]} is not POST"
-        if read.url != record.endpoint:
-            return f"invalid_url: {read.url[:100]} is not the batch's {record.endpoint}"
-        return None
+        return next((told for told, is_so in wrong.items() if is_so), None)
 
     async def output_of(self, line: InputLine, record: Record, who: Principal) -> OutputLine | None:
         """Ask until there is an answer; None where the batch expires before."""
@@ -172,19 +170,18 @@ class BatchRunner:
         while self.now < record.expires_at:
             wait_s = _COME_BACK_S
             if self._is_open():
-                async with self._places:
-                    try:
-                        body = await self._answer(record.endpoint, bytes(line.body), who)
-                    except (Refused, Unavailable, TimedOut) as error:
-                        wait_s = getattr(error, "retry_after_s", _COME_BACK_S)
-                    except EngineFault as error:
-                        faults += 1
-                        if faults >= _MAX_FAULTS:
-                            return _output(line, status_of(error), msgspec.json.encode(body_of(error)))
-                    except SidecarError as error:
-                        return _output(line, status_of(error), msgspec.json.encode(body_of(error)))
-                    else:
-                        return _output(line, 200, body)
+                try:
+                    body = await self._answer(record.endpoint, bytes(line.body), who)
+                    return _output(line, 200, body)
+                except Refused as error:
+                    wait_s = error.retry_after_s
+                except (Unavailable, TimedOut):
+                    pass
+                except SidecarError as error:
+                    faults += 1
+                    if not isinstance(error, EngineFault) or faults >= _MAX_FAULTS:
+                        told = msgspec.json.encode(body_of(error))
+                        return _output(line, status_of(error), told)
             await asyncio.sleep(wait_s)
         return None
 
@@ -201,8 +198,8 @@ class _Run:
         self._who = who
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._read_ahead = asyncio.Semaphore(64)
-        """Lines that are held in memory."""
+        self._writes: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(runner.places_of_one)
 
     async def go(self) -> None:
         """Run to its end."""
@@ -236,7 +233,8 @@ class _Run:
             line = read_line(raw)
             if line.custom_id in finished:
                 continue
-            await self._read_ahead.acquire()
+            await self._places.acquire()
+            await self._runner.places.acquire()
             task = asyncio.create_task(self._line(line))
             self._tasks.add(task)
             task.add_done_callback(self._done)
@@ -245,7 +243,8 @@ class _Run:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._read_ahead.release()
+        self._places.release()
+        self._runner.places.release()
 
     async def _line(self, line: InputLine) -> None:
         output = await self._runner.output_of(line, self._record, self._who)
@@ -254,11 +253,20 @@ class _Run:
             output = OutputLine(_line_id(), line.custom_id, None, late)
         is_good = output.response is not None and output.response.status_code == 200  # noqa: PLR2004
         file_id = self._record.output_file_id if is_good else self._record.error_file_id
+        # Shielded: what is being written is written before the batch ends.
+        write = asyncio.create_task(self._write(file_id, output))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        await asyncio.shield(write)
+
+    async def _write(self, file_id: str, output: OutputLine) -> None:
         async with self._writing:
             await aside(self._store.append, self._who, file_id, output)
 
     async def _until_cancelled(self) -> None:
-        while not await aside(self._store.is_cancelled, self._who, self._record.id):
+        who, batch_id = self._who, self._record.id
+        # Another process may have noted it: only the disk tells.
+        while not await aside(self._store.is_cancelled, who, batch_id):  # noqa: ASYNC110 - as above
             await asyncio.sleep(_COME_BACK_S)
 
     async def _stop(self, work: asyncio.Task[None]) -> None:
@@ -266,6 +274,7 @@ class _Run:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(work, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._writes, return_exceptions=True)
 
     async def _end(self, status: EndStatus, errors: list[InputError]) -> None:
         who, record = self._who, self._record

@@ -1,8 +1,8 @@
 """Files and batches in one folder, apart between callers; several processes may share it.
 
-    OWNER/files/ID.data, ID.json      a file is there once its `.json` is
-    OWNER/batches/ID/record.json      and started.json, cancelled.json, ended.json
-    OWNER/batches/ID/lock             held by the process that runs it
+OWNER/files/ID.data, ID.json      a file is there once its `.json` is
+OWNER/batches/ID/record.json      and started.json, cancelled.json, ended.json
+OWNER/batches/ID/lock             held by the process that runs it
 """
 
 import fcntl

@@ -4,7 +4,7 @@ import asyncio
 import mmap
 from dataclasses import dataclass
 from email.message import Message
-from email.parser import BytesHeaderParser
+from email.parser import HeaderParser
 from pathlib import Path
 from typing import BinaryIO
 
@@ -67,7 +67,7 @@ def _form(body: mmap.mmap, data: BinaryIO, delimiter: bytes) -> Form:
     fields: dict[str, str] = {}
     filename, content = "", None
     for head, part in _parts(body, delimiter):
-        described = BytesHeaderParser().parsebytes(head)
+        described = HeaderParser().parsestr(head.decode("utf-8", "replace"))
         name = described.get_param("name", "", header="content-disposition")
         if name == "file" and content is None:
             filename, content = described.get_filename("file"), part
