@@ -177,9 +177,11 @@ def test_every_event_is_described(
         checker(document, content["text/event-stream"]["x-event"]).validate(json.loads(event))
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/scripted"])
-def test_models_are_described(sidecar_of_module: Sidecar, path: str) -> None:
-    """With the fields that vLLM adds."""
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/scripted", "/v1/files", "/v1/batches", "/health/ready"]
+)
+def test_what_is_asked_for_is_described(sidecar_of_module: Sidecar, path: str) -> None:
+    """Models with the fields that vLLM adds."""
     document = sidecar_of_module.public.get("/openapi.json").json()
     answer = sidecar_of_module.public.get(path)
     written = path.replace("scripted", "{name}")

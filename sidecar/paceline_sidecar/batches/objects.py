@@ -4,13 +4,27 @@ The state of a batch is derived from what was written of it: a record when it wa
 it was started, that somebody cancelled it, and how it ended. Each is written once, whole.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from pydantic import Field
+
+from paceline_sidecar.openai.body import BodyPart
 
 BatchEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
 EndStatus = Literal["completed", "failed", "expired", "cancelled"]
 Status = Literal["validating", "in_progress", "cancelling"] | EndStatus
+
+
+class BatchRequest(BodyPart):
+    """`POST /v1/batches`."""
+
+    input_file_id: str
+    endpoint: BatchEndpoint
+    completion_window: Literal["24h"]
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
 
 
 class FileObject(msgspec.Struct, frozen=True):

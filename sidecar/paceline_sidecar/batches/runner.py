@@ -229,7 +229,7 @@ class _Run:
     async def _all_lines(self) -> None:
         finished = await aside(self._store.finished_ids, self._who, self._record)
         lines = self._runner.lines(self._record, self._who)
-        while (raw := await aside(next, lines, None)) is not None:
+        while raw := await aside(_next, lines):
             line = read_line(raw)
             if line.custom_id in finished:
                 continue
@@ -290,6 +290,11 @@ class _Run:
 def _output(line: InputLine, status: int, body: bytes) -> OutputLine:
     answered = Answered(status, uuid.uuid4().hex, msgspec.Raw(body))
     return OutputLine(_line_id(), line.custom_id, answered)
+
+
+def _next(lines: Iterator[bytes]) -> bytes:
+    """Return the next line; nothing after the last."""
+    return next(lines, b"")
 
 
 def _line_id() -> str:

@@ -7,15 +7,14 @@ room for them.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated, Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 from fastapi import APIRouter
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from paceline_sidecar.batches.objects import Batch, BatchPage, FileObject, FilePage
+from paceline_sidecar.batches.objects import Batch, BatchPage, BatchRequest, FileObject, FilePage
 from paceline_sidecar.batches.runner import BatchRunner, aside
 from paceline_sidecar.batches.store import BatchStore
 from paceline_sidecar.batches.upload import read_form, receive
@@ -23,7 +22,6 @@ from paceline_sidecar.connection import read_body
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.keys import Principal
 from paceline_sidecar.openai.api_request import ApiRequest, GenerationRequest, parse
-from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.chat_response import ChatResponseBuilder
 from paceline_sidecar.openai.completion_request import CompletionRequest
@@ -39,17 +37,6 @@ _MOST_PER_PAGE = 10_000
 _UPLOADS_AT_ONCE = 4
 
 Item = TypeVar("Item", FileObject, Batch)
-MetadataKey = Annotated[str, Field(max_length=64)]
-MetadataValue = Annotated[str, Field(max_length=512)]
-
-
-class BatchRequest(BodyPart):
-    """`POST /v1/batches`."""
-
-    input_file_id: str
-    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
-    completion_window: Literal["24h"]
-    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
 
 
 def batches_router(
