@@ -5,7 +5,6 @@ keys and values lie in the prefix cache, and the others find them there.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -65,7 +64,7 @@ class Exchange:
         self._ledger = ledger
         self._clock = clock
         self._on_close = on_close
-        self._arrivals: deque[tuple[int, Arrival | SidecarError]] = deque()
+        self._arrivals: list[tuple[int, Arrival | SidecarError]] = []
         self._waiting: asyncio.Future[None] | None = None
         self._reader: Reader | None = None
         self._running = set(range(len(generations)))
@@ -111,7 +110,7 @@ class Exchange:
             while not self._arrivals:
                 self._waiting = asyncio.get_running_loop().create_future()
                 await self._waiting
-            index, arrival = self._arrivals.popleft()
+            index, arrival = self._arrivals.pop(0)
             delta = self._read(index, arrival)
             if delta is not None:
                 return index, delta
@@ -121,7 +120,7 @@ class Exchange:
         """Pass on what has come and what comes from now on."""
         self._reader = reader
         while self._arrivals:
-            self._pass_on(*self._arrivals.popleft())
+            self._pass_on(*self._arrivals.pop(0))
 
     def _arrive(self, index: int, arrival: Arrival | SidecarError) -> None:
         if self._reader is not None:
