@@ -113,6 +113,11 @@ class Generation:
         return self.output_tokens if self.shape.shows_output else 0
 
     @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended it."""
+        return self._matcher.met
+
+    @property
     def started(self) -> bool:
         """Return whether its first token has come."""
         return self._first_at is not None

@@ -42,6 +42,8 @@ class Job:
     """The LoRA adapter that answers; empty for the model itself."""
     num_choices: int = 1
     """Choices of each prompt."""
+    items_param: str = "prompt"
+    """The field of the request that says how many items it has."""
     grammar: Grammar | None = None
     """The grammar that every output must match."""
     grammar_param: str = ""
@@ -58,6 +60,7 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     """Admit, tokenize, submit; where it raises, the refusal is on record already."""
     try:
         serving = service.serving()
+        _check_items(job, most=service.config.admission.max_items_per_request)
         tickets = service.admission.admit(
             job.estimates,
             lane=job.lane,
@@ -163,8 +166,7 @@ def _start(
         exchange.close(error)
         raise
     service.began(exchange)
-    for ticket in tickets:
-        ticket.give_way = partial(_give_way, service, exchange)
+    tickets[0].party.give_way = partial(_give_way, service, exchange)
     deadlines.watch(service, exchange, lane=job.lane, arrived_at=job.arrived_at)
     return exchange
 
@@ -176,6 +178,13 @@ def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
     service.ledger.refusals[refusal.reason] += len(exchange.generations)
     exchange.fail(refusal)
     return True
+
+
+def _check_items(job: Job, *, most: int) -> None:
+    """Raise `InvalidRequest` for more prompts, choices or pairs than one request may have."""
+    if len(job.estimates) > most:
+        message = f"{job.items_param}: {len(job.estimates)} items in one request, {most} may be"
+        raise InvalidRequest(message, param=job.items_param, code="too_many_items")
 
 
 def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving) -> None:

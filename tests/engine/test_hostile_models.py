@@ -26,7 +26,10 @@ _INTERESTING = st.sampled_from(
     + [struct.pack("<I", number) for number in (1, 8, 9, 10, 12, 255)]
 )
 _FUZZ = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 pytestmark = pytest.mark.slow

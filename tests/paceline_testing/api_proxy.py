@@ -109,6 +109,16 @@ def slow(seconds: float) -> Fault:
     return wait
 
 
+def hold(until: threading.Event) -> Fault:
+    """Hold the request back until the event is set, then pass it on."""
+
+    async def wait(request: web.Request, go_on: Handler) -> web.StreamResponse:
+        await asyncio.to_thread(until.wait)
+        return await go_on(request)
+
+    return wait
+
+
 def lose_answer() -> Fault:
     """Do what was asked, then cut the connection: the operator cannot know that it was done."""
 
@@ -128,6 +138,15 @@ def garbage() -> Fault:
         return web.Response(text="<html>sign in</html>", content_type="text/html")
 
     return page
+
+
+def end_at_once() -> Fault:
+    """Answer a watch with 200 and an empty stream."""
+
+    async def end(_: web.Request, __: Handler) -> web.StreamResponse:
+        return web.Response(content_type="application/json")
+
+    return end
 
 
 @dataclass(slots=True)

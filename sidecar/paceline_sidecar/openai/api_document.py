@@ -8,6 +8,9 @@ from typing import Any, Literal
 import msgspec
 from pydantic.json_schema import models_json_schema
 
+from paceline_sidecar.anthropic.answer import AnswerMessage, MessageEvent, TokenCount
+from paceline_sidecar.anthropic.error_response import MessagesErrorBody
+from paceline_sidecar.anthropic.request import CountTokensRequest, MessagesRequest
 from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.chat_response import ChatCompletion, ChatCompletionChunk
@@ -24,6 +27,8 @@ from paceline_sidecar.openai.tokenize_request import (
     TokenizeResponse,
 )
 from paceline_sidecar.readiness import Readiness
+from paceline_sidecar.responses_api.answer import ModelResponse, ResponseEvent
+from paceline_sidecar.responses_api.request import ResponsesRequest
 
 _VERSION = "3.1.0"
 _REFERENCE = "#/components/schemas/"
@@ -50,6 +55,8 @@ class Operation:
     """Errors, where they are not all that a request for a model can meet."""
     may_be_unready: bool = False
     """Whether a 503 is an answer like any other."""
+    error: type[msgspec.Struct] = ErrorBody
+    """The body of an error."""
 
 
 OPERATIONS = (
@@ -68,6 +75,31 @@ OPERATIONS = (
         TextCompletion,
         CompletionRequest,
         TextCompletion,
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer a text or items with items.",
+        ModelResponse,
+        ResponsesRequest,
+        ResponseEvent,
+    ),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a conversation, in Anthropic's shape.",
+        AnswerMessage,
+        MessagesRequest,
+        MessageEvent,
+        error=MessagesErrorBody,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Count the tokens of a conversation, in Anthropic's shape.",
+        TokenCount,
+        CountTokensRequest,
+        error=MessagesErrorBody,
     ),
     Operation("post", "/v1/embeddings", "Embed texts.", Embeddings, EmbeddingsRequest),
     Operation(
@@ -113,9 +145,9 @@ def api_document(*, version: str, has_keys: bool) -> Schema:
 
 
 def _answer_types() -> list[Any]:
-    wanted: list[Any] = [ErrorBody]
+    wanted: list[Any] = []
     for operation in OPERATIONS:
-        kinds = (operation.answer, operation.event)
+        kinds = (operation.answer, operation.event, operation.error)
         wanted += [kind for kind in kinds if kind is not None and not isinstance(kind, str)]
     return wanted
 
@@ -138,7 +170,7 @@ def _described(operation: Operation, bodies: dict[Any, Schema], answers: dict[An
     for status in _statuses(operation):
         described["responses"][str(status)] = {
             "description": _REASONS[status],
-            "content": {"application/json": {"schema": answers[ErrorBody]}},
+            "content": {"application/json": {"schema": answers[operation.error]}},
         }
     if operation.may_be_unready:
         described["responses"]["503"] = {**described["responses"]["200"], "description": "Not now."}
@@ -153,7 +185,9 @@ def _success(operation: Operation, answers: dict[Any, Schema]) -> Schema:
     else:
         content = {"application/json": {"schema": answers[operation.answer]}}
     if operation.event is not None:
-        stream = "Server-sent events; each `data:` holds one `x-event`, the last one `[DONE]`."
+        stream = (
+            "Server-sent events; each `data:` holds one `x-event`. Completions end in `[DONE]`."
+        )
         content["text/event-stream"] = {
             "schema": {"type": "string", "description": stream},
             "x-event": answers[operation.event],

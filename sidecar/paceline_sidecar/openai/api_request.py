@@ -75,7 +75,13 @@ class ApiRequest(BodyPart):
         return self
 
 
-class GenerationRequest(Structured, ApiRequest):
+class TextRequest(ApiRequest):
+    """What every request has whose answer is text."""
+
+    stream: bool | None = None
+
+
+class GenerationRequest(Structured, TextRequest):
     """What completions and chat have in common."""
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -121,7 +127,6 @@ class GenerationRequest(Structured, ApiRequest):
     min_p: float | None = Field(default=None, ge=0, le=1)
     logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=_MAX_BIASES)] | None = None
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
 
@@ -181,11 +186,16 @@ def parse(kind: type[Kind], body: bytes) -> Kind:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        worst = max(found, key=lambda detail: _reached(detail["loc"]))
-        param = _path(worst["loc"]) or None
-        where = f"{param}: " if param else ""
-        raise InvalidRequest(f"{where}{worst['msg']}", param=param) from error
+        raise refusal_of(error) from error
+
+
+def refusal_of(error: ValidationError) -> InvalidRequest:
+    """Return the refusal that names the field which a validation found wrong."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    worst = max(found, key=lambda detail: _reached(detail["loc"]))
+    param = _path(worst["loc"]) or None
+    where = f"{param}: " if param else ""
+    return InvalidRequest(f"{where}{worst['msg']}", param=param)
 
 
 def _reached(loc: tuple[int | str, ...]) -> tuple[int, int]:

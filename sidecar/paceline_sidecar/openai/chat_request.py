@@ -6,7 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from paceline_sidecar.errors import InvalidRequest
-from paceline_sidecar.openai.api_request import INT32_MAX, MAX_LOGPROBS, GenerationRequest
+from paceline_sidecar.openai.api_request import (
+    INT32_MAX,
+    MAX_LOGPROBS,
+    GenerationRequest,
+    TextRequest,
+)
 from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.structured import RequestedGrammar
 from paceline_sidecar.openai.tools import (
@@ -188,3 +193,13 @@ class ChatRequest(GenerationRequest):
         """The newer name counts when both are given."""
         newer = self.max_completion_tokens
         return self.max_tokens if newer is None else newer
+
+
+def not_of_chats(*served: str) -> dict[str, tuple[object, ...]]:
+    """Return what a path refuses of a chat's fields: all but those that it serves itself."""
+    refused: dict[str, tuple[object, ...]] = {
+        **{name: () for name in ChatRequest.model_fields if name not in TextRequest.model_fields},
+        **ChatRequest.unsupported,
+    }
+    # `user` is the client's own label everywhere.
+    return {name: refused[name] for name in refused if name not in {*served, "user"}}

@@ -8,15 +8,10 @@ from typing import Literal
 import msgspec
 
 from paceline_sidecar.errors import SidecarError
-from paceline_sidecar.generation import Delta, FinishReason, Generation
-from paceline_sidecar.openai.call_writer import (
-    CallDelta,
-    CallWriter,
-    ContentAndCalls,
-    FunctionDelta,
-    writer_of,
-)
+from paceline_sidecar.generation import Delta, Generation
+from paceline_sidecar.openai.call_writer import CallDelta, FunctionDelta, writer_of
 from paceline_sidecar.openai.chat_request import ChatRequest
+from paceline_sidecar.openai.choice_parser import ChatFinish, ChoiceParser
 from paceline_sidecar.openai.logprobs import (
     ChatLogprobs,
     PromptLogprobs,
@@ -34,8 +29,6 @@ from paceline_sidecar.openai.responses import (
 )
 from paceline_sidecar.service import Service
 from paceline_sidecar.text.tool_call_parser import ToolStyle
-
-ChatFinish = FinishReason | Literal["tool_calls"]
 
 
 class ChatCall(msgspec.Struct, frozen=True):
@@ -103,24 +96,6 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class _ChoiceParser:
-    """Splits one choice into text and tool calls, and knows how it ended."""
-
-    def __init__(self, writer: CallWriter | None) -> None:
-        self.finish: ChatFinish | None = None
-        self._writer = writer
-        self._called = False
-
-    def push(self, text: str, finish: FinishReason | None) -> ContentAndCalls:
-        """Take the next piece of text."""
-        parsed = ContentAndCalls(text)
-        if self._writer is not None:
-            parsed = self._writer.write(text, ended=finish is not None)
-        self._called = self._called or bool(parsed.calls)
-        self.finish = "tool_calls" if self._called and finish == "stop" else finish
-        return parsed
-
-
 class ChatResponseBuilder:
     """Builds the responses of one chat request."""
 
@@ -129,7 +104,7 @@ class ChatResponseBuilder:
         self._has_logprobs = bool(body.logprobs)
         self._body = body
         self._style: ToolStyle | None = service.tool_style
-        self._parsers: dict[int, _ChoiceParser] = {}
+        self._parsers: dict[int, ChoiceParser] = {}
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._generations: Sequence[Generation] = ()
@@ -185,8 +160,8 @@ class ChatResponseBuilder:
         logprobs = chat_logprobs(choice.scores) if self._has_logprobs else None
         return ChatChoice(index, message, parser.finish, logprobs)
 
-    def _new_parser(self) -> _ChoiceParser:
-        return _ChoiceParser(writer_of(self._body, self._style))
+    def _new_parser(self) -> ChoiceParser:
+        return ChoiceParser(writer_of(self._body, self._style))
 
     def _chunk_of(self, choice: ChatChunkChoice) -> bytes:
         return self._encoded([choice], self._usage(choice.index))

@@ -138,6 +138,7 @@ def _job(
         estimates=[each for first in estimates for each in (first, *alone)],
         encode=encode,
         num_choices=num_choices,
+        items_param="n" if num_choices > 1 else "prompt",
         grammar=structure.grammar if structure else None,
         grammar_param=structure.param if structure else "",
         lane=caller.lane,

@@ -71,7 +71,8 @@ class EmbeddingsJob:
         """Compute every input once; the token that would follow is not shown."""
         prompts = self._body.prompts
         sampling = Sampling(max_tokens=1, temperature=0.0, pooling=self._pooling)
-        return _job(sampling, caller, [estimate(prompt) for prompt in prompts], encoder(prompts))
+        estimates = [estimate(prompt) for prompt in prompts]
+        return _job(sampling, caller, estimates, encoder(prompts), items_param="input")
 
     def answer(self, model: str, choices: list[GatheredChoice]) -> Embeddings:
         """Return every embedding, in the order of the inputs."""
@@ -101,7 +102,7 @@ class ScoresJob:
         """Compute every pair as one text, with the logprobs of its tokens."""
         sampling = Sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0)
         estimates = [estimate(first + second) for first, second in self._pairs]
-        return _job(sampling, caller, estimates, self._encode)
+        return _job(sampling, caller, estimates, self._encode, items_param="text_2")
 
     async def _encode(self, codec: Codec) -> list[list[int]]:
         """Tokenize each pair as one text, and note where its second text begins."""
@@ -128,12 +129,15 @@ class ScoresJob:
         return Scores(*_head("score", model, choices), data=data)
 
 
-def _job(sampling: Sampling, caller: Caller, estimates: list[int], encode: Encode) -> Job:
+def _job(
+    sampling: Sampling, caller: Caller, estimates: list[int], encode: Encode, *, items_param: str
+) -> Job:
     return Job(
         sampling=sampling,
         stops=(),
         estimates=estimates,
         encode=encode,
+        items_param=items_param,
         shows_output=False,
         lane=caller.lane,
         arrived_at=caller.arrived_at,

@@ -50,6 +50,11 @@ def data_event(message: msgspec.Struct) -> bytes:
     return b"data: " + _encode(message) + b"\n\n"
 
 
+def named_event(name: str, message: object) -> bytes:
+    """Return a server-sent event that says its kind before its data."""
+    return b"event: " + name.encode() + b"\ndata: " + _encode(message) + b"\n\n"
+
+
 def error_event(error: SidecarError) -> bytes:
     """Return the event that ends a stream whose status is sent already."""
     return data_event(body_of(error))

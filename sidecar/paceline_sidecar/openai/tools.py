@@ -11,7 +11,7 @@ from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.structured import RequestedGrammar
 from paceline_wire import Grammar
 
-_MAX_TOOLS = 128
+MAX_TOOLS = 128
 _ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 _DEFINITIONS = ("$defs", "definitions")
 
@@ -63,7 +63,7 @@ class NamedChoice(BodyPart):
     function: NamedFunction
 
 
-Tools = Annotated[list[Tool], Field(max_length=_MAX_TOOLS, fail_fast=True)]
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Literal["none", "auto", "required"] | NamedChoice
 
 

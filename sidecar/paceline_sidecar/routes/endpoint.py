@@ -14,7 +14,7 @@ from paceline_sidecar.errors import ModelUnknown, Unauthorized
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.generation import Delta
 from paceline_sidecar.keys import ANYONE, BearerKeys, Principal
-from paceline_sidecar.openai.api_request import ApiRequest, GenerationRequest, parse
+from paceline_sidecar.openai.api_request import ApiRequest, TextRequest, parse
 from paceline_sidecar.openai.job import Caller, read_lane, read_timeout_s
 from paceline_sidecar.openai.pooling_job import EmbeddingsJob, ScoresJob
 from paceline_sidecar.openai.responses import GatheredChoice, ResponseBuilder
@@ -26,7 +26,7 @@ from paceline_sidecar.submit import Job, open_exchange
 _LONG_BODY_BYTES = 64 * 1024
 
 Body = TypeVar("Body", bound=ApiRequest)
-GenerationBody = TypeVar("GenerationBody", bound=GenerationRequest)
+TextBody = TypeVar("TextBody", bound=TextRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Endpoint:
     async def generate(
         self,
         request: Request,
-        kind: type[GenerationBody],
-        job_of: Callable[[GenerationBody, Caller], Job],
-        builder_of: Callable[[Service, GenerationBody], ResponseBuilder],
+        kind: type[TextBody],
+        job_of: Callable[[TextBody, Caller], Job],
+        builder_of: Callable[[Service, TextBody], ResponseBuilder],
     ) -> Response:
         """Answer with text; a failure before the first byte is raised, a later one is an event."""
         principal = self.check_key(request)
