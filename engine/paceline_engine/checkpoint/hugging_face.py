@@ -100,7 +100,7 @@ def _open_file(path: Path) -> Any:
         raise CorruptModel(f"{path} is missing, though the index of the model names it.")
     try:
         return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch maps the file
         raise CorruptModel(
             f"{path} ({path.stat().st_size:,} bytes) is no whole safetensors file: {error}."
         ) from error
