@@ -217,7 +217,7 @@ def test_a_safetensors_file_with_other_bytes_is_loaded_or_refused(
     assert not opened.refusal or opened.message
 
 
-_VALUES = st.sampled_from(
+_VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [
         *(None, True, -1, 0, 1, 3, 2**31, 2**63, 10**30, 1e308, 0.5, "", "x", "x" * 10_000, [], {}),
         *([[]], {"a": {}}, ["sliding_attention"] * 3, [None], {"rope_type": "linear"}),

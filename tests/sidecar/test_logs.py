@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -31,7 +32,7 @@ def test_the_suite_hears_a_sidecar_that_tells_a_prompt(sidecar: Sidecar) -> None
     assert leaks(KEPT.take()) == sorted([_PROMPT, _KEY, TOKEN])
 
 
-_REQUESTS = {
+_REQUESTS: dict[str, dict[str, Any]] = {
     "served or refused by the engine": {"prompt": _PROMPT},
     "a field too many": {"prompt": _PROMPT, "temperature": _PROMPT},
     "an unknown model": {"prompt": _PROMPT, "model": _PROMPT},
