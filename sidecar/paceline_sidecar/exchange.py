@@ -220,10 +220,21 @@ class Exchange:
     def _finish(self, index: int, *, cut: bool) -> None:
         generation = self.generations[index]
         self._running.remove(index)
-        record = generation.record("ok", now=self._clock(), epoch=self._epoch())
+        longest = self._longest_choice(index)
+        record = generation.record(
+            "ok", now=self._clock(), epoch=self._epoch(), longest_choice=longest
+        )
         self._ledger.ended(record)
         if cut and generation.submit.id in self._in_engine:
             self._abort([generation.submit.id], "stop_string")
+
+    def _longest_choice(self, index: int) -> int | None:
+        """Return the output tokens of a prompt's longest choice; None until all have ended."""
+        shape = self.generations[index].shape
+        first = index - shape.index
+        if not self._running.isdisjoint(range(first, first + shape.num_choices)):
+            return None
+        return max(each.output_tokens for each in self.generations[first:][: shape.num_choices])
 
     def _abort(self, ids: list[str], cause: AbortCause | None) -> None:
         self._in_engine.difference_update(ids)
