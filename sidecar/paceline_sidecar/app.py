@@ -15,7 +15,7 @@ from paceline_sidecar.batches.store import BatchStore, persistent_secret
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.last_answers import LastAnswers
-from paceline_sidecar.metrics.collector import registry_of
+from paceline_sidecar.metrics.collector import Exposition
 from paceline_sidecar.openai.error_response import (
     ErrorBody,
     ErrorObject,
@@ -97,8 +97,8 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault_at(service.clock))
-    registry = registry_of(service, vllm=settings.vllm_metrics, by_key=by_key)
-    app.include_router(probes_router(service, registry))
+    exposition = Exposition(vllm=settings.vllm_metrics, by_key=by_key)
+    app.include_router(probes_router(service, exposition))
     return app
 
 

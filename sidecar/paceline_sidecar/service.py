@@ -119,8 +119,8 @@ class Service:
         except Unavailable:
             return  # it went away again: the next one is prepared anew
         except Exception as error:  # noqa: BLE001 - not ready, with its reason, beats a crash loop
-            _log.exception("the engine is ready, the sidecar cannot use it")
             self.problem = f"{type(error).__name__}: {error}"
+            _log.exception("the engine is ready, the sidecar cannot use it: %s", self.problem)
             return
         self.ledger.vllm.size_to(context)
         self.ledger.engine_starts += 1
