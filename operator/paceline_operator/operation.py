@@ -138,7 +138,9 @@ class Operation:
             reporter,
             Surroundings(settings.engine_image, settings.sidecar_image, settings.namespace),
         )
-        self.probe = probe = WatchProbe(cluster, settings.watch_namespaces, watched, time.monotonic)
+        self.probe = probe = WatchProbe(
+            cluster, settings.watch_namespaces, watched, time.monotonic, settings.watch_probe_s
+        )
         # Whoever does not hear what happens would write by what was.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(probe.run(), "watch probe")

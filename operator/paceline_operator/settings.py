@@ -33,6 +33,11 @@ class OperatorSettings(BaseSettings):
     """Services reconciled at the same time."""
     resync_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
     """How often each service is looked at even though nothing was seen to change."""
+    watch_probe_s: Annotated[float, Field(ge=1.0, le=300.0)] = 15.0
+    """How often what the watch knows is compared with a list.
+
+    What it has missed for eight times this ends the process's leadership and its liveness.
+    """
     status_interval_s: Annotated[float, Field(ge=0.0, le=3600.0)] = 30.0
     """Numbers alone are written to status no more often than this."""
     log_level: Literal["debug", "info", "warning"] = "info"

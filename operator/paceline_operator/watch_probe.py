@@ -58,6 +58,8 @@ class WatchProbe:
     """Empty watches all."""
     watched: Watched
     clock: Callable[[], float]
+    period_s: float = PERIOD_S
+    """The other times stand in the same proportion to it as by default."""
     _answered_at: float = field(init=False)
     _error: str = field(init=False, default="")
     _awaited: dict[str, _Awaited] = field(init=False, default_factory=dict)
@@ -72,13 +74,13 @@ class WatchProbe:
         """Probe for ever."""
         while True:
             await self.try_once()
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(self.period_s)
 
     async def try_once(self) -> None:
         """List once, and compare the list with what the watch has brought."""
         try:
             self._awaited = await self._compare_services()
-            if self.clock() - self._owned_listed_at >= OWNED_PERIOD_S:
+            if self.clock() - self._owned_listed_at >= self._scaled(OWNED_PERIOD_S):
                 self._awaited_owned = await self._compare_owned()
                 self._owned_listed_at = self.clock()
         except ApiError as problem:
@@ -94,7 +96,7 @@ class WatchProbe:
     def problem(self) -> str:
         """Say what the watch misses; empty where it hears."""
         silent_s = self.silent_s()
-        if silent_s > SILENT_AFTER_S:
+        if silent_s > self._scaled(SILENT_AFTER_S):
             why = f": {self._error}" if self._error else ""
             return f"the API server has not answered for {silent_s:.0f} s{why}"
         return self.missed()
@@ -103,9 +105,13 @@ class WatchProbe:
         """Say what the watch has missed although the API server answers; empty if nothing."""
         awaited = {**self._awaited, **self._awaited_owned}
         late = min(awaited.items(), key=lambda item: item[1].since, default=None)
-        if late is None or (behind_s := self.clock() - late[1].since) <= BEHIND_AFTER_S:
+        longest_s = self._scaled(BEHIND_AFTER_S)
+        if late is None or (behind_s := self.clock() - late[1].since) <= longest_s:
             return ""
         return f"the watch has missed what happened to {late[0]} {behind_s:.0f} s ago"
+
+    def _scaled(self, usual_s: float) -> float:
+        return usual_s * self.period_s / PERIOD_S
 
     async def _compare_services(self) -> dict[str, _Awaited]:
         listed: dict[str, int] = {}

@@ -3,8 +3,10 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,31 +16,94 @@ import pytest
 from local_cluster.cluster import Cluster
 from paceline_sidecar.errors import Unauthorized
 from paceline_sidecar.keys import BearerKeys
+from paceline_testing.api_proxy import ApiProxy, api_proxy
 from paceline_testing.kubelet import bind, hold_up, make_ready, patch_status, pod_of
 from paceline_testing.operator_home import Home
 from paceline_testing.running_operator import running_operator
 from paceline_testing.telemetry import a_limits, a_telemetry
+from paceline_testing.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
 _NAMESPACE = "missing-things"
 _ADDRESS = "127.77.0.1"
+_NODE = "paceline-without-gpu"
+_GPU = "nvidia.com/gpu"
+_QUIET_S = 12.0
+"""More than two looks at each service: the tests' operators take one every 5 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking(Home):
+    """A home whose operator's calls are counted."""
+
+    proxy: ApiProxy
+
+    def reason(self, name: str, condition: str = "WorkloadAvailable") -> str:
+        return str(self.condition(name, condition).get("reason"))
+
+    def says_so_quietly(self, name: str) -> None:
+        """Watch the operator while what is missing stays so: it looks, and writes nothing."""
+        begin, began = self.proxy.mark(), time.monotonic()
+        wait_until(lambda: time.monotonic() - began > _QUIET_S, within_s=60, every_s=0.1)
+        calls = [call for call in self.proxy.calls[begin:] if "kopf" not in call.client]
+        about = [call for call in calls if call.name.startswith(name)]
+        events = [call for call in calls if (call.verb, call.resource) == ("list", "events")]
+        print(f"{name}: {len(about)} calls, {len(events)} lists of events in {_QUIET_S:g} s")  # noqa: T201 - shown with -s
+        assert [call for call in about if call.is_write] == []
+        # Two reads for each look, and the kubelet's words every 15 s.
+        assert len(about) <= 2 * 4
+        assert len(events) <= 2
 
 
 @pytest.fixture(scope="module")
-def home(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def home(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lacking]:
     control_plane.kubectl("create", "namespace", _NAMESPACE)
     folder = tmp_path_factory.mktemp("missing")
-    with running_operator(control_plane, _NAMESPACE, folder) as operator:
-        yield Home(control_plane, _NAMESPACE, operator)
+    with api_proxy(control_plane.kubeconfig, folder) as proxy:
+        through = {"KUBECONFIG": str(proxy.kubeconfig)}
+        with running_operator(control_plane, _NAMESPACE, folder, settings=through) as operator:
+            yield Lacking(control_plane, _NAMESPACE, operator, proxy)
     control_plane.kubectl("delete", "namespace", _NAMESPACE, "--wait=false")
 
 
-def _pod(home: Home, name: str) -> str:
+@pytest.fixture
+def node(control_plane: Cluster) -> Iterator[Callable[..., None]]:
+    """A node that takes our pods alone and has no GPU; calling it changes what it has."""
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": _NODE, "labels": {"only": _NODE}},
+        "spec": {"taints": [{"key": "only", "value": _NODE, "effect": "NoSchedule"}]},
+    }
+    control_plane.kubectl("create", "-f", "-", input=json.dumps(manifest))
+
+    def give(**more: str) -> None:
+        has = {"cpu": "64", "memory": "256Gi", "pods": "110"} | more
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
+            "lastHeartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        status = {"capacity": has, "allocatable": has, "conditions": [ready]}
+        patch = json.dumps({"status": status})
+        control_plane.kubectl("patch", "node", _NODE, "--subresource=status", "-p", patch)
+
+    give()
+    yield give
+    control_plane.kubectl("delete", "node", _NODE, "--ignore-not-found")
+
+
+# Whatever the controllers say of a node without a kubelet.
+_ON_THE_NODE = {"nodeSelector": {"only": _NODE}, "tolerations": [{"operator": "Exists"}]}
+
+
+def _pod(home: Lacking, name: str) -> str:
     return str(home.until(lambda: pod_of(home.cluster, _NAMESPACE, name)))
 
 
-def _told(home: Home, name: str, reason: str, condition: str) -> int:
+def _told(home: Lacking, name: str, reason: str, condition: str) -> int:
     """Count the events of one transition."""
     found = json.loads(home.kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
     return sum(
@@ -48,7 +113,7 @@ def _told(home: Home, name: str, reason: str, condition: str) -> int:
     )
 
 
-def test_a_missing_secret_is_named_and_forgotten_once_it_is_there(home: Home) -> None:
+def test_a_missing_secret_is_named_and_forgotten_once_it_is_there(home: Lacking) -> None:
     """The pod itself says nothing; the kubelet's event does."""
     home.serve("keyless", api={"auth": {"apiKeysSecretRef": {"name": "callers"}}})
     pod = _pod(home, "keyless")
@@ -59,6 +124,7 @@ def test_a_missing_secret_is_named_and_forgotten_once_it_is_there(home: Home) ->
         return str(home.condition("keyless", "WorkloadAvailable").get("reason"))
 
     home.until(lambda: reason() == "SecretMissing")
+    home.says_so_quietly("keyless")
     message = home.condition("keyless", "WorkloadAvailable")["message"]
     stalled = home.condition("keyless", "Stalled")["reason"]
     mounted = [{"type": "PodReadyToStartContainers", "status": "True"}]
@@ -70,7 +136,78 @@ def test_a_missing_secret_is_named_and_forgotten_once_it_is_there(home: Home) ->
     assert _told(home, "keyless", "SecretMissing", "WorkloadAvailable") == 1
 
 
-def test_an_exhausted_quota_is_told_in_its_own_words(home: Home) -> None:
+def test_a_node_without_a_gpu_is_named_until_it_has_one(
+    home: Lacking, node: Callable[..., None]
+) -> None:
+    """In the scheduler's words."""
+    home.serve("gpuless", scheduling=_ON_THE_NODE, resources={"gpu": {"count": 1}})
+    home.until(lambda: home.reason("gpuless") == "InsufficientGPU")
+    home.says_so_quietly("gpuless")
+    message = home.condition("gpuless", "WorkloadAvailable")["message"]
+
+    node(**{_GPU: "1"})
+    home.until(lambda: home.reason("gpuless") == "Progressing")
+    make_ready(home.cluster, _NAMESPACE, _pod(home, "gpuless"))
+    home.until(lambda: home.condition("gpuless", "Ready").get("status") == "True")
+
+    assert f"Insufficient {_GPU}" in message
+    assert _told(home, "gpuless", "InsufficientGPU", "WorkloadAvailable") == 1
+
+
+@pytest.mark.usefixtures("node")
+def test_a_claim_that_is_missing_or_unbound_is_named_until_it_is_bound(home: Lacking) -> None:
+    """First there is no claim, then no volume for it; one event tells of both."""
+    home.serve(
+        "shelfless",
+        model={"uri": "pvc://shelf/model"},
+        scheduling=_ON_THE_NODE,
+        resources={"gpu": {"count": 0}},
+    )
+
+    def words() -> str:
+        return str(home.condition("shelfless", "WorkloadAvailable").get("message"))
+
+    home.until(lambda: "shelf" in words() and "not found" in words())
+    home.kubectl("apply", "-f", "-", input=json.dumps(_CLAIM))
+    home.until(lambda: "unbound" in words())
+    home.says_so_quietly("shelfless")
+    reason = home.reason("shelfless")
+
+    home.kubectl("apply", "-f", "-", input=json.dumps(_VOLUME))
+    try:
+        home.until(lambda: home.reason("shelfless") == "Progressing")
+        make_ready(home.cluster, _NAMESPACE, _pod(home, "shelfless"))
+        home.until(lambda: home.condition("shelfless", "Ready").get("status") == "True")
+    finally:
+        home.kubectl("delete", "pisvc/shelfless", "pvc/shelf", "--wait=false")
+        home.cluster.kubectl("delete", "pv", _VOLUME_NAME, "--wait=false")
+
+    assert reason == "Unschedulable"
+    assert _told(home, "shelfless", "Unschedulable", "WorkloadAvailable") == 1
+
+
+_VOLUME_NAME = "paceline-shelf"
+_ROOM = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+_CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "shelf"},
+    "spec": _ROOM | {"resources": {"requests": {"storage": "1Gi"}}},
+}
+_VOLUME = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolume",
+    "metadata": {"name": _VOLUME_NAME},
+    "spec": _ROOM
+    | {
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": "/nowhere"},
+        "claimRef": {"namespace": _NAMESPACE, "name": "shelf"},
+    },
+}
+
+
+def test_an_exhausted_quota_is_told_in_its_own_words(home: Lacking) -> None:
     """And the pods come once there is room."""
     home.kubectl("create", "quota", "tight", "--hard=count/pods=0")
     home.until(lambda: "used" in (home.get("quota", "tight") or {}).get("status", {}))
@@ -128,7 +265,7 @@ def _sidecar(token_file: Path) -> Iterator[None]:
 
 
 def test_a_refused_token_is_mended_by_the_command_that_its_condition_gives(
-    home: Home, tmp_path: Path
+    home: Lacking, tmp_path: Path
 ) -> None:
     """As after an upgrade from 0.2: the Secret holds a random token, and the pod knows it."""
     home.serve("strange")

@@ -109,6 +109,16 @@ def slow(seconds: float) -> Fault:
     return wait
 
 
+def hold(until: threading.Event) -> Fault:
+    """Hold the request back until the event is set, then pass it on."""
+
+    async def wait(request: web.Request, go_on: Handler) -> web.StreamResponse:
+        await asyncio.to_thread(until.wait)
+        return await go_on(request)
+
+    return wait
+
+
 def lose_answer() -> Fault:
     """Do what was asked, then cut the connection: the operator cannot know that it was done."""
 

@@ -21,6 +21,7 @@ from paceline_testing.ending import end
 T = TypeVar("T")
 
 _WITHIN_S = 60.0
+_FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,13 @@ def running_operator(
     folder: Path,
     *,
     is_namespaced: bool = True,
+    is_probed: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[RunningOperator]:
     """Start it for one namespace or for all, wait until it is ready, and end it with SIGTERM.
 
-    Meanwhile it is started again whenever it ends with an error, as the kubelet does.
+    Meanwhile it is started again whenever it ends with an error, as the kubelet does; where it is
+    probed, also when its liveness has failed three times.
     """
     port = _free_port()
     log = folder / f"operator-{port}.log"
@@ -92,7 +95,7 @@ def running_operator(
     is_over = threading.Event()
 
     def keep() -> None:
-        while processes[-1].wait() > 0 and not is_over.is_set():
+        while _ended_badly(processes[-1], operator, is_probed=is_probed) and not is_over.is_set():
             processes.append(start())
             operator.starts.append(processes[-1].pid)
 
@@ -119,6 +122,30 @@ def eventually(
             log = told_by.read_text(errors="replace")[-4000:] if told_by else ""
             raise AssertionError(f"not seen within {within_s:.0f} s\n{log}")
         time.sleep(0.1)
+
+
+def _ended_badly(
+    process: "subprocess.Popen[bytes]", operator: RunningOperator, *, is_probed: bool
+) -> bool:
+    """Wait for its end; whether it ended with an error, or because its liveness failed."""
+    failures = 0
+    while is_probed and process.poll() is None:
+        failures = failures + 1 if _is_ill(operator) else 0
+        if failures == _FAILURES:
+            end(process)
+            return True
+        time.sleep(0.5)
+    return process.wait() > 0
+
+
+def _is_ill(operator: RunningOperator) -> bool:
+    try:
+        operator.get("/healthz")
+    except urllib.error.HTTPError:
+        return True
+    except OSError:  # it starts, or ends by itself
+        return False
+    return False
 
 
 def _is_ready(operator: RunningOperator, process: subprocess.Popen[bytes]) -> bool:
