@@ -82,9 +82,10 @@ images: install ## Build the operator's, the sidecar's and the engine's image fo
 	$(CLUSTER) images
 
 .PHONY: crds
-crds: install ## Generate crds/ and the chart's copy from the typed models.
+crds: install ## Generate crds/, the chart's copy and the tables of two pages from the typed models.
 	$(PY) -m paceline_api.schema crds charts/paceline/crds
 	$(PY) -m paceline_api.reference docs/crd.md
+	$(PY) -m paceline_sidecar.openai.fields docs/openai-api.md
 
 .PHONY: kustomize
 kustomize: crds ## Render deploy/kustomize/base from the chart.

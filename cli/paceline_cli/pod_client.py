@@ -8,7 +8,7 @@ from typing import Self
 import httpx
 import msgspec
 
-from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded
+from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded, tls_context
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry, decode_limits, decode_telemetry
 
@@ -19,8 +19,8 @@ class HttpxPodClient:
     def __init__(self, timeout_s: float = 3.0) -> None:
         """Give each call `timeout_s` in all, connecting included."""
         self._timeout_s = timeout_s
-        # No redirects: the token goes to the pod and nowhere else.
-        self._client = httpx.AsyncClient(timeout=None, follow_redirects=False)  # noqa: S113 - `_call` has one for the whole call
+        self._clients: dict[str, httpx.AsyncClient] = {}
+        """By what they verify certificates by."""
 
     async def __aenter__(self) -> Self:
         """Nothing to open yet: the first call does."""
@@ -33,7 +33,8 @@ class HttpxPodClient:
         trace: TracebackType | None,
     ) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
     async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
         """Read what happened after record `since`."""
@@ -54,7 +55,13 @@ class HttpxPodClient:
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._client.stream(method, url, content=body, headers=headers) as response,
+                self._client(pod).stream(
+                    method,
+                    url,
+                    content=body,
+                    headers=headers,
+                    extensions={"sni_hostname": pod.server_name} if pod.has_tls else None,
+                ) as response,
             ):
                 content = b""
                 async for piece in response.aiter_bytes():
@@ -68,3 +75,13 @@ class HttpxPodClient:
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise PodUnreachableError(f"pod {pod.name}: {error or type(error).__name__}") from error
+
+    def _client(self, pod: PodTarget) -> httpx.AsyncClient:
+        if pod.ca_bundle not in self._clients:
+            # No redirects: the token goes to the pod and nowhere else.
+            self._clients[pod.ca_bundle] = httpx.AsyncClient(
+                timeout=None,  # noqa: S113 - `_call` has one for the whole call
+                follow_redirects=False,
+                verify=tls_context(pod.ca_bundle),
+            )
+        return self._clients[pod.ca_bundle]

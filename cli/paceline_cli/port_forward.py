@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from paceline_api import labels
+from paceline_api.inference_service import InferenceService
 from paceline_cli import local_state as state
 from paceline_cli.errors import LocalError
 from paceline_cli.kubectl import KubectlError, kubectl
@@ -49,11 +50,26 @@ async def cluster_pod(
     )
     try:
         port = await _port(forward)
-        yield PodTarget(chosen, f"http://127.0.0.1:{port}", token)
+        yield _target(name, chosen, port, token=token, where=where)
     finally:
         with contextlib.suppress(ProcessLookupError):
             forward.terminate()
         await forward.wait()
+
+
+def _target(name: str, chosen: str, port: int, *, token: str, where: list[str]) -> PodTarget:
+    pod = _json("get", "pod", chosen, *where)
+    ports = [each for c in pod["spec"].get("initContainers", ()) for each in c.get("ports", ())]
+    if all(each.get("name") != labels.ADMIN_TLS for each in ports):
+        return PodTarget(chosen, f"http://127.0.0.1:{port}", token)
+    service = InferenceService.read(_json("get", "inferenceservice", name, *where))
+    return PodTarget(
+        chosen,
+        f"https://127.0.0.1:{port}",
+        token,
+        ca_bundle=service.ca_bundle,
+        server_name=service.server_name,
+    )
 
 
 def _first_ready(name: str, where: list[str]) -> str:

@@ -141,11 +141,11 @@ class Settings(BaseSettings):
     """
     drain_s: float = Field(default=120.0, ge=0)
     """After SIGTERM the requests in flight get this long to finish."""
-    step_timeout_s: float | None = Field(default=None, ge=0)
-    """A step that takes longer has hung: the process ends. 0 waits for ever.
+    step_timeout_s: float = Field(default=8.0, ge=0)
+    """No step has hung before; 0 waits for ever.
 
-    120 s beside a GPU by default, where the longest step takes seconds; 0 on a CPU, whose steps
-    end, but may take minutes.
+    A step that should take long may take ten times its prediction; where a core is taken from it,
+    longer still. On a CPU nothing of the process may sleep for so long in a step.
     """
     termination_log: Path = Path("/dev/termination-log")
     """One line of JSON goes here when the engine exits for a reason that a person can act on."""

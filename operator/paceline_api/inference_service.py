@@ -207,6 +207,22 @@ class InferenceService(Part):
         """`model` in requests."""
         return self.spec.model.served_name or self.metadata.name
 
+    @property
+    def admin_tls(self) -> bool:
+        """Whether its pods' port 8001 speaks TLS."""
+        return bool(self.ca_bundle)
+
+    @property
+    def ca_bundle(self) -> str:
+        """What its pods' certificate is verified by on port 8001, in PEM; empty without TLS."""
+        return (self.spec.api.tls and self.spec.api.tls.ca_bundle) or ""
+
+    @property
+    def server_name(self) -> str:
+        """The name that this certificate must hold."""
+        own = self.spec.api.tls and self.spec.api.tls.server_name
+        return own or f"{self.metadata.name}.{self.metadata.namespace}.svc"
+
     @classmethod
     def read(cls, raw: dict[str, Any]) -> "InferenceService":
         """Read an object as the API server gives it: validated, defaulted, pruned."""

@@ -13,6 +13,8 @@ CANARY: Final = f"{GROUP}/canary"
 """Label of the one pod that tries new images, and in the selector of its Deployment alone."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "paceline-operator"
+ADMIN_TLS: Final = "admin-tls"
+"""Name of port 8001 where it speaks TLS; it is `admin` elsewhere."""
 OWNED: Final = f"{MANAGED_BY}={MANAGER}"
 """Selects all our children, for the watches."""
 

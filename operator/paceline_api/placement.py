@@ -153,13 +153,29 @@ class Auth(Part):
     """Who may call."""
 
     api_keys_secret_ref: SecretKeys | None = None
-    """One key a line; watched, a change needs no restart."""
+    """Lines of `KEY` or `NAME: KEY`; watched, a change needs no restart."""
 
 
 class Tls(Part):
     """A Secret of type kubernetes.io/tls."""
 
+    cel_rules: ClassVar = (
+        Rule(
+            "!has(self.serverName) || has(self.caBundle)",
+            "serverName is what the operator verifies by caBundle: it needs one",
+            ".serverName",
+        ),
+    )
+
     secret_ref: SecretRef
+    ca_bundle: (
+        Annotated[str, Field(pattern=r"^-----BEGIN CERTIFICATE-----", max_length=65536)] | None
+    ) = None
+    """Certificates in PEM by which the operator verifies the pods. Given, port 8001 speaks TLS
+    with the same certificate; absent, it speaks plain HTTP."""
+    server_name: Name | None = None
+    """A name in the certificate; absent, `NAME.NAMESPACE.svc`. Pods are called by their address,
+    which no certificate holds."""
 
 
 class Api(Part):
@@ -167,6 +183,8 @@ class Api(Part):
 
     auth: Auth | None = None
     tls: Tls | None = None
+    docs: bool = True
+    """Whether `/openapi.json` and `/docs` describe the API, to callers without a key too."""
 
 
 class Peer(Part):

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from paceline_api.inference_service import InferenceService
+from paceline_operator.admin_port import admin_target
 from paceline_operator.observe import Observation, ObservedPod, PodLoading
 from paceline_tuner.pods import PodError
 from paceline_tuner.service_target import PodTarget
 
 FETCHING: Final = "fetching"
 """The engine's word for the time in which it downloads."""
-_ADMIN_PORT: Final = 8001
 _TTL_S: Final = 5.0
 _MAX_ASKED: Final = 16
 """Of a thousand pods that start at once, some tell enough."""
@@ -49,7 +50,7 @@ class LoadingPods:
             self._known.pop(key, None)
             return observation
         if known is None or known.pods != pods or self.clock() - known.at >= _TTL_S:
-            known = _Known(pods, await self._ask(pods), self.clock())
+            known = _Known(pods, await self._ask(observation.service, pods), self.clock())
             self._known[key] = known
         return replace(observation, loading=known.loading)
 
@@ -57,15 +58,16 @@ class LoadingPods:
         """Drop what is remembered of a service that is gone."""
         self._known.pop(key, None)
 
-    async def _ask(self, pods: tuple[ObservedPod, ...]) -> PodLoading | None:
-        answers = await asyncio.gather(*(self._ask_one(pod) for pod in pods))
+    async def _ask(
+        self, service: InferenceService, pods: tuple[ObservedPod, ...]
+    ) -> PodLoading | None:
+        answers = await asyncio.gather(*(self._ask_one(service, pod) for pod in pods))
         found = [answer for answer in answers if answer is not None]
         return min(found, key=_how_far, default=None)
 
-    async def _ask_one(self, pod: ObservedPod) -> PodLoading | None:
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+    async def _ask_one(self, service: InferenceService, pod: ObservedPod) -> PodLoading | None:
         # Health needs no token: none is sent to a pod that may not be ours any more.
-        target = PodTarget(pod.name, f"http://{host}:{_ADMIN_PORT}", token="", node=pod.node)
+        target = admin_target(service, pod, token="")
         try:
             return await self.client.get_loading(target)
         except PodError:

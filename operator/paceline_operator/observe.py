@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import CANARY, TEMPLATE_HASH, Manifest
+from paceline_api.labels import ADMIN_TLS, CANARY, TEMPLATE_HASH, Manifest
 from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
@@ -84,6 +84,8 @@ class ObservedPod:
     """Whether its volumes are mounted and its network is made."""
     is_canary: bool = False
     """It tries new images."""
+    admin_tls: bool = False
+    """Whether its own port 8001 speaks TLS; that of another pod of its service may not, yet."""
 
     @property
     def waits_for_volumes(self) -> bool:
@@ -199,7 +201,15 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         scheduled_at=_since(scheduled) if scheduled.get("status") == "True" else None,
         has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") != "False",
         is_canary=CANARY in metadata.get("labels", {}),
+        admin_tls=_admin_tls(raw.get("spec", _NO_STATE)),
     )
+
+
+def _admin_tls(spec: Mapping[str, Any]) -> bool:
+    ports = (
+        port for container in spec.get("initContainers", ()) for port in container.get("ports", ())
+    )
+    return any(port.get("name") == ADMIN_TLS for port in ports)
 
 
 def _since(condition: Mapping[str, Any]) -> datetime | None:

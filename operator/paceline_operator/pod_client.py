@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from paceline_operator.observe import PodLoading
-from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded
+from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded, tls_context
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry, decode_limits, decode_telemetry
 
@@ -85,7 +85,13 @@ class AiohttpPodClient:
         try:
             # No redirects: the token goes to the pod and nowhere else.
             async with self._opened().request(
-                method, url, data=body, headers=headers, allow_redirects=False
+                method,
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                ssl=tls_context(pod.ca_bundle) if pod.has_tls else True,
+                server_hostname=pod.server_name if pod.has_tls else None,
             ) as response:
                 content = bytearray()
                 while len(content) <= MAX_BODY_BYTES and not response.content.at_eof():

@@ -10,16 +10,15 @@ from typing import Protocol
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.tuning_spec import tuning_spec
+from paceline_operator.admin_port import admin_target
 from paceline_operator.errors import NotLeadingError
 from paceline_operator.experiment_status import previous_report
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
-from paceline_operator.observe import ObservedPod, Watched, observe
+from paceline_operator.observe import Watched, observe
 from paceline_operator.rollout.step import trial_name
 from paceline_tuner.service_report import ServiceReport
-from paceline_tuner.service_target import PodTarget, ServiceTarget
-
-_ADMIN_PORT = 8001
+from paceline_tuner.service_target import ServiceTarget
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ class Rounds:
             key=key,
             spec=tuning_spec(observation.service.spec),
             pods=tuple(
-                _pod_target(pod, token)
+                admin_target(observation.service, pod, token=token)
                 for pod in observation.pods
                 if pod.is_reachable and pod.is_ready
             ),
@@ -152,14 +151,3 @@ class Rounds:
             image_trial_s=observation.service.spec.rollout.canary_seconds,
         )
         return observation.service.metadata.uid, target
-
-
-def _pod_target(pod: ObservedPod, token: str) -> PodTarget:
-    host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-    return PodTarget(
-        name=pod.name,
-        admin_url=f"http://{host}:{_ADMIN_PORT}",
-        token=token,
-        node=pod.node,
-        is_canary=pod.is_canary,
-    )

@@ -7,7 +7,9 @@ PodError
 └── PodAnswerError       an answer that is not what docs/runtime-api.md says
 """
 
+import ssl
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -59,6 +61,18 @@ class PodClient(Protocol):
     async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
         """Change limits or renew their lease. Raises PodError."""
         ...
+
+
+@lru_cache(maxsize=64)
+def tls_context(ca_bundle: str) -> ssl.SSLContext:
+    """Trust these authorities, in PEM, and none of the machine's; nobody where it is empty.
+
+    Raises ssl.SSLError for what is no PEM.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca_bundle:
+        context.load_verify_locations(cadata=ca_bundle)
+    return context
 
 
 def decoded(pod: PodTarget, status: int, body: bytes, decode: Callable[[bytes], Answer]) -> Answer:

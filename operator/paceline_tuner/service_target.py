@@ -18,6 +18,15 @@ class PodTarget:
     node: str = ""
     is_canary: bool = False
     """It tries new images."""
+    ca_bundle: str = ""
+    """Where `admin_url` is `https`: what the pod's certificate is verified by, in PEM."""
+    server_name: str = ""
+    """The name that the certificate must hold."""
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether its admin port speaks TLS."""
+        return self.admin_url.startswith("https:")
 
 
 @dataclass(frozen=True, slots=True)

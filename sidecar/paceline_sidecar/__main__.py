@@ -4,9 +4,10 @@ import asyncio
 import logging
 import sys
 
+import uvloop
 from pydantic import ValidationError
 
-from paceline_sidecar.serve import serve, stop_on_signals
+from paceline_sidecar.serve import allow_open_files, serve, stop_on_signals
 from paceline_sidecar.settings import SidecarSettings
 
 
@@ -22,7 +23,9 @@ def main() -> int:
             name = "_".join(str(part) for part in detail["loc"]).upper()
             sys.stderr.write(f"PACELINE_SIDECAR_{name}: {detail['msg']}\n")
         return 2
-    asyncio.run(_run(settings))
+    allow_open_files(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(settings))
     return 0
 
 

@@ -1,5 +1,8 @@
 """Wire the two applications, the public one and the admin port's; no behaviour of their own."""
 
+from collections.abc import Callable
+from functools import partial
+
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,14 +18,17 @@ from paceline_sidecar.openai.error_response import (
     plain_response,
     response_of,
 )
-from paceline_sidecar.request_id import RequestId
+from paceline_sidecar.request_id import RequestId, answer_headers
 from paceline_sidecar.routes.completions import completions_router
+from paceline_sidecar.routes.documents import documents_router
 from paceline_sidecar.routes.endpoint import Endpoint
 from paceline_sidecar.routes.lora_adapters import adapters_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.pooling import pooling_router
 from paceline_sidecar.routes.probes import probes_router
+from paceline_sidecar.routes.responses import responses_router
 from paceline_sidecar.routes.runtime import runtime_router
+from paceline_sidecar.routes.vllm import vllm_router
 from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
@@ -32,10 +38,15 @@ def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     """Wire the OpenAI API, health and metrics."""
     keys = None if settings.api_keys_file is None else BearerKeys(settings.api_keys_file)
     endpoint = Endpoint(service, keys, settings.max_body_bytes)
-    app = _app(service, settings)
+    # Whoever reaches this port may scrape it: the names of callers are not for them.
+    app = _app(service, settings, by_key=False)
     app.include_router(completions_router(endpoint))
+    app.include_router(responses_router(endpoint))
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
+    app.include_router(vllm_router(endpoint))
+    if settings.docs:
+        app.include_router(documents_router(has_keys=keys is not None))
     return app
 
 
@@ -45,28 +56,28 @@ def create_admin_app(
     """Wire the runtime API, health and metrics."""
     path = settings.runtime_token_file
     token = None if path is None else BearerKeys(path)
-    app = _app(service, settings)
+    app = _app(service, settings, by_key=settings.api_keys_file is not None)
     app.include_router(runtime_router(service, control, token))
     app.include_router(adapters_router(service, token))
     return app
 
 
-def _app(service: Service, settings: SidecarSettings) -> FastAPI:
+def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.add_middleware(LastAnswers, leaving=lambda: service.leaving)
     app.add_middleware(RequestId, clock=service.clock)
-    app.add_exception_handler(SidecarError, _answer_error)
+    app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(Exception, _answer_fault)
-    registry = registry_of(service, vllm=settings.vllm_metrics)
+    app.add_exception_handler(Exception, _answer_fault_at(service.clock))
+    registry = registry_of(service, vllm=settings.vllm_metrics, by_key=by_key)
     app.include_router(probes_router(service, registry))
     return app
 
 
-async def _answer_error(_: Request, error: Exception) -> Response:
+async def _answer_error(service: Service, _: Request, error: Exception) -> Response:
     if not isinstance(error, SidecarError):
         raise error
-    return response_of(error)
+    return response_of(error, away_s=service.outage.remaining_s)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -79,7 +90,11 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     return plain_response(error.status_code, body, headers)
 
 
-async def _answer_fault(_: Request, __: Exception) -> Response:
-    """Answer our own mistake: the log has it, the client learns no detail."""
-    body = ErrorBody(ErrorObject("The server made a mistake.", "server_error", None, None))
-    return plain_response(500, body)
+def _answer_fault_at(clock: Callable[[], float]) -> Callable[[Request, Exception], Response]:
+    def answer(request: Request, _: Exception) -> Response:
+        """Answer our own mistake: the log has it, the client learns no detail."""
+        body = ErrorBody(ErrorObject("The server made a mistake.", "server_error", None, None))
+        # It is answered outside of all middleware.
+        return plain_response(500, body, answer_headers(request.scope, clock()))
+
+    return answer

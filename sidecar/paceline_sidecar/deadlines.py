@@ -41,7 +41,8 @@ def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived
         )
     elif _others_wait(service):
         message = f"No first token within the target of {target_ms / 1e3:g} s."
-        come_back_s = service.admission.seconds_to_drain()
+        tokens = sum(each.counted_prompt_tokens for each in exchange.generations)
+        come_back_s = service.admission.comeback_s(lane, tokens, config)
         service.ledger.refusals["ttft_lost"] += len(exchange.generations)
         exchange.fail(Refused("ttft_lost", message, retry_after_s=come_back_s))
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
+from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
 from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec, Detokenizer
@@ -68,6 +69,7 @@ class Generation:
         eos_token_ids: frozenset[int],
         ledger: Ledger,
         shape: ChoiceShape = ChoiceShape(),
+        principal: Principal = ANYONE,
     ) -> None:
         self.submit = submit
         self.shape = shape
@@ -75,6 +77,7 @@ class Generation:
         """Logprobs of the prompt's tokens, where asked for, once the first output has come."""
         self.embedding = b""
         """The prompt's embedding, where asked for, once the first output has come."""
+        self._principal = principal
         self._texts = codec.token_texts
         self._detokenizer = Detokenizer(
             codec.tokenizer,
@@ -162,6 +165,7 @@ class Generation:
             finish_reason=self.finish,
             max_tokens=self.submit.sampling.max_tokens,
             num_choices=self.shape.num_choices if self.shape.index == 0 else 0,
+            principal=self._principal,
         )
 
     def _fault(self, output: Output) -> TimedOut | InvalidRequest | EngineFault:

@@ -28,6 +28,8 @@ class AdmissionPolicy:
     """A request, its waiting included, may take this long."""
     shed_hopeless: bool = True
     """Refuse requests that can no longer meet the TTFT target."""
+    max_items_per_request: int = 1024
+    """Prompts, choices or pairs of one request."""
 
 
 @dataclass(frozen=True, slots=True)

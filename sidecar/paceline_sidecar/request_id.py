@@ -1,4 +1,4 @@
-"""Notes when a request arrived and gives it an id that its answer carries."""
+"""Notes when a request arrived; its answer says how long that is ago, and which request it was."""
 
 import re
 import time
@@ -9,6 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADER = "x-request-id"
+_PROCESSING = "openai-processing-ms"
 _SAFE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -26,11 +27,20 @@ class RequestId:
             return
         scope["arrived_at"] = self._clock()
         offered = Headers(scope=scope).get(_HEADER, "")
-        request_id = offered if _SAFE.fullmatch(offered) else uuid.uuid4().hex
+        scope["request_id"] = offered if _SAFE.fullmatch(offered) else uuid.uuid4().hex
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).append(_HEADER, request_id)
+                MutableHeaders(scope=message).update(answer_headers(scope, self._clock()))
             await send(message)
 
         await self._app(scope, receive, send_with_id)
+
+
+def answer_headers(scope: Scope, now: float) -> dict[str, str]:
+    """Return what every answer carries of its request, of one that `RequestId` has seen.
+
+    The time is that up to the answer's first byte; OpenAI's clients log both.
+    """
+    processing_ms = round((now - scope["arrived_at"]) * 1e3)
+    return {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}

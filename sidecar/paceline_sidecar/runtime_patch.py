@@ -38,6 +38,7 @@ class AdmissionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reject_at: PositiveShare | UnsetType = UNSET
     request_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | UnsetType = UNSET
     shed_hopeless: bool | UnsetType = UNSET
+    max_items_per_request: Count | UnsetType = UNSET
 
 
 class CoefficientsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

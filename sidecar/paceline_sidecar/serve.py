@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import resource
 import signal
 import socket
 import ssl
@@ -13,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from paceline_sidecar.app import create_admin_app, create_public_app
+from paceline_sidecar.bounded_protocol import BoundedProtocol, ConnectionLimits, Doors
 from paceline_sidecar.drain import drain
 from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
@@ -22,17 +24,41 @@ from paceline_sidecar.zmq_engine import ZmqEngine
 
 _log = logging.getLogger(__name__)
 
-# Longer than the pools of common clients keep a connection: they close first, nobody races.
-_KEEP_ALIVE_S = 75
 _BACKLOG = 2048
+# The engine's socket, the certificates, the tokenizer, and whatever the libraries open.
+_OTHER_FILES = 256
 
 
 class _Server(uvicorn.Server):
-    """Leaves the process's signals to `serve`, which drains before it stops the servers."""
+    """Bounds its connections, and leaves the process's signals to `serve`, which drains first."""
+
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
+        super().__init__(config)
+        self._doors = Doors(limits)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; a TLS handshake gets the time of a request's head."""
+        handshake_s = self._doors.limits.header_timeout_s if self.config.ssl else None
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._protocol,
+                sock=listening,
+                ssl=self.config.ssl,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=handshake_s,
+            )
+            for listening in sockets or []
+        ]
+        self.started = True
+
+    def _protocol(self) -> BoundedProtocol:
+        return BoundedProtocol(
+            self._doors, config=self.config, server_state=self.server_state, app_state={}
+        )
 
 
 async def serve(
@@ -46,7 +72,7 @@ async def serve(
     engine.listen(service)
     engine.listen(service.adapters)
     public = _server(create_public_app(service, settings), settings, tls=True)
-    admin = _server(create_admin_app(service, control, settings), settings, tls=False)
+    admin = _server(create_admin_app(service, control, settings), settings, tls=settings.admin_tls)
     sockets = sockets or [
         _listen(settings.host, settings.port),
         _listen(settings.host, settings.admin_port),
@@ -59,13 +85,17 @@ async def serve(
         tasks.create_task(public.serve([sockets[0]]))
         tasks.create_task(admin.serve([sockets[1]]))
         keeper = tasks.create_task(service.adapters.run())
-        watcher = tasks.create_task(reload_certificate(public.config, settings))
+        watchers = [
+            tasks.create_task(reload_certificate(server.config, settings))
+            for server in (public, admin)
+        ]
         await stop.wait()
         await drain(service, lame_duck_s=settings.lame_duck_s, drain_s=settings.drain_s)
         public.should_exit = admin.should_exit = True
         connection.cancel()
         keeper.cancel()
-        watcher.cancel()
+        for watcher in watchers:
+            watcher.cancel()
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
@@ -80,14 +110,25 @@ def stop_on_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, once, number)
 
 
+def allow_open_files(settings: SidecarSettings) -> None:
+    """Raise this process's limit of open files to what all connections need, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * settings.max_connections + _OTHER_FILES
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         lifespan="off",
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=5,
         ssl_certfile=settings.tls_cert_file if tls else None,
         ssl_keyfile=settings.tls_key_file if tls else None,
@@ -95,7 +136,14 @@ def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
     config.load()
     if config.ssl is not None:
         config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-    return _Server(config)
+    limits = ConnectionLimits(
+        header_timeout_s=settings.header_timeout_s,
+        body_timeout_s=settings.body_timeout_s,
+        max_header_bytes=settings.max_header_bytes,
+        max_connections=settings.max_connections,
+        max_connections_per_address=settings.max_connections_per_address,
+    )
+    return _Server(config, limits)
 
 
 def _give_up_on_who_does_not_read(listening: socket.socket, after_s: float) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paceline_sidecar.adapter_reconciler import AdapterReconciler
 from paceline_sidecar.admission.control import AdmissionControl
+from paceline_sidecar.admission.outage import Outage
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.exchange import Exchange
@@ -43,7 +44,8 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend = backend
-        self.admission = AdmissionControl()
+        self.admission = AdmissionControl(clock)
+        self.outage = Outage(clock)
         self.ledger = Ledger()
         self.clock = clock
         self.config = HotConfig()
@@ -77,7 +79,11 @@ class Service:
             self.ledger.limits_changed(before.limits, after.limits)
         if after.model is not None:
             self.name = self._served_name or after.model.name
+        if after.phase != "ready":
+            self.outage.begin()
         if after.instance == before.instance:
+            if after.phase == "ready" and before.phase == "stalled":
+                self.outage.end(is_start=False)
             return
         if self._preparing is not None:
             self._preparing.cancel()
@@ -90,7 +96,7 @@ class Service:
     def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """Record the steps, and learn from them how fast prompts are prefilled."""
         self.ledger.heartbeat(message)
-        self.admission.rate.learn(message.steps)
+        self.admission.rate.learn(message.steps, message.load)
         # Tokens count as waiting until the first token comes; the engine has computed some of them.
         computed = self.admission.queue.tokens - message.load.waiting_tokens
         self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
@@ -114,6 +120,7 @@ class Service:
         self.ledger.engine_starts += 1
         self.problem = ""
         self._serving = Serving(view.instance, view.model, codec, context)
+        self.outage.end(is_start=True)
 
     # --- what the outside asks ------------------------------------------------------------------
 

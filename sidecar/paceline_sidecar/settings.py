@@ -31,28 +31,50 @@ class SidecarSettings(BaseSettings):
     runtime_config_file: Path | None = None
     """A PATCH body without `epoch`, applied when the engine gets ready."""
     api_keys_file: Path | None = None
-    """One key a line, watched; None asks for no key."""
+    """Lines of `KEY` or `NAME: KEY`, watched; None asks for no key."""
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
+    admin_tls: bool = False
+    """Whether the admin port speaks TLS, too, with the same certificate."""
     drain_s: float = Field(default=120.0, ge=0, le=86_400)
     """After SIGTERM, running requests may take this long."""
     lame_duck_s: float = Field(default=10.0, ge=0, le=3600)
     """At the beginning of that time new requests are still taken: their senders do not know yet."""
+    docs: bool = True
+    """Serve `/openapi.json` and `/docs`."""
     vllm_metrics: bool = True
     """Expose the `vllm:` family beside `paceline_*`."""
     write_timeout_s: float = Field(default=20.0, gt=0, le=3600)
     """A client that takes nothing of its answer for this long has left."""
+    header_timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    """A request's line and headers, and a TLS handshake, may take this long to arrive."""
+    body_timeout_s: float = Field(default=30.0, gt=0, le=3600)
+    """A body may, too, and a second more for each 16 KiB that have come."""
+    keep_alive_s: int = Field(default=75, ge=1, le=3600)
+    """An idle connection is closed then.
+
+    Longer than the pools of common clients keep one: they close first, and nobody races.
+    """
+    max_header_bytes: int = Field(default=32 * 1024, ge=1024, le=1024**2)
+    """A larger request line with its headers is refused with 431."""
+    max_connections: int = Field(default=4096, ge=1, le=1_000_000)
+    """Open at once on each port; one more gets 503."""
+    max_connections_per_address: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Of those, from one address. None: behind a proxy all come from one."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
     """A larger request body is refused with 413."""
     pooling: Pooling = "last"
     """Which of a prompt's hidden states becomes its embedding."""
-    heartbeat_s: float = Field(default=10.0, gt=0, le=3600)
-    """An engine that is silent for this long counts as stalled."""
+    heartbeat_s: float = Field(default=8.0, gt=0, le=3600)
+    """An engine that is silent for this long is stalled: what it has been given fails with 503."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             msg = "tls_cert_file and tls_key_file go together: one of them is missing"
+            raise ValueError(msg)
+        if self.admin_tls and self.tls_cert_file is None:
+            msg = "admin_tls needs tls_cert_file and tls_key_file"
             raise ValueError(msg)
         if len(str(self.socket_path).encode()) > _LONGEST_SOCKET_PATH:
             msg = f"run_dir is too long for a Unix socket: {self.socket_path}"

@@ -13,6 +13,7 @@ from paceline_sidecar.admission.control import Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, TimedOut, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
 from paceline_sidecar.generation import ChoiceShape, Generation
+from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service, Serving
 from paceline_sidecar.text.codec import Codec
@@ -34,11 +35,15 @@ class Job:
     lane: Lane
     arrived_at: float
     timeout_s: float | None
+    principal: Principal = ANYONE
+    """Whose key came with it."""
     cache_salt: str = ""
     adapter: str = ""
     """The LoRA adapter that answers; empty for the model itself."""
     num_choices: int = 1
     """Choices of each prompt."""
+    items_param: str = "prompt"
+    """The field of the request that says how many items it has."""
     grammar: Grammar | None = None
     """The grammar that every output must match."""
     grammar_param: str = ""
@@ -55,6 +60,7 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     """Admit, tokenize, submit; where it raises, the refusal is on record already."""
     try:
         serving = service.serving()
+        _check_items(job, most=service.config.admission.max_items_per_request)
         tickets = service.admission.admit(
             job.estimates,
             lane=job.lane,
@@ -132,6 +138,7 @@ def _generation(
         eos_token_ids=frozenset(serving.model.eos_token_ids),
         ledger=service.ledger,
         shape=shape,
+        principal=job.principal,
     )
 
 
@@ -159,8 +166,7 @@ def _start(
         exchange.close(error)
         raise
     service.began(exchange)
-    for ticket in tickets:
-        ticket.give_way = partial(_give_way, service, exchange)
+    tickets[0].party.give_way = partial(_give_way, service, exchange)
     deadlines.watch(service, exchange, lane=job.lane, arrived_at=job.arrived_at)
     return exchange
 
@@ -172,6 +178,13 @@ def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
     service.ledger.refusals[refusal.reason] += len(exchange.generations)
     exchange.fail(refusal)
     return True
+
+
+def _check_items(job: Job, *, most: int) -> None:
+    """Raise `InvalidRequest` for more prompts, choices or pairs than one request may have."""
+    if len(job.estimates) > most:
+        message = f"{job.items_param}: {len(job.estimates)} items in one request, {most} may be"
+        raise InvalidRequest(message, param=job.items_param, code="too_many_items")
 
 
 def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving) -> None:
@@ -215,5 +228,6 @@ def _record_refusal(service: Service, job: Job, error: BaseException) -> None:
             outcome=outcome_of(error),
             prompt_tokens=tokens,
             epoch=epoch,
+            principal=job.principal,
         )
         service.ledger.ended(record)

@@ -1,6 +1,7 @@
 """A certificate that is replaced while we run serves the next handshake."""
 
 import asyncio
+import hashlib
 import logging
 
 import uvicorn
@@ -18,11 +19,11 @@ async def reload_certificate(config: uvicorn.Config, settings: SidecarSettings) 
     certificate, key = settings.tls_cert_file, settings.tls_key_file
     if config.ssl is None or certificate is None or key is None:
         return
-    files = (WatchedFile(certificate), WatchedFile(key))
-    served = [file.text() for file in files]
+    files = (WatchedFile(certificate, _digest), WatchedFile(key, _digest))
+    served = [file.read() for file in files]
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
-        found = [file.text() for file in files]
+        found = [file.read() for file in files]
         if found == served:
             continue
         try:
@@ -33,3 +34,7 @@ async def reload_certificate(config: uvicorn.Config, settings: SidecarSettings) 
         else:
             served = found
             _log.info("the certificate was replaced")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

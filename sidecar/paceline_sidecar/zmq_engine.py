@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _HELLO_INTERVAL_S = 0.05
 _CALL_TIMEOUT_S = 10.0
+_LOOKS = 20
+"""Per `heartbeat_s`: how late a silence may be seen, a twentieth of it."""
 _RECONNECT_MS = 50
 _RECONNECT_MAX_MS = 500
 
@@ -41,7 +43,7 @@ class ZmqEngine:
         self,
         socket_path: Path,
         *,
-        heartbeat_s: float = 10.0,
+        heartbeat_s: float = 8.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = f"ipc://{socket_path}"
@@ -171,12 +173,28 @@ class ZmqEngine:
             await asyncio.sleep(_HELLO_INTERVAL_S)
 
     async def _watch_heartbeat(self) -> None:
+        every_s = self._heartbeat_s / _LOOKS
+        silent_s, looked_at = 0.0, self._clock()
+        heard_at = self._view.heard_at
         while True:
-            await asyncio.sleep(self._heartbeat_s / 20)
-            silent_s = self._clock() - self._view.heard_at
-            if self._view.phase == "ready" and silent_s > self._heartbeat_s:
-                detail = f"the engine lives but has been silent for {silent_s:.1f} s"
-                self._publish(replace(self._view, phase="stalled", detail=detail))
+            await asyncio.sleep(every_s)
+            now = self._clock()
+            # A look that comes late was held up itself: a message may lie here unread.
+            silent_s += min(now - looked_at, 2 * every_s)
+            looked_at = now
+            if heard_at != self._view.heard_at:
+                silent_s, heard_at = 0.0, self._view.heard_at
+            if self._view.phase == "ready" and silent_s >= self._heartbeat_s:
+                self._stall(silent_s)
+
+    def _stall(self, silent_s: float) -> None:
+        """Give up what is in flight: an engine that is stopped, or hangs as a whole, tells nobody.
+
+        Should it go on, it is told to forget these requests, and is ready again.
+        """
+        detail = f"the engine lives but has been silent for {silent_s:.1f} s"
+        self._publish(replace(self._view, phase="stalled", detail=detail))
+        self.abort(self._lose(Unavailable("engine_stalled", f"The request was lost: {detail}.")))
 
     def _send(self, message: wire.ToEngine) -> None:
         if self._socket is None:
@@ -217,6 +235,7 @@ class ZmqEngine:
             case wire.Failed():
                 detail = f"{message.reason}: {message.message}"
                 self._publish(EngineView(phase="failed", detail=detail, heard_at=now))
+                self._lose(Unavailable("engine_lost", f"The request was lost: {detail}."))
 
     def _answer(self, message: EngineReply) -> None:
         waiting = self._calls.pop(message.call, None)
@@ -257,18 +276,23 @@ class ZmqEngine:
 
     def _fail_in_flight(self, detail: str) -> None:
         """Fail everything in flight at once: nobody will answer it."""
-        in_flight, self._deliveries = self._deliveries, {}
         calls, self._calls = self._calls, {}
         if self._view.phase != "absent":
             # The reason of a failed engine stays readable after its end.
             kept = self._view.detail if self._view.phase == "failed" else detail
             self._publish(EngineView(phase="absent", detail=kept))
         lost = Unavailable("engine_lost", f"The request was lost: {detail}.")
-        for deliver in in_flight.values():
-            _shielded(partial(deliver, lost))
+        self._lose(lost)
         for call in calls.values():
             if not call.done():
                 call.set_exception(lost)
+
+    def _lose(self, why: Unavailable) -> list[str]:
+        """Fail every request in flight; return their ids."""
+        in_flight, self._deliveries = self._deliveries, {}
+        for deliver in in_flight.values():
+            _shielded(partial(deliver, why))
+        return list(in_flight)
 
     def _publish(self, view: EngineView) -> None:
         before, self._view = self._view, view

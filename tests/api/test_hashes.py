@@ -33,6 +33,7 @@ COLD: list[dict[str, Any]] = [
     {"imagePullSecrets": [{"name": "registry"}]},
     {"podOverrides": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}},
     {"podMetadata": {"labels": {"team": "chat"}}},
+    {"api": {"docs": False}},
 ]
 AROUND: list[dict[str, Any]] = [
     {"replicas": 3},

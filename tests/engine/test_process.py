@@ -393,9 +393,10 @@ def test_an_illegal_memory_access_ends_the_engine(
     assert json.loads(engine.termination_log.read_text())["reason"] == "EngineCrashed"
 
 
-def test_a_step_that_hangs_ends_the_engine(start: Callable[..., EngineProcess]) -> None:
+@pytest.mark.parametrize("fault", ["hang", "spin"])
+def test_a_step_that_hangs_ends_the_engine(start: Callable[..., EngineProcess], fault: str) -> None:
     """Heartbeats go on beside it: nothing else would ever tell that nobody is answered."""
-    engine = start(FAKE_ENGINE_FAULT="hang", PACELINE_ENGINE_STEP_TIMEOUT_S="0.5")
+    engine = start(FAKE_ENGINE_FAULT=fault, PACELINE_ENGINE_STEP_TIMEOUT_S="0.5")
     client = engine.ready_client()
 
     client.send(a_submit("a", [1]))
@@ -406,3 +407,27 @@ def test_a_step_that_hangs_ends_the_engine(start: Callable[..., EngineProcess]) 
     assert engine.process.wait(DEADLINE_S) == 1
     assert json.loads(engine.termination_log.read_text())["reason"] == "StepHung"
     assert json.loads((engine.run_dir / "engine.json").read_text())["state"] == "failed"
+
+
+def test_a_step_that_hangs_with_pythons_lock_ends_the_engine(
+    start: Callable[..., EngineProcess],
+) -> None:
+    """No thread of Python's runs beside it: a timer without one ends the process."""
+    engine = start(FAKE_ENGINE_FAULT="lock", PACELINE_ENGINE_STEP_TIMEOUT_S="0.5")
+    client = engine.ready_client()
+
+    client.send(a_submit("a", [1]))
+
+    assert engine.process.wait(DEADLINE_S) == 1
+
+
+def test_a_step_whose_core_is_taken_has_not_hung(start: Callable[..., EngineProcess]) -> None:
+    """It takes four times what it may, most of it waiting for others."""
+    engine = start(FAKE_ENGINE_FAULT="starve", PACELINE_ENGINE_STEP_TIMEOUT_S="1")
+    client = engine.ready_client()
+
+    client.send(a_submit("a", [1]))
+    outputs = client.outputs_until_finish("a")["a"]
+
+    assert tokens_of(outputs) == continuation([1], 4, FAKE_MODEL.vocab_size)
+    assert engine.process.poll() is None

@@ -345,12 +345,38 @@ def test_keys_and_certificates_are_files_of_the_sidecar() -> None:
     }
 
 
+def test_the_admin_port_speaks_tls_where_the_operator_can_verify_it() -> None:
+    """The kubelet asks over TLS; monitors find the port by its name. Without, nothing changes."""
+    plain = {"tls": {"secretRef": {"name": "certificate"}}}
+    both = {"tls": plain["tls"] | {"caBundle": "-----BEGIN CERTIFICATE-----"}}
+
+    assert _environment(_sidecar(api=both))["PACELINE_SIDECAR_ADMIN_TLS"] == "true"
+    assert _sidecar(api=both)["ports"][1]["name"] == "admin-tls"
+    assert _schemes(both) == {"HTTPS"}
+    assert "PACELINE_SIDECAR_ADMIN_TLS" not in _environment(_sidecar(api=plain))
+    assert _sidecar(api=plain)["ports"][1]["name"] == "admin"
+    assert _schemes(plain) == {"HTTP"}
+
+
+def _schemes(api: Manifest) -> set[str]:
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    sidecar, engine = _sidecar(api=api), _engine(api=api)
+    asked = [*(sidecar[probe] for probe in probes), engine["readinessProbe"]]
+    return {probe["httpGet"]["scheme"] for probe in asked}
+
+
 def test_there_is_time_to_drain() -> None:
     """The grace period is longer than the drain; both hooks wait for it."""
     rollout = {"drainSeconds": 300}
 
     assert _pod(rollout=rollout)["terminationGracePeriodSeconds"] > 300
     assert _environment(_sidecar(rollout=rollout))["PACELINE_SIDECAR_DRAIN_S"] == "300"
+
+
+def test_the_document_of_the_api_is_left_out_where_asked() -> None:
+    """Only then does the template say so: other pods stay as they are."""
+    assert _environment(_sidecar(api={"docs": False}))["PACELINE_SIDECAR_DOCS"] == "false"
+    assert "PACELINE_SIDECAR_DOCS" not in _environment(_sidecar())
     assert "preStop" in _engine()["lifecycle"]
     assert "preStop" in _sidecar()["lifecycle"]
 

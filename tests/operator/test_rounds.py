@@ -142,6 +142,23 @@ async def test_a_followed_service_is_tuned_at_once() -> None:
         assert world.rounds.reports[_KEY].key == _KEY
 
 
+async def test_a_pod_is_called_as_it_is_not_as_the_next_one_will_be() -> None:
+    """While a rollout brings TLS to port 8001, pods of both kinds are tuned."""
+    other = _a_raw_pod("quick-2", ip="10.88.0.8")
+    other["spec"]["initContainers"] = [{"name": "sidecar", "ports": [{"name": "admin-tls"}]}]
+    tls = {"secretRef": {"name": "cert"}, "caBundle": "-----BEGIN CERTIFICATE-----"}
+    raw = a_live_service(api={"tls": tls})
+    async with a_world(watched=FakeWatched(raw=raw, raw_pods=[_a_raw_pod(), other])) as world:
+        world.rounds.follow(_KEY)
+
+        plain, secure = (await world.tuner.next()).pods
+
+    assert (plain.admin_url, plain.ca_bundle) == ("http://10.88.0.7:8001", "")
+    assert secure.admin_url == "https://10.88.0.8:8001"
+    assert secure.ca_bundle == tls["caBundle"]
+    assert secure.server_name == f"{_KEY.split('/')[1]}.{_KEY.split('/', maxsplit=1)[0]}.svc"
+
+
 async def test_the_tuner_hears_what_status_tells_of_an_experiment() -> None:
     """An operator that starts anew must not try again what was rolled back."""
     raw = a_live_service()

@@ -3,17 +3,24 @@
 `python -m paceline_testing.fake_engine` takes the settings of `python -m paceline_engine`.
 `FAKE_ENGINE_FAULT` makes it fail:
 `load` (the model is not found), `step` (a defect in the first step), `wait` (loading never ends),
-`hang` (the first step never ends), `memory` (on a GPU the third step could not be launched, for a
+`hang` (the first step never ends, its thread sleeps), `spin` (it runs on and on instead), `lock`
+(it holds Python's lock as well), `starve` (its core is taken for several times
+`PACELINE_ENGINE_STEP_TIMEOUT_S`, then it ends), `slow` (each step takes a tenth of a second),
+`memory` (on a GPU the third step could not be launched, for a
 kernel before it read wild memory), `late` (as `memory`, told when the third step is waited for).
 """
 
+import ctypes
 import logging
 import os
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.errors import ModelNotFound
@@ -89,8 +96,10 @@ def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) 
     model = FakeModel()
     if fault == "step":
         model.runner.inner.before_run = _break
-    if fault == "hang":
-        model.runner.inner.before_run = _hang
+    if fault in _BEFORE_RUN:
+        model.runner.inner.before_run = _BEFORE_RUN[fault]
+    if fault == "starve":
+        model.runner.inner.before_run = _Starved(4 * settings.step_timeout_s)
     if fault == "memory":
         model.runner.inner.before_run = _IllegalAccess()
     if fault == "late":
@@ -104,6 +113,53 @@ def _break(_batch: Batch) -> None:
 
 def _hang(_batch: Batch) -> None:
     threading.Event().wait()
+
+
+def _spin(_batch: Batch) -> None:
+    while True:
+        pass
+
+
+def _hold_lock(_batch: Batch) -> None:
+    # Called through PyDLL, C keeps the lock.
+    ctypes.PyDLL(None).pause()
+
+
+def _take_time(_batch: Batch) -> None:
+    time.sleep(0.1)
+
+
+_BEFORE_RUN: Final = {"hang": _hang, "spin": _spin, "lock": _hold_lock, "slow": _take_time}
+
+
+class _Starved:
+    """The first step computes for so long beside somebody who takes its core."""
+
+    def __init__(self, wall_s: float) -> None:
+        self._wall_s = wall_s
+        self._core = min(os.sched_getaffinity(0))
+        command = [sys.executable, "-c", _GREEDY, str(self._core), str(wall_s)]
+        self._greedy = subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    def __call__(self, _batch: Batch) -> None:
+        if self._greedy.stdin is None or self._greedy.stdin.closed:
+            return
+        os.sched_setaffinity(0, {self._core})  # of this thread alone
+        os.nice(19)
+        end = time.monotonic() + self._wall_s
+        self._greedy.stdin.close()  # from now on
+        while time.monotonic() < end:
+            pass
+
+
+_GREEDY: Final = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+sys.stdin.read()
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    pass
+"""
 
 
 @dataclass(slots=True)

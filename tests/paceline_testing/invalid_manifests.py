@@ -6,6 +6,8 @@ from typing import Any
 from paceline_testing.services import a_manifest
 
 _HF = "hf://HuggingFaceTB/SmolLM2-135M-Instruct"
+_CERT: dict[str, Any] = {"secretRef": {"name": "edge-tls"}}
+_PEM = "-----BEGIN CERTIFICATE-----"
 _TWO_GPUS: dict[str, Any] = {"resources": {"gpu": {"count": 2}}}
 _TARGETS: dict[str, Any] = {"ttft": {"p99": "500ms"}}
 
@@ -615,6 +617,19 @@ CASES = (
         {"network": {"allowFrom": [{"cidr": "192.0.2.0/24"}, {"podLabels": {"app": "ui"}}]}},
         {"network": {"allowFrom": [{"cidr": "192.0.2.0/24", "podLabels": {"app": "ui"}}]}},
         "cidr stands alone",
+    ),
+    Case(
+        "a name is verified by an authority",
+        "spec.api.tls.serverName",
+        {"api": {"tls": _CERT | {"caBundle": _PEM, "serverName": "chat.example"}}},
+        {"api": {"tls": _CERT | {"serverName": "chat.example"}}},
+        "it needs one",
+    ),
+    Case(
+        "an authority is in PEM",
+        "spec.api.tls.caBundle",
+        {"api": {"tls": _CERT | {"caBundle": f"{_PEM}\n"}}},
+        {"api": {"tls": _CERT | {"caBundle": "MIIB"}}},
     ),
     Case("no field is unknown", "spec.sla.ttfb", {}, {"sla": _TARGETS | {"ttfb": {"p99": "1s"}}}),
 )

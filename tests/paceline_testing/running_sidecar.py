@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvloop
 from openai import OpenAI
 
 from paceline_sidecar.serve import serve
@@ -21,7 +22,7 @@ class Sidecar:
     def __init__(self, settings: SidecarSettings, sockets: list[socket.socket]) -> None:
         self.settings = settings
         self.sockets = sockets
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()  # as in a process of its own
         self._stop = asyncio.Event()
         self.thread = threading.Thread(target=self._run, name="sidecar", daemon=True)
         headers = {"authorization": f"Bearer {TOKEN}"}

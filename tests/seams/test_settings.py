@@ -38,7 +38,10 @@ def everything(**engine: Any) -> InferenceService:
                 "resources": {"cpu": "1500m"},
                 "api": {
                     "auth": {"apiKeysSecretRef": {"name": "keys"}},
-                    "tls": {"secretRef": {"name": "cert"}},
+                    "tls": {
+                        "secretRef": {"name": "cert"},
+                        "caBundle": "-----BEGIN CERTIFICATE-----",
+                    },
                 },
             },
         }

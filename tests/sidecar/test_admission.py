@@ -1,15 +1,18 @@
 """Who is admitted, who is turned away, and when to come back."""
 
 import pytest
+from msgspec.structs import replace
 
-from paceline_sidecar.admission.control import AdmissionControl, Backlog, hopeless, refuse
+from paceline_sidecar.admission.control import AdmissionControl, hopeless
 from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
+from paceline_sidecar.admission.rules import Arrival, Backlog, refuse
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
-from paceline_testing.scripted_engine import a_step
+from paceline_testing.scripted_engine import a_step, an_engine_load
 from paceline_wire.limits import Lane
 
 FOUR = HotConfig(admission=AdmissionPolicy(max_queued_requests=5, reject_at=0.8))
+HUNDRED = HotConfig(admission=AdmissionPolicy(max_queued_requests=100, reject_at=1.0))
 HALF_A_SECOND = HotConfig(sla=Sla(ttft_p99_ms=500))
 
 
@@ -26,19 +29,37 @@ def test_requests_are_refused_from_the_share_of_the_queue_on() -> None:
     assert admission.queue == Backlog(requests=4, tokens=40)
 
 
+def test_a_request_of_many_items_leaves_the_others_their_places() -> None:
+    """One in eight places at most is its own, and it passes them on from item to item."""
+    admission = AdmissionControl()
+    tickets = admission.admit([1] * 800, lane="batch", config=HUNDRED)
+    assert admission.queue == Backlog(12, 800, 12, 800)
+
+    for ticket in tickets[:790]:
+        ticket.leave()
+
+    assert admission.queue == Backlog(10, 10, 10, 10)
+    for _ in range(90):
+        admission.admit([1], lane="batch", config=HUNDRED)
+    with pytest.raises(Refused):
+        admission.admit([1], lane="batch", config=HUNDRED)
+
+
 def test_a_request_of_several_prompts_gets_in_whole_or_not_at_all() -> None:
     """Half of it would be of no use to its client."""
     admission = AdmissionControl()
+    for _ in range(98):
+        admission.admit([1], lane="interactive", config=HUNDRED)
 
     with pytest.raises(Refused):
-        admission.admit([1] * 5, lane="interactive", config=FOUR)
-    assert admission.queue == Backlog()
+        admission.admit([1] * 5, lane="interactive", config=HUNDRED)
+    assert admission.queue == Backlog(98, 98)
 
 
 def test_the_first_token_gives_the_place_free_once() -> None:
     """Leaving twice, as close after first token does, is leaving once."""
     admission = AdmissionControl()
-    ticket, other = admission.admit([10, 20], lane="interactive", config=FOUR)
+    ticket, other = admission.admit([10, 20], lane="interactive", config=HUNDRED)
     ticket.count(14)
     assert admission.queue == Backlog(requests=2, tokens=34)
 
@@ -60,7 +81,7 @@ def test_waiting_tokens_are_capped_as_well(waiting: Backlog, own: int, refused: 
     """A hundred tokens, refused from 80 on; but a long prompt gets in when nobody waits."""
     config = HotConfig(admission=AdmissionPolicy(max_queued_tokens=100, reject_at=0.8))
 
-    refusal = refuse(waiting, [own], lane="interactive", config=config, rate=None)
+    refusal = refuse(waiting, Arrival("interactive", own), config=config, rate=None)
 
     assert (refusal is not None) is refused
     assert refusal is None or refusal.reason == "queue_tokens"
@@ -68,12 +89,13 @@ def test_waiting_tokens_are_capped_as_well(waiting: Backlog, own: int, refused: 
 
 def test_a_hopeless_request_is_refused_at_once() -> None:
     """1,000 tokens ahead at 1,000 tokens a second are more than half a second."""
-    refusal = refuse(Backlog(3, 1000), [100], lane="interactive", config=HALF_A_SECOND, rate=1000.0)
+    arrival = Arrival("interactive", 100)
+
+    refusal = refuse(Backlog(3, 1000), arrival, config=HALF_A_SECOND, rate=1000.0)
 
     assert refusal is not None
     assert refusal.reason == "hopeless"
     assert refusal.shed
-    assert refusal.retry_after_s == 1.0
 
 
 @pytest.mark.parametrize(
@@ -97,18 +119,7 @@ def test_nobody_is_called_hopeless_without_a_reason(
     queue: Backlog, rate: float | None, lane: Lane, config: HotConfig
 ) -> None:
     """A wrong refusal is an outage that we made ourselves."""
-    assert refuse(queue, [100], lane=lane, config=config, rate=rate) is None
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected_s"), [(10, 1.0), (5_000, 5.0), (10**9, 30.0)], ids=["min", "rate", "max"]
-)
-def test_retry_after_is_the_time_that_the_backlog_takes(tokens: int, expected_s: float) -> None:
-    """Within reason."""
-    refusal = refuse(Backlog(99, tokens), [1], lane="batch", config=FOUR, rate=1000.0)
-
-    assert refusal is not None
-    assert refusal.retry_after_s == expected_s
+    assert refuse(queue, Arrival(lane, 100), config=config, rate=rate) is None
 
 
 def test_the_rate_is_learned_from_steps_that_left_prompts_waiting() -> None:
@@ -121,6 +132,20 @@ def test_the_rate_is_learned_from_steps_that_left_prompts_waiting() -> None:
     rate.learn(steps)
 
     assert rate.tokens_per_s == pytest.approx(640)
+
+
+def test_prompts_that_are_found_in_the_cache_are_worked_off_without_being_computed() -> None:
+    """Half of the tokens that wait are cached: the backlog shrinks twice as fast as it is computed.
+
+    Whoever is turned away for a backlog that hardly costs anything is turned away for nothing.
+    """
+    rate = PrefillRate()
+    steps = [a_step(at=t / 10, wall_ms=100, prefill=64, waiting_tokens=9) for t in range(100)]
+
+    rate.learn(steps[:50], replace(an_engine_load(), prefix_queries=1000, prefix_hits=900))
+    rate.learn(steps[50:], replace(an_engine_load(), prefix_queries=3000, prefix_hits=1900))
+
+    assert rate.tokens_per_s == pytest.approx(1280)
 
 
 def test_the_rate_forgets_what_is_long_past() -> None:
@@ -140,15 +165,15 @@ def test_a_batch_flood_makes_no_person_hopeless() -> None:
     """Interactive prompts are computed first: what the batch lane has waiting is not ahead."""
     config = HotConfig(HALF_A_SECOND.sla, admission=AdmissionPolicy(max_queued_requests=5000))
 
-    assert refuse(PEOPLE_FIRST, [100], lane="interactive", config=config, rate=1000.0) is None
+    assert refuse(PEOPLE_FIRST, Arrival("interactive", 100), config=config, rate=1000.0) is None
 
 
 def test_the_batch_lane_is_held_to_targets_of_its_own() -> None:
     """Without them it waits as long as its deadline lets it."""
     own = HotConfig(Sla(ttft_p99_ms=500), batch_sla=Sla(ttft_p99_ms=60_000))
 
-    lost = refuse(Backlog(3, 90_000), [100], lane="batch", config=own, rate=1000.0)
-    fine = refuse(Backlog(3, 50_000), [100], lane="batch", config=own, rate=1000.0)
+    lost = refuse(Backlog(3, 90_000), Arrival("batch", 100), config=own, rate=1000.0)
+    fine = refuse(Backlog(3, 50_000), Arrival("batch", 100), config=own, rate=1000.0)
 
     assert lost is not None
     assert lost.reason == "hopeless"
@@ -160,8 +185,8 @@ def test_a_request_is_hopeless_beyond_its_own_deadline(lane: Lane) -> None:
     """Its client will not be there any more."""
     queue = Backlog(3, 1000)
 
-    late = refuse(queue, [100], lane=lane, config=HotConfig(), rate=1000.0, timeout_s=1.0)
-    in_time = refuse(queue, [100], lane=lane, config=HotConfig(), rate=1000.0, timeout_s=2.0)
+    late = refuse(queue, Arrival(lane, 100, 1, 1.0), config=HotConfig(), rate=1000.0)
+    in_time = refuse(queue, Arrival(lane, 100, 1, 2.0), config=HotConfig(), rate=1000.0)
 
     assert late is not None
     assert late.reason == "hopeless"
@@ -178,32 +203,57 @@ def a_batch_ticket(
         left.append(tokens)
         return True
 
-    ticket.give_way = give_way
+    ticket.party.give_way = give_way
 
 
 def test_a_person_takes_the_places_of_the_batch_requests_that_came_last() -> None:
     """As many as it needs, and the bound holds."""
     admission = AdmissionControl()
     left: list[int] = []
-    for tokens in (10, 20, 30, 40):
-        a_batch_ticket(admission, tokens, FOUR, left)
+    config = HotConfig(admission=AdmissionPolicy(max_queued_requests=16, reject_at=1.0))
+    for tokens in range(16):
+        a_batch_ticket(admission, tokens, config, left)
 
-    admission.admit([5, 5], lane="interactive", config=FOUR)
+    admission.admit([5, 5], lane="interactive", config=config)
 
-    assert left == [40, 30]
-    assert admission.queue == Backlog(requests=4, tokens=40, batch_requests=2, batch_tokens=30)
+    assert left == [15, 14]
+    assert admission.queue == Backlog(16, sum(range(14)) + 10, 14, sum(range(14)))
+
+
+def test_a_batch_request_of_many_items_gives_all_its_places_at_once() -> None:
+    """Without one of them it would be of no use to its client."""
+    admission = AdmissionControl()
+    left: list[int] = []
+    for _ in range(98):
+        a_batch_ticket(admission, 1, HUNDRED, left)
+    many = admission.admit([7] * 2, lane="batch", config=HUNDRED)
+    given: list[Refused] = []
+
+    def give_way(refusal: Refused) -> bool:
+        given.append(refusal)
+        return True
+
+    many[0].party.give_way = give_way
+
+    admission.admit([1], lane="interactive", config=HUNDRED)
+
+    assert len(given) == 1
+    assert not left
+    assert admission.queue == Backlog(99, 99, 98, 98)
 
 
 def test_nobody_gives_its_place_in_vain() -> None:
-    """Five prompts never fit where four may wait."""
+    """A prompt that is longer than the cap never fits beside others."""
+    config = HotConfig(admission=AdmissionPolicy(max_queued_tokens=100, reject_at=1.0))
     admission = AdmissionControl()
     left: list[int] = []
-    a_batch_ticket(admission, 10, FOUR, left)
+    admission.admit([10], lane="interactive", config=config)
+    a_batch_ticket(admission, 10, config, left)
 
     with pytest.raises(Refused) as caught:
-        admission.admit([1] * 5, lane="interactive", config=FOUR)
+        admission.admit([101], lane="interactive", config=config)
 
-    assert caught.value.reason == "queue_full"
+    assert caught.value.reason == "queue_tokens"
     assert not left
 
 

@@ -125,3 +125,38 @@ def test_a_real_engine_computes_the_prompt_once(tmp_path: Path) -> None:
     assert len({choice.text for choice in done.choices}) > 1
     assert done.usage is not None
     assert done.usage.prompt_tokens == 41
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/completions", {"prompt": ["x"] * 9}, "prompt"),
+        ("/v1/completions", {"prompt": "x", "n": 9}, "n"),
+        ("/v1/chat/completions", {"messages": CHAT, "n": 9}, "n"),
+        ("/v1/embeddings", {"input": ["x"] * 9}, "input"),
+        ("/v1/score", {"text_1": "x", "text_2": ["y"] * 9}, "text_2"),
+    ],
+    ids=["prompts", "choices", "chat", "embeddings", "scores"],
+)
+def test_a_request_has_no_more_items_than_the_service_allows(
+    sidecar: Sidecar, engine: ScriptedEngine, path: str, fields: dict[str, object], param: str
+) -> None:
+    """Refused with the field's name, and before anything is tokenized; changed while it serves."""
+    patch = {"epoch": 2, "admission": {"max_items_per_request": 8}}
+    assert sidecar.admin.patch("/runtime/limits", json=patch).status_code == 200
+
+    answer = sidecar.public.post(path, json={"model": "scripted", **fields})
+
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (param, "too_many_items")
+    assert not engine.submitted
+
+
+def test_a_request_of_a_thousand_items_is_served(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """More than the queue has places, which they pass on; LangChain embeds as many at a time."""
+    answer = sidecar.public.post(
+        "/v1/embeddings", json={"model": "scripted", "input": ["x"] * 1000}
+    )
+
+    assert len(answer.json()["data"]) == len(engine.submitted) == 1000

@@ -84,6 +84,7 @@ def test_a_client_with_an_open_connection_is_sent_to_another_pod(
     headers = refused.value.response.headers
     assert (refused.value.status_code, headers["connection"]) == (503, "close")
     assert int(headers["retry-after"]) >= 1
+    assert int(headers["retry-after-ms"]) >= 1000
 
 
 def in_flight(sidecar: Sidecar) -> float:
@@ -110,18 +111,28 @@ def test_a_new_engine_is_served_without_a_restart(
 def test_a_silent_engine_is_stalled_until_it_speaks_again(
     engine: ScriptedEngine, start: Callable[..., Sidecar]
 ) -> None:
-    """It lives, so nothing that runs is given up; but nothing new is sent to it."""
+    """What runs is given up, and the engine told so; nothing new is sent to it."""
     sidecar = start(heartbeat_s=0.5)
     wait_until(sidecar.ready)
+    whole = in_thread(lambda: sidecar.openai.completions.create(model="scripted", prompt="Hi"))
+    stream = iter(sidecar.openai.completions.create(model="scripted", prompt="Hi", stream=True))
+    next(stream)
+    wait_until(lambda: in_flight(sidecar) == 2)
 
     engine.script.silent = True
-    wait_until(lambda: not sidecar.ready())
+
+    with pytest.raises(openai.APIError, match="silent"):
+        list(stream)
+    wait_until(lambda: whole)
+    assert isinstance(whole[0], openai.InternalServerError)
+    assert (whole[0].status_code, whole[0].code) == (503, "engine_stalled")
+    assert not sidecar.ready()
     with pytest.raises(openai.InternalServerError) as refused:
         sidecar.openai.completions.create(model="scripted", prompt="Hi")
-    engine.script.silent = False
-
     assert refused.value.code == "engine_stalled"
+    engine.script.silent = False
     wait_until(sidecar.ready)
+    wait_until(lambda: sorted(engine.aborted) == sorted(one.id for one in engine.submitted))
 
 
 def test_readiness_says_what_is_missing(

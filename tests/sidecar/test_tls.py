@@ -1,10 +1,9 @@
-"""TLS on the public port, with a certificate that may be replaced."""
+"""TLS on both ports, with a certificate that may be replaced."""
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,27 +13,9 @@ from pydantic import ValidationError
 
 from paceline_sidecar.settings import SidecarSettings
 from paceline_sidecar.tls import reload_certificate
+from paceline_testing.certificates import make_certificate, needs_openssl
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.waiting import wait_until
-
-OPENSSL = shutil.which("openssl")
-needs_openssl = pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificates")
-
-
-def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Self-signed, for localhost."""
-    certificate, key = folder / "tls.crt", folder / "tls.key"
-    subprocess.run(
-        [
-            *(str(OPENSSL), "req", "-x509", "-newkey", "ec", "-pkeyopt"),
-            *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", f"/CN={name}"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
 
 
 @needs_openssl
@@ -84,6 +65,40 @@ async def test_a_replaced_certificate_is_loaded(
         await asyncio.wait_for(loaded.wait(), 30)
     finally:
         watcher.cancel()
+
+
+@needs_openssl
+@pytest.mark.usefixtures("engine")
+def test_a_replaced_certificate_serves_the_next_handshake_of_both_ports(
+    run_dir: Path, start: Callable[..., Sidecar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `admin_tls` the operator hears the new one, too."""
+    monkeypatch.setattr("paceline_sidecar.tls._LOOK_EVERY_S", 0.1)
+    certificate, key = make_certificate(run_dir, "first")
+    old = certificate.read_text()
+    sidecar = start(tls_cert_file=certificate, tls_key_file=key, admin_tls=True)
+    ports = (sidecar.settings.port, sidecar.settings.admin_port)
+    address = f"https://127.0.0.1:{ports[1]}/health/live"
+    with httpx.Client(verify=ssl.create_default_context(cadata=old), timeout=30) as client:
+        assert client.get(address).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        httpx.get(address.replace("https:", "http:"), timeout=30)
+
+    make_certificate(run_dir, "second")
+
+    new = certificate.read_text()
+    for port in ports:
+        wait_until(partial(_serves, port, new))
+
+
+def _serves(port: int, certificate: str) -> bool:
+    return ssl.get_server_certificate(("127.0.0.1", port)) == certificate
+
+
+def test_the_admin_port_has_no_certificate_of_its_own(tmp_path: Path) -> None:
+    """At start, by name."""
+    with pytest.raises(ValidationError, match="admin_tls needs"):
+        SidecarSettings(run_dir=tmp_path, admin_tls=True)
 
 
 def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:

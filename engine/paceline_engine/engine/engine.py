@@ -114,6 +114,11 @@ class Engine:
         """Whether nothing runs because the requests that wait are too few for a batch."""
         return self._steps.is_gathering
 
+    @property
+    def predicted_ms(self) -> float:
+        """How long the step under way, or the last one, should take; 0 before any."""
+        return self._steps.predicted_ms
+
     def submit(self, submit: Submit, constraint: Constraint | None = None) -> None:
         """Queue a request, whose output may have to fit a compiled grammar.
 

@@ -129,6 +129,8 @@ class Steps:
         self._clock = clock
         self.is_gathering = False
         """Nothing runs because the requests that wait are still too few for a batch."""
+        self.predicted_ms = 0.0
+        """How long the call of `step` under way should take, by the step model."""
         self._in_flight: _InFlight | None = None
         self._ended = 0.0
         """When the last step was settled."""
@@ -156,6 +158,7 @@ class Steps:
         plan = self._scheduler.schedule(limits, now)
         self.is_gathering = plan.is_gathering
         before, self._in_flight = self._in_flight, None
+        self.predicted_ms = 0.0 if before is None else before.predicted_ms
         assert before is None or not plan.copies  # noqa: S101 - `must_settle` saw to it
         if plan.batch.chunks:
             given += self._launch(plan, limits, now, epoch)
@@ -176,6 +179,7 @@ class Steps:
     def _launch(self, plan: Plan, limits: Limits, started: float, epoch: int) -> list[Output]:
         features = plan.batch.features(plan.context)
         predicted_ms = self._pacer.predict_ms(features)
+        self.predicted_ms += predicted_ms
         launched = self._clock()
         if plan.copies and self._swapper is not None:
             self._swapper.run(plan.copies)

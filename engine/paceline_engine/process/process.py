@@ -9,7 +9,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -26,7 +25,7 @@ from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.process.fetching import download
 from paceline_engine.process.ipc import Link, Stop
 from paceline_engine.process.loading_log import LoadingLog
-from paceline_engine.process.step_watch import STDERR, StepWatch
+from paceline_engine.process.step_watch import STDERR, StepLimits, StepWatch
 from paceline_engine.process.worker import Worker, WorkerSettings
 from paceline_engine.profiling.profile import begin_with_profile
 from paceline_engine.runner.graph_use import GraphUse
@@ -34,8 +33,8 @@ from paceline_engine.settings import Settings
 from paceline_wire import Failed, Loading, ModelInfo
 from paceline_wire.limits import Capacity, Limits
 
-_GPU_STEP_TIMEOUT_S = 120.0
-"""The longest step of a GPU takes seconds; what a driver gives up by itself takes it a minute."""
+_GUESSED = 10.0
+"""Times that a step may take as long again before any has taught the step model: CPUs differ."""
 _GPU_PROFILE_S = 3.0
 """Little beside the time that weights take to read."""
 _FAREWELL_S = 1.0
@@ -173,14 +172,17 @@ def _run(
         clock=time.monotonic,
     )
     model.graph_use.restart()
-    timeout_s = _step_timeout_s(settings, model.info)
-    watch = StepWatch(timeout_s, lambda hung_s: _leave_hung(link, settings, instance, hung_s))
+    engine = _engine(settings, model, pacer, _proposer(model, make_pacer), overlap=overlap)
+    watch = StepWatch(
+        _step_limits(settings, model.info, engine),
+        lambda hung_s: _leave_hung(link, settings, instance, hung_s),
+    )
     worker = Worker(
-        _engine(settings, model, pacer, _proposer(model, make_pacer), overlap=overlap),
+        engine,
         link,
         WorkerSettings(instance, model.info, settings.drain_s, profile),
         grammars=_grammars(settings, model.info),
-        watch=watch if timeout_s > 0 else nullcontext(),
+        watch=watch,
         fetch=lambda path: _fetch_adapter(settings, path),
     )
     signal.signal(signal.SIGTERM, lambda *_: link.inbox.put(Stop()))
@@ -250,15 +252,17 @@ def _profile_s(settings: Settings, info: ModelInfo) -> float:
     return 0.0 if info.device == "cpu" else _GPU_PROFILE_S
 
 
-def _step_timeout_s(settings: Settings, info: ModelInfo) -> float:
-    if settings.step_timeout_s is not None:
-        return settings.step_timeout_s
-    return 0.0 if info.device == "cpu" else _GPU_STEP_TIMEOUT_S
+def _step_limits(settings: Settings, info: ModelInfo, engine: Engine) -> StepLimits:
+    def expected_s() -> float:
+        caution = 1.0 if engine.pacer.info().valid else _GUESSED
+        return caution * engine.predicted_ms / 1e3
+
+    return StepLimits(settings.step_timeout_s, expected_s, sleeps_when_hung=info.device == "cpu")
 
 
 def _leave_hung(link: Link, settings: Settings, instance: str, hung_s: float) -> None:
     """End the process from a thread beside the one that hangs, which cannot be ended."""
-    error = StepHung(f"a step did not return within {hung_s:.0f} s: the device hangs")
+    error = StepHung(f"a step did not return within {hung_s:.1f} s: it hangs")
     explain(error, settings.termination_log)
     faulthandler.dump_traceback(file=STDERR)
     _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))

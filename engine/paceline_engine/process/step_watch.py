@@ -4,37 +4,104 @@ A device that hangs raises nothing, and the heartbeat goes on beside it: without
 would take requests for ever that nobody answers. When the process ends, the sidecar answers 503 at
 once, and the kubelet (or `paceline up`) starts another engine.
 
-The thread cannot run where the step holds Python's lock while it hangs. So it keeps resetting a
-timer of `faulthandler`, which needs no lock: it goes off once nobody resets it.
+Time alone does not tell a hang from an honest step: prompts take seconds on a CPU, and cores may be
+taken. So a step has hung
+
+* when it has taken far longer than predicted. What its threads waited for a core does not count,
+  and of a process that was stopped and goes on only a moment does;
+* on a CPU also when nothing of the process has run for a while, however long it was to take.
+
+The thread cannot run where the step holds Python's lock while it hangs. Then the heartbeat stops
+too, which the sidecar notices; and a timer of `faulthandler`, which needs no lock, ends the process
+once the thread has not reset it for long.
 """
 
 import faulthandler
+import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import FrameType
+
+from paceline_engine.process.thread_times import (
+    ThreadTimes,
+    read_thread_times,
+    use_between,
+)
 
 STDERR = 2
 """The descriptor: writing to it needs no lock of Python's."""
 _LOOKS = 20
 """Per timeout: how late a hang may be seen, a twentieth of the timeout."""
-_LOOK_EVERY_S = 1.0
-_MARGIN = 1.25
-"""The timer without a lock goes off after the thread, which can report more."""
+_STOPPED_LOOKS = 2.0
+"""A look that comes later than this many periods was held up, and so was the step."""
+_PATIENCE = 10.0
+"""Times its prediction that a step may take."""
+_COMPILING = 15.0
+"""Times the timeout that a step may take which compiles a kernel."""
+_NO_LOCK = 4.0
+"""Times the timeout after which the timer goes off: a process that was paused may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """When a step has hung, in seconds."""
+
+    least_s: float
+    """No step has hung before; 0 watches nothing."""
+    expected_s: Callable[[], float] = lambda: 0.0
+    """How long the step under way should take."""
+    sleeps_when_hung: bool = False
+    """Whether nothing but the process's own threads computes, so that one of them always runs."""
 
 
 @dataclass(slots=True)
-class StepTimes:
-    """When the step that is under way began. Written by the step loop, read by the thread."""
+class Suspect:
+    """A step that was under way at the last look already."""
 
-    began_at: float | None = None
+    number: int
+    seen_at: float
+    times: ThreadTimes
+    spent_s: float = 0.0
+    """How long it has taken, without waits for a core."""
+    asleep_s: float = 0.0
+    """For how long nothing has run."""
 
-    def hung_s(self, now: float, timeout_s: float) -> float | None:
-        """How long the step has taken, if that is longer than it may; None if all is well."""
-        began_at = self.began_at  # read once: the step may end meanwhile
-        if began_at is None or now - began_at < timeout_s:
-            return None
-        return now - began_at
+    def look(self, now: float, times: ThreadTimes, *, every_s: float) -> None:
+        """Add what passed since the last look."""
+        elapsed_s = min(now - self.seen_at, _STOPPED_LOOKS * every_s)
+        use = use_between(self.times, times, elapsed_s)
+        self.spent_s += elapsed_s - use.starved_s
+        self.asleep_s = self.asleep_s + elapsed_s if use.is_asleep else 0.0
+        self.seen_at, self.times = now, times
+
+    def has_hung(self, limits: StepLimits, frame: FrameType | None) -> bool:
+        """Judge it; `frame` is where its thread stands."""
+        if limits.sleeps_when_hung and self.asleep_s >= limits.least_s:
+            return True
+        if self.spent_s < max(limits.least_s, _PATIENCE * limits.expected_s()):
+            return False
+        return self.spent_s >= _COMPILING * limits.least_s or not is_compiling(frame)
+
+
+def is_compiling(frame: FrameType | None) -> bool:
+    """Return whether a kernel is compiled there: the first of its shape, once in a cache's life."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("triton.compiler"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@dataclass(slots=True)
+class _Now:
+    """The step loop writes it, the thread reads it."""
+
+    number: int = 0
+    """Of the newest step."""
+    runs: bool = False
+    thread: int = field(default_factory=threading.get_ident)
 
 
 class StepWatch:
@@ -42,31 +109,36 @@ class StepWatch:
 
     def __init__(
         self,
-        timeout_s: float,
+        limits: StepLimits,
         hung: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
+        times: Callable[[], ThreadTimes] = read_thread_times,
     ) -> None:
-        """Watch nothing with a timeout of 0."""
-        self.times = StepTimes()
-        self._timeout_s = timeout_s
+        """The thread that makes it is the one that steps."""
+        self._limits = limits
         self._hung = hung
         self._clock = clock
+        self._times = times
+        self._now = _Now()
+        self._suspect: Suspect | None = None
+        self._every_s = limits.least_s / _LOOKS
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Watch from now on."""
-        if self._timeout_s > 0:
+        if self._limits.least_s > 0:
             self._thread = threading.Thread(target=self._watch, name="paceline-watch", daemon=True)
             self._thread.start()
 
     def __enter__(self) -> None:
         """Note that a step begins."""
-        self.times.began_at = self._clock()
+        self._now.number += 1
+        self._now.runs = True
 
     def __exit__(self, *_: object) -> None:
         """Note that it has returned."""
-        self.times.began_at = None
+        self._now.runs = False
 
     def close(self) -> None:
         """Watch no longer."""
@@ -75,15 +147,27 @@ class StepWatch:
             self._thread.join()
             faulthandler.cancel_dump_traceback_later()
 
+    def look(self) -> bool:
+        """Look at the step under way; return whether it has hung."""
+        number, now = self._now.number, self._clock()
+        if not self._now.runs:
+            self._suspect = None
+        elif self._suspect is None or self._suspect.number != number:
+            # Steps take milliseconds: hardly one is here still at the next look.
+            self._suspect = Suspect(number, now, self._times())
+        else:
+            self._suspect.look(now, self._times(), every_s=self._every_s)
+            frame = sys._current_frames().get(self._now.thread)  # noqa: SLF001 - the only way to see it
+            return self._suspect.has_hung(self._limits, frame)
+        return False
+
     def _watch(self) -> None:
-        every_s = min(_LOOK_EVERY_S, self._timeout_s / _LOOKS)
         while True:
             faulthandler.dump_traceback_later(
-                _MARGIN * self._timeout_s + every_s, exit=True, file=STDERR
+                _NO_LOCK * self._limits.least_s, exit=True, file=STDERR
             )
-            if self._is_over.wait(every_s):
+            if self._is_over.wait(self._every_s):
                 return
-            hung_s = self.times.hung_s(self._clock(), self._timeout_s)
-            if hung_s is not None:
-                self._hung(hung_s)
+            if self.look() and self._suspect is not None:
+                self._hung(self._suspect.spent_s)
                 return

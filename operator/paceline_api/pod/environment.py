@@ -92,6 +92,8 @@ def sidecar(service: InferenceService) -> list[dict[str, Any]]:
             "PACELINE_SIDECAR_API_KEYS_FILE": f"{API_KEYS}/keys" if has_keys else None,
             "PACELINE_SIDECAR_TLS_CERT_FILE": f"{TLS}/tls.crt" if spec.api.tls else None,
             "PACELINE_SIDECAR_TLS_KEY_FILE": f"{TLS}/tls.key" if spec.api.tls else None,
+            "PACELINE_SIDECAR_ADMIN_TLS": "true" if service.admin_tls else None,
+            "PACELINE_SIDECAR_DOCS": None if spec.api.docs else "false",
             "PACELINE_SIDECAR_DRAIN_S": spec.rollout.drain_seconds,
         }
     )

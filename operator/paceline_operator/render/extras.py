@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import Manifest, metadata, pods_name, selector
+from paceline_api.labels import ADMIN_TLS, Manifest, metadata, pods_name, selector
 from paceline_operator.observe import ObjectId
 
 MONITORING: Final = "monitoring.coreos.com/v1"
@@ -59,13 +59,21 @@ def _addresses(service: InferenceService) -> Manifest:
 
 
 def _pod_monitor(service: InferenceService) -> Manifest:
-    """Render the scrape of every pod of this service, from its admin port."""
+    """Render the scrape of every pod of this service, from its admin port.
+
+    Where that is to speak TLS, pods of before do not yet; each has a port of one of the names.
+    """
+    endpoints: list[Manifest] = [{"port": "admin"}]
+    if service.admin_tls:
+        # A scrape shows no token that another pod could take.
+        tls = {"insecureSkipVerify": True}
+        endpoints.append({"port": ADMIN_TLS, "scheme": "https", "tlsConfig": tls})
     return _of_prometheus(
         service,
         "PodMonitor",
         {
             "selector": {"matchLabels": selector(service.metadata.name)},
-            "podMetricsEndpoints": [{"port": "admin"}],
+            "podMetricsEndpoints": endpoints,
         },
     )
 

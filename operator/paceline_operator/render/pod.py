@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import TEMPLATE_HASH, Manifest, labels, selector
+from paceline_api.labels import ADMIN_TLS, TEMPLATE_HASH, Manifest, labels, selector
 from paceline_api.pod import environment
 from paceline_operator.render import overrides
 from paceline_operator.render.volumes import Volume, volumes
@@ -77,7 +77,7 @@ def _engine(service: InferenceService, image: str, found: dict[str, Volume]) -> 
         "env": overrides.with_variables(service, environment.engine(service)),
         # Asked of the sidecar, which knows. Without a probe of its own a container that comes back
         # would be ready at once, and the pod with it, before the sidecar's next answer.
-        "readinessProbe": _probe("/health/ready", _ADMIN_PORT, period_s=2, failures=2),
+        "readinessProbe": _probe(service, "/health/ready", _ADMIN_PORT, period_s=2, failures=2),
         "resources": _resources(service),
         "securityContext": _CONTAINER_SECURITY,
         # The engine's last words become the condition that a person reads.
@@ -91,6 +91,7 @@ def _engine(service: InferenceService, image: str, found: dict[str, Volume]) -> 
 
 
 def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) -> Manifest:
+    admin = ADMIN_TLS if service.admin_tls else "admin"
     return {
         "name": "sidecar",
         "image": image,
@@ -99,11 +100,11 @@ def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) ->
         "env": environment.sidecar(service),
         "ports": [
             {"name": "http", "containerPort": 8000, "protocol": "TCP"},
-            {"name": "admin", "containerPort": _ADMIN_PORT, "protocol": "TCP"},
+            {"name": admin, "containerPort": _ADMIN_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": _probe("/health/live", "admin", period_s=1, failures=120),
-        "livenessProbe": _probe("/health/live", "admin", period_s=10, failures=6),
-        "readinessProbe": _probe("/health/ready", "admin", period_s=2, failures=2),
+        "startupProbe": _probe(service, "/health/live", admin, period_s=1, failures=120),
+        "livenessProbe": _probe(service, "/health/live", admin, period_s=10, failures=6),
+        "readinessProbe": _probe(service, "/health/ready", admin, period_s=2, failures=2),
         "resources": _sidecar_resources(service),
         "securityContext": _CONTAINER_SECURITY,
         "terminationMessagePath": "/dev/termination-log",
@@ -115,9 +116,12 @@ def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) ->
     }
 
 
-def _probe(path: str, port: str | int, *, period_s: int, failures: int) -> Manifest:
+def _probe(
+    service: InferenceService, path: str, port: str | int, *, period_s: int, failures: int
+) -> Manifest:
+    scheme = "HTTPS" if service.admin_tls else "HTTP"  # the kubelet verifies no certificate
     return {
-        "httpGet": {"path": path, "port": port, "scheme": "HTTP"},
+        "httpGet": {"path": path, "port": port, "scheme": scheme},
         "periodSeconds": period_s,
         "timeoutSeconds": 5,
         "failureThreshold": failures,

@@ -2,14 +2,16 @@
 
 from collections import deque
 
-from paceline_wire import StepRecord
+from paceline_wire import EngineLoad, StepRecord
 
 _WINDOW_S = 10.0
 _LEAST_EVIDENCE_S = 0.5
+_MOST_CACHED = 0.95
+"""Tokens that nobody has to compute come at any rate: beyond this share the rate says nothing."""
 
 
 class PrefillRate:
-    """Prompt tokens that the engine works off per second while prompts wait.
+    """Prompt tokens that the engine works off per second while prompts wait, cached ones included.
 
     Only steps that left tokens waiting say how fast a backlog shrinks: any other step had less
     to do than it could have done.
@@ -19,8 +21,10 @@ class PrefillRate:
         self._steps: deque[tuple[float, int, float]] = deque()
         self._tokens = 0
         self._busy_s = 0.0
+        self._lookups: deque[tuple[float, int, int]] = deque()
+        """Time, and the counts of prompt tokens looked up and found in the prefix cache."""
 
-    def learn(self, steps: list[StepRecord]) -> None:
+    def learn(self, steps: list[StepRecord], load: EngineLoad | None = None) -> None:
         """Take in new steps and let go of those older than the window."""
         for step in steps:
             if step.waiting_tokens > 0 and step.clean:
@@ -30,10 +34,16 @@ class PrefillRate:
             _, tokens, seconds = self._steps.popleft()
             self._tokens -= tokens
             self._busy_s -= seconds
+        if steps and load is not None:
+            self._lookups.append((newest, load.prefix_queries, load.prefix_hits))
+            # The oldest is what the others are compared with: one beyond the window stays.
+            while len(self._lookups) > 1 and self._lookups[1][0] < newest - _WINDOW_S:
+                self._lookups.popleft()
 
     def forget(self) -> None:
         """Another engine, another rate."""
         self._steps.clear()
+        self._lookups.clear()
         self._tokens, self._busy_s = 0, 0.0
 
     @property
@@ -41,7 +51,15 @@ class PrefillRate:
         """None while there is too little evidence to turn anybody away."""
         if self._busy_s < _LEAST_EVIDENCE_S or self._tokens <= 0:
             return None
-        return self._tokens / self._busy_s
+        return self._tokens / self._busy_s / (1 - self._cached_share())
+
+    def _cached_share(self) -> float:
+        """Return the share of the prompt tokens of late that was found in the prefix cache."""
+        if not self._lookups:
+            return 0.0
+        (_, queries, hits), (_, last_queries, last_hits) = self._lookups[0], self._lookups[-1]
+        looked_up = last_queries - queries
+        return min((last_hits - hits) / looked_up, _MOST_CACHED) if looked_up > 0 else 0.0
 
     def _add(self, at: float, tokens: int, seconds: float) -> None:
         self._steps.append((at, tokens, seconds))

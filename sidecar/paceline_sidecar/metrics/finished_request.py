@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_sidecar.hot_config import Sla
+from paceline_sidecar.keys import ANYONE, Principal
 from paceline_wire.limits import Lane
 
 Outcome = Literal["ok", "refused", "shed", "timeout", "failed", "cancelled"]
@@ -33,6 +34,8 @@ class FinishedRequest:
     max_tokens: int = 0
     num_choices: int = 1
     """How many choices its prompt has, said by the first of them; 0 for the others."""
+    principal: Principal = ANYONE
+    """Whose key came with it."""
 
 
 def miss_reason(record: FinishedRequest, sla: Sla) -> MissReason | None:

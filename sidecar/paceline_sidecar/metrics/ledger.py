@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome, miss_reason
 from paceline_sidecar.metrics.histogram import Histogram
+from paceline_sidecar.metrics.key_counts import KeyCounts
 from paceline_sidecar.metrics.ring import Ring, Sequence
 from paceline_sidecar.metrics.sketch import GapSketch
 from paceline_sidecar.metrics.vllm_counts import VllmCounts
@@ -61,6 +62,7 @@ class Ledger:
         self.requests: Ring[FinishedRequest] = Ring(_REQUESTS_KEPT, self.sequence)
         self.lanes: dict[Lane, LaneCounts] = {lane: LaneCounts(lane) for lane in LANES}
         self.vllm = VllmCounts()
+        self.keys = KeyCounts()
         self.step_s = {size: Histogram(STEP_EDGES_S) for size in (*STEP_SIZES, None)}
         self.host_s = 0.0
         self.refusals: Counter[str] = Counter()
@@ -106,6 +108,7 @@ class Ledger:
             else:
                 counts.missed[missed] += 1
         self.vllm.ended(record)
+        self.keys.ended(record)
 
     # --- per heartbeat, per change --------------------------------------------------------------
 

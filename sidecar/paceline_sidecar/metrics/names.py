@@ -51,6 +51,10 @@ SLA_REQUESTS = _counter(
     "reason",
 )
 REFUSALS = _counter("refusals", "Requests that were turned away, by reason.", "reason")
+KEY_REQUESTS = _counter(
+    "key_requests", "Requests that ended, by the name of their key.", "key", "outcome"
+)
+KEY_TOKENS = _counter("key_tokens", "Tokens of those requests, by kind.", "key", "kind")
 ABORTS = _counter("aborts", "Requests aborted in the engine, by cause.", "cause")
 
 # --- what was promised ---------------------------------------------------------------------------

@@ -57,6 +57,13 @@ def _requests(seen: Snapshot) -> Iterator[Family]:
     yield values(names.ABORTS, (((name, why), n) for why, n in ledger.aborts.items()))
 
 
+def key_family(seen: Snapshot) -> Iterator[Family]:
+    """What each key asks for, where keys are asked for."""
+    name, counts = seen.name, seen.ledger.keys
+    yield values(names.KEY_REQUESTS, (((name, *row), n) for row, n in counts.requests.items()))
+    yield values(names.KEY_TOKENS, (((name, *row), n) for row, n in counts.tokens.items()))
+
+
 def _promises(seen: Snapshot) -> Iterator[Family]:
     yield values(names.SLA_TARGET, _targets(seen.name, seen.sla))
     yield values(names.BATCH_SLA_TARGET, _targets(seen.name, seen.batch_sla or Sla()))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from paceline_sidecar.adapter_plan import AdapterState
-from paceline_sidecar.admission.control import Backlog
+from paceline_sidecar.admission.rules import Backlog
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.metrics.ledger import Ledger

@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     StringConstraints,
@@ -12,6 +11,7 @@ from pydantic import (
 )
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.structured import (
     RequestedGrammar,
     Structured,
@@ -33,23 +33,24 @@ TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(BodyPart):
     """`stream_options`."""
 
-    model_config = ConfigDict(strict=True, frozen=True)
-
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """With `include_usage`: every chunk has the usage of its choice so far, as in vLLM."""
 
 
-class ApiRequest(BaseModel):
+class ApiRequest(BodyPart):
     """What every request has; fields that are not served are refused."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {}
     """Fields that would change the answer, and the values that ask for nothing."""
 
-    model: str
+    model: str | None = None
+    """None takes the one that is served."""
     priority: int | None = Field(default=None, ge=-INT32_MAX, le=INT32_MAX)
     """Above 0 it may wait: the lane is `batch`. vLLM serves lower numbers first."""
     service_tier: Literal["auto", "default", "priority", "flex", "scale"] | None = None
@@ -74,16 +75,37 @@ class ApiRequest(BaseModel):
         return self
 
 
-class GenerationRequest(Structured, ApiRequest):
+class TextRequest(ApiRequest):
+    """What every request has whose answer is text."""
+
+    stream: bool | None = None
+
+
+class GenerationRequest(Structured, TextRequest):
     """What completions and chat have in common."""
 
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         "use_beam_search": (False,),
+        "length_penalty": (1,),
         "bad_words": ([],),
         "allowed_token_ids": (),
         "truncate_prompt_tokens": (),
+        "truncation_side": (),
         "include_stop_str_in_output": (False,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
         "guided_decoding_backend": ("auto",),
+        "watermarking": (False,),
+        "repetition_detection": (),
+        "thinking_token_budget": (),
+        "logprob_token_ids": (),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "return_token_offsets": (False,),
+        "return_prompt_text": (False,),
+        "kv_transfer_params": (),
+        "ec_transfer_params": (),
+        "vllm_xargs": ({},),
     }
 
     max_tokens: int | None = Field(default=None, ge=1, le=INT32_MAX)
@@ -105,7 +127,6 @@ class GenerationRequest(Structured, ApiRequest):
     min_p: float | None = Field(default=None, ge=0, le=1)
     logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=_MAX_BIASES)] | None = None
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
 
@@ -146,6 +167,12 @@ class GenerationRequest(Structured, ApiRequest):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
+    def include_usage_so_far(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        options = self.stream_options
+        return self.include_usage and options is not None and options.continuous_usage_stats
+
+    @property
     def requested_tokens(self) -> int | None:
         """Output tokens asked for; None leaves it to the context."""
         return self.max_tokens
@@ -159,11 +186,16 @@ def parse(kind: type[Kind], body: bytes) -> Kind:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        worst = max(found, key=lambda detail: _reached(detail["loc"]))
-        param = _path(worst["loc"]) or None
-        where = f"{param}: " if param else ""
-        raise InvalidRequest(f"{where}{worst['msg']}", param=param) from error
+        raise refusal_of(error) from error
+
+
+def refusal_of(error: ValidationError) -> InvalidRequest:
+    """Return the refusal that names the field which a validation found wrong."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    worst = max(found, key=lambda detail: _reached(detail["loc"]))
+    param = _path(worst["loc"]) or None
+    where = f"{param}: " if param else ""
+    return InvalidRequest(f"{where}{worst['msg']}", param=param)
 
 
 def _reached(loc: tuple[int | str, ...]) -> tuple[int, int]:

@@ -3,10 +3,16 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from paceline_sidecar.errors import InvalidRequest
-from paceline_sidecar.openai.api_request import INT32_MAX, MAX_LOGPROBS, GenerationRequest
+from paceline_sidecar.openai.api_request import (
+    INT32_MAX,
+    MAX_LOGPROBS,
+    GenerationRequest,
+    TextRequest,
+)
+from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.structured import RequestedGrammar
 from paceline_sidecar.openai.tools import (
     NamedChoice,
@@ -19,19 +25,15 @@ from paceline_sidecar.openai.tools import (
 _MAX_CALLS = 128
 
 
-class TextPart(BaseModel):
+class TextPart(BodyPart):
     """One part of a message's content; only text is served."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(BodyPart):
     """`messages[].tool_calls[].function`."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     name: str
     arguments: str
@@ -52,10 +54,8 @@ class CalledFunction(BaseModel):
         return arguments
 
 
-class ToolCall(BaseModel):
+class ToolCall(BodyPart):
     """`messages[].tool_calls[]`: what the assistant called before."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     id: str
     type: Literal["function"] = "function"
@@ -68,10 +68,8 @@ class ToolCall(BaseModel):
         return {"id": self.id, "type": self.type, "function": function}
 
 
-class Message(BaseModel):
+class Message(BodyPart):
     """One turn of the conversation."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
@@ -107,6 +105,19 @@ class ChatRequest(GenerationRequest):
         "audio": (),
         "modalities": (["text"],),
         "prediction": (),
+        "moderation": (),
+        "store": (False,),
+        "verbosity": ("medium",),
+        "web_search_options": (),
+        "include_reasoning": (True,),
+        "echo": (False,),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "add_special_tokens": (False,),
+        "documents": ([],),
+        "chat_template": (),
+        "media_io_kwargs": ({},),
+        "mm_processor_kwargs": ({},),
     }
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
@@ -182,3 +193,12 @@ class ChatRequest(GenerationRequest):
         """The newer name counts when both are given."""
         newer = self.max_completion_tokens
         return self.max_tokens if newer is None else newer
+
+
+def not_of_chats(*served: str) -> dict[str, tuple[object, ...]]:
+    """Return what a path refuses of a chat's fields: all but those that it serves itself."""
+    refused: dict[str, tuple[object, ...]] = {
+        **{name: () for name in ChatRequest.model_fields if name not in TextRequest.model_fields},
+        **ChatRequest.unsupported,
+    }
+    return {name: harmless for name, harmless in refused.items() if name not in served}

@@ -2,30 +2,33 @@
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from paceline_sidecar.generation import Delta, FinishReason
-from paceline_sidecar.openai.call_writer import (
-    CallDelta,
-    CallWriter,
-    ContentAndCalls,
-    FunctionDelta,
-    writer_of,
-)
+from paceline_sidecar.errors import SidecarError
+from paceline_sidecar.generation import Delta, Generation
+from paceline_sidecar.openai.call_writer import CallDelta, FunctionDelta, writer_of
 from paceline_sidecar.openai.chat_request import ChatRequest
+from paceline_sidecar.openai.choice_parser import ChatFinish, ChoiceParser
 from paceline_sidecar.openai.logprobs import (
     ChatLogprobs,
     PromptLogprobs,
     chat_logprobs,
     prompt_logprobs,
 )
-from paceline_sidecar.openai.responses import GatheredChoice, Usage, usage_of
+from paceline_sidecar.openai.responses import (
+    DONE,
+    GatheredChoice,
+    Usage,
+    data_event,
+    error_event,
+    usage_of,
+    usage_so_far,
+)
 from paceline_sidecar.service import Service
 from paceline_sidecar.text.tool_call_parser import ToolStyle
-
-ChatFinish = FinishReason | Literal["tool_calls"]
 
 
 class ChatCall(msgspec.Struct, frozen=True):
@@ -93,58 +96,47 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class _ChoiceParser:
-    """Splits one choice into text and tool calls, and knows how it ended."""
-
-    def __init__(self, writer: CallWriter | None) -> None:
-        self.finish: ChatFinish | None = None
-        self._writer = writer
-        self._called = False
-
-    def push(self, text: str, finish: FinishReason | None) -> ContentAndCalls:
-        """Take the next piece of text."""
-        parsed = ContentAndCalls(text)
-        if self._writer is not None:
-            parsed = self._writer.write(text, ended=finish is not None)
-        self._called = self._called or bool(parsed.calls)
-        self.finish = "tool_calls" if self._called and finish == "stop" else finish
-        return parsed
-
-
 class ChatResponseBuilder:
     """Builds the responses of one chat request."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
-        self.include_usage = body.include_usage
         self._model = body.model or service.name
         self._has_logprobs = bool(body.logprobs)
         self._body = body
         self._style: ToolStyle | None = service.tool_style
-        self._parsers: dict[int, _ChoiceParser] = {}
+        self._parsers: dict[int, ChoiceParser] = {}
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
+        self._generations: Sequence[Generation] = ()
 
-    def first_chunks(self, count: int) -> list[msgspec.Struct]:
+    def opening(self, generations: Sequence[Generation]) -> bytes:
         """Return a chunk for each choice that names its role."""
-        opening = ChatDelta(role="assistant", content="")
-        return [self._chunk_of(ChatChunkChoice(index, opening, None)) for index in range(count)]
+        self._generations = generations
+        role = ChatDelta(role="assistant", content="")
+        chunks = (ChatChunkChoice(index, role, None) for index in range(len(generations)))
+        return b"".join(map(self._chunk_of, chunks))
 
-    def chunk(self, index: int, delta: Delta) -> ChatCompletionChunk | None:
-        """Return a chunk with a piece of one choice; None where there is nothing to send yet."""
+    def piece(self, index: int, delta: Delta) -> bytes:
+        """Return a chunk with a piece of one choice; none where there is nothing to send yet."""
         parser = self._parsers.get(index)
         if parser is None:
             parser = self._parsers[index] = self._new_parser()
         parsed = parser.push(delta.text, delta.finish)
         if not (parsed.content or parsed.calls or delta.finish or delta.scores):
-            return None
+            return b""
         piece = ChatDelta(content=parsed.content or None, tool_calls=parsed.calls)
         logprobs = chat_logprobs(delta.scores) if self._has_logprobs else None
         return self._chunk_of(ChatChunkChoice(index, piece, parser.finish, logprobs))
 
-    def usage_chunk(self, usage: Usage) -> ChatCompletionChunk:
-        """Return the chunk that holds the usage and no choice."""
-        chunk: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-        return ChatCompletionChunk(self._id, chunk, self._created, self._model, [], usage)
+    def closing(self) -> bytes:
+        """Return the chunk that holds the usage, where it was asked for, and the end."""
+        if not self._body.include_usage:
+            return DONE
+        return self._encoded([], usage_of(self._generations)) + DONE
+
+    def failure(self, error: SidecarError) -> bytes:
+        """Return the error as the last event."""
+        return error_event(error)
 
     def response(self, choices: list[GatheredChoice]) -> ChatCompletion:
         """Return the complete response: every choice, the usage, the prompt's logprobs."""
@@ -168,11 +160,21 @@ class ChatResponseBuilder:
         logprobs = chat_logprobs(choice.scores) if self._has_logprobs else None
         return ChatChoice(index, message, parser.finish, logprobs)
 
-    def _new_parser(self) -> _ChoiceParser:
-        return _ChoiceParser(writer_of(self._body, self._style))
+    def _new_parser(self) -> ChoiceParser:
+        return ChoiceParser(writer_of(self._body, self._style))
 
-    def _chunk_of(self, choice: ChatChunkChoice) -> ChatCompletionChunk:
+    def _chunk_of(self, choice: ChatChunkChoice) -> bytes:
+        return self._encoded([choice], self._usage(choice.index))
+
+    def _usage(self, index: int) -> Usage | msgspec.UnsetType | None:
+        if self._body.include_usage_so_far:
+            return usage_so_far(self._generations[index])
         # With the option every chunk has the field, null but for the last one.
-        usage = None if self.include_usage else msgspec.UNSET
-        chunk: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-        return ChatCompletionChunk(self._id, chunk, self._created, self._model, [choice], usage)
+        return None if self._body.include_usage else msgspec.UNSET
+
+    def _encoded(
+        self, choices: list[ChatChunkChoice], usage: Usage | msgspec.UnsetType | None
+    ) -> bytes:
+        kind: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+        chunk = ChatCompletionChunk(self._id, kind, self._created, self._model, choices, usage)
+        return data_event(chunk)

@@ -27,6 +27,8 @@ class CompletionRequest(GenerationRequest):
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         **GenerationRequest.unsupported,
         "suffix": ("",),
+        "prompt_embeds": (),
+        "add_special_tokens": (True,),
     }
 
     prompt: (

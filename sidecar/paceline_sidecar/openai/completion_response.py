@@ -3,11 +3,13 @@
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from paceline_sidecar.generation import Delta, FinishReason
+from paceline_sidecar.errors import SidecarError
+from paceline_sidecar.generation import Delta, FinishReason, Generation
 from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.openai.logprobs import (
     PromptLogprobs,
@@ -15,7 +17,15 @@ from paceline_sidecar.openai.logprobs import (
     prompt_logprobs,
     text_logprobs,
 )
-from paceline_sidecar.openai.responses import GatheredChoice, Usage, usage_of
+from paceline_sidecar.openai.responses import (
+    DONE,
+    GatheredChoice,
+    Usage,
+    data_event,
+    error_event,
+    usage_of,
+    usage_so_far,
+)
 from paceline_sidecar.service import Service
 
 
@@ -44,38 +54,51 @@ class CompletionResponseBuilder:
     """Builds the responses of one completion request."""
 
     def __init__(self, service: Service, body: CompletionRequest) -> None:
-        self.include_usage = body.include_usage
+        self._body = body
         self._model = body.model or service.name
         self._has_logprobs = body.logprobs is not None
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._offsets: Counter[int] = Counter()
         """Characters of each choice's tokens so far."""
+        self._generations: Sequence[Generation] = ()
 
-    def first_chunks(self, count: int) -> list[msgspec.Struct]:  # noqa: ARG002 - a ResponseBuilder
+    def opening(self, generations: Sequence[Generation]) -> bytes:
         """Return none: text comes at once."""
-        return []
+        self._generations = generations
+        return b""
 
-    def chunk(self, index: int, delta: Delta) -> TextCompletion | None:
-        """Return a chunk with a piece of one choice; None where there is nothing to send yet."""
+    def piece(self, index: int, delta: Delta) -> bytes:
+        """Return a chunk with a piece of one choice; none where there is nothing to send yet."""
         if not (delta.text or delta.finish or delta.scores):
-            return None
+            return b""
         logprobs = None
         if self._has_logprobs:
             logprobs = text_logprobs(delta.scores, offset=self._offsets[index])
             self._offsets[index] += sum(map(len, logprobs.tokens))
         choice = TextChoice(index, delta.text, delta.finish, logprobs)
-        # With the option every chunk has the field, null but for the last one.
-        return self._answer([choice], None if self.include_usage else msgspec.UNSET)
+        return data_event(self._answer([choice], self._usage(index)))
 
-    def usage_chunk(self, usage: Usage) -> TextCompletion:
-        """Return the chunk that holds the usage and no choice."""
-        return self._answer([], usage)
+    def closing(self) -> bytes:
+        """Return the chunk that holds the usage, where it was asked for, and the end."""
+        if not self._body.include_usage:
+            return DONE
+        return data_event(self._answer([], usage_of(self._generations))) + DONE
+
+    def failure(self, error: SidecarError) -> bytes:
+        """Return the error as the last event."""
+        return error_event(error)
 
     def response(self, choices: list[GatheredChoice]) -> TextCompletion:
         """Return the complete response: every choice and the usage."""
         shown = [self._choice(index, choice) for index, choice in enumerate(choices)]
         return self._answer(shown, usage_of([choice.generation for choice in choices]))
+
+    def _usage(self, index: int) -> Usage | msgspec.UnsetType | None:
+        if self._body.include_usage_so_far:
+            return usage_so_far(self._generations[index])
+        # With the option every chunk has the field, null but for the last one.
+        return None if self._body.include_usage else msgspec.UNSET
 
     def _choice(self, index: int, choice: GatheredChoice) -> TextChoice:
         return TextChoice(

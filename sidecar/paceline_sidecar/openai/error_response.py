@@ -10,7 +10,7 @@ from paceline_sidecar import errors
 # The status of a request whose client left is never seen; it is for the access log.
 _CLIENT_LEFT = 499
 
-_TABLE: dict[type[errors.SidecarError], tuple[int, str]] = {
+STATUSES: dict[type[errors.SidecarError], tuple[int, str]] = {
     errors.InvalidRequest: (400, "invalid_request_error"),
     errors.ModelUnknown: (404, "invalid_request_error"),
     errors.BodyTooLarge: (413, "invalid_request_error"),
@@ -59,13 +59,17 @@ def body_of(error: errors.SidecarError) -> ErrorBody:
     return ErrorBody(ErrorObject(str(error), _row(error)[1], param, code))
 
 
-def response_of(error: errors.SidecarError) -> Response:
-    """The whole answer to a request that failed before its first byte."""
+def response_of(error: errors.SidecarError, *, away_s: float = 1.0) -> Response:
+    """The whole answer to a request that failed before its first byte.
+
+    `away_s` is how long the engine will be away, where it is.
+    """
     headers = {}
     if isinstance(error, errors.Refused):
-        headers["retry-after"] = str(math.ceil(error.retry_after_s))
+        headers.update(_retry_after(error.retry_after_s))
     if isinstance(error, errors.Unavailable):
-        headers["retry-after"] = "1"
+        # Another pod may be ready at once; this one is when its engine is back.
+        headers.update(_retry_after(1.0 if error.reason == "draining" else away_s))
         # Over a new connection a Service leads the next try to a pod that is ready.
         headers["connection"] = "close"
     if isinstance(error, errors.Unauthorized):
@@ -78,5 +82,13 @@ def plain_response(status: int, body: ErrorBody, headers: dict[str, str] | None 
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
+def _retry_after(seconds: float) -> dict[str, str]:
+    """In whole seconds, which is all that HTTP knows, and as the official clients read it first."""
+    return {
+        "retry-after": str(math.ceil(seconds)),
+        "retry-after-ms": str(math.ceil(seconds * 1e3)),
+    }
+
+
 def _row(error: errors.SidecarError) -> tuple[int, str]:
-    return next(_TABLE[kind] for kind in type(error).__mro__ if kind in _TABLE)
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)

@@ -11,6 +11,7 @@ import msgspec
 from starlette.datastructures import Headers
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.openai.api_request import GenerationRequest
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
@@ -32,6 +33,7 @@ class Caller:
     arrived_at: float
     lane: Lane = "interactive"
     timeout_s: float | None = None
+    principal: Principal = ANYONE
     cache_salt: str = ""
     adapter: str = ""
     """LoRA adapter that the request names as its model."""
@@ -136,11 +138,13 @@ def _job(
         estimates=[each for first in estimates for each in (first, *alone)],
         encode=encode,
         num_choices=num_choices,
+        items_param="n" if num_choices > 1 else "prompt",
         grammar=structure.grammar if structure else None,
         grammar_param=structure.param if structure else "",
         lane=caller.lane,
         arrived_at=caller.arrived_at,
         timeout_s=caller.timeout_s,
+        principal=caller.principal,
         cache_salt=caller.cache_salt,
         adapter=caller.adapter,
     )

@@ -39,14 +39,25 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """The response of both endpoints."""
+    """What both responses have."""
 
     id: str
     created: int
     model: str
-    data: list[Embedding] | list[Score]
     usage: Usage
     object: Literal["list"] = "list"
+
+
+class Embeddings(Numbers, frozen=True, kw_only=True):
+    """The response of `/v1/embeddings`."""
+
+    data: list[Embedding]
+
+
+class Scores(Numbers, frozen=True, kw_only=True):
+    """The response of `/v1/score`."""
+
+    data: list[Score]
 
 
 class EmbeddingsJob:
@@ -60,15 +71,16 @@ class EmbeddingsJob:
         """Compute every input once; the token that would follow is not shown."""
         prompts = self._body.prompts
         sampling = Sampling(max_tokens=1, temperature=0.0, pooling=self._pooling)
-        return _job(sampling, caller, [estimate(prompt) for prompt in prompts], encoder(prompts))
+        estimates = [estimate(prompt) for prompt in prompts]
+        return _job(sampling, caller, estimates, encoder(prompts), items_param="input")
 
-    def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
+    def answer(self, model: str, choices: list[GatheredChoice]) -> Embeddings:
         """Return every embedding, in the order of the inputs."""
         data = [
             Embedding(index, self._written(choice.generation.embedding))
             for index, choice in enumerate(choices)
         ]
-        return _answer("embd", model, data, choices)
+        return Embeddings(*_head("embd", model, choices), data=data)
 
     def _written(self, embedding: bytes) -> list[float] | str:
         if not embedding:
@@ -90,7 +102,7 @@ class ScoresJob:
         """Compute every pair as one text, with the logprobs of its tokens."""
         sampling = Sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0)
         estimates = [estimate(first + second) for first, second in self._pairs]
-        return _job(sampling, caller, estimates, self._encode)
+        return _job(sampling, caller, estimates, self._encode, items_param="text_2")
 
     async def _encode(self, codec: Codec) -> list[list[int]]:
         """Tokenize each pair as one text, and note where its second text begins."""
@@ -107,33 +119,35 @@ class ScoresJob:
             prompts.append(prompt)
         return prompts
 
-    def answer(self, model: str, choices: list[GatheredChoice]) -> Numbers:
+    def answer(self, model: str, choices: list[GatheredChoice]) -> Scores:
         """Return every score, in the order of the pairs."""
         data = []
         for index, (start, choice) in enumerate(zip(self._starts, choices, strict=True)):
             scored = choice.generation.prompt_scores[start:]
             logprobs = [each.logprob for each in scored if each.logprob is not None]
             data.append(Score(index, sum(logprobs), len(logprobs)))
-        return _answer("score", model, data, choices)
+        return Scores(*_head("score", model, choices), data=data)
 
 
-def _job(sampling: Sampling, caller: Caller, estimates: list[int], encode: Encode) -> Job:
+def _job(
+    sampling: Sampling, caller: Caller, estimates: list[int], encode: Encode, *, items_param: str
+) -> Job:
     return Job(
         sampling=sampling,
         stops=(),
         estimates=estimates,
         encode=encode,
+        items_param=items_param,
         shows_output=False,
         lane=caller.lane,
         arrived_at=caller.arrived_at,
         timeout_s=caller.timeout_s,
+        principal=caller.principal,
         cache_salt=caller.cache_salt,
         adapter=caller.adapter,
     )
 
 
-def _answer(
-    kind: str, model: str, data: list[Embedding] | list[Score], choices: list[GatheredChoice]
-) -> Numbers:
+def _head(kind: str, model: str, choices: list[GatheredChoice]) -> tuple[str, int, str, Usage]:
     usage = usage_of([choice.generation for choice in choices])
-    return Numbers(f"{kind}-{uuid.uuid4().hex}", int(time.time()), model, data, usage)
+    return f"{kind}-{uuid.uuid4().hex}", int(time.time()), model, usage

@@ -20,8 +20,13 @@ class EmbeddingsRequest(ApiRequest):
     unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
         "dimensions": (),
         "truncate_prompt_tokens": (),
+        "truncation_side": (),
         "normalize": (True,),
         "messages": (),
+        "chat_template": (),
+        "add_special_tokens": (True,),
+        "embed_dtype": ("float32",),
+        "endianness": ("native", "little"),
     }
 
     input: str | Annotated[list[str], PromptList] | TokenIds | Annotated[list[TokenIds], PromptList]
@@ -37,7 +42,11 @@ class EmbeddingsRequest(ApiRequest):
 class ScoreRequest(ApiRequest):
     """`POST /v1/score`: one text with one or many, or as many with as many."""
 
-    unsupported: ClassVar[dict[str, tuple[object, ...]]] = {"truncate_prompt_tokens": ()}
+    unsupported: ClassVar[dict[str, tuple[object, ...]]] = {
+        "truncate_prompt_tokens": (),
+        "truncation_side": (),
+        "mm_processor_kwargs": ({},),
+    }
 
     text_1: str | Texts
     text_2: str | Texts

@@ -1,11 +1,18 @@
 """What the responses of every endpoint have in common, and the port that builds them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
+from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.generation import Delta, Generation, TokenScore
+from paceline_sidecar.openai.error_response import body_of
+
+_encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+"""The last event of OpenAI's older streams."""
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -23,13 +30,34 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptDetails
 
 
-def usage_of(generations: list[Generation]) -> Usage:
+def usage_of(generations: Sequence[Generation]) -> Usage:
     """Count the tokens read and written; a prompt counts once, however many choices it has."""
     prompt = sum(generation.counted_prompt_tokens for generation in generations)
     output = sum(generation.shown_tokens for generation in generations)
     firsts = [generation for generation in generations if generation.shape.index == 0]
     cached = sum(generation.cached_tokens for generation in firsts)
     return Usage(prompt, output, prompt + output, PromptDetails(cached))
+
+
+def usage_so_far(generation: Generation) -> Usage:
+    """Count one choice that still runs, with its prompt."""
+    prompt, output = len(generation.submit.prompt_ids), generation.shown_tokens
+    return Usage(prompt, output, prompt + output, PromptDetails(generation.cached_tokens))
+
+
+def data_event(message: msgspec.Struct) -> bytes:
+    """Return a server-sent event without a name."""
+    return b"data: " + _encode(message) + b"\n\n"
+
+
+def named_event(name: str, message: object) -> bytes:
+    """Return a server-sent event that says its kind before its data."""
+    return b"event: " + name.encode() + b"\ndata: " + _encode(message) + b"\n\n"
+
+
+def error_event(error: SidecarError) -> bytes:
+    """Return the event that ends a stream whose status is sent already."""
+    return data_event(body_of(error))
 
 
 @dataclass(slots=True)
@@ -47,23 +75,25 @@ class GatheredChoice:
 
 
 class ResponseBuilder(Protocol):
-    """Builds the responses of one request in the shape of its endpoint."""
+    """Builds the responses of one request in the shape of its endpoint.
 
-    @property
-    def include_usage(self) -> bool:
-        """Return whether a stream ends with its usage."""
+    Of a stream it returns the bytes of the events that are due, none where none are.
+    """
+
+    def opening(self, generations: Sequence[Generation]) -> bytes:
+        """Return the events before the first text; it is told what runs."""
         ...
 
-    def first_chunks(self, count: int) -> list[msgspec.Struct]:
-        """Return the chunks before the first text."""
+    def piece(self, index: int, delta: Delta) -> bytes:
+        """Return the events of one more piece of a choice."""
         ...
 
-    def chunk(self, index: int, delta: Delta) -> msgspec.Struct | None:
-        """Return one chunk of a stream; None where there is nothing to send yet."""
+    def closing(self) -> bytes:
+        """Return the events after the last piece of the last choice."""
         ...
 
-    def usage_chunk(self, usage: Usage) -> msgspec.Struct:
-        """Return the chunk that holds the usage."""
+    def failure(self, error: SidecarError) -> bytes:
+        """Return the event that ends the stream instead."""
         ...
 
     def response(self, choices: list[GatheredChoice]) -> msgspec.Struct:

@@ -1,6 +1,5 @@
 """An exchange as server-sent events, for as long as the client listens."""
 
-import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -8,10 +7,7 @@ from paceline_sidecar.connection import while_connected
 from paceline_sidecar.errors import ClientLeft, SidecarError
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.generation import Delta
-from paceline_sidecar.openai.error_response import body_of
-from paceline_sidecar.openai.responses import ResponseBuilder, usage_of
-
-_encode = msgspec.json.Encoder().encode
+from paceline_sidecar.openai.responses import ResponseBuilder
 
 
 class EventStream(Response):
@@ -41,30 +37,23 @@ class EventStream(Response):
             return
         except SidecarError as error:
             # The status is sent already: the last event says what went wrong.
-            await _send(send, _event(body_of(error)))
+            await _send(send, self._builder.failure(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        opening = self._builder.first_chunks(len(self._exchange.generations))
+        opening = self._builder.opening(self._exchange.generations)
         if opening:
-            await _send(send, b"".join(_event(chunk) for chunk in opening))
+            await _send(send, opening)
         following = self._first
         while following is not None:
             index, delta = following
-            piece = self._builder.chunk(index, delta)
-            if piece is not None:
-                await _send(send, _event(piece))
+            piece = self._builder.piece(index, delta)
+            if piece:
+                await _send(send, piece)
             following = await self._exchange.next()
-        if self._builder.include_usage:
-            usage = usage_of(self._exchange.generations)
-            await _send(send, _event(self._builder.usage_chunk(usage)))
-        await _send(send, b"data: [DONE]\n\n")
-
-
-def _event(message: msgspec.Struct) -> bytes:
-    return b"data: " + _encode(message) + b"\n\n"
+        await _send(send, self._builder.closing())
 
 
 async def _send(send: Send, body: bytes) -> None:

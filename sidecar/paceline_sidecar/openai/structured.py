@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.body import BodyPart
 from paceline_wire import Grammar
 
 # Beyond these, compiling takes seconds even where nothing is meant to explode.
@@ -26,10 +27,10 @@ Schema = dict[str, Any]
 Choices = Annotated[list[str], Field(min_length=1, max_length=4096, fail_fast=True)]
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(BodyPart):
     """`response_format.json_schema`."""
 
-    model_config = ConfigDict(strict=True, frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     name: str | None = None
     description: str | None = None
@@ -38,19 +39,17 @@ class JsonSchemaFormat(BaseModel):
     """Accepted; the schema is always kept to the letter."""
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(BodyPart):
     """`response_format`."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(BodyPart):
     """`structured_outputs`."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     json_: Schema | str | None = Field(default=None, alias="json")
     json_object: bool | None = None
@@ -59,7 +58,7 @@ class StructuredOutputs(BaseModel):
     grammar: str | None = None
 
 
-class Structured(BaseModel):
+class Structured(BodyPart):
     """The fields of a request that ask for structure; at most one of them may be set."""
 
     response_format: ResponseFormat | None = None

@@ -4,23 +4,24 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.structured import RequestedGrammar
 from paceline_wire import Grammar
 
-_MAX_TOOLS = 128
+MAX_TOOLS = 128
 _ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 _DEFINITIONS = ("$defs", "definitions")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
-class Function(BaseModel):
+class Function(BodyPart):
     """`tools[].function`."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     name: Name
     description: str | None = None
@@ -38,10 +39,8 @@ class Function(BaseModel):
         return parameters
 
 
-class Tool(BaseModel):
+class Tool(BodyPart):
     """`tools[]`."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     type: Literal["function"]
     function: Function
@@ -51,24 +50,20 @@ class Tool(BaseModel):
         return self.model_dump(exclude_unset=True)
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(BodyPart):
     """`tool_choice.function`."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     name: str
 
 
-class NamedChoice(BaseModel):
+class NamedChoice(BodyPart):
     """`tool_choice`, where it names a function."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     type: Literal["function"]
     function: NamedFunction
 
 
-Tools = Annotated[list[Tool], Field(max_length=_MAX_TOOLS, fail_fast=True)]
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Literal["none", "auto", "required"] | NamedChoice
 
 

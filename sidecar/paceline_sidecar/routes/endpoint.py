@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paceline_sidecar.connection import read_body, while_connected
-from paceline_sidecar.errors import ModelUnknown
+from paceline_sidecar.errors import ModelUnknown, Unauthorized
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.generation import Delta
-from paceline_sidecar.keys import BearerKeys
-from paceline_sidecar.openai.api_request import ApiRequest, GenerationRequest, parse
+from paceline_sidecar.keys import ANYONE, BearerKeys, Principal
+from paceline_sidecar.openai.api_request import ApiRequest, TextRequest, parse
 from paceline_sidecar.openai.job import Caller, read_lane, read_timeout_s
 from paceline_sidecar.openai.pooling_job import EmbeddingsJob, ScoresJob
 from paceline_sidecar.openai.responses import GatheredChoice, ResponseBuilder
@@ -26,7 +26,7 @@ from paceline_sidecar.submit import Job, open_exchange
 _LONG_BODY_BYTES = 64 * 1024
 
 Body = TypeVar("Body", bound=ApiRequest)
-GenerationBody = TypeVar("GenerationBody", bound=GenerationRequest)
+TextBody = TypeVar("TextBody", bound=TextRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +37,35 @@ class Endpoint:
     keys: BearerKeys | None
     max_body_bytes: int
 
-    def check_key(self, request: Request) -> str:
-        """Return the caller's salt for the prefix cache, empty without keys; or raise Unauthorized.
-
-        The salt keeps callers with different keys from sharing cached prompts.
-        """
-        return "" if self.keys is None else self.keys.check(request.headers.get("authorization"))
+    def check_key(self, request: Request) -> Principal:
+        """Return who calls; raises `Unauthorized`. Anthropic's clients send `x-api-key`."""
+        if self.keys is None:
+            return ANYONE
+        plain_key = request.headers.get("x-api-key")
+        offered = None if plain_key is None else f"Bearer {plain_key}"
+        try:
+            return self.keys.check(request.headers.get("authorization", offered))
+        except Unauthorized:
+            self.service.ledger.refusals["unauthorized"] += 1
+            raise
 
     async def generate(
         self,
         request: Request,
-        kind: type[GenerationBody],
-        job_of: Callable[[GenerationBody, Caller], Job],
-        builder_of: Callable[[Service, GenerationBody], ResponseBuilder],
+        kind: type[TextBody],
+        job_of: Callable[[TextBody, Caller], Job],
+        builder_of: Callable[[Service, TextBody], ResponseBuilder],
     ) -> Response:
         """Answer with text; a failure before the first byte is raised, a later one is an event."""
-        salt = self.check_key(request)
-        body = await self._read(request, kind)
-        job = job_of(body, self._caller(request, body, salt))
+        principal = self.check_key(request)
+        body = await self.read(request, kind)
+        job = job_of(body, self._caller(request, body, principal))
         builder = builder_of(self.service, body)
         if body.stream:
             opened = await while_connected(request.receive, self._open_and_wait(job))
             return EventStream(opened[0], builder, opened[1])
         choices = await while_connected(request.receive, self._gather(job))
-        return _json(builder.response(choices))
+        return json_response(builder.response(choices))
 
     async def pool(
         self,
@@ -69,31 +74,35 @@ class Endpoint:
         job_of: Callable[[Body], EmbeddingsJob | ScoresJob],
     ) -> Response:
         """Answer with numbers."""
-        salt = self.check_key(request)
-        body = await self._read(request, kind)
+        principal = self.check_key(request)
+        body = await self.read(request, kind)
         pooling = job_of(body)
-        job = pooling.job(self._caller(request, body, salt))
+        job = pooling.job(self._caller(request, body, principal))
         choices = await while_connected(request.receive, self._gather(job))
-        return _json(pooling.answer(self.service.name, choices))
+        return json_response(pooling.answer(self.service.name, choices))
 
-    async def _read(self, request: Request, kind: type[Body]) -> Body:
+    async def read(self, request: Request, kind: type[Body]) -> Body:
+        """Return the validated body; raises `InvalidRequest`."""
         body = await read_body(request, max_bytes=self.max_body_bytes)
         if len(body) > _LONG_BODY_BYTES:
             return await run_in_threadpool(parse, kind, body)
         return parse(kind, body)
 
-    def _caller(self, request: Request, body: ApiRequest, salt: str) -> Caller:
+    def _caller(self, request: Request, body: ApiRequest, principal: Principal) -> Caller:
+        # Callers with different keys share no cached prompt: they cannot time what others sent.
+        salt = principal.id
         return Caller(
             arrived_at=request.scope.get("arrived_at", self.service.clock()),
             lane=read_lane(request.headers, body.lane),
             timeout_s=read_timeout_s(request.headers),
+            principal=principal,
             cache_salt=f"{salt}:{body.cache_salt}" if body.cache_salt else salt,
-            adapter=self._adapter(body.model),
+            adapter=self.adapter(body.model),
         )
 
-    def _adapter(self, model: str) -> str:
-        """Return the LoRA adapter that the name stands for; empty for the model itself."""
-        if not self.service.name or model == self.service.name:
+    def adapter(self, model: str | None) -> str:
+        """Return the LoRA adapter of that name, empty for the model itself; or ModelUnknown."""
+        if model is None or not self.service.name or model == self.service.name:
             return ""
         if model in self.service.backend.view.adapters:
             return model
@@ -117,5 +126,6 @@ class Endpoint:
             return choices
 
 
-def _json(answer: msgspec.Struct) -> Response:
+def json_response(answer: msgspec.Struct) -> Response:
+    """Answer with JSON."""
     return Response(msgspec.json.encode(answer), media_type="application/json")

@@ -2,10 +2,13 @@
 
 import time
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
+from starlette.responses import Response
 
 from paceline_sidecar.errors import ModelUnknown
+from paceline_sidecar.openai.model_cards import ModelCard, ModelCards
 from paceline_sidecar.routes.endpoint import Endpoint
 from paceline_sidecar.service import Service
 
@@ -16,36 +19,35 @@ def models_router(endpoint: Endpoint) -> APIRouter:
     started = int(time.time())
 
     @router.get("/v1/models")
-    async def models(request: Request) -> dict[str, object]:
+    async def models(request: Request) -> Response:
         endpoint.check_key(request)
-        return {"object": "list", "data": _cards(service, started)}
+        return _json(ModelCards(_cards(service, started)))
 
     @router.get("/v1/models/{name:path}")
-    async def model(request: Request, name: str) -> dict[str, object]:
+    async def model(request: Request, name: str) -> Response:
         endpoint.check_key(request)
-        cards = {card["id"]: card for card in _cards(service, started)}
+        cards = {card.id: card for card in _cards(service, started)}
         if name not in cards:
             raise ModelUnknown(name)
-        return cards[name]
+        return _json(cards[name])
 
     return router
 
 
-def _cards(service: Service, started: int) -> list[dict[str, object]]:
+def _json(answer: ModelCard | ModelCards) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _cards(service: Service, started: int) -> list[ModelCard]:
     if not service.name:
         return []
-    base = _card(service, started)
-    adapters = service.backend.view.adapters
-    return [base, *(base | {"id": name, "parent": service.name} for name in adapters)]
-
-
-def _card(service: Service, started: int) -> dict[str, object]:
     model = service.backend.view.model
-    return {
-        "id": service.name,
-        "object": "model",
-        "created": started,
-        "owned_by": "paceline",
-        "root": model.name if model else service.name,
-        "max_model_len": model.max_model_len if model else None,
-    }
+    base = ModelCard(
+        service.name,
+        started,
+        root=model.name if model else service.name,
+        max_model_len=model.max_model_len if model else None,
+    )
+    adapters = service.backend.view.adapters
+    replace = msgspec.structs.replace
+    return [base, *(replace(base, id=name, parent=service.name) for name in adapters)]

@@ -1,11 +1,13 @@
 """`/health/live`, `/health/ready` and `/metrics`: what Kubernetes and Prometheus ask."""
 
+import msgspec
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from paceline_sidecar.readiness import readiness
 from paceline_sidecar.service import Service
 
 
@@ -18,14 +20,10 @@ def probes_router(service: Service, registry: CollectorRegistry) -> APIRouter:
         return {"status": "ok"}
 
     @router.get("/health/ready")
-    async def ready() -> JSONResponse:
+    async def ready() -> Response:
         missing = service.missing()
-        if missing:
-            body: dict[str, object] = {"status": "not ready", "missing": missing}
-            if loading := service.backend.view.loading:
-                body["loading"] = {"stage": loading.stage, "fraction": loading.fraction}
-            return JSONResponse(body, status_code=503)
-        return JSONResponse({"status": "ready", "missing": []})
+        body = msgspec.json.encode(readiness(missing, service.backend.view.loading))
+        return Response(body, 503 if missing else 200, media_type="application/json")
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:

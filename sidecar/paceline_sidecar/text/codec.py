@@ -63,9 +63,17 @@ class Codec:
         text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
-    async def encode_text(self, text: str) -> list[int]:
+    async def decode_aside(self, token_ids: list[int]) -> str:
+        """As `decode`, of any number of tokens."""
+        return await _aside(partial(self.decode, token_ids))
+
+    def pieces(self, token_ids: list[int]) -> list[str]:
+        """The tokens as the vocabulary has them; empty for an id that it does not have."""
+        return [self.tokenizer.id_to_token(id_) or "" for id_ in token_ids]
+
+    async def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a plain prompt, with the special tokens that the model expects around one."""
-        return await self._encode(text, add_special_tokens=True)
+        return await self._encode(text, add_special_tokens=add_special_tokens)
 
     def knows_variable(self, name: str) -> bool:
         """Tell whether the chat template reads a variable of that name."""
