@@ -42,9 +42,9 @@ def test_a_good_image_serves_on_one_pod_and_then_goes_on(rolled: RolledService) 
 
     with rolled.under_load():
         rolled.apply(engine={"maxModelLen": 1024, "image": again})
-        rolled.reached("Canary")
+        rolled.reached("Canary", engine=again)
         tried = rolled.pods()
-        rolled.reached("Done")
+        rolled.reached("Done", engine=again)
         wait_until(rolled.serves, within_s=WITHIN_S)
 
     assert before <= set(tried)
@@ -54,14 +54,12 @@ def test_a_good_image_serves_on_one_pod_and_then_goes_on(rolled: RolledService) 
 
 def test_an_image_that_is_not_there_goes_back_by_itself(rolled: RolledService) -> None:
     """The pods that serve are not touched."""
-    again = rolled.cluster.images["engine-again"]
+    again, missing = rolled.cluster.images["engine-again"], "paceline/engine:missing"
     before = rolled.pods()
 
     with rolled.under_load():
-        rolled.apply(
-            engine={"maxModelLen": 1024, "image": "paceline/engine:missing"}, startupSeconds=20
-        )
-        rolled.reached("RolledBack")
+        rolled.apply(engine={"maxModelLen": 1024, "image": missing}, startupSeconds=20)
+        rolled.reached("RolledBack", engine=missing)
 
     assert rolled.rollout()["verdict"] == "Failed"
     assert condition(rolled.get(), "Stalled")["reason"] == "RolledBack"
@@ -78,7 +76,7 @@ def test_an_image_that_crashes_at_start_goes_back_by_itself(rolled: RolledServic
 
     with rolled.under_load():
         rolled.apply(engine={"maxModelLen": length, "image": crashing})
-        rolled.reached("RolledBack")
+        rolled.reached("RolledBack", engine=crashing)
         wait_until(lambda: rolled.pods() == before, within_s=WITHIN_S)
 
     told = rolled.rollout()

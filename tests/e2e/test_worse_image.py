@@ -54,12 +54,12 @@ def _spec(image: str | None = None) -> dict[str, object]:
 
 def test_an_image_that_is_slower_is_judged_worse_and_goes_back(single: RolledService) -> None:
     """Its requests miss the SLA and the old pod's do not; no request fails, and no pod is lost."""
-    before = single.pods()
+    before, slow = single.pods(), single.cluster.images["engine-slow"]
 
     # One connection for each: a client that keeps some would ask the quicker pod more often.
     with single.under_load(_MANY, keeps_connections=False):
-        single.apply_spec(_spec(single.cluster.images["engine-slow"]))
-        single.reached("RolledBack")
+        single.apply_spec(_spec(slow))
+        single.reached("RolledBack", engine=slow)
         wait_until(lambda: single.pods() == before, within_s=WITHIN_S)
 
     told = single.rollout()

@@ -92,9 +92,14 @@ class RolledService:
             if "deletionTimestamp" not in pod["metadata"]
         }
 
-    def reached(self, phase: str) -> None:
-        """Wait until the rollout is in this phase."""
-        wait_until(lambda: self.rollout().get("phase") == phase, within_s=WITHIN_S, every_s=0.5)
+    def reached(self, phase: str, *, engine: str) -> None:
+        """Wait until the rollout of this engine's image is in this phase."""
+
+        def is_there() -> bool:
+            told = self.rollout()
+            return bool(told and told["phase"] == phase and told["images"]["engine"] == engine)
+
+        wait_until(is_there, within_s=WITHIN_S, every_s=0.5)
 
     @contextmanager
     def under_load(
