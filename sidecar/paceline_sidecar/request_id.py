@@ -8,7 +8,10 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from paceline_sidecar.anthropic.error_response import is_of_messages
+
 _HEADER = "x-request-id"
+_ANTHROPIC_HEADER = "request-id"
 _PROCESSING = "openai-processing-ms"
 _SAFE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -43,4 +46,7 @@ def answer_headers(scope: Scope, now: float) -> dict[str, str]:
     The time is that up to the answer's first byte; OpenAI's clients log both.
     """
     processing_ms = round((now - scope["arrived_at"]) * 1e3)
-    return {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    headers = {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    if is_of_messages(scope["path"]):
+        headers[_ANTHROPIC_HEADER] = scope["request_id"]
+    return headers
