@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline_sidecar.adapter_reconciler import AdapterReconciler
 from paceline_sidecar.admission.control import AdmissionControl
@@ -57,6 +58,8 @@ class Service:
         """Why a ready engine cannot be used; empty when it can."""
         self.configure: Callable[[], Awaitable[None]] | None = None
         """Awaited for each new engine, before it counts as ready."""
+        self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What runs beside the requests, until the process ends."""
         self.exchanges: set[Exchange] = set()
         self.idle = asyncio.Event()
         """Set while no exchange runs."""
