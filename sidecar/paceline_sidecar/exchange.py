@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from paceline_sidecar.admission.control import Ticket
+from paceline_sidecar.admission.tickets import Ticket
 from paceline_sidecar.backend import Arrival, Backend
 from paceline_sidecar.errors import (
     ClientLeft,
@@ -65,7 +65,7 @@ class Exchange:
         return self._heard
 
     def start(self) -> None:
-        """Hand the first choice of every prompt to the engine; raises `Unavailable`."""
+        """Hand the first choice of every prompt to the engine, each when its turn comes."""
         for index, generation in enumerate(self.generations):
             if generation.shape.index == 0:
                 self._submit(index)
@@ -118,18 +118,23 @@ class Exchange:
         self.close(error)
 
     def _submit(self, index: int) -> None:
+        """Hand a choice to the engine when its turn comes."""
+        self._tickets[index].send(partial(self._hand_over, index))
+
+    def _hand_over(self, index: int) -> None:
         submit = self.generations[index].submit
-        self._backend.submit(submit, partial(self._deliver, index))
-        self._in_engine.add(submit.id)
+        try:
+            self._backend.submit(submit, partial(self._deliver, index))
+        except SidecarError as error:
+            self.fail(error)
+        else:
+            self._in_engine.add(submit.id)
 
     def _submit_siblings(self, first: int) -> None:
         """Start the other choices of a prompt whose first one has got a token."""
         shape = self.generations[first].shape
-        try:
-            for index in range(first + 1, first + shape.num_choices):
-                self._submit(index)
-        except SidecarError as error:
-            self.fail(error)
+        for index in range(first + 1, first + shape.num_choices):
+            self._submit(index)
 
     def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
         """Called by the backend: keep it cheap, the reader of the queue does the work."""
@@ -138,10 +143,12 @@ class Exchange:
             if arrival.output.token_ids and index in self._ahead:
                 self._ahead.discard(index)
                 self._submit_siblings(index)
-            self._tickets[index].leave()
+            self._tickets[index].start()
             if arrival.output.finish is not None:
+                self._tickets[index].leave()
                 self._in_engine.discard(arrival.output.id)
         else:
+            self._tickets[index].leave()
             self._in_engine.discard(self.generations[index].submit.id)
         self._arrivals.put_nowait((index, arrival))
 
@@ -150,6 +157,7 @@ class Exchange:
         self._running.remove(index)
         record = generation.record("ok", now=self._clock(), epoch=self._epoch())
         self._ledger.ended(record)
+        self._tickets[index].leave()
         if cut and generation.submit.id in self._in_engine:
             self._abort([generation.submit.id], "stop_string")
 

@@ -40,7 +40,10 @@ class RequestId:
 def answer_headers(scope: Scope, now: float) -> dict[str, str]:
     """Return what every answer carries of its request, of one that `RequestId` has seen.
 
-    The time is that up to the answer's first byte; OpenAI's clients log both.
+    The time is that up to the answer's first byte; OpenAI's clients log both. What serves the
+    request may leave more in `scope["answer_headers"]`, which is asked at that moment.
     """
     processing_ms = round((now - scope["arrived_at"]) * 1e3)
-    return {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    own = {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    told: Callable[[], dict[str, str]] | None = scope.get("answer_headers")
+    return own if told is None else {**own, **told()}
