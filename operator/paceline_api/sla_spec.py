@@ -103,8 +103,8 @@ class NamedKeyLimits(KeyLimitsSpec):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63)]
     """What stands before the colon of its line."""
-    weight: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Its share of the engine, beside the weights of the other keys that wait."""
+    weight: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Its share of the engine, beside the weights of the other keys that wait; 1 when absent."""
 
 
 class AdmissionSpec(Part):

@@ -100,7 +100,7 @@ def _admission(spec: Spec) -> AdmissionLimits:
         max_prompt_tokens=admission.max_prompt_tokens,
         max_output_tokens=admission.max_output_tokens,
         per_key=_key_limits(admission.per_key),
-        keys={key.name: _key_limits(key, key.weight) for key in admission.keys or ()},
+        keys={key.name: _key_limits(key, key.weight or 1) for key in admission.keys or ()},
     )
 
 
