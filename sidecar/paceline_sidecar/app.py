@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from paceline_sidecar.anthropic.error_response import is_of_messages, reshaped
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.last_answers import LastAnswers
@@ -23,6 +24,7 @@ from paceline_sidecar.routes.completions import completions_router
 from paceline_sidecar.routes.documents import documents_router
 from paceline_sidecar.routes.endpoint import Endpoint
 from paceline_sidecar.routes.lora_adapters import adapters_router
+from paceline_sidecar.routes.messages import messages_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.pooling import pooling_router
 from paceline_sidecar.routes.probes import probes_router
@@ -42,6 +44,7 @@ def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
     app = _app(service, settings, by_key=False)
     app.include_router(completions_router(endpoint))
     app.include_router(responses_router(endpoint))
+    app.include_router(messages_router(endpoint))
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
     app.include_router(vllm_router(endpoint))
@@ -74,10 +77,11 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     return app
 
 
-async def _answer_error(service: Service, _: Request, error: Exception) -> Response:
+async def _answer_error(service: Service, request: Request, error: Exception) -> Response:
     if not isinstance(error, SidecarError):
         raise error
-    return response_of(error, away_s=service.outage.remaining_s)
+    answer = response_of(error, away_s=service.outage.remaining_s)
+    return _in_shape(request, answer, str(error))
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -87,14 +91,23 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     body = ErrorBody(ErrorObject(message, "invalid_request_error", None, None))
     headers = dict(error.headers) if error.headers else None
-    return plain_response(error.status_code, body, headers)
+    return _in_shape(request, plain_response(error.status_code, body, headers), message)
 
 
 def _answer_fault_at(clock: Callable[[], float]) -> Callable[[Request, Exception], Response]:
     def answer(request: Request, _: Exception) -> Response:
         """Answer our own mistake: the log has it, the client learns no detail."""
-        body = ErrorBody(ErrorObject("The server made a mistake.", "server_error", None, None))
+        message = "The server made a mistake."
+        body = ErrorBody(ErrorObject(message, "server_error", None, None))
         # It is answered outside of all middleware.
-        return plain_response(500, body, answer_headers(request.scope, clock()))
+        told = plain_response(500, body, answer_headers(request.scope, clock()))
+        return _in_shape(request, told, message)
 
+    return answer
+
+
+def _in_shape(request: Request, answer: Response, message: str) -> Response:
+    """Return an error in the shape of the API that was asked."""
+    if is_of_messages(request.url.path):
+        return reshaped(answer, message, request.scope.get("request_id"))
     return answer

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from paceline_sidecar.anthropic.error_response import is_of_messages
+
 _HEADER = "x-request-id"
+_ANTHROPIC_HEADER = "request-id"
 _PROCESSING = "openai-processing-ms"
 _SAFE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
@@ -44,6 +47,8 @@ def answer_headers(scope: Scope, now: float) -> dict[str, str]:
     request may leave more in `scope["answer_headers"]`, which is asked at that moment.
     """
     processing_ms = round((now - scope["arrived_at"]) * 1e3)
-    own = {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    headers = {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    if is_of_messages(scope["path"]):
+        headers[_ANTHROPIC_HEADER] = scope["request_id"]
     told: Callable[[], dict[str, str]] | None = scope.get("answer_headers")
-    return own if told is None else {**own, **told()}
+    return headers if told is None else {**headers, **told()}

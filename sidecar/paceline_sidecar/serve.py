@@ -142,6 +142,7 @@ def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
         max_header_bytes=settings.max_header_bytes,
         max_connections=settings.max_connections,
         max_connections_per_address=settings.max_connections_per_address,
+        max_unread_bytes=settings.max_unread_bytes,
     )
     return _Server(config, limits)
 

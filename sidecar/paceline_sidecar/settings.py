@@ -61,6 +61,8 @@ class SidecarSettings(BaseSettings):
     """Open at once on each port; one more gets 503."""
     max_connections_per_address: int | None = Field(default=None, ge=1, le=1_000_000)
     """Of those, from one address. None: behind a proxy all come from one."""
+    max_unread_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024, le=1024**3)
+    """A client that has left more of a stream unread has left."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
     """A larger request body is refused with 413."""
     pooling: Pooling = "last"

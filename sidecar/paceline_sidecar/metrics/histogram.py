@@ -14,10 +14,10 @@ class Histogram:
         self._counts = [0] * (len(edges) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._edges, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, once or as often as it was seen."""
+        self._counts[bisect_left(self._edges, value)] += times
+        self.total += value * times
 
     def keep_edges(self, extra: tuple[float, ...]) -> None:
         """Make the edges the first ones and `extra`, with no count lost.

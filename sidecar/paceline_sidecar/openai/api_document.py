@@ -8,6 +8,9 @@ from typing import Any, Literal
 import msgspec
 from pydantic.json_schema import models_json_schema
 
+from paceline_sidecar.anthropic.answer import AnswerMessage, MessageEvent, TokenCount
+from paceline_sidecar.anthropic.error_response import MessagesErrorBody
+from paceline_sidecar.anthropic.request import CountTokensRequest, MessagesRequest
 from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.chat_response import ChatCompletion, ChatCompletionChunk
@@ -52,6 +55,8 @@ class Operation:
     """Errors, where they are not all that a request for a model can meet."""
     may_be_unready: bool = False
     """Whether a 503 is an answer like any other."""
+    error: type[msgspec.Struct] = ErrorBody
+    """The body of an error."""
 
 
 OPERATIONS = (
@@ -78,6 +83,23 @@ OPERATIONS = (
         ModelResponse,
         ResponsesRequest,
         ResponseEvent,
+    ),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a conversation, in Anthropic's shape.",
+        AnswerMessage,
+        MessagesRequest,
+        MessageEvent,
+        error=MessagesErrorBody,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Count the tokens of a conversation, in Anthropic's shape.",
+        TokenCount,
+        CountTokensRequest,
+        error=MessagesErrorBody,
     ),
     Operation("post", "/v1/embeddings", "Embed texts.", Embeddings, EmbeddingsRequest),
     Operation(
@@ -123,9 +145,9 @@ def api_document(*, version: str, has_keys: bool) -> Schema:
 
 
 def _answer_types() -> list[Any]:
-    wanted: list[Any] = [ErrorBody]
+    wanted: list[Any] = []
     for operation in OPERATIONS:
-        kinds = (operation.answer, operation.event)
+        kinds = (operation.answer, operation.event, operation.error)
         wanted += [kind for kind in kinds if kind is not None and not isinstance(kind, str)]
     return wanted
 
@@ -148,7 +170,7 @@ def _described(operation: Operation, bodies: dict[Any, Schema], answers: dict[An
     for status in _statuses(operation):
         described["responses"][str(status)] = {
             "description": _REASONS[status],
-            "content": {"application/json": {"schema": answers[ErrorBody]}},
+            "content": {"application/json": {"schema": answers[operation.error]}},
         }
     if operation.may_be_unready:
         described["responses"]["503"] = {**described["responses"]["200"], "description": "Not now."}
