@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -61,6 +62,8 @@ class Service:
         """Why a ready engine cannot be used; empty when it can."""
         self.configure: Callable[[], Awaitable[None]] | None = None
         """Awaited for each new engine, before it counts as ready."""
+        self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What runs beside the requests, until the process ends."""
         self.exchanges: set[Exchange] = set()
         self.idle = asyncio.Event()
         """Set while no exchange runs."""
@@ -123,8 +126,8 @@ class Service:
         except Unavailable:
             return  # it went away again: the next one is prepared anew
         except Exception as error:  # noqa: BLE001 - not ready, with its reason, beats a crash loop
-            _log.exception("the engine is ready, the sidecar cannot use it")
             self.problem = f"{type(error).__name__}: {error}"
+            _log.exception("the engine is ready, the sidecar cannot use it: %s", self.problem)
             return
         self.ledger.vllm.size_to(context)
         self.ledger.engine_starts += 1
