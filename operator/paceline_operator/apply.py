@@ -36,6 +36,8 @@ class Applier:
     """Two digests for each object: what was applied, and what the object then was."""
     _token_tried: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
     """By the service's key: its uid, and when the Secret of its token was last to be created."""
+    _adopted: dict[str, list[str]] = field(init=False, default_factory=dict)
+    """By the service's key: the orphans that got it as their owner, until somebody tells of it."""
 
     async def apply(self, observation: Observation, children: Children) -> dict[ObjectId, Manifest]:
         """Bring the children to what was rendered; return them as they are now."""
@@ -96,8 +98,13 @@ class Applier:
         """Give the service's runtime token."""
         return self.token_key.runtime_token(service.key)
 
+    def take_adopted(self, key: str) -> tuple[str, ...]:
+        """Name, once, the orphans that the service has adopted."""
+        return tuple(self._adopted.pop(key, ()))
+
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
+        self._adopted.pop(key, None)
         for which in [one for one in self._written if one[0] == key]:
             del self._written[which]
         self._token_tried.pop(key, None)
@@ -115,11 +122,7 @@ class Applier:
 
     def _is_unowned(self, service: InferenceService, live: Manifest | None) -> bool:
         """Whether a write makes or adopts the child; raises where it would take another's."""
-        if live is None:
-            return True
-        if is_adopted := is_orphan(service, live):
-            _log.info("%s: adopts %s %s", service.key, live["kind"], live["metadata"]["name"])
-        return is_adopted
+        return live is None or is_orphan(service, live)
 
     async def _write(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
@@ -128,20 +131,27 @@ class Applier:
 
         Where only the watch was late, the object is read and written once more.
         """
-        if live is not None and is_orphan(service, live):
+        is_adopted = live is not None and is_orphan(service, live)
+        if is_adopted:
             live = await self._take_fields(manifest) or live
         self.check_leadership()
         try:
-            return await self.cluster.apply(at_version(manifest, live))
+            written = await self.cluster.apply(at_version(manifest, live))
         except ConflictError:
             metadata = manifest["metadata"]
             live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
             if live is None:
                 raise
-            if self._is_unowned(service, live):
+            is_adopted = self._is_unowned(service, live)
+            if is_adopted:
                 await self._check_is_there(service)
             self.check_leadership()
-            return await self.cluster.apply(at_version(manifest, live))
+            written = await self.cluster.apply(at_version(manifest, live))
+        if is_adopted:
+            name = f"{manifest['kind']} {manifest['metadata']['name']}"
+            _log.info("%s: has adopted %s", service.key, name)
+            self._adopted.setdefault(service.key, []).append(name)
+        return written
 
     async def _take_fields(self, manifest: Manifest) -> Manifest | None:
         """Become the only manager of an orphan's content; the watch does not tell who it is."""

@@ -133,6 +133,19 @@ def _adapter_event(service: InferenceService, adapter: AdapterStatus) -> Manifes
     )
 
 
+def adopted_event(service: InferenceService, adopted: Sequence[str]) -> Manifest:
+    """Tell which objects that an earlier service of this name left behind are this one's now."""
+    names = ", ".join(adopted)
+    return _event(
+        service,
+        identity=f"adopted/{names}",
+        action="Adopt",
+        reason="OrphansAdopted",
+        is_trouble=False,
+        note=f"adopted what an earlier InferenceService of this name left: {names}",
+    )
+
+
 def crd_outdated_event(service: InferenceService, dropped: Sequence[str]) -> Manifest:
     """Tell that the cluster's CRD is older than the operator: Helm never upgrades it by itself."""
     return _event(

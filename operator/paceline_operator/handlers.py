@@ -4,9 +4,8 @@ Creating and updating handlers would add an annotation, daemons and timers a fin
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -14,6 +13,7 @@ import kopf
 from paceline_api.inference_service import GROUP, PLURAL, VERSION
 from paceline_api.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
 from paceline_operator.operation import Operation
+from paceline_operator.watch_pace import Backoffs
 
 _OURS: Mapping[str, Any] = {MANAGED_BY: MANAGER, SERVICE_LABEL: kopf.PRESENT}
 _CHILDREN = (
@@ -25,19 +25,6 @@ _CHILDREN = (
     ("policy", "v1", "poddisruptionbudgets"),
 )
 _PODS = ("", "v1", "pods")
-
-
-class Backoffs:
-    """Pauses between the tries of a list or watch, without an end.
-
-    Kopf's own list ends after 54 s, and with it, for good, the watch: an API server may be away
-    for longer. The longest pause is short enough for a watch to be back within a minute, and
-    eight watches that try every 30 s are no load.
-    """
-
-    def __iter__(self) -> Iterator[float]:
-        """Begin anew for each request."""
-        return chain((0.5, 1.0, 2.0, 4.0, 8.0, 15.0), repeat(30.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +59,13 @@ class Indexed:
 
 
 @kopf.on.login()
-async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+async def login(memo: Operation, **kwargs: Any) -> kopf.AiohttpSession | None:
     """Prefer the service account; a laptop has none."""
     account = kopf.login_with_service_account(**kwargs)
-    if account is None:
-        return kopf.login_with_kubeconfig(**kwargs)
-    return replace(account, server=_server_in_cluster(account.server))
+    if account is not None:
+        return memo.watch_pace.session(replace(account, server=_server_in_cluster(account.server)))
+    found = kopf.login_with_kubeconfig(**kwargs)
+    return None if found is None else memo.watch_pace.session(found)
 
 
 @kopf.on.startup()

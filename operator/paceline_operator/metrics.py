@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from paceline_operator import __version__
+from paceline_operator.service_gauges import ServiceGauges
 from paceline_tuner.service_report import PredictionCheck, ServiceReport
 
 _PREFIX = "paceline_operator"
-_SERVICE = ("namespace", "inferenceservice")
 _DURATION_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _ERROR_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
 
@@ -20,7 +20,7 @@ class Metrics:
         """Create every metric at zero."""
         self.registry = CollectorRegistry()
         self.reconciles = self._counter(
-            "reconcile", "Reconciliations by result: ok, refused, error.", "result"
+            "reconcile", "Reconciliations by result: ok, refused, conflict, error.", "result"
         )
         self.reconcile_duration = Histogram(
             f"{_PREFIX}_reconcile_duration_seconds",
@@ -38,6 +38,9 @@ class Metrics:
         self.status_writes = self._counter(
             "status_writes", "Writes of the status of an InferenceService."
         )
+        self.status_write_errors = self._counter(
+            "status_write_errors", "Writes of a status that failed, but for conflicts."
+        )
         self.tuning_rounds = self._counter(
             "tuning_rounds", "Rounds over the pods of one service, by result: ok, error.", "result"
         )
@@ -46,6 +49,14 @@ class Metrics:
         )
         self.stalled = self._gauge(
             "services_stalled", "InferenceServices whose condition Stalled is True."
+        )
+        self.watch_starts = self._counter(
+            "watch_starts", "Watches that were opened, by resource.", "resource"
+        )
+        self.watch_pauses = self._counter(
+            "watch_pauses",
+            "Watches that had to wait, as the one before ended at once, by resource.",
+            "resource",
         )
         self.watch_problem = self._gauge(
             "watch_problem", "1 while the watch brings no news; /readyz says why."
@@ -61,25 +72,7 @@ class Metrics:
             "service",
             "verdict",
         )
-        # Without our prefix: autoscalers and dashboards ask for what these say about a service.
-        self.capacity_rps = Gauge(
-            "paceline_capacity_requests_per_second",
-            "Requests a second that the service's pods can serve within the SLA.",
-            _SERVICE,
-            registry=self.registry,
-        )
-        self.utilization = Gauge(
-            "paceline_capacity_utilization",
-            "Arrivals as a share of what the service's pods can serve within the SLA; may pass 1.",
-            _SERVICE,
-            registry=self.registry,
-        )
-        self.recommended_replicas = Gauge(
-            "paceline_recommended_replicas",
-            "Pods that would serve the present arrivals within the SLA.",
-            _SERVICE,
-            registry=self.registry,
-        )
+        self.of_services = ServiceGauges(self.registry)
         self.prediction_errors = Histogram(
             "paceline_operator_prediction_error_ratio",
             "Relative difference between what a change of limits did and what was predicted.",
@@ -89,7 +82,7 @@ class Metrics:
         )
         build = Info(f"{_PREFIX}_build", "The running version.", registry=self.registry)
         build.info({"version": __version__})
-        for result in ("ok", "refused", "error"):
+        for result in ("ok", "refused", "conflict", "error"):
             self.reconciles.labels(result)  # a rate needs a zero to start from
 
     def count_outcomes(self, report: ServiceReport) -> None:
@@ -109,17 +102,6 @@ class Metrics:
         for key, report in reports.items():
             if report.experiment is not None:
                 self.experiment_verdict.labels(key, report.experiment.verdict).set(1)
-
-    def show_capacity(self, reports: Mapping[str, ServiceReport]) -> None:
-        """Show each service's capacity; what is not known is absent, so that nobody acts on it."""
-        shown = (self.capacity_rps, self.utilization, self.recommended_replicas)
-        for gauge in shown:
-            gauge.clear()
-        for key, report in reports.items():
-            values = (report.capacity_rps, report.utilization, report.recommended_replicas)
-            for gauge, value in zip(shown, values, strict=True):
-                if value is not None:
-                    gauge.labels(*key.split("/", 1)).set(value)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"{_PREFIX}_{name}", meaning, labels, registry=self.registry)

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from kubernetes.aio.client import ApiClient
 
+from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, OperatorError
 from paceline_operator.extras import Extras
@@ -27,6 +28,7 @@ from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.token_key import TokenKey, open_token_key
 from paceline_operator.warm_start_map import ConfigMapStore
+from paceline_operator.watch_pace import WatchPace
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.watch_tasks import WatchTasks
 from paceline_operator.workqueue import WorkQueue
@@ -35,6 +37,9 @@ from paceline_tuner.service_report import ServiceReport
 
 # A worker that has not come for this long hangs.
 _STUCK_AFTER_S: Final = 600.0
+
+# A key that waits for so long has failed six times in succession.
+_LASTING_CONFLICT_S: Final = 6.0
 
 # Twelve rounds of the tuner at its usual interval.
 _FRESH_S: Final = 60.0
@@ -49,6 +54,8 @@ class Operation:
     settings: OperatorSettings
     metrics: Metrics
     queue: WorkQueue = field(default_factory=lambda: WorkQueue(time.monotonic))
+    watch_pace: WatchPace = field(init=False)
+    """Of kopf's session."""
     leader: Leader | None = field(init=False, default=None)
     rounds: Rounds | None = field(init=False, default=None)
     tuning: TuningLoop | None = field(init=False, default=None)
@@ -67,6 +74,10 @@ class Operation:
     _api: ApiClient | None = field(init=False, default=None)
     _pods: AiohttpPodClient | None = field(init=False, default=None)
     _tasks: list[asyncio.Task[None]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Kopf logs in before anything starts."""
+        self.watch_pace = WatchPace(self.metrics, time.monotonic)
 
     @property
     def is_leading(self) -> bool:
@@ -186,7 +197,13 @@ class Operation:
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
         self.metrics.watch_problem.set(bool(self.probe and self.probe.problem()))
         self.metrics.show_experiments(self.rounds.reports if self.rounds else {})
-        self.metrics.show_capacity(self._fresh_reports())
+        self.metrics.of_services.show_reports(self._fresh_reports())
+        self.metrics.of_services.show_statuses(self._led(services), datetime.now(UTC))
+
+    def _led(self, keys: Iterable[str]) -> Iterator[Manifest]:
+        """Give the services as they are; none where another replica speaks for them."""
+        if self.watched is not None and self.is_leading:
+            yield from filter(None, map(self.watched.service, keys))
 
     def _fresh_reports(self) -> dict[str, ServiceReport]:
         """Give what was concluded just now: an autoscaler must not follow what was true once."""
@@ -221,9 +238,11 @@ class Operation:
             try:
                 with self.metrics.reconcile_duration.time():
                     outcome = await reconciler.reconcile(key)
-            except (NotLeadingError, ConflictError) as late:
+            except NotLeadingError as late:
                 _log.debug("%s: %s", key, late)
                 self.queue.failed(key)
+            except ConflictError as late:
+                self._note_conflict(key, late, self.queue.failed(key))
             except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
                 self.metrics.reconciles.labels("error").inc()
                 delay_s = self.queue.failed(key, not_before_s=_asked_s(problem))
@@ -231,6 +250,13 @@ class Operation:
                 _log.warning("%s: %s; again in %.1f s", key, problem, delay_s, exc_info=is_bug)
             else:
                 self._settle(key, outcome, rounds)
+
+    def _note_conflict(self, key: str, conflict: ConflictError, delay_s: float) -> None:
+        """One is a watch that is late; one after the other is somebody who writes against us."""
+        is_lasting = delay_s >= _LASTING_CONFLICT_S
+        self.metrics.reconciles.labels("error" if is_lasting else "conflict").inc()
+        level = logging.WARNING if is_lasting else logging.DEBUG
+        _log.log(level, "%s: %s; again in %.1f s", key, conflict, delay_s)
 
     def _settle(self, key: str, outcome: Outcome, rounds: Rounds) -> None:
         """Come back when it is time, and tune what is there, whether or not it could be written."""

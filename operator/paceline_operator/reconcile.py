@@ -17,6 +17,7 @@ from paceline_operator.errors import (
     TerminatingError,
     WriteRefusedError,
 )
+from paceline_operator.events import adopted_event
 from paceline_operator.extras import Extras
 from paceline_operator.held_up import HeldUpPods
 from paceline_operator.loading import LoadingPods
@@ -87,6 +88,8 @@ class Reconciler:
             if not self._may_pass(key, failure):
                 await self._report(observation, rollout, failure=str(failure))
             raise
+        if adopted := self.applier.take_adopted(key):
+            await self.reporter.tell(adopted_event(service, adopted))
         if not self._may_pass(key, refusal):
             observation = await self.held_up.explain(observation)
             await self._report(observation, rollout, problem=str(refusal or ""))

@@ -1,5 +1,6 @@
 """Write status and events, only when they say something new."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any, Final
 from paceline_api.inference_service import GROUP, KIND, VERSION, InferenceService
 from paceline_api.labels import Manifest
 from paceline_api.status import Status
-from paceline_operator.errors import ApiError
+from paceline_operator.errors import ApiError, ConflictError
 from paceline_operator.events import crd_outdated_event, news
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.metrics import Metrics
@@ -58,13 +59,19 @@ class Reporter:
         if _without_times(old) == _without_times(new) or not self._is_due(service.key, old, new):
             return
         self.check_leadership()
-        answer = await self.cluster.apply(_manifest(service, new), subresource="status")
+        answer = await self._write(_manifest(service, new))
         self._latest[uid] = latest = InferenceService.read(answer)
         await self._note_pruned(service, _Pruned(new, _plain(latest.status)))
         self._written_at[service.key] = self.clock()
         self.metrics.status_writes.inc()
         for event in news(service, status):
-            await self._tell(event)
+            await self.tell(event)
+
+    async def tell(self, event: Manifest) -> None:
+        """Write an event, or leave it: status says what matters, and has been written."""
+        self.check_leadership()
+        with contextlib.suppress(ApiError):
+            await self.cluster.create(event)
 
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
@@ -83,7 +90,7 @@ class Reporter:
         if not is_known:
             dropped = [*dict.fromkeys(_dropped(pruned.sent, pruned.kept))]
             _log.warning("%s: the cluster's CRD drops %s", service.key, ", ".join(dropped))
-            await self._tell(crd_outdated_event(service, dropped))
+            await self.tell(crd_outdated_event(service, dropped))
 
     def _is_due(self, key: str, old: Manifest, new: Manifest) -> bool:
         if _without_numbers(old) != _without_numbers(new):
@@ -91,11 +98,15 @@ class Reporter:
         written_at = self._written_at.get(key)
         return written_at is None or self.clock() - written_at >= self.numbers_interval_s
 
-    async def _tell(self, event: Manifest) -> None:
+    async def _write(self, manifest: Manifest) -> Manifest:
+        """Apply the status; a conflict is a watch that is late, and no error."""
         try:
-            await self.cluster.create(event)
+            return await self.cluster.apply(manifest, subresource="status")
+        except ConflictError:
+            raise
         except ApiError:
-            return  # an event is a courtesy: status says the same and has been written
+            self.metrics.status_write_errors.inc()
+            raise
 
 
 def _plain(status: Status) -> Manifest:

@@ -224,4 +224,5 @@ def _report(
         outcome=decision.outcome,
         adapters=known.adapters,
         refuses_token=known.refuses_token,
+        is_swinging=evidence is not None and known.state.is_swinging(evidence.now),
     )

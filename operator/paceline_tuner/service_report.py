@@ -101,6 +101,8 @@ class PodReport:
     adapters: tuple[PodAdapter, ...] = ()
     refuses_token: bool = False
     """Whether the pod knows another token than ours."""
+    is_swinging: bool = False
+    """Its limits went back and forth too often of late."""
 
 
 @dataclass(frozen=True, slots=True)

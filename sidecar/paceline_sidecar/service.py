@@ -75,6 +75,9 @@ class Service:
         """Prepare for a new engine; forget one that went away."""
         if after.phase != before.phase:
             _log.info("engine: %s %s", after.phase, after.detail)
+            was_serving = before.phase in {"ready", "stalled"}
+            has_failed = was_serving and after.phase == "failed"
+            self.ledger.engine_faults += has_failed or after.phase == "stalled"
         if before.instance == after.instance and before.limits and after.limits:
             self.ledger.limits_changed(before.limits, after.limits)
         if after.model is not None:

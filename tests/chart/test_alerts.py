@@ -1,6 +1,7 @@
 """The alerts: valid rules, each with a case that fires and one that is silent, and a runbook."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,20 @@ def test_each_alert_links_a_runbook_that_exists() -> None:
         base, page = rule["annotations"]["runbook_url"].rsplit("/", 1)
         assert base == PAGES, name
         assert name in (ROOT / "docs" / "runbooks" / page).read_text(), name
+
+
+def test_the_page_lists_every_alert_with_its_severity() -> None:
+    """Whoever routes alerts looks there."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = re.findall(
+        r"^\| \[`(\w+)`\]\(runbooks/([\w-]+\.md)\)(?:\\\*)? \| (\w+) \|", page, re.MULTILINE
+    )
+    listed = {name: (runbook, severity) for name, runbook, severity in rows}
+
+    assert listed == {
+        name: (rule["annotations"]["runbook_url"].rsplit("/", 1)[1], rule["labels"]["severity"])
+        for name, rule in alerts().items()
+    }
 
 
 def test_a_team_may_keep_the_runbooks_elsewhere() -> None:

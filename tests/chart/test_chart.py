@@ -115,6 +115,24 @@ def test_named_namespaces_need_no_cluster_role() -> None:
     assert roles == {"team-a", "team-b", "paceline-system"}
 
 
+def test_named_namespaces_need_nothing_outside_of_them() -> None:
+    """With every switch on but the definition's, which belongs to the whole cluster."""
+    objects = render(
+        watchNamespaces=["team-a"],
+        crds={"upgrade": False},
+        replicaCount=2,
+        monitoring={
+            "podMonitor": True,
+            "servicePodMonitor": True,
+            "prometheusRule": True,
+            "dashboards": True,
+        },
+    )
+
+    places = {item["metadata"].get("namespace", item["kind"]) for item in objects}
+    assert places == {"team-a", "paceline-system"}
+
+
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [

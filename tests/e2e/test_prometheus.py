@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "paceline"
 SYSTEM, HOME, NAME = "paceline-system", "ml", "chat"
 JOBS = {f"podMonitor/{SYSTEM}/paceline/0", f"podMonitor/{SYSTEM}/paceline-services/0"}
+OURS = f'{{namespace="{HOME}", inferenceservice="{NAME}"}}'
 SERVICE: Json = {
     "apiVersion": "serving.paceline.dev/v1alpha1",
     "kind": "InferenceService",
@@ -149,6 +151,14 @@ class World:
         found = self.stack.query(expression)
         return float(found[0]["value"][1]) if found else None
 
+    def replicas_over(self, *, seconds: float, every_s: float) -> list[int]:
+        """Look at what the autoscaler wants, for so long."""
+        found, end = [], time.monotonic() + seconds
+        while time.monotonic() < end:
+            found.append(int(self.service()["spec"]["replicas"]))
+            time.sleep(every_s)
+        return found
+
     def eventually(self, reached: Callable[[], object], *, within_s: float = 240) -> None:
         """Wait, and tell how things stand where it does not come."""
 
@@ -217,8 +227,7 @@ def test_prometheus_scrapes_what_the_charts_monitors_name(world: World) -> None:
     """Operator and pods, by the labels of the chart; a service's metrics carry its namespace."""
     world.eventually(lambda: {t["scrapePool"] for t in world.stack.targets()} == JOBS)
     world.eventually(lambda: all(t["health"] == "up" for t in world.stack.targets()))
-    ours = f'{{namespace="{HOME}", inferenceservice="{NAME}"}}'
-    world.eventually(lambda: world.metric(f"paceline_capacity_utilization{ours}"))
+    world.eventually(lambda: world.metric(f"paceline_capacity_utilization{OURS}"))
 
     budget = f'paceline:sla_error_budget{{namespace="{HOME}"}}'
     world.eventually(lambda: world.metric(budget))
@@ -242,6 +251,30 @@ def test_an_autoscaler_follows_the_utilization_and_scaling_in_drains(world: Worl
 
     assert set(codes[before:]) == {200}
     assert world.service()["spec"]["replicas"] == 1
+
+
+def test_tuner_and_autoscaler_leave_each_other_alone(world: World) -> None:
+    """Ten minutes of a load for two pods: replicas and limits come to rest, nobody is refused."""
+    capacity = world.metric(f"paceline_capacity_requests_per_second{OURS}")
+    assert capacity is not None
+    assert world.service()["spec"]["replicas"] == 1
+    # Two pods are for 0.8 to 1.6 times what one can serve. The second comes before the load is in
+    # the middle, so that nobody is refused meanwhile.
+    codes, before = world.clients.codes, len(world.clients.codes)
+    world.clients.rate_rps = 0.95 * capacity
+    world.eventually(lambda: world.service()["status"]["readyReplicas"] == 2)
+    world.clients.rate_rps = 1.2 * capacity
+
+    replicas = world.replicas_over(seconds=600, every_s=5)
+    answers = set(codes[before:])
+
+    moves = [after - now for now, after in pairwise(replicas) if after != now]
+    turns = [now * after < 0 for now, after in pairwise(moves)]
+    said = f"{capacity:.1f} requests a second by one pod; replicas {replicas}"
+    assert turns.count(True) <= 1, said
+    assert set(replicas[len(replicas) // 2 :]) == {2}, said
+    assert answers == {200}, said
+    assert world.metric(f"max_over_time(paceline_tuner_swinging_pods{OURS}[10m])") == 0.0
 
 
 def test_a_broken_sla_reaches_a_person_and_resolves_when_it_is_mended(world: World) -> None:

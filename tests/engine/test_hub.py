@@ -48,6 +48,31 @@ def test_a_download_tells_how_far_it_is(
     assert told[-1] == 1.0
 
 
+@pytest.mark.parametrize("is_begun", [False, True], ids=["from nothing", "after a part"])
+def test_a_download_never_goes_back(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_begun: bool
+) -> None:
+    """More files than come at once: each that begins is a part of the whole from the start."""
+    for number in range(20):
+        (tmp_path / "tiny" / f"more-{number:02}.json").write_bytes(b"%02d" % number * 20_000)
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 4096)
+    told: list[float] = []
+    fetching = Hub(tmp_path / "cache", TOKEN, hub, progress=told.append)
+    if is_begun:
+        folder, _ = fetching.download("org/tiny", COMMIT)
+        for number in range(10):
+            link = folder / f"more-{number:02}.json"
+            link.resolve().unlink()
+            link.unlink()
+        told.clear()
+
+    fetching.download("org/tiny", COMMIT)
+
+    assert told == sorted(told)
+    assert len(told) > 3
+    assert told[-1] == 1.0
+
+
 def test_a_fetched_commit_needs_no_hub(
     hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,7 +119,7 @@ def test_a_rank_that_dies_ends_the_engine(both: LoadedModel) -> None:
     follower.kill()
     follower.join()
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="Rank 1 has ended with status -9"):
         _answers(both)
 
 

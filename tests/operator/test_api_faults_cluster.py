@@ -26,6 +26,7 @@ from paceline_testing.api_proxy import (
     Fault,
     api_proxy,
     cut_body,
+    end_at_once,
     garbage,
     lose_answer,
     on,
@@ -166,6 +167,24 @@ def test_a_watch_in_trouble_hears_again(faulty: Faulty, kind: str) -> None:
 
     calls = [call for call in faulty.told(kind, begin) if "kopf" in call.client]
     assert len(calls) <= 10 * _WATCHED
+
+
+def test_watches_that_are_ended_at_once_are_opened_now_and_then(faulty: Faulty) -> None:
+    """A proxy that cannot stream ends each with 200 and nothing in it: no error, and no news."""
+    home, proxy = faulty.home, faulty.proxy
+    home.serve("short-old")
+    begin, began, ended_s = proxy.mark(), time.monotonic(), 10.0
+
+    with proxy.faulty(_by_kopf("watch"), end_at_once()):
+        proxy.cut_watches()
+        wait_until(lambda: time.monotonic() - began > ended_s, within_s=60)
+        calls = [call for call in faulty.told("short", begin) if _by_kopf("watch")(call)]
+    home.kubectl("delete", "service/short-old")
+    home.until(lambda: home.get("service", "short-old"))
+
+    # At once, then after 0.5, 1, 2 and 4 s.
+    assert _WATCHED <= len(calls) <= 6 * _WATCHED
+    assert home.operator.metric('paceline_operator_watch_pauses_total{resource="pods"}') >= 1
 
 
 def _by_kopf(verb: str) -> Callable[[Call], bool]:

@@ -132,6 +132,9 @@ async def test_orphans_are_adopted_as_they_are() -> None:
     for which in adopted:
         (owner,) = cluster.objects[which]["metadata"]["ownerReferences"]
         assert owner["uid"] == "new"
+    assert sorted(applier.take_adopted(again.key)) == sorted(f"{kind} {of}" for kind, of in adopted)
+    assert applier.take_adopted(again.key) == ()
+    assert first.take_adopted(again.key) == ()
 
 
 @pytest.mark.parametrize("going", [{"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"uid": "new"}])

@@ -1,15 +1,12 @@
 """One look at one service: a refusal is told, a namespace that is going is left in peace."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 import pytest
 
-from paceline_api.labels import Manifest
 from paceline_operator.errors import ApiError, LeavingError, TerminatingError, WriteRefusedError
 from paceline_operator.reconcile import Reconciler
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.one_service import OneService
 from paceline_testing.reconcilers import a_reconciler
 from paceline_testing.services import a_live_service
 
@@ -17,30 +14,6 @@ _KEY = "default/quick"
 _INVALID = WriteRefusedError("apply", "deployments/quick", 422, "it is invalid")
 _MAY_NOT = WriteRefusedError("apply", "deployments/quick", 403, "you may not")
 _GOING = TerminatingError("apply", "deployments/quick", 403, "it is being terminated")
-
-
-@dataclass(frozen=True)
-class OneService:
-    """`Watched`, of one service without children and pods."""
-
-    live: Manifest
-
-    def keys(self) -> Iterable[str]:
-        return [_KEY]
-
-    def service(self, key: str) -> Manifest | None:
-        return self.live if key == _KEY else None
-
-    def children(self, key: str) -> Iterable[Manifest]:
-        assert key == _KEY
-        return []
-
-    def pods(self, key: str) -> Iterable[Manifest]:
-        assert key == _KEY
-        return []
-
-    def owned(self) -> Iterable[tuple[str, Manifest]]:
-        return ()
 
 
 def _reconciler(cluster: FakeCluster, clock: ManualClock) -> Reconciler:
@@ -162,3 +135,22 @@ async def test_an_error_that_lasts_is_told_and_nobody_is_called_for_it() -> None
     assert told["Ready"] == told["WorkloadAvailable"] == ("False", *failed)
     assert told["Reconciling"] == ("True", *failed)
     assert told["Stalled"][0] == "False"
+
+
+async def test_adopted_orphans_are_told_in_one_event() -> None:
+    """Once: the next look adopts nothing."""
+    cluster, clock = FakeCluster(), ManualClock()
+    reconciler = _reconciler(cluster, clock)
+    await reconciler.reconcile(_KEY)
+    for live in cluster.objects.values():
+        live["metadata"].pop("ownerReferences", None)
+    again = _reconciler(cluster, clock)
+
+    await again.reconcile(_KEY)
+    await again.reconcile(_KEY)
+
+    events = [one for (kind, _), one in cluster.objects.items() if kind == "Event"]
+    (adoption,) = [event for event in events if event["reason"] == "OrphansAdopted"]
+    assert adoption["type"] == "Normal"
+    assert "Deployment quick" in adoption["note"]
+    assert "NetworkPolicy quick" in adoption["note"]

@@ -65,8 +65,12 @@ def test_alerts_ask_for_this_service_and_its_objective() -> None:
 
 
 def test_without_an_sla_there_is_nothing_to_burn() -> None:
-    """The engine may be down all the same."""
+    """The engine may be down all the same, or have more to do than it can."""
     assert _rules(sla=None, tuning={"mode": "Fixed"}).keys() == {
         "PacelineEngineDown",
+        "PacelineEngineFault",
+        "PacelineKVPressure",
+        "PacelineQueueGrowing",
+        "PacelineRefusals",
         "PacelineServiceDown",
     }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline_api.inference_service import InferenceService
-from paceline_operator.errors import ConflictError
+from paceline_operator.errors import ConflictError, from_answer
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Observation
 from paceline_operator.report import Reporter
@@ -111,6 +111,19 @@ async def test_a_status_of_yesterday_does_not_cover_a_newer_one() -> None:
         await world.tell_from(before)
 
     assert world.condition("WorkloadAvailable")["status"] == "True"
+
+
+@pytest.mark.parametrize(("code", "counted"), [(503, 1.0), (409, 0.0)])
+async def test_a_status_that_cannot_be_written_is_counted(code: int, counted: float) -> None:
+    """A conflict is none: the watch is late, and the next look writes."""
+    world, answer = World(), from_answer("apply", "quick/status", code, b"not now")
+    world.cluster.refusals["InferenceService"] = answer
+
+    with pytest.raises(type(answer)):
+        await world.tell()
+
+    registry = world.reporter.metrics.registry
+    assert registry.get_sample_value("paceline_operator_status_write_errors_total") == counted
 
 
 async def test_numbers_alone_wait_for_half_a_minute() -> None:

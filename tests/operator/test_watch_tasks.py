@@ -2,7 +2,7 @@
 
 import asyncio
 
-from paceline_operator.handlers import Backoffs
+from paceline_operator.watch_pace import Backoffs
 from paceline_operator.watch_tasks import WatchTasks
 
 

@@ -23,6 +23,7 @@ from paceline_operator.web import create_app
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
+from paceline_testing.one_service import OneService
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
 from paceline_testing.simulated import a_laptop, clients
@@ -224,6 +225,21 @@ async def test_capacity_is_shown_by_the_leader_while_it_is_news(
         f'{name}"chat",namespace="ml"}} 0.48'
     ]
     assert 'paceline_recommended_replicas{inferenceservice="chat",namespace="ml"} 1.0' in text
+
+
+async def test_who_leads_speaks_for_the_services(
+    client: Client, operation: Operation, clock: ManualClock
+) -> None:
+    """Two replicas with two opinions would be one alert too many."""
+    condition = {"type": "DeviceHealthy", "status": "False"}
+    operation.watched = OneService(a_live_service() | {"status": {"conditions": [condition]}})
+    line = (
+        'paceline_condition{inferenceservice="quick",namespace="default",type="DeviceHealthy"} 0.0'
+    )
+
+    assert line not in (await _ask(client, "/metrics"))[1]
+    await _lead(operation, clock)
+    assert line in (await _ask(client, "/metrics"))[1]
 
 
 @pytest.mark.slow

@@ -140,6 +140,15 @@ def garbage() -> Fault:
     return page
 
 
+def end_at_once() -> Fault:
+    """Answer a watch with 200 and an empty stream."""
+
+    async def end(_: web.Request, __: Handler) -> web.StreamResponse:
+        return web.Response(content_type="application/json")
+
+    return end
+
+
 @dataclass(slots=True)
 class ApiProxy:
     """Stands between one operator and the API server."""

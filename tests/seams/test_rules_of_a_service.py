@@ -31,7 +31,7 @@ def _groups() -> list[dict[str, Any]]:
 def _alerts(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Name each alert with all that a person sees of it."""
     return {
-        rule["alert"]: {name: rule[name] for name in ("for", "labels", "annotations")}
+        rule["alert"]: {name: rule.get(name) for name in ("for", "labels", "annotations")}
         for group in groups
         for rule in group["rules"]
         if "alert" in rule

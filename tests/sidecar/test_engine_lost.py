@@ -87,10 +87,14 @@ def test_a_client_with_an_open_connection_is_sent_to_another_pod(
     assert int(headers["retry-after-ms"]) >= 1000
 
 
-def in_flight(sidecar: Sidecar) -> float:
+def metric(sidecar: Sidecar, name: str) -> float:
     text = sidecar.public.get("/metrics").text
-    (line,) = [row for row in text.splitlines() if row.startswith("paceline_in_flight_requests{")]
+    (line,) = [row for row in text.splitlines() if row.startswith(f"{name}{{")]
     return float(line.rpartition(" ")[2])
+
+
+def in_flight(sidecar: Sidecar) -> float:
+    return metric(sidecar, "paceline_in_flight_requests")
 
 
 def test_a_new_engine_is_served_without_a_restart(
@@ -133,6 +137,7 @@ def test_a_silent_engine_is_stalled_until_it_speaks_again(
     engine.script.silent = False
     wait_until(sidecar.ready)
     wait_until(lambda: sorted(engine.aborted) == sorted(one.id for one in engine.submitted))
+    assert metric(sidecar, "paceline_engine_faults_total") >= 1
 
 
 def test_readiness_says_what_is_missing(

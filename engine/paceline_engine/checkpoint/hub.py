@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -22,7 +23,7 @@ class Hub:
     endpoint: str | None = None
     """Address of a mirror; None takes `HF_ENDPOINT`, or the public hub."""
     progress: Callable[[float], None] | None = field(default=None, repr=False)
-    """Called with the share of the bytes that are there, of the files that were begun."""
+    """Called with the share of the bytes that are there; never with less than before."""
 
     def download(self, repository: str, revision: str | None) -> tuple[Path, str]:
         """Fetch a repository, or find it in the cache; return its folder and its commit."""
@@ -39,6 +40,7 @@ class Hub:
         )
 
         at = f"hf://{repository}" + (f" at {revision}" if revision else "")
+        meter = self.progress and _Meter(self.progress, *self._sizes(repository, revision))
         try:
             folder = snapshot_download(
                 repository,
@@ -47,7 +49,7 @@ class Hub:
                 token=self.token,
                 endpoint=self.endpoint,
                 allow_patterns=_WANTED_FILES,
-                tqdm_class=None if self.progress is None else _bars(self.progress),
+                tqdm_class=None if meter is None else _bars(meter),
             )
         except HFValidationError as error:
             raise ModelNotFound(f"{at}: wanted is hf://ORG/NAME: {error}") from error
@@ -67,29 +69,73 @@ class Hub:
             raise DownloadFailed(f"{at}: the download failed: {error}") from error
         return Path(folder), Path(folder).name
 
+    def _sizes(self, repository: str, revision: str | None) -> tuple[int, int]:
+        """Return how many bytes there are to have, and how many are there; 0 where nobody says.
 
-def _bars(progress: Callable[[float], None]) -> type[Any]:
-    """Make the class of progress bars that draw nothing, and report each per cent of the bytes."""
+        The hub's client counts a file only once it has begun it: by that count, each file that
+        begins would take back a part of what was told. Why there is no list, the download tells.
+        """
+        import httpx  # noqa: PLC0415 - as in `download`
+        from huggingface_hub import (  # noqa: PLC0415 - as in `download`
+            HfApi,
+            RepoFile,
+            try_to_load_from_cache,
+        )
+        from huggingface_hub.errors import HFValidationError  # noqa: PLC0415 - as in `download`
+
+        api = HfApi(endpoint=self.endpoint, token=self.token)
+        try:
+            listed = api.list_repo_tree(repository, recursive=True, revision=revision)
+            sizes = {
+                one.path: one.size
+                for one in listed
+                if isinstance(one, RepoFile) and any(fnmatch(one.path, p) for p in _WANTED_FILES)
+            }
+        except (HFValidationError, httpx.HTTPError, OSError):
+            return 0, 0
+        at = revision or "main"
+        found = {
+            path: try_to_load_from_cache(repository, path, self.cache_dir, at) for path in sizes
+        }
+        there = sum(size for path, size in sizes.items() if isinstance(found[path], str))
+        return sum(sizes.values()), there
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Tells each new per cent of the bytes."""
+
+    tell: Callable[[float], None]
+    total: int
+    """Of all files; 0 where nobody knows, and then nothing is told."""
+    done: float
+    _told: int = field(init=False, default=-1)
+    _counting: Lock = field(init=False, default_factory=Lock)
+    """Files come in threads of their own."""
+
+    def count(self, num_bytes: float) -> None:
+        """Count bytes that have come."""
+        with self._counting:
+            self.done += num_bytes
+            percent = min(100, int(100 * self.done / self.total)) if self.total else -1
+            if percent > self._told:
+                self._told = percent
+                self.tell(percent / 100)
+
+
+def _bars(meter: _Meter) -> type[Any]:
+    """Make the class of progress bars that draw nothing and count bytes."""
     from huggingface_hub.utils.tqdm import tqdm as hub_tqdm  # noqa: PLC0415 - as in `Hub.download`
-
-    counting = Lock()  # files come in threads of their own
 
     class Bars(hub_tqdm):
         """Counts by itself: a bar that is not drawn does not."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._counts = kwargs.get("name") == _BYTES
-            self._done, self._told = 0.0, -1
             super().__init__(*args, **kwargs | {"disable": True})  # type: ignore[no-untyped-call]  # tqdm has no types
 
         def update(self, n: float | None = 1) -> None:
-            if not self._counts or not self.total:
-                return
-            with counting:
-                self._done += n or 0
-                percent = min(100, int(100 * self._done / self.total))
-                if percent != self._told:
-                    self._told = percent
-                    progress(percent / 100)
+            if self._counts:
+                meter.count(n or 0)
 
     return Bars

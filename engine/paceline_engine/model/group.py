@@ -22,8 +22,10 @@ from torch import Tensor
 
 Step = TypeVar("Step")
 
-# A follower waits as long as nothing is asked of the engine; a dead peer is noticed at once.
+# A follower waits as long as nothing is asked of the engine.
 _PATIENCE = timedelta(days=365)
+# Rank 0 waits for others that are at work. gloo mostly notices at once that a peer has died, but
+# a send that begins while the connection is being given up may wait to the end of its time.
 _MEETING = timedelta(minutes=5)
 _LEAVE_S = 60.0
 
@@ -51,7 +53,13 @@ class Group:
         return min(values)
 
     def tell(self, what: object) -> None:
-        """Send from rank 0 to all others; None ends them."""
+        """Send from rank 0 to all others; None ends them.
+
+        Raises RuntimeError when one of them has died.
+        """
+        for rank, follower in enumerate(self._followers, start=1):
+            if not follower.is_alive():
+                raise RuntimeError(f"Rank {rank} has ended with status {follower.exitcode}.")
         if self.size > 1:
             dist.broadcast_object_list([what], src=0, device=torch.device("cpu"))
 
@@ -70,7 +78,7 @@ class Group:
             store=store,
             rank=self.rank,
             world_size=self.size,
-            timeout=_PATIENCE,
+            timeout=_PATIENCE if self.rank else _MEETING,
         )
         self.least(0)  # all are there: from now on the file is not needed
 

@@ -69,6 +69,7 @@ class Ledger:
         self.aborts: Counter[AbortCause] = Counter()
         self.limit_changes: Counter[str] = Counter()
         self.engine_starts = 0
+        self.engine_faults = 0
         self.telemetry: EngineTelemetry | None = None
         """The newest heartbeat; None while no engine is ready."""
         self.config = HotConfig()

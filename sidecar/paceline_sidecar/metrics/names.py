@@ -131,6 +131,9 @@ PROFILE_SIZES = _gauge("step_profile_sizes", "Sizes of steps that it measured th
 # --- the processes -------------------------------------------------------------------------------
 ENGINE_UP = _gauge("engine_up", "1 while the engine is ready and sends heartbeats.")
 ENGINE_STARTS = _counter("engine_starts", "Engines that got ready since the sidecar started.")
+ENGINE_FAULTS = _counter(
+    "engine_faults", "Times that a ready engine fell silent, or failed: what ran got 503."
+)
 TELEMETRY_AGE = _gauge("telemetry_age_seconds", "Since the engine's last message.")
 ADAPTERS = _gauge("adapters", "LoRA adapters that were asked for, by state.", "state")
 READY = _gauge("ready", "1 while the sidecar takes requests.")

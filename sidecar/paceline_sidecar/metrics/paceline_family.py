@@ -160,6 +160,7 @@ def _processes(seen: Snapshot) -> Iterator[Family]:
     name, view = seen.name, seen.view
     yield values(names.ENGINE_UP, [((name,), float(view.phase == "ready"))])
     yield values(names.ENGINE_STARTS, [((name,), seen.ledger.engine_starts)])
+    yield values(names.ENGINE_FAULTS, [((name,), seen.ledger.engine_faults)])
     age_s = seen.now - view.heard_at if view.heard_at else None
     yield values(names.TELEMETRY_AGE, [((name,), age_s)])
     standing = Counter(adapter.state for adapter in seen.adapters)

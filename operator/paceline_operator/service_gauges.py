@@ -1,0 +1,92 @@
+"""What the operator's metrics say about single services: capacity, tuning, conditions, rollouts.
+
+Without the operator's prefix, for autoscalers, alerts and dashboards ask for them by service.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final, get_args
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from paceline_api.labels import Manifest
+from paceline_tuner.service_report import Phase, ServiceReport
+
+_SERVICE: Final = ("namespace", "inferenceservice")
+_TRUTHS: Final = {"True": 1.0, "False": 0.0}
+_DONE: Final = "Done"
+
+
+class ServiceGauges:
+    """Read anew at each scrape; what is not known is absent, so that nobody acts on it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Create every gauge, without a service."""
+        self._registry = registry
+        self.capacity_rps = self._gauge(
+            "capacity_requests_per_second",
+            "Requests a second that the service's pods can serve within the SLA.",
+        )
+        self.utilization = self._gauge(
+            "capacity_utilization",
+            "Arrivals as a share of what the service's pods can serve within the SLA; may pass 1.",
+        )
+        self.recommended_replicas = self._gauge(
+            "recommended_replicas", "Pods that would serve the present arrivals within the SLA."
+        )
+        self.phases = self._gauge("tuner_pods", "Pods by the phase of their tuning.", "phase")
+        self.swinging = self._gauge(
+            "tuner_swinging_pods", "Pods whose limits went back and forth too often of late."
+        )
+        self.acknowledged = self._gauge(
+            "config_acknowledged", "1 while every pod serves by the declared configuration."
+        )
+        self.condition = self._gauge(
+            "condition",
+            "1 while the condition is True, 0 while it is False, absent while it is Unknown.",
+            "type",
+        )
+        self.rollout = self._gauge(
+            "image_rollout_seconds",
+            "How long a rollout of images has been in its phase; absent once it is done.",
+            "phase",
+        )
+
+    def show_reports(self, reports: Mapping[str, ServiceReport]) -> None:
+        """Show what the tuner concluded about each service."""
+        shown = (self.capacity_rps, self.utilization, self.recommended_replicas)
+        for gauge in (*shown, self.phases, self.swinging, self.acknowledged):
+            gauge.clear()
+        for key, report in reports.items():
+            service = key.split("/", 1)
+            values = (report.capacity_rps, report.utilization, report.recommended_replicas)
+            for gauge, value in zip(shown, values, strict=True):
+                if value is not None:
+                    gauge.labels(*service).set(value)
+            if not report.pods:
+                continue
+            phases = Counter(pod.phase for pod in report.pods)
+            phase: Phase
+            for phase in get_args(Phase):
+                self.phases.labels(*service, phase).set(phases[phase])
+            self.swinging.labels(*service).set(sum(pod.is_swinging for pod in report.pods))
+            self.acknowledged.labels(*service).set(report.acknowledged)
+
+    def show_statuses(self, services: Iterable[Manifest], now: datetime) -> None:
+        """Show what the status of each service says."""
+        self.condition.clear()
+        self.rollout.clear()
+        for raw in services:
+            service = raw["metadata"]["namespace"], raw["metadata"]["name"]
+            status = raw.get("status") or {}
+            for condition in status.get("conditions") or ():
+                if (truth := _TRUTHS.get(condition["status"])) is not None:
+                    self.condition.labels(*service, condition["type"]).set(truth)
+            rollout = status.get("rollout") or {"phase": _DONE}
+            if rollout["phase"] != _DONE:
+                age_s = (now - datetime.fromisoformat(rollout["since"])).total_seconds()
+                self.rollout.labels(*service, rollout["phase"]).set(max(0.0, age_s))
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"paceline_{name}", meaning, (*_SERVICE, *labels), registry=self._registry)
