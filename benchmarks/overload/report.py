@@ -65,7 +65,7 @@ def _page(run: Run) -> Iterator[str]:
         found = _figures(run, scene)
         counts = " | ".join(f"{found['outcomes'][name]:,}" for name in columns)
         yield (
-            f"| {scene.name} | {scene.seconds:.0f} | {counts} | {found['good_rps']:.2f}"
+            f"| {scene.name} | {scene.seconds:.0f} | {counts} | {_rate(found['good_rps'])}"
             f" | {_ms(found['ttft_p50_ms'])}, {_ms(found['ttft_p99_ms'])}"
             f" | {_ms(found['itl_p99_ms'])} | {scene.left or 'nothing'} |"
         )
@@ -94,13 +94,17 @@ def _figures(run: Run, scene: Scene) -> dict[str, Any]:
         "name": scene.name,
         "seconds": scene.seconds,
         "outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome},
-        "good_rps": run.good_rps(scene),
+        "good_rps": None if scene.is_interleaved else run.good_rps(scene),
         "ttft_p50_ms": percentile(first, 0.5) if first else None,
         "ttft_p99_ms": percentile(first, 0.99) if first else None,
         "itl_p99_ms": percentile(gaps, 0.99) if gaps else None,
         "notes": list(scene.notes),
         "left": scene.left,
     }
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _ms(value: float | None) -> str:
@@ -133,6 +137,7 @@ def draw(run: Run, path: Path) -> None:
     rates.axhline(run.capacity_rps, color="tab:green", linestyle=":", label="capacity")
     rates.set_ylabel("requests a second")
     rates.set_yscale("symlog", linthresh=1.0)
+    rates.set_ylim(bottom=0)
     rates.legend(loc="center right")
     at = [one.at_s for one in scene.samples]
     memory.plot(at, [one.engine_mib for one in scene.samples], label="engine")

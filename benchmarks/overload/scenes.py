@@ -36,10 +36,12 @@ class Scene:
     name: str
     began_at: float
     seconds: float
-    """Of its load; what ended later does not count into its rates."""
+    """Of its load; what ended later does not count into its rate."""
     asked: Sequence[Asked]
     notes: tuple[str, ...] = ()
     samples: Sequence[Sample] = ()
+    is_interleaved: bool = False
+    """Whether it went on in turns with another: then it has no rate."""
     left: str = ""
     """What it left behind in the service; empty where everything was free again."""
 
@@ -156,16 +158,13 @@ async def attacked(served: Served, rounds: int) -> tuple[Scene, Scene]:
         beside += honest
         statuses += seen
     counts = ", ".join(f"{statuses.count(one)} of {one or 'none'}" for one in sorted({*statuses}))
-    return (
+    beside_note = f"attackers' statuses: {counts}"
+    name = f"the same beside {NUM_ATTACKERS} attackers"
+    both = (
         await _scene("honest clients alone", each, alone, served),
-        await _scene(
-            f"the same beside {NUM_ATTACKERS} attackers",
-            each,
-            beside,
-            served,
-            (f"attackers' statuses: {counts}",),
-        ),
+        await _scene(name, each, beside, served, (beside_note,)),
     )
+    return replace(both[0], is_interleaved=True), replace(both[1], is_interleaved=True)
 
 
 async def _recovery(served: Served, over_at: float, *, within_s: float) -> float:
