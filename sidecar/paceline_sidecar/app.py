@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from paceline_sidecar.anthropic.error_response import is_of_messages, reshaped
+from paceline_sidecar.batches.runner import BatchRunner
+from paceline_sidecar.batches.store import BatchStore, persistent_secret
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.last_answers import LastAnswers
-from paceline_sidecar.metrics.collector import registry_of
+from paceline_sidecar.metrics.collector import Exposition
 from paceline_sidecar.openai.error_response import (
     ErrorBody,
     ErrorObject,
@@ -19,10 +23,12 @@ from paceline_sidecar.openai.error_response import (
     response_of,
 )
 from paceline_sidecar.request_id import RequestId, answer_headers
+from paceline_sidecar.routes.batches import batches_router, line_answerer
 from paceline_sidecar.routes.completions import completions_router
 from paceline_sidecar.routes.documents import documents_router
 from paceline_sidecar.routes.endpoint import Endpoint
 from paceline_sidecar.routes.lora_adapters import adapters_router
+from paceline_sidecar.routes.messages import messages_router
 from paceline_sidecar.routes.models import models_router
 from paceline_sidecar.routes.pooling import pooling_router
 from paceline_sidecar.routes.probes import probes_router
@@ -33,21 +39,43 @@ from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
 
+_MAX_LINE_BYTES = 1024 * 1024
 
-def create_public_app(service: Service, settings: SidecarSettings) -> FastAPI:
+
+def create_public_app(service: Service, settings: SidecarSettings, *, batch_dir: Path) -> FastAPI:
     """Wire the OpenAI API, health and metrics."""
-    keys = None if settings.api_keys_file is None else BearerKeys(settings.api_keys_file)
+    keys = None
+    if settings.api_keys_file is not None:
+        # In a folder that stays, callers have the names that they had before a restart.
+        stays = settings.batch_dir is not None
+        secret = persistent_secret(batch_dir) if stays else None
+        keys = BearerKeys(settings.api_keys_file, secret)
     endpoint = Endpoint(service, keys, settings.max_body_bytes)
     # Whoever reaches this port may scrape it: the names of callers are not for them.
     app = _app(service, settings, by_key=False)
     app.include_router(completions_router(endpoint))
     app.include_router(responses_router(endpoint))
+    app.include_router(messages_router(endpoint))
     app.include_router(pooling_router(endpoint, pooling=settings.pooling))
     app.include_router(models_router(endpoint))
     app.include_router(vllm_router(endpoint))
+    app.include_router(_batches(endpoint, settings, batch_dir))
     if settings.docs:
         app.include_router(documents_router(has_keys=keys is not None))
     return app
+
+
+def _batches(endpoint: Endpoint, settings: SidecarSettings, folder: Path) -> APIRouter:
+    service, store = endpoint.service, BatchStore(folder)
+    runner = BatchRunner(
+        store,
+        line_answerer(endpoint, settings.pooling),
+        is_open=lambda: not service.missing(),
+        concurrency=settings.batch_concurrency,
+        max_line_bytes=min(settings.max_body_bytes, _MAX_LINE_BYTES),
+    )
+    service.chores.append(runner.run)
+    return batches_router(endpoint, store, runner, max_file_bytes=settings.batch_max_file_bytes)
 
 
 def create_admin_app(
@@ -69,15 +97,16 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault_at(service.clock))
-    registry = registry_of(service, vllm=settings.vllm_metrics, by_key=by_key)
-    app.include_router(probes_router(service, registry))
+    exposition = Exposition(vllm=settings.vllm_metrics, by_key=by_key)
+    app.include_router(probes_router(service, exposition))
     return app
 
 
-async def _answer_error(service: Service, _: Request, error: Exception) -> Response:
+async def _answer_error(service: Service, request: Request, error: Exception) -> Response:
     if not isinstance(error, SidecarError):
         raise error
-    return response_of(error, away_s=service.outage.remaining_s)
+    answer = response_of(error, away_s=service.outage.remaining_s)
+    return _in_shape(request, answer, str(error))
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -87,14 +116,23 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     message = f"{request.method} {request.url.path}: {error.detail}"
     body = ErrorBody(ErrorObject(message, "invalid_request_error", None, None))
     headers = dict(error.headers) if error.headers else None
-    return plain_response(error.status_code, body, headers)
+    return _in_shape(request, plain_response(error.status_code, body, headers), message)
 
 
 def _answer_fault_at(clock: Callable[[], float]) -> Callable[[Request, Exception], Response]:
     def answer(request: Request, _: Exception) -> Response:
         """Answer our own mistake: the log has it, the client learns no detail."""
-        body = ErrorBody(ErrorObject("The server made a mistake.", "server_error", None, None))
+        message = "The server made a mistake."
+        body = ErrorBody(ErrorObject(message, "server_error", None, None))
         # It is answered outside of all middleware.
-        return plain_response(500, body, answer_headers(request.scope, clock()))
+        told = plain_response(500, body, answer_headers(request.scope, clock()))
+        return _in_shape(request, told, message)
 
+    return answer
+
+
+def _in_shape(request: Request, answer: Response, message: str) -> Response:
+    """Return an error in the shape of the API that was asked."""
+    if is_of_messages(request.url.path):
+        return reshaped(answer, message, request.scope.get("request_id"))
     return answer

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import msgspec
+
 from paceline_sidecar.errors import SidecarError
 from paceline_wire import (
     AdaptersState,
@@ -44,8 +46,7 @@ class EngineView:
     """CLOCK_MONOTONIC seconds of the last message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """One output and when the sidecar received it."""
 
     at: float

@@ -16,7 +16,12 @@ from typing import Any, Literal
 import httptools
 import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from paceline_sidecar.openai.error_response import ErrorBody, ErrorObject
@@ -25,6 +30,9 @@ from paceline_sidecar.openai.error_response import ErrorBody, ErrorObject
 _LEAST_BYTES_PER_S = 16 * 1024
 # After a refusal: closing at once would reset the connection before the client has read why.
 _LINGER_S = 1.0
+
+EXTENSION = "paceline.stream"
+"""The ASGI extension whose `writer` is a `StreamWriter`."""
 
 Phase = Literal["idle", "head", "body"]
 
@@ -38,6 +46,7 @@ class ConnectionLimits:
     max_header_bytes: int
     max_connections: int
     max_connections_per_address: int | None
+    max_unread_bytes: int
 
 
 @dataclass(slots=True)
@@ -87,6 +96,37 @@ _TOO_MANY = _Refusal(
 
 class _HeadTooLong(Exception):  # noqa: N818 - never leaves this module
     """Ends the parsing of a head."""
+
+
+class StreamWriter:
+    """Writes to a response that ASGI's `send` has begun, without a coroutine for each piece.
+
+    The application ends the response with `send`, too. It never waits for the client: what is not
+    read yet is held, up to a bound.
+    """
+
+    __slots__ = ("_cycle", "_flow", "_max_unread_bytes")
+
+    def __init__(
+        self, cycle: RequestResponseCycle, flow: FlowControl, max_unread_bytes: int
+    ) -> None:
+        self._cycle = cycle
+        self._flow = flow
+        self._max_unread_bytes = max_unread_bytes
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the body; a client that has let too much lie is disconnected."""
+        cycle = self._cycle
+        if cycle.disconnected or cycle.response_complete:
+            return
+        transport = cycle.transport
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if self._flow.write_paused and transport.get_write_buffer_size() > self._max_unread_bytes:
+            transport.abort()
+
+    def wake(self) -> None:
+        """Let the application's `receive` return, which waits for the client to leave."""
+        self._cycle.message_event.set()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -218,6 +258,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._phase, self._body_bytes = "body", 0
         self._skips_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()
+        writer = StreamWriter(self.cycle, self.flow, self._limits.max_unread_bytes)
+        self.scope["extensions"] = {EXTENSION: {"writer": writer}}
 
     def on_body(self, body: bytes) -> None:
         """Read a piece of the body."""

@@ -3,6 +3,7 @@
 SidecarError
 ├── InvalidRequest         the client's fault; names the field
 │   ├── ModelUnknown
+│   ├── ObjectUnknown      a file or a batch that is not there, or is another caller's
 │   └── BodyTooLarge
 ├── Unauthorized           no key, or a wrong one
 ├── Refused                refused on arrival or while waiting, with a time to come back
@@ -16,7 +17,17 @@ SidecarError
 
 from typing import Literal
 
-RefusalReason = Literal["queue_full", "queue_tokens", "hopeless", "ttft_lost", "displaced"]
+RefusalReason = Literal[
+    "queue_full",
+    "queue_tokens",
+    "hopeless",
+    "ttft_lost",
+    "displaced",
+    "key_concurrency",
+    "key_requests",
+    "key_tokens",
+    "key_places",
+]
 UnavailableReason = Literal["engine_starting", "engine_lost", "engine_stalled", "draining"]
 
 
@@ -40,6 +51,13 @@ class ModelUnknown(InvalidRequest):
         super().__init__(
             f"The model `{name[:100]}` does not exist here.", param="model", code="model_not_found"
         )
+
+
+class ObjectUnknown(InvalidRequest):
+    """No file or batch of this caller has that id."""
+
+    def __init__(self, kind: str, id_: str) -> None:
+        super().__init__(f"There is no {kind} `{id_[:100]}`.", param="id", code="not_found")
 
 
 class BodyTooLarge(InvalidRequest):

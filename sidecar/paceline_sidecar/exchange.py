@@ -1,16 +1,17 @@
-"""One HTTP request while it runs; its choices share one queue of outputs.
+"""One HTTP request while it runs: its choices' outputs are asked for, or passed on as they come.
 
 Of several choices of one prompt the first goes ahead: when its first token has come the prompt's
 keys and values lie in the prefix cache, and the others find them there.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from paceline_sidecar.admission.control import Ticket
+from paceline_sidecar.admission.tickets import Ticket
 from paceline_sidecar.backend import Arrival, Backend
 from paceline_sidecar.errors import (
     ClientLeft,
@@ -24,10 +25,29 @@ from paceline_sidecar.errors import (
 from paceline_sidecar.generation import Delta, Generation
 from paceline_sidecar.metrics.finished_request import Outcome
 from paceline_sidecar.metrics.ledger import AbortCause, Ledger
+from paceline_wire import Output
+
+
+class Reader(Protocol):
+    """Takes what comes as it comes, between the engine's message and the next one: keep it cheap.
+
+    A task that is woken for each piece of a stream costs more than the piece.
+    """
+
+    def take(self, index: int, delta: Delta) -> None:
+        """Take the next piece of one choice."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End with an error; called once, and nothing after it."""
+        ...
 
 
 class Exchange:
-    """Started with `start`, read with `next`, and left as a context manager, whatever happens."""
+    """Started with `start`, and left as a context manager, whatever happens.
+
+    It is read with `next`, by a task that waits, or from `pass_to` on by a `Reader`.
+    """
 
     def __init__(
         self,
@@ -45,9 +65,13 @@ class Exchange:
         self._ledger = ledger
         self._clock = clock
         self._on_close = on_close
-        self._arrivals: asyncio.Queue[tuple[int, Arrival | SidecarError]] = asyncio.Queue()
+        self._arrivals: deque[tuple[int, Arrival | SidecarError]] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+        self._reader: Reader | None = None
         self._running = set(range(len(generations)))
         self._in_engine: set[str] = set()
+        self._silent = set(self._running)
+        """Choices without a token yet."""
         self._ahead = {
             index
             for index, generation in enumerate(generations)
@@ -55,6 +79,8 @@ class Exchange:
         }
         """First choices without a token yet, whose siblings wait for it."""
         self._heard = False
+        self._has_failed = False
+        """Its reader has been told of an error."""
         self._closed = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
         """What may still end it from outside; cancelled when it closes."""
@@ -65,29 +91,67 @@ class Exchange:
         return self._heard
 
     def start(self) -> None:
-        """Hand the first choice of every prompt to the engine; raises `Unavailable`."""
+        """Hand the first choice of every prompt to the engine, each when its turn comes."""
         for index, generation in enumerate(self.generations):
             if generation.shape.index == 0:
                 self._submit(index)
 
     def fail(self, error: SidecarError) -> None:
         """End it with `error`, after what has already come."""
-        self._arrivals.put_nowait((0, error))
+        self._arrive(0, error)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every choice is finished."""
+        return not self._running
 
     async def next(self) -> tuple[int, Delta] | None:
         """The next piece and the index of its choice; None when every choice is finished."""
-        if not self._running:
-            return None
-        index, arrival = await self._arrivals.get()
-        while index not in self._running and isinstance(arrival, Arrival):
-            index, arrival = await self._arrivals.get()  # of a prompt that a stop string ended
+        while self._running:
+            while not self._arrivals:
+                self._waiting = asyncio.get_running_loop().create_future()
+                await self._waiting
+            index, arrival = self._arrivals.popleft()
+            delta = self._read(index, arrival)
+            if delta is not None:
+                return index, delta
+        return None
+
+    def pass_to(self, reader: Reader) -> None:
+        """Pass on what has come and what comes from now on."""
+        self._reader = reader
+        while self._arrivals:
+            self._pass_on(*self._arrivals.popleft())
+
+    def _arrive(self, index: int, arrival: Arrival | SidecarError) -> None:
+        if self._reader is not None:
+            self._pass_on(index, arrival)
+            return
+        self._arrivals.append((index, arrival))
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _pass_on(self, index: int, arrival: Arrival | SidecarError) -> None:
+        if self._reader is None or self._has_failed or self._closed:
+            return
+        try:
+            delta = self._read(index, arrival)
+            if delta is not None:
+                self._reader.take(index, delta)
+        except Exception as error:  # noqa: BLE001 - ours too: the reader's task ends with it
+            self._has_failed = True
+            self._reader.fail(error)
+
+    def _read(self, index: int, arrival: Arrival | SidecarError) -> Delta | None:
+        """Return what an arrival adds; None for a choice that a stop string has ended."""
         if not isinstance(arrival, Arrival):
             raise arrival
-        generation = self.generations[index]
-        delta = generation.feed(arrival.output, arrival.at)
+        if index not in self._running:
+            return None
+        delta = self.generations[index].feed(arrival.output, arrival.at)
         if delta.finish is not None:
             self._finish(index, cut=delta.cut)
-        return index, delta
+        return delta
 
     def close(self, error: BaseException | None = None) -> None:
         """Record what became of it and free what it still holds in the engine."""
@@ -118,38 +182,54 @@ class Exchange:
         self.close(error)
 
     def _submit(self, index: int) -> None:
+        """Hand a choice to the engine when its turn comes."""
+        self._tickets[index].send(partial(self._hand_over, index))
+
+    def _hand_over(self, index: int) -> None:
         submit = self.generations[index].submit
-        self._backend.submit(submit, partial(self._deliver, index))
-        self._in_engine.add(submit.id)
+        try:
+            self._backend.submit(submit, partial(self._deliver, index))
+        except SidecarError as error:
+            self.fail(error)
+        else:
+            self._in_engine.add(submit.id)
 
     def _submit_siblings(self, first: int) -> None:
         """Start the other choices of a prompt whose first one has got a token."""
         shape = self.generations[first].shape
-        try:
-            for index in range(first + 1, first + shape.num_choices):
-                self._submit(index)
-        except SidecarError as error:
-            self.fail(error)
+        for index in range(first + 1, first + shape.num_choices):
+            self._submit(index)
 
     def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
-        """Called by the backend: keep it cheap, the reader of the queue does the work."""
-        if isinstance(arrival, Arrival):
-            self._heard = self._heard or bool(arrival.output.token_ids)
-            if arrival.output.token_ids and index in self._ahead:
-                self._ahead.discard(index)
-                self._submit_siblings(index)
+        """Called by the backend, for every token: what happens once is asked for by one look."""
+        if not isinstance(arrival, Arrival):
             self._tickets[index].leave()
-            if arrival.output.finish is not None:
-                self._in_engine.discard(arrival.output.id)
-        else:
             self._in_engine.discard(self.generations[index].submit.id)
-        self._arrivals.put_nowait((index, arrival))
+        else:
+            if index in self._silent:
+                self._hear(index, arrival.output)
+            if arrival.output.finish is not None:
+                self._tickets[index].leave()
+                self._in_engine.discard(arrival.output.id)
+        self._arrive(index, arrival)
+
+    def _hear(self, index: int, output: Output) -> None:
+        """Take in the first word of a choice: it waits no more."""
+        self._tickets[index].start()
+        if not output.token_ids:
+            return
+        self._heard = True
+        self._silent.discard(index)
+        if index in self._ahead:
+            self._ahead.discard(index)
+            self._submit_siblings(index)
 
     def _finish(self, index: int, *, cut: bool) -> None:
         generation = self.generations[index]
         self._running.remove(index)
         record = generation.record("ok", now=self._clock(), epoch=self._epoch())
         self._ledger.ended(record)
+        self._tickets[index].leave()
         if cut and generation.submit.id in self._in_engine:
             self._abort([generation.submit.id], "stop_string")
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
 from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
@@ -14,6 +16,7 @@ from paceline_wire import Output, Submit, TokenLogprobs
 from paceline_wire.limits import Lane
 
 FinishReason = Literal["stop", "length"]
+_GIVEN_UP = ("error", "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,8 @@ class TokenScore:
     """Id, text and log-probability of the likeliest tokens, best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What one output adds to the answer."""
+class Delta(msgspec.Struct, frozen=True):
+    """What one output adds to the answer; made for each, in a fifth of a dataclass's time."""
 
     text: str
     finish: FinishReason | None = None
@@ -39,6 +41,11 @@ class Delta:
     """A stop string ended it: the engine does not know yet."""
     scores: tuple[TokenScore, ...] = ()
     """Logprobs of its tokens, where asked for; of a stop string's too, whose text is not shown."""
+
+    @property
+    def is_text_alone(self) -> bool:
+        """Return whether it is a piece of text with nothing else to say."""
+        return bool(self.text) and self.finish is None and not self.scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,7 @@ class Generation:
     ) -> None:
         self.submit = submit
         self.shape = shape
+        self.lane: Lane = submit.lane
         self.prompt_scores: tuple[TokenScore, ...] = ()
         """Logprobs of the prompt's tokens, where asked for, once the first output has come."""
         self.embedding = b""
@@ -87,20 +95,19 @@ class Generation:
         self._matcher = StopMatcher(stops)
         self._hidden_ids = eos_token_ids | set(submit.sampling.stop_token_ids)
         self._ledger = ledger
+        self._min_tokens = submit.sampling.min_tokens
+        asked = (submit.sampling.logprobs, submit.sampling.prompt_logprobs, submit.sampling.pooling)
+        self._is_plain = asked == (None, None, None) and shape.echo is None and shape.shows_output
+        """Whether its output is its text."""
         self._scheduled_at: float | None = None
         self._first_at: float | None = None
         self._last_at: float | None = None
-        self._longest_gap_ms: float | None = None
+        self._longest_gap_ms = 0.0
         self._gaps = 0
         self._slow_gaps = 0
         self.finish: FinishReason | None = None
         self.output_tokens = 0
         self.cached_tokens = 0
-
-    @property
-    def lane(self) -> Lane:
-        """Return the lane it runs in."""
-        return self.submit.lane
 
     @property
     def counted_prompt_tokens(self) -> int:
@@ -113,25 +120,35 @@ class Generation:
         return self.output_tokens if self.shape.shows_output else 0
 
     @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended it."""
+        return self._matcher.met
+
+    @property
     def started(self) -> bool:
         """Return whether its first token has come."""
         return self._first_at is not None
 
     def feed(self, output: Output, at: float) -> Delta:
         """Take one output; raise the client's error where the engine gave the request up."""
-        if output.finish in {"error", "abort"}:
+        if output.finish in _GIVEN_UP:
             raise self._fault(output)
-        opens = not self.started
+        opens = self._first_at is None
         self._measure(output, at)
-        self.embedding = self.embedding or output.embedding
-        if output.prompt_logprobs:
-            self.prompt_scores = self._score_prompt(output.prompt_logprobs)
         text, cut = self._read(output)
+        if self._is_plain and not cut and output.finish is None:
+            return Delta(text)  # nearly every token of nearly every request
         if cut:
             self.finish = "stop"
         elif output.finish is not None:
             self.finish = "stop" if output.finish == "stop" else "length"
             text += self._matcher.flush()
+        return self._shown(output, text, cut=cut, opens=opens)
+
+    def _shown(self, output: Output, text: str, *, cut: bool, opens: bool) -> Delta:
+        self.embedding = self.embedding or output.embedding
+        if output.prompt_logprobs:
+            self.prompt_scores = self._score_prompt(output.prompt_logprobs)
         scores = tuple(map(self._score, output.logprobs))
         if not self.shape.shows_output:
             text, scores = "", ()
@@ -155,7 +172,7 @@ class Generation:
             queue_ms=_milliseconds(arrived_at, self._scheduled_at),
             ttft_ms=_milliseconds(arrived_at, self._first_at),
             tpot_ms=tpot_ms,
-            itl_max_ms=self._longest_gap_ms,
+            itl_max_ms=self._longest_gap_ms if self._gaps else None,
             prompt_tokens=len(self.submit.prompt_ids),
             cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
@@ -200,29 +217,27 @@ class Generation:
         if output.finish == "stop" and token_ids and token_ids[-1] in self._hidden_ids:
             token_ids = token_ids[:-1]
         text = self._detokenizer.push(token_ids)
-        if self.output_tokens <= self.submit.sampling.min_tokens:
+        if self.output_tokens <= self._min_tokens:
             return text, False
         return self._matcher.push(text)
 
     def _measure(self, output: Output, at: float) -> None:
-        if output.scheduled_at is not None:
-            self._scheduled_at = output.scheduled_at
-        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
-        if not output.token_ids:
+        if self._first_at is None:
+            self._scheduled_at = output.scheduled_at or self._scheduled_at
+            self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
+        num_tokens = len(output.token_ids)
+        if not num_tokens:
             return
-        self.output_tokens += len(output.token_ids)
+        self.output_tokens += num_tokens
         if self._last_at is None:
             self._first_at = at
             self._ledger.first_token(self.lane, at - self.submit.arrived_at)
         else:
-            self._gap((at - self._last_at) * 1e3, at)
+            gap_ms = (at - self._last_at) * 1e3
+            self._gaps += 1
+            self._slow_gaps += self._ledger.gap(self.lane, gap_ms, at)
+            self._longest_gap_ms = max(self._longest_gap_ms, gap_ms)
         self._last_at = at
-
-    def _gap(self, gap_ms: float, at: float) -> None:
-        self._gaps += 1
-        self._slow_gaps += self._ledger.gap(self.lane, gap_ms, at)
-        if self._longest_gap_ms is None or gap_ms > self._longest_gap_ms:
-            self._longest_gap_ms = gap_ms
 
 
 def _finite(logprob: float) -> float:

@@ -39,12 +39,13 @@ ANYONE = Principal()
 class BearerKeys:
     """The keys of a watched file; without a readable key nobody is let in.
 
-    Memory holds digests alone, and those under a secret of this process: who reads them cannot
+    Memory holds digests alone, and those under a secret of this process, or of the folder whose
+    files callers shall find again after a restart: who reads them cannot
     try guesses at the keys elsewhere, and the time of a look-up tells nothing that could be used.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._secret = secrets.token_bytes(32)
+    def __init__(self, path: Path, secret: bytes | None = None) -> None:
+        self._secret = secret or secrets.token_bytes(32)
         self._file = WatchedFile(path, partial(_principals, secret=self._secret))
 
     def check(self, authorization: str | None) -> Principal:

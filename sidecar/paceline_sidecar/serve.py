@@ -8,7 +8,9 @@ import resource
 import signal
 import socket
 import ssl
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -16,6 +18,7 @@ from fastapi import FastAPI
 from paceline_sidecar.app import create_admin_app, create_public_app
 from paceline_sidecar.bounded_protocol import BoundedProtocol, ConnectionLimits, Doors
 from paceline_sidecar.drain import drain
+from paceline_sidecar.logs import report_fault
 from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
@@ -65,13 +68,36 @@ async def serve(
     settings: SidecarSettings, *, stop: asyncio.Event, sockets: list[socket.socket] | None = None
 ) -> None:
     """Serve until `stop` is set, drain, leave; `sockets` may already listen, public one first."""
+    asyncio.get_running_loop().set_exception_handler(report_fault)
+    with _batch_dir(settings) as batch_dir:
+        await _serve(settings, batch_dir, stop=stop, sockets=sockets)
+
+
+@contextlib.contextmanager
+def _batch_dir(settings: SidecarSettings) -> Generator[Path, None, None]:
+    """Give the folder of files and batches, for now where none is set."""
+    if settings.batch_dir is not None:
+        yield settings.batch_dir
+    else:
+        with tempfile.TemporaryDirectory(prefix="paceline-batches-") as folder:
+            yield Path(folder)
+
+
+async def _serve(
+    settings: SidecarSettings,
+    batch_dir: Path,
+    *,
+    stop: asyncio.Event,
+    sockets: list[socket.socket] | None,
+) -> None:
     engine = ZmqEngine(settings.socket_path, heartbeat_s=settings.heartbeat_s)
     service = Service(engine, run_dir=settings.run_dir, served_name=settings.served_name)
     control = RuntimeControl(service, settings.runtime_config_file)
     service.configure = control.configure
     engine.listen(service)
     engine.listen(service.adapters)
-    public = _server(create_public_app(service, settings), settings, tls=True)
+    app = create_public_app(service, settings, batch_dir=batch_dir)
+    public = _server(app, settings, tls=True)
     admin = _server(create_admin_app(service, control, settings), settings, tls=settings.admin_tls)
     sockets = sockets or [
         _listen(settings.host, settings.port),
@@ -85,6 +111,7 @@ async def serve(
         tasks.create_task(public.serve([sockets[0]]))
         tasks.create_task(admin.serve([sockets[1]]))
         keeper = tasks.create_task(service.adapters.run())
+        chores = [tasks.create_task(chore()) for chore in service.chores]
         watchers = [
             tasks.create_task(reload_certificate(server.config, settings))
             for server in (public, admin)
@@ -94,8 +121,8 @@ async def serve(
         public.should_exit = admin.should_exit = True
         connection.cancel()
         keeper.cancel()
-        for watcher in watchers:
-            watcher.cancel()
+        for task in (*watchers, *chores):
+            task.cancel()
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
@@ -142,6 +169,7 @@ def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
         max_header_bytes=settings.max_header_bytes,
         max_connections=settings.max_connections,
         max_connections_per_address=settings.max_connections_per_address,
+        max_unread_bytes=settings.max_unread_bytes,
     )
     return _Server(config, limits)
 

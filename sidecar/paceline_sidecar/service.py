@@ -3,12 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from paceline_sidecar.adapter_reconciler import AdapterReconciler
 from paceline_sidecar.admission.control import AdmissionControl
+from paceline_sidecar.admission.key_gate import KeyGate
 from paceline_sidecar.admission.outage import Outage
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
@@ -46,6 +50,7 @@ class Service:
         self.backend = backend
         self.admission = AdmissionControl(clock)
         self.outage = Outage(clock)
+        self.key_gate = KeyGate(clock)
         self.ledger = Ledger()
         self.clock = clock
         self.config = HotConfig()
@@ -57,6 +62,8 @@ class Service:
         """Why a ready engine cannot be used; empty when it can."""
         self.configure: Callable[[], Awaitable[None]] | None = None
         """Awaited for each new engine, before it counts as ready."""
+        self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What runs beside the requests, until the process ends."""
         self.exchanges: set[Exchange] = set()
         self.idle = asyncio.Event()
         """Set while no exchange runs."""
@@ -84,6 +91,8 @@ class Service:
             self.name = self._served_name or after.model.name
         if after.phase != "ready":
             self.outage.begin()
+        if after.limits is not None:
+            self.admission.follow(after.limits.effective)
         if after.instance == before.instance:
             if after.phase == "ready" and before.phase == "stalled":
                 self.outage.end(is_start=False)
@@ -98,10 +107,11 @@ class Service:
 
     def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """Record the steps, and learn from them how fast prompts are prefilled."""
-        self.ledger.heartbeat(message)
+        load = self.admission.with_held(message.load)
+        self.ledger.heartbeat(msgspec.structs.replace(message, load=load))
         self.admission.rate.learn(message.steps, message.load)
         # Tokens count as waiting until the first token comes; the engine has computed some of them.
-        computed = self.admission.queue.tokens - message.load.waiting_tokens
+        computed = self.admission.sent_tokens - message.load.waiting_tokens
         self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
     async def _prepare(self, view: EngineView) -> None:
@@ -116,8 +126,8 @@ class Service:
         except Unavailable:
             return  # it went away again: the next one is prepared anew
         except Exception as error:  # noqa: BLE001 - not ready, with its reason, beats a crash loop
-            _log.exception("the engine is ready, the sidecar cannot use it")
             self.problem = f"{type(error).__name__}: {error}"
+            _log.exception("the engine is ready, the sidecar cannot use it: %s", self.problem)
             return
         self.ledger.vllm.size_to(context)
         self.ledger.engine_starts += 1

@@ -61,8 +61,17 @@ class SidecarSettings(BaseSettings):
     """Open at once on each port; one more gets 503."""
     max_connections_per_address: int | None = Field(default=None, ge=1, le=1_000_000)
     """Of those, from one address. None: behind a proxy all come from one."""
+    max_unread_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024, le=1024**3)
+    """A client that has left more of a stream unread has left."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
     """A larger request body is refused with 413."""
+    batch_dir: Path | None = None
+    """Files and batches, and the secret that callers' ids are made with. None: a temporary folder
+    that ends with the process."""
+    batch_max_file_bytes: int = Field(default=100 * 1024 * 1024, ge=1024, le=1024**3)
+    """A larger upload is refused with 413."""
+    batch_concurrency: int = Field(default=64, ge=1, le=4096)
+    """Lines of batches that run or wait at once; each may have 1 MiB."""
     pooling: Pooling = "last"
     """Which of a prompt's hidden states becomes its embedding."""
     heartbeat_s: float = Field(default=8.0, gt=0, le=3600)

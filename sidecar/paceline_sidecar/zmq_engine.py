@@ -210,8 +210,7 @@ class ZmqEngine:
         now = self._clock()
         match message:
             case wire.Outputs(outputs=outputs):
-                for output in outputs:
-                    self._deliver(Arrival(at=now, output=output))
+                self._deliver(outputs, now)
             case wire.EngineTelemetry():
                 self._note_heartbeat(now)
                 for listener in self._listeners:
@@ -266,13 +265,17 @@ class ZmqEngine:
             # A heartbeat changes nothing that listeners hear of.
             self._view = replace(self._view, heard_at=now)
 
-    def _deliver(self, arrival: Arrival) -> None:
-        request_id = arrival.output.id
-        finished = arrival.output.finish is not None
-        take = self._deliveries.pop if finished else self._deliveries.get
-        deliver = take(request_id, None)
-        if deliver is not None:
-            _shielded(partial(deliver, arrival))
+    def _deliver(self, outputs: list[wire.Output], now: float) -> None:
+        """Hand each request its output; written out, for this is done for every token."""
+        deliveries = self._deliveries
+        for output in outputs:
+            take = deliveries.get if output.finish is None else deliveries.pop
+            deliver = take(output.id, None)
+            if deliver is not None:
+                try:
+                    deliver(Arrival(now, output))
+                except Exception:  # noqa: BLE001 - as in `_shielded`
+                    _log.exception("a request could not take its output")
 
     def _fail_in_flight(self, detail: str) -> None:
         """Fail everything in flight at once: nobody will answer it."""

@@ -347,6 +347,9 @@ def test_orphans_are_adopted_by_the_service_made_again(home: Home) -> None:
     assert _pods(home, "orphaned") == pods
     assert after[token]["data"] == before[token]["data"]
     assert home.condition("orphaned", "Stalled")["status"] == "False"
+    events = json.loads(home.kubectl("get", "events.events.k8s.io", "-ojson"))["items"]
+    (note,) = [one["note"] for one in events if one["reason"] == "OrphansAdopted"]
+    assert {"Deployment orphaned", "Service orphaned"} <= set(note.partition(": ")[2].split(", "))
 
 
 def _owners(child: Manifest) -> list[str]:

@@ -78,7 +78,7 @@ def test_every_path_is_described(sidecar_of_module: Sidecar) -> None:
 def served_paths(settings: SidecarSettings) -> set[tuple[str, str]]:
     """Methods and paths of the public port, but those that serve the document."""
     service = Service(ZmqEngine(settings.socket_path), run_dir=settings.run_dir)
-    routes = create_public_app(service, settings).routes
+    routes = create_public_app(service, settings, batch_dir=settings.run_dir).routes
     # FastAPI's own document has all paths, and knows nothing of bodies and answers.
     paths = get_openapi(title="", version="", routes=routes)["paths"]
     own = {"/openapi.json", "/docs"}
@@ -126,6 +126,9 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {**TEXT, "prompt_logprobs": 1}),
     ("/v1/responses", {"input": "Hi", "max_output_tokens": 16}),
     ("/v1/responses", {"input": [{"role": "user", "content": "Hi"}], "store": False}),
+    ("/v1/messages", CHAT),
+    ("/v1/messages", {**CHAT, "system": "Be kind.", "stop_sequences": ["x"]}),
+    ("/v1/messages/count_tokens", {"messages": CHAT["messages"]}),
     ("/v1/embeddings", {"input": ["a", "b"]}),
     ("/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
     ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),
@@ -177,9 +180,11 @@ def test_every_event_is_described(
         checker(document, content["text/event-stream"]["x-event"]).validate(json.loads(event))
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/scripted"])
-def test_models_are_described(sidecar_of_module: Sidecar, path: str) -> None:
-    """With the fields that vLLM adds."""
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/scripted", "/v1/files", "/v1/batches", "/health/ready"]
+)
+def test_what_is_asked_for_is_described(sidecar_of_module: Sidecar, path: str) -> None:
+    """Models with the fields that vLLM adds."""
     document = sidecar_of_module.public.get("/openapi.json").json()
     answer = sidecar_of_module.public.get(path)
     written = path.replace("scripted", "{name}")

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic.types import message_count_tokens_params, message_create_params
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
+from paceline_sidecar.anthropic.request import CountTokensRequest, MessagesRequest
 from paceline_sidecar.openai import fields
 from paceline_sidecar.openai.api_document import OPERATIONS
 from paceline_sidecar.openai.api_request import ApiRequest
@@ -84,6 +86,8 @@ def test_the_table_is_generated_from_the_models() -> None:
         (ChatRequest, chat_create_params.CompletionCreateParamsBase),
         (CompletionRequest, completion_create_params.CompletionCreateParamsBase),
         (ResponsesRequest, response_create_params.ResponseCreateParamsBase),
+        (MessagesRequest, message_create_params.MessageCreateParamsBase),
+        (CountTokensRequest, message_count_tokens_params.MessageCountTokensParams),
         (EmbeddingsRequest, embedding_create_params.EmbeddingCreateParams),
     ],
 )
@@ -123,7 +127,10 @@ def test_a_refused_field_is_named(sidecar_of_module: Sidecar, path: str, name: s
 
     assert answer.status_code == 400
     error = answer.json()["error"]
-    assert (error["param"], error["code"]) == (name, "unsupported")
+    if path.startswith("/v1/messages"):  # Anthropic's errors have no field of their own for it
+        assert f"`{name}`" in error["message"]
+    else:
+        assert (error["param"], error["code"]) == (name, "unsupported")
 
 
 @pytest.mark.parametrize(
@@ -148,6 +155,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Hi", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
     "/v1/responses": {"input": "Hi", "max_output_tokens": 16},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/embeddings": {"input": "Hi"},
     "/v1/score": {"text_1": "a", "text_2": "b"},
     "/tokenize": {"prompt": "Hi"},

@@ -162,7 +162,9 @@ def test_without_usage_the_option_asks_for_nothing(sidecar_of_module: Sidecar) -
 async def test_our_own_mistakes_carry_the_headers_as_well(tmp_path: Path) -> None:
     """They are answered outside of all middleware, and are the ones that people ask about."""
     app = create_public_app(
-        Service(_BrokenBackend(tmp_path / "none"), run_dir=tmp_path), SidecarSettings()
+        Service(_BrokenBackend(tmp_path / "none"), run_dir=tmp_path),
+        SidecarSettings(),
+        batch_dir=tmp_path,
     )
 
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -14,10 +14,10 @@ class Histogram:
         self._counts = [0] * (len(edges) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._edges, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, once or as often as it was seen."""
+        self._counts[bisect_left(self._edges, value)] += times
+        self.total += value * times
 
     def keep_edges(self, extra: tuple[float, ...]) -> None:
         """Make the edges the first ones and `extra`, with no count lost.
@@ -33,6 +33,14 @@ class Histogram:
         for edge in sorted(wanted.difference(self._edges)):
             self._counts.insert(bisect_left(self._edges, edge), 0)
             insort(self._edges, edge)
+
+    def copy(self) -> "Histogram":
+        """Return one of its own with the same counts."""
+        copied = Histogram(self._base)
+        copied._edges = self._edges.copy()
+        copied._counts = self._counts.copy()
+        copied.total = self.total
+        return copied
 
     @property
     def count(self) -> int:

@@ -4,7 +4,9 @@ Written by the event loop as things happen, read by `/metrics` and `/runtime/tel
 """
 
 from collections import Counter
-from typing import Literal, get_args
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome, miss_reason
@@ -53,6 +55,20 @@ class LaneCounts:
         self.gaps = GapSketch(lane)
 
 
+@dataclass(slots=True)
+class _Run:
+    """Equal gaps in a row: most streams of a step were in the step before, too."""
+
+    lane: Lane = "interactive"
+    gap_ms: float = -1.0
+    now: float = 0.0
+    is_slow: bool = False
+    times: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.times = int(self.gap_ms >= 0)
+
+
 class Ledger:
     """All counts and records of the process."""
 
@@ -60,8 +76,9 @@ class Ledger:
         self.sequence = Sequence()
         self.steps: Ring[StepRecord] = Ring(_STEPS_KEPT, self.sequence)
         self.requests: Ring[FinishedRequest] = Ring(_REQUESTS_KEPT, self.sequence)
-        self.lanes: dict[Lane, LaneCounts] = {lane: LaneCounts(lane) for lane in LANES}
-        self.vllm = VllmCounts()
+        self._lanes: dict[Lane, LaneCounts] = {lane: LaneCounts(lane) for lane in LANES}
+        self._vllm = VllmCounts()
+        self._run = _Run()
         self.keys = KeyCounts()
         self.step_s = {size: Histogram(STEP_EDGES_S) for size in (*STEP_SIZES, None)}
         self.host_s = 0.0
@@ -74,28 +91,50 @@ class Ledger:
         """The newest heartbeat; None while no engine is ready."""
         self.config = HotConfig()
 
-    # --- per token: a bisection and an addition -------------------------------------------------
+    # --- per token: an addition, and a bisection a step ------------------------------------------
 
     def first_token(self, lane: Lane, ttft_s: float) -> None:
         """Record a request's first token."""
-        self.lanes[lane].ttft_s.observe(ttft_s)
-        self.vllm.ttft_s.observe(ttft_s)
+        self._lanes[lane].ttft_s.observe(ttft_s)
+        self._vllm.ttft_s.observe(ttft_s)
 
     def gap(self, lane: Lane, gap_ms: float, now: float) -> bool:
         """Record the gap between two tokens; return whether it is longer than the target."""
-        counts = self.lanes[lane]
-        counts.itl_s.observe(gap_ms / 1e3)
-        counts.gaps.add(gap_ms, now)
-        self.vllm.itl_s.observe(gap_ms / 1e3)
+        run = self._run
+        if run.gap_ms == gap_ms and run.now == now and run.lane == lane:
+            run.times += 1
+            return run.is_slow
+        self._count_run()
         target = self.config.sla_of(lane).itl_p99_ms
-        return target is not None and gap_ms > target
+        self._run = _Run(lane, gap_ms, now, is_slow=target is not None and gap_ms > target)
+        return self._run.is_slow
+
+    def _count_run(self) -> None:
+        run, self._run = self._run, _Run()
+        if run.times:
+            counts = self._lanes[run.lane]
+            counts.itl_s.observe(run.gap_ms / 1e3, run.times)
+            counts.gaps.add(run.gap_ms, run.now, run.times)
+            self._vllm.itl_s.observe(run.gap_ms / 1e3, run.times)
+
+    @property
+    def lanes(self) -> dict[Lane, LaneCounts]:
+        """The counts of each lane."""
+        self._count_run()
+        return self._lanes
+
+    @property
+    def vllm(self) -> VllmCounts:
+        """The counts behind the `vllm:` family."""
+        self._count_run()
+        return self._vllm
 
     # --- per request ----------------------------------------------------------------------------
 
     def ended(self, record: FinishedRequest) -> None:
         """Record the end of a request, whatever its outcome."""
         self.requests.add(record)
-        counts = self.lanes[record.lane]
+        counts = self._lanes[record.lane]
         counts.outcomes[record.outcome] += 1
         if record.queue_ms is not None:
             counts.queue_s.observe(record.queue_ms / 1e3)
@@ -108,7 +147,7 @@ class Ledger:
                 counts.met += 1
             else:
                 counts.missed[missed] += 1
-        self.vllm.ended(record)
+        self._vllm.ended(record)
         self.keys.ended(record)
 
     # --- per heartbeat, per change --------------------------------------------------------------
@@ -122,7 +161,7 @@ class Ledger:
             size = next((size for size in STEP_SIZES if tokens <= size), None)
             self.step_s[size].observe(step.wall_ms / 1e3)
             self.host_s += step.host_ms / 1e3
-            self.vllm.iteration_tokens.observe(tokens)
+            self._vllm.iteration_tokens.observe(tokens)
 
     def limits_changed(self, before: LimitsState, after: LimitsState) -> None:
         """Count each knob whose requested value has changed."""
@@ -138,6 +177,27 @@ class Ledger:
             counts.ttft_s.keep_edges(_edge(sla.ttft_p99_ms))
             counts.tpot_s.keep_edges(_edge(sla.tpot_p99_ms))
             counts.itl_s.keep_edges(_edge(sla.itl_p99_ms))
+
+    def copy(self) -> "Ledger":
+        """Return the counts as they are now; the records are shared, and not for threads."""
+        self._count_run()
+        copied: Ledger = _copied(self)
+        return copied
+
+
+def _copied(value: Any) -> Any:
+    """Copy counts and what holds them; anything else is shared."""
+    match value:
+        case Histogram() | Counter():
+            return value.copy()
+        case dict():
+            return {key: _copied(each) for key, each in value.items()}
+        case Ledger() | LaneCounts() | VllmCounts() | KeyCounts():
+            copied = copy(value)
+            vars(copied).update({name: _copied(each) for name, each in vars(value).items()})
+            return copied
+        case _:
+            return value
 
 
 def _edge(target_ms: float | None) -> tuple[float, ...]:

@@ -21,12 +21,12 @@ class GapSlice:
     zero: int = 0
     bins: Counter[int] = field(default_factory=Counter)
 
-    def add(self, gap_ms: float) -> None:
-        """Count one gap."""
+    def add(self, gap_ms: float, times: int = 1) -> None:
+        """Count a gap, once or as often as it was seen."""
         if gap_ms <= 0:
-            self.zero += 1
+            self.zero += times
         else:
-            self.bins[math.ceil(math.log(gap_ms) / _GAMMA_LOG)] += 1
+            self.bins[math.ceil(math.log(gap_ms) / _GAMMA_LOG)] += times
 
 
 class GapSketch:
@@ -36,12 +36,12 @@ class GapSketch:
         self._lane: Lane = lane
         self._slices: deque[GapSlice] = deque(maxlen=_SLICES_KEPT)
 
-    def add(self, gap_ms: float, now: float) -> None:
-        """Count one gap in the slice that holds `now`."""
+    def add(self, gap_ms: float, now: float, times: int = 1) -> None:
+        """Count a gap in the slice that holds `now`."""
         start_at = now - now % _SLICE_S
         if not self._slices or self._slices[-1].start_at < start_at:
             self._slices.append(GapSlice(self._lane, start_at))
-        self._slices[-1].add(gap_ms)
+        self._slices[-1].add(gap_ms, times)
 
     def slices(self) -> list[GapSlice]:
         """Return the slices, oldest first."""

@@ -32,11 +32,11 @@ class Snapshot:
 
 
 def snapshot(service: Service) -> Snapshot:
-    """Read the service; nothing is changed and nothing waits."""
+    """Read the service: what changes is copied, so that a thread may read on."""
     heard = service.ledger.telemetry
     return Snapshot(
         name=service.name,
-        ledger=service.ledger,
+        ledger=service.ledger.copy(),
         view=service.backend.view,
         load=None if heard is None else heard.load,
         limits=service.backend.view.limits,

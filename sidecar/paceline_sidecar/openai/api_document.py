@@ -8,6 +8,17 @@ from typing import Any, Literal
 import msgspec
 from pydantic.json_schema import models_json_schema
 
+from paceline_sidecar.anthropic.answer import AnswerMessage, MessageEvent, TokenCount
+from paceline_sidecar.anthropic.error_response import MessagesErrorBody
+from paceline_sidecar.anthropic.request import CountTokensRequest, MessagesRequest
+from paceline_sidecar.batches.objects import (
+    Batch,
+    BatchPage,
+    BatchRequest,
+    DeletedFile,
+    FileObject,
+    FilePage,
+)
 from paceline_sidecar.openai.body import BodyPart
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.chat_response import ChatCompletion, ChatCompletionChunk
@@ -30,6 +41,16 @@ from paceline_sidecar.responses_api.request import ResponsesRequest
 _VERSION = "3.1.0"
 _REFERENCE = "#/components/schemas/"
 _CLIENT_LEFT = 499
+_KEPT = (400, 401, 404, 413)
+"""What a request for something that is kept can meet."""
+_UPLOAD = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+        "purpose": {"const": "batch"},
+    },
+    "required": ["file", "purpose"],
+}
 _READY = "Tell whether a request can be served now."
 
 Schema = dict[str, Any]
@@ -50,8 +71,12 @@ class Operation:
     """What a stream's events hold, where `stream` asks for one."""
     statuses: tuple[int, ...] = ()
     """Errors, where they are not all that a request for a model can meet."""
+    form: Schema | None = None
+    """The parts of a form, where that is what it takes."""
     may_be_unready: bool = False
     """Whether a 503 is an answer like any other."""
+    error: type[msgspec.Struct] = ErrorBody
+    """The body of an error."""
 
 
 OPERATIONS = (
@@ -79,10 +104,42 @@ OPERATIONS = (
         ResponsesRequest,
         ResponseEvent,
     ),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a conversation, in Anthropic's shape.",
+        AnswerMessage,
+        MessagesRequest,
+        MessageEvent,
+        error=MessagesErrorBody,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Count the tokens of a conversation, in Anthropic's shape.",
+        TokenCount,
+        CountTokensRequest,
+        error=MessagesErrorBody,
+    ),
     Operation("post", "/v1/embeddings", "Embed texts.", Embeddings, EmbeddingsRequest),
     Operation(
         "post", "/v1/score", "Score how likely one text follows another.", Scores, ScoreRequest
     ),
+    Operation("post", "/v1/files", "Upload a file.", FileObject, form=_UPLOAD, statuses=_KEPT),
+    Operation("get", "/v1/files", "List files.", FilePage, statuses=_KEPT),
+    Operation("get", "/v1/files/{id}", "Describe a file.", FileObject, statuses=_KEPT),
+    Operation("delete", "/v1/files/{id}", "Delete a file.", DeletedFile, statuses=_KEPT),
+    Operation(
+        "get",
+        "/v1/files/{id}/content",
+        "Read a file.",
+        "application/octet-stream",
+        statuses=_KEPT,
+    ),
+    Operation("post", "/v1/batches", "Begin a batch.", Batch, BatchRequest, statuses=_KEPT),
+    Operation("get", "/v1/batches", "List batches.", BatchPage, statuses=_KEPT),
+    Operation("get", "/v1/batches/{id}", "Describe a batch.", Batch, statuses=_KEPT),
+    Operation("post", "/v1/batches/{id}/cancel", "End a batch.", Batch, statuses=_KEPT),
     Operation("get", "/v1/models", "List the models.", ModelCards, statuses=(401,)),
     Operation("get", "/v1/models/{name}", "Describe one model.", ModelCard, statuses=(401, 404)),
     Operation("post", "/tokenize", "Tokenize a prompt.", TokenizeResponse, TokenizeRequest),
@@ -123,9 +180,9 @@ def api_document(*, version: str, has_keys: bool) -> Schema:
 
 
 def _answer_types() -> list[Any]:
-    wanted: list[Any] = [ErrorBody]
+    wanted: list[Any] = []
     for operation in OPERATIONS:
-        kinds = (operation.answer, operation.event)
+        kinds = (operation.answer, operation.event, operation.error)
         wanted += [kind for kind in kinds if kind is not None and not isinstance(kind, str)]
     return wanted
 
@@ -142,13 +199,16 @@ def _described(operation: Operation, bodies: dict[Any, Schema], answers: dict[An
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in parameters
         ]
+    if operation.form is not None:
+        content = {"multipart/form-data": {"schema": operation.form}}
+        described["requestBody"] = {"required": True, "content": content}
     if operation.body is not None:
         content = {"application/json": {"schema": bodies[operation.body]}}
         described["requestBody"] = {"required": True, "content": content}
     for status in _statuses(operation):
         described["responses"][str(status)] = {
             "description": _REASONS[status],
-            "content": {"application/json": {"schema": answers[ErrorBody]}},
+            "content": {"application/json": {"schema": answers[operation.error]}},
         }
     if operation.may_be_unready:
         described["responses"]["503"] = {**described["responses"]["200"], "description": "Not now."}
@@ -184,7 +244,8 @@ _REASONS = {
 
 
 def _statuses(operation: Operation) -> Iterable[int]:
-    return _REASONS if operation.body is not None else operation.statuses
+    is_generating = operation.body is not None and not operation.statuses
+    return _REASONS if is_generating else operation.statuses
 
 
 def _body_schemas(kinds: list[type[BodyPart]]) -> tuple[dict[Any, Schema], dict[str, Schema]]:

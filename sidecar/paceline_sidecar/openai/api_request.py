@@ -178,7 +178,7 @@ class GenerationRequest(Structured, TextRequest):
         return self.max_tokens
 
 
-Kind = TypeVar("Kind", bound=ApiRequest)
+Kind = TypeVar("Kind", bound=BodyPart)
 
 
 def parse(kind: type[Kind], body: bytes) -> Kind:

@@ -201,4 +201,5 @@ def not_of_chats(*served: str) -> dict[str, tuple[object, ...]]:
         **{name: () for name in ChatRequest.model_fields if name not in TextRequest.model_fields},
         **ChatRequest.unsupported,
     }
-    return {name: harmless for name, harmless in refused.items() if name not in served}
+    # `user` is the client's own label everywhere.
+    return {name: refused[name] for name in refused if name not in {*served, "user"}}

@@ -21,6 +21,7 @@ from paceline_sidecar.openai.logprobs import (
 from paceline_sidecar.openai.responses import (
     DONE,
     GatheredChoice,
+    PlainPieces,
     Usage,
     data_event,
     error_event,
@@ -104,6 +105,11 @@ class ChatResponseBuilder:
         self._has_logprobs = bool(body.logprobs)
         self._body = body
         self._style: ToolStyle | None = service.tool_style
+        # What a piece holds then is its text, with no state from one to the next.
+        self._is_plain = writer_of(body, self._style) is None and not (
+            self._has_logprobs or body.include_usage_so_far
+        )
+        self._plain = PlainPieces(self._text_event)
         self._parsers: dict[int, ChoiceParser] = {}
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
@@ -118,6 +124,8 @@ class ChatResponseBuilder:
 
     def piece(self, index: int, delta: Delta) -> bytes:
         """Return a chunk with a piece of one choice; none where there is nothing to send yet."""
+        if self._is_plain and delta.is_text_alone:
+            return self._plain.event(index, delta.text)
         parser = self._parsers.get(index)
         if parser is None:
             parser = self._parsers[index] = self._new_parser()
@@ -127,6 +135,9 @@ class ChatResponseBuilder:
         piece = ChatDelta(content=parsed.content or None, tool_calls=parsed.calls)
         logprobs = chat_logprobs(delta.scores) if self._has_logprobs else None
         return self._chunk_of(ChatChunkChoice(index, piece, parser.finish, logprobs))
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        return self._chunk_of(ChatChunkChoice(index, ChatDelta(content=text), None))
 
     def closing(self) -> bytes:
         """Return the chunk that holds the usage, where it was asked for, and the end."""

@@ -20,6 +20,7 @@ from paceline_sidecar.openai.logprobs import (
 from paceline_sidecar.openai.responses import (
     DONE,
     GatheredChoice,
+    PlainPieces,
     Usage,
     data_event,
     error_event,
@@ -57,6 +58,8 @@ class CompletionResponseBuilder:
         self._body = body
         self._model = body.model or service.name
         self._has_logprobs = body.logprobs is not None
+        self._is_plain = not (self._has_logprobs or body.include_usage_so_far)
+        self._plain = PlainPieces(self._text_event)
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._offsets: Counter[int] = Counter()
@@ -70,6 +73,8 @@ class CompletionResponseBuilder:
 
     def piece(self, index: int, delta: Delta) -> bytes:
         """Return a chunk with a piece of one choice; none where there is nothing to send yet."""
+        if self._is_plain and delta.is_text_alone:
+            return self._plain.event(index, delta.text)
         if not (delta.text or delta.finish or delta.scores):
             return b""
         logprobs = None
@@ -78,6 +83,9 @@ class CompletionResponseBuilder:
             self._offsets[index] += sum(map(len, logprobs.tokens))
         choice = TextChoice(index, delta.text, delta.finish, logprobs)
         return data_event(self._answer([choice], self._usage(index)))
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        return data_event(self._answer([TextChoice(index, text, None)], self._usage(index)))
 
     def closing(self) -> bytes:
         """Return the chunk that holds the usage, where it was asked for, and the end."""

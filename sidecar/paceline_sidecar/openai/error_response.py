@@ -13,6 +13,7 @@ _CLIENT_LEFT = 499
 STATUSES: dict[type[errors.SidecarError], tuple[int, str]] = {
     errors.InvalidRequest: (400, "invalid_request_error"),
     errors.ModelUnknown: (404, "invalid_request_error"),
+    errors.ObjectUnknown: (404, "invalid_request_error"),
     errors.BodyTooLarge: (413, "invalid_request_error"),
     errors.Unauthorized: (401, "authentication_error"),
     errors.Refused: (429, "rate_limit_error"),

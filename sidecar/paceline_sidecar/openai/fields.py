@@ -16,6 +16,7 @@ _BEGIN, _END = "<!-- begin fields -->", "<!-- end fields -->"
 _BEAMS = "Sequences are sampled, not searched for."
 _NOT_STORED = "Nothing is stored: a request says all that it needs."
 _OF_CHATS = "It has another form in this API, or none: `/v1/chat/completions` serves it."
+_NOT_HERE = "Only functions of the client are called, and by the client."
 _FREE = "Which tokens may come is said by `logit_bias`, or by a structured output."
 _RENDERED = "The model's own template is used as it is; its variables are `chat_template_kwargs`."
 _TEXT_ONLY = "Text is all that is read and written."
@@ -31,9 +32,11 @@ REASONS: Final = {
     "background": _NOT_STORED,
     "bad_words": _FREE,
     "chat_template": _RENDERED,
+    "container": _NOT_HERE,
     "context_management": _WHOLE,
     "continue_final_message": _RENDERED,
     "conversation": _NOT_STORED,
+    "diagnostics": "None are made.",
     "dimensions": "A causal model's states cannot be cut.",
     "documents": _RENDERED,
     "ec_transfer_params": _ELSEWHERE,
@@ -60,6 +63,7 @@ REASONS: Final = {
     "max_completion_tokens": _OF_CHATS,
     "max_tokens": _OF_CHATS,
     "max_tool_calls": "The client calls its functions itself.",
+    "mcp_servers": _NOT_HERE,
     "media_io_kwargs": _TEXT_ONLY,
     "messages": "Embeddings are of texts and tokens; a response's messages are its `input`.",
     "min_p": _OF_CHATS,
@@ -69,6 +73,7 @@ REASONS: Final = {
     "moderation": "Nothing is moderated here.",
     "n": _OF_CHATS,
     "normalize": "Embeddings have length 1.",
+    "parallel_tool_calls": _OF_CHATS,
     "prediction": "Drafts come from the engine (`engine.speculative`), not from a request.",
     "presence_penalty": _OF_CHATS,
     "previous_response_id": _NOT_STORED,
@@ -86,13 +91,18 @@ REASONS: Final = {
     "seed": _OF_CHATS,
     "skip_special_tokens": "Special tokens are not shown.",
     "spaces_between_special_tokens": "Special tokens are not shown.",
+    "speed": "There is one.",
     "stop": _OF_CHATS,
     "stop_token_ids": _OF_CHATS,
     "store": "Nothing is stored.",
+    "stream_options": _OF_CHATS,
     "structured_outputs": _OF_CHATS,
     "suffix": "Text is continued at its end alone.",
+    "temperature": _OF_CHATS,
     "thinking_token_budget": "`max_tokens` bounds thinking and answer together.",
     "top_k": _OF_CHATS,
+    "top_logprobs": _OF_CHATS,
+    "top_p": _OF_CHATS,
     "truncate_prompt_tokens": _WHOLE,
     "truncation": _WHOLE,
     "truncation_side": _WHOLE,
@@ -104,6 +114,8 @@ REASONS: Final = {
 }
 
 LABELS: Final = {
+    "cache_control": "The prefix cache finds shared prefixes by itself.",
+    "inference_geo": "A pod serves where it runs.",
     "metadata": "For stored completions, and none are stored.",
     "prompt_cache_key": "The prefix cache finds shared prefixes by itself.",
     "prompt_cache_options": "The prefix cache keeps what is used, as long as there is room.",
@@ -112,6 +124,8 @@ LABELS: Final = {
     "safety_identifier": "Names the client's own user.",
     "session_id": "Names the client's own session.",
     "user": "Names the client's own user.",
+    "user_profile_id": "Names the client's own user.",
+    "workspace_id": "Names the client's own workspace.",
 }
 """Fields that clients send for their own ends; no answer depends on them anywhere."""
 

@@ -1,6 +1,6 @@
 """What the responses of every endpoint have in common, and the port that builds them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,6 +58,25 @@ def named_event(name: str, message: object) -> bytes:
 def error_event(error: SidecarError) -> bytes:
     """Return the event that ends a stream whose status is sent already."""
     return data_event(body_of(error))
+
+
+class PlainPieces:
+    """Events of pieces that differ in their text alone: the rest is encoded once a choice."""
+
+    def __init__(self, event_of: Callable[[int, str], bytes]) -> None:
+        self._event_of = event_of
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
+
+    def event(self, index: int, text: str) -> bytes:
+        """Return the event of a piece of one choice."""
+        before, after = self._frames.get(index) or self._frame(index)
+        return before + _encode(text) + after
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        placeholder = "\0the text of a piece\0"
+        before, _, after = self._event_of(index, placeholder).partition(_encode(placeholder))
+        self._frames[index] = before, after
+        return before, after
 
 
 @dataclass(slots=True)

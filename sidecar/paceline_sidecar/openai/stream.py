@@ -1,9 +1,14 @@
-"""An exchange as server-sent events, for as long as the client listens."""
+"""An exchange as server-sent events, written as the engine's outputs come.
+
+No task is woken for a token: the engine's message is read, and each output in it becomes bytes and
+goes to its client's socket. The task of the request only waits for the end, or for its client to
+leave (docs/decisions/0056).
+"""
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from paceline_sidecar.connection import while_connected
+from paceline_sidecar.bounded_protocol import EXTENSION, StreamWriter
 from paceline_sidecar.errors import ClientLeft, SidecarError
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.generation import Delta
@@ -26,35 +31,57 @@ class EventStream(Response):
         self._exchange = exchange
         self._builder = builder
         self._first = first
+        self._writer: StreamWriter
+        self._is_over = False
+        self._error: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        del scope
+        self._writer = scope["extensions"][EXTENSION]["writer"]
         try:
             with self._exchange:
-                await while_connected(receive, self._events(send))
+                await send(
+                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                )
+                self._begin()
+                await self._ended(receive)
         except ClientLeft:
             return
         except SidecarError as error:
             # The status is sent already: the last event says what went wrong.
-            await _send(send, self._builder.failure(error))
+            self._writer.write(self._builder.failure(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _events(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(start)
+    def take(self, index: int, delta: Delta) -> None:
+        """Write the next piece of one choice, as the exchange's `Reader`."""
+        data = self._builder.piece(index, delta)
+        if delta.finish is not None and self._exchange.is_complete:
+            data += self._builder.closing()
+            self._end()
+        if data:
+            self._writer.write(data)
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, as the exchange's `Reader`."""
+        self._error = error
+        self._end()
+
+    def _begin(self) -> None:
         opening = self._builder.opening(self._exchange.generations)
         if opening:
-            await _send(send, opening)
-        following = self._first
-        while following is not None:
-            index, delta = following
-            piece = self._builder.piece(index, delta)
-            if piece:
-                await _send(send, piece)
-            following = await self._exchange.next()
-        await _send(send, self._builder.closing())
+            self._writer.write(opening)
+        if self._first is not None:
+            self.take(*self._first)
+        self._exchange.pass_to(self)
 
+    async def _ended(self, receive: Receive) -> None:
+        """Return when the last piece is written; raise what ended it before."""
+        while not self._is_over:
+            if (await receive())["type"] == "http.disconnect":
+                raise ClientLeft("The client closed the connection.")
+        if self._error is not None:
+            raise self._error
 
-async def _send(send: Send, body: bytes) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    def _end(self) -> None:
+        self._is_over = True
+        self._writer.wake()

@@ -113,7 +113,6 @@ class ResponsesRequest(TextRequest):
             "tools",
             "top_logprobs",
             "top_p",
-            "user",
         ),
         "background": (False,),
         "context_management": ([],),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -44,10 +45,15 @@ class Endpoint:
         plain_key = request.headers.get("x-api-key")
         offered = None if plain_key is None else f"Bearer {plain_key}"
         try:
-            return self.keys.check(request.headers.get("authorization", offered))
+            principal = self.keys.check(request.headers.get("authorization", offered))
         except Unauthorized:
             self.service.ledger.refusals["unauthorized"] += 1
             raise
+        request.scope["answer_headers"] = partial(self._rate_limits, principal)
+        return principal
+
+    def _rate_limits(self, principal: Principal) -> dict[str, str]:
+        return self.service.key_gate.headers(principal, self.service.config.admission)
 
     async def generate(
         self,
@@ -64,7 +70,7 @@ class Endpoint:
         if body.stream:
             opened = await while_connected(request.receive, self._open_and_wait(job))
             return EventStream(opened[0], builder, opened[1])
-        choices = await while_connected(request.receive, self._gather(job))
+        choices = await while_connected(request.receive, self.gather(job))
         return json_response(builder.response(choices))
 
     async def pool(
@@ -78,7 +84,7 @@ class Endpoint:
         body = await self.read(request, kind)
         pooling = job_of(body)
         job = pooling.job(self._caller(request, body, principal))
-        choices = await while_connected(request.receive, self._gather(job))
+        choices = await while_connected(request.receive, self.gather(job))
         return json_response(pooling.answer(self.service.name, choices))
 
     async def read(self, request: Request, kind: type[Body]) -> Body:
@@ -95,6 +101,17 @@ class Endpoint:
             arrived_at=request.scope.get("arrived_at", self.service.clock()),
             lane=read_lane(request.headers, body.lane),
             timeout_s=read_timeout_s(request.headers),
+            principal=principal,
+            cache_salt=f"{salt}:{body.cache_salt}" if body.cache_salt else salt,
+            adapter=self.adapter(body.model),
+        )
+
+    def batch_caller(self, body: ApiRequest, principal: Principal) -> Caller:
+        """Return the caller of a batch's line: it may wait for all others."""
+        salt = principal.id
+        return Caller(
+            arrived_at=self.service.clock(),
+            lane="batch",
             principal=principal,
             cache_salt=f"{salt}:{body.cache_salt}" if body.cache_salt else salt,
             adapter=self.adapter(body.model),
@@ -117,7 +134,8 @@ class Endpoint:
             exchange.close(error)
             raise
 
-    async def _gather(self, job: Job) -> list[GatheredChoice]:
+    async def gather(self, job: Job) -> list[GatheredChoice]:
+        """Run a job to its end."""
         with await open_exchange(self.service, job) as exchange:
             choices = [GatheredChoice(generation) for generation in exchange.generations]
             while (piece := await exchange.next()) is not None:

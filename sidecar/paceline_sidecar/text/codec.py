@@ -131,5 +131,7 @@ class Detokenizer:
 
     def push(self, token_ids: list[int]) -> str:
         """Return the text that these tokens complete."""
+        if len(token_ids) == 1:
+            return self._stream.step(self._tokenizer, token_ids[0]) or ""
         pieces = [self._stream.step(self._tokenizer, token_id) for token_id in token_ids]
         return "".join(piece for piece in pieces if piece is not None)

@@ -13,6 +13,8 @@ class StopMatcher:
         self._beginnings = frozenset(stop[:n] for stop in stops for n in range(1, len(stop)))
         self._longest_beginning = max((len(stop) - 1 for stop in stops), default=0)
         self._held = ""
+        self.met: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that is safe to show, and whether a stop string was met."""
@@ -20,12 +22,12 @@ class StopMatcher:
             return text, False
         self._held += text
         found = [
-            (start + len(stop), start)
+            (start + len(stop), start, stop)
             for stop in self._stops
             if (start := self._held.find(stop)) >= 0
         ]
         if found:
-            _, start = min(found)
+            _, start, self.met = min(found)
             shown, self._held = self._held[:start], ""
             return shown, True
         safe = len(self._held) - self._undecided()

@@ -1,0 +1,1 @@
+"""What surrounds the sidecar in `benchmarks/edge.py`: an engine, clients, and servers beside it."""
