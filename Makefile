@@ -99,6 +99,10 @@ bench: install ## Measure the engine beside its peers on this machine.
 chaos: install ## Faults at random moments on a whole Kubernetes, under streaming clients. MINUTES=10 SEED=1; needs root and Go.
 	PYTHONPATH=benchmarks:tests $(PY) -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: overload
+overload: install ## Ten times what a pod can serve, clients that misbehave, and kills: every stream compared. MINUTES=10
+	PYTHONPATH=benchmarks $(PY) -m overload $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS))
+
 .PHONY: tune-report
 tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tuning-report.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --jobs 2
