@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from paceline_sidecar.admission.control import Ticket
+from paceline_sidecar.admission.tickets import Ticket
 from paceline_sidecar.backend import Arrival, Backend
 from paceline_sidecar.errors import (
     ClientLeft,
@@ -91,7 +91,7 @@ class Exchange:
         return self._heard
 
     def start(self) -> None:
-        """Hand the first choice of every prompt to the engine; raises `Unavailable`."""
+        """Hand the first choice of every prompt to the engine, each when its turn comes."""
         for index, generation in enumerate(self.generations):
             if generation.shape.index == 0:
                 self._submit(index)
@@ -182,33 +182,40 @@ class Exchange:
         self.close(error)
 
     def _submit(self, index: int) -> None:
+        """Hand a choice to the engine when its turn comes."""
+        self._tickets[index].send(partial(self._hand_over, index))
+
+    def _hand_over(self, index: int) -> None:
         submit = self.generations[index].submit
-        self._backend.submit(submit, partial(self._deliver, index))
-        self._in_engine.add(submit.id)
+        try:
+            self._backend.submit(submit, partial(self._deliver, index))
+        except SidecarError as error:
+            self.fail(error)
+        else:
+            self._in_engine.add(submit.id)
 
     def _submit_siblings(self, first: int) -> None:
         """Start the other choices of a prompt whose first one has got a token."""
         shape = self.generations[first].shape
-        try:
-            for index in range(first + 1, first + shape.num_choices):
-                self._submit(index)
-        except SidecarError as error:
-            self.fail(error)
+        for index in range(first + 1, first + shape.num_choices):
+            self._submit(index)
 
     def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
         """Called by the backend, for every token: what happens once is asked for by one look."""
         if not isinstance(arrival, Arrival):
+            self._tickets[index].leave()
             self._in_engine.discard(self.generations[index].submit.id)
         else:
             if index in self._silent:
                 self._hear(index, arrival.output)
             if arrival.output.finish is not None:
+                self._tickets[index].leave()
                 self._in_engine.discard(arrival.output.id)
         self._arrive(index, arrival)
 
     def _hear(self, index: int, output: Output) -> None:
         """Take in the first word of a choice: it waits no more."""
-        self._tickets[index].leave()
+        self._tickets[index].start()
         if not output.token_ids:
             return
         self._heard = True
@@ -220,10 +227,22 @@ class Exchange:
     def _finish(self, index: int, *, cut: bool) -> None:
         generation = self.generations[index]
         self._running.remove(index)
-        record = generation.record("ok", now=self._clock(), epoch=self._epoch())
+        longest = self._longest_choice(index)
+        record = generation.record(
+            "ok", now=self._clock(), epoch=self._epoch(), longest_choice=longest
+        )
         self._ledger.ended(record)
+        self._tickets[index].leave()
         if cut and generation.submit.id in self._in_engine:
             self._abort([generation.submit.id], "stop_string")
+
+    def _longest_choice(self, index: int) -> int | None:
+        """Return the output tokens of a prompt's longest choice; None until all have ended."""
+        shape = self.generations[index].shape
+        first = index - shape.index
+        if not self._running.isdisjoint(range(first, first + shape.num_choices)):
+            return None
+        return max(each.output_tokens for each in self.generations[first:][: shape.num_choices])
 
     def _abort(self, ids: list[str], cause: AbortCause | None) -> None:
         self._in_engine.difference_update(ids)

@@ -158,7 +158,9 @@ class Generation:
             scores = (*self.prompt_scores, *scores) if self._has_logprobs else scores
         return Delta(text, self.finish, cut, scores)
 
-    def record(self, outcome: Outcome, *, now: float, epoch: int) -> FinishedRequest:
+    def record(
+        self, outcome: Outcome, *, now: float, epoch: int, longest_choice: int | None = None
+    ) -> FinishedRequest:
         """Return its record as of an end at `now`."""
         arrived_at = self.submit.arrived_at
         tpot_ms = None
@@ -181,6 +183,7 @@ class Generation:
             prefill_ms=_milliseconds(self._scheduled_at, self._first_at),
             finish_reason=self.finish,
             max_tokens=self.submit.sampling.max_tokens,
+            longest_choice=longest_choice,
             num_choices=self.shape.num_choices if self.shape.index == 0 else 0,
             principal=self._principal,
         )

@@ -53,11 +53,13 @@ class RequestId:
 def answer_headers(scope: Scope, now: float) -> dict[str, str]:
     """Return what every answer carries, to a request that `RequestId` has seen.
 
-    The time is that up to the answer's first byte; OpenAI's clients log both.
+    The time is that up to the answer's first byte; OpenAI's clients log both. What serves the
+    request may leave more in `scope["answer_headers"]`, which is asked at that moment.
     """
     processing_ms = round((now - scope["arrived_at"]) * 1e3)
     own = {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
     headers = own | _KEPT_TO_ITSELF
     if is_of_messages(scope["path"]):
         headers[_ANTHROPIC_HEADER] = scope["request_id"]
-    return headers
+    told: Callable[[], dict[str, str]] | None = scope.get("answer_headers")
+    return headers if told is None else {**headers, **told()}
