@@ -113,6 +113,10 @@ audit: install ## Known vulnerabilities of what the images install. Asks pypi.or
 	$(PY) deploy/shipped.py operator sidecar engine cli > build/shipped.txt
 	.venv/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement build/shipped.txt
 
+.PHONY: overload
+overload: install ## Ten times what a pod can serve, clients that misbehave, and kills: every stream compared. MINUTES=10
+	PYTHONPATH=benchmarks $(PY) -m overload $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS))
+
 .PHONY: tune-report
 tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tuning-report.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --jobs 2

@@ -93,6 +93,7 @@ class Generation:
             skip_special_tokens=not shape.shows_special_tokens,
         )
         self._matcher = StopMatcher(stops)
+        self._has_stops = bool(stops)
         self._hidden_ids = eos_token_ids | set(submit.sampling.stop_token_ids)
         self._ledger = ledger
         self._min_tokens = submit.sampling.min_tokens
@@ -220,7 +221,7 @@ class Generation:
         if output.finish == "stop" and token_ids and token_ids[-1] in self._hidden_ids:
             token_ids = token_ids[:-1]
         text = self._detokenizer.push(token_ids)
-        if self.output_tokens <= self._min_tokens:
+        if not self._has_stops or self.output_tokens <= self._min_tokens:
             return text, False
         return self._matcher.push(text)
 
