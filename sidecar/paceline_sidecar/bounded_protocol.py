@@ -114,13 +114,20 @@ class StreamWriter:
         self._flow = flow
         self._max_unread_bytes = max_unread_bytes
 
+    def open(self) -> None:
+        """Be told that the response is about to begin: HTTP/1.0 knows no chunks, and ends it."""
+        if self._cycle.scope["http_version"] == "1.0":
+            self._cycle.chunked_encoding = False
+
     def write(self, data: bytes) -> None:
         """Write a piece of the body; a client that has let too much lie is disconnected."""
         cycle = self._cycle
         if cycle.disconnected or cycle.response_complete:
             return
         transport = cycle.transport
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if cycle.chunked_encoding:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        transport.write(data)
         if self._flow.write_paused and transport.get_write_buffer_size() > self._max_unread_bytes:
             transport.abort()
 

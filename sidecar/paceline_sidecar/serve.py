@@ -151,6 +151,7 @@ def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
         app,
         http=BoundedProtocol,
         ws="none",
+        proxy_headers=False,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -20,7 +20,6 @@ from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
-from paceline_sidecar.text.tool_call_parser import ToolStyle
 from paceline_wire import EngineTelemetry, ModelInfo
 
 _log = logging.getLogger(__name__)
@@ -166,9 +165,9 @@ class Service:
         return self._serving
 
     @property
-    def tool_style(self) -> ToolStyle | None:
-        """Return how the served model writes tool calls."""
-        return None if self._serving is None else self._serving.codec.tool_style
+    def codec(self) -> Codec | None:
+        """Return the served model's tokenizer and template; None before there is one."""
+        return None if self._serving is None else self._serving.codec
 
     def began(self, exchange: Exchange) -> None:
         """Note that an exchange runs."""

@@ -11,7 +11,7 @@ those still to come.
 """
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
@@ -114,6 +114,8 @@ class RequestTable:
         """Draft tokens that were verified."""
         self.num_accepted = 0
         """Draft tokens that the model chose too."""
+        self.accepted_lengths: Counter[int] = Counter()
+        """How many drafts had so many tokens accepted."""
         self._requests: dict[str, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []
         """A heap, the soonest first. Requests that have finished stay in it until their time."""
@@ -348,6 +350,7 @@ class RequestTable:
         request = chunk.request
         self.num_drafted += len(chunk.draft)
         self.num_accepted += len(tokens) - 1
+        self.accepted_lengths[len(tokens) - 1] += 1
         reason = None
         for count, token in enumerate(tokens, 1):
             request.token_ids.append(token)

@@ -5,6 +5,8 @@ goes to its client's socket. The task of the request only waits for the end, or 
 leave (docs/decisions/0056).
 """
 
+import asyncio
+
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -32,6 +34,9 @@ class EventStream(Response):
         self._builder = builder
         self._first = first
         self._writer: StreamWriter
+        self._has_choices = len(exchange.generations) > 1
+        self._held = b""
+        """Of the step that is being read, pieces of choices that go out together."""
         self._is_over = False
         self._error: Exception | None = None
 
@@ -40,6 +45,7 @@ class EventStream(Response):
         self._writer = scope["extensions"][EXTENSION]["writer"]
         try:
             with self._exchange:
+                self._writer.open()
                 await send(
                     {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 )
@@ -56,10 +62,10 @@ class EventStream(Response):
         """Write the next piece of one choice, as the exchange's `Reader`."""
         data = self._builder.piece(index, delta)
         if delta.finish is not None and self._exchange.is_complete:
-            data += self._builder.closing()
+            self._write(data + self._builder.closing())
             self._end()
-        if data:
-            self._writer.write(data)
+        elif data:
+            self._write(data)
 
     def fail(self, error: Exception) -> None:
         """End with an error, as the exchange's `Reader`."""
@@ -69,7 +75,7 @@ class EventStream(Response):
     def _begin(self) -> None:
         opening = self._builder.opening(self._exchange.generations)
         if opening:
-            self._writer.write(opening)
+            self._write(opening)
         if self._first is not None:
             self.take(*self._first)
         self._exchange.pass_to(self)
@@ -82,6 +88,21 @@ class EventStream(Response):
         if self._error is not None:
             raise self._error
 
+    def _write(self, data: bytes) -> None:
+        if not self._has_choices:
+            self._writer.write(data)
+            return
+        if not self._held:
+            # The engine's message with the other choices' tokens has been read by then.
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._held += data
+
+    def _flush(self) -> None:
+        if self._held:
+            held, self._held = self._held, b""
+            self._writer.write(held)
+
     def _end(self) -> None:
+        self._flush()
         self._is_over = True
         self._writer.wake()
