@@ -47,7 +47,7 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not gitops and not prometheus'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not gitops and not prometheus and not canary'
 	$(PY) -m pytest -m node
 
 .PHONY: e2e-gitops
@@ -57,6 +57,10 @@ e2e-gitops: install ## Flux applies the quickstart every few seconds while the t
 .PHONY: e2e-prometheus
 e2e-prometheus: install ## Prometheus, Alertmanager and an autoscaler take the chart's monitors, rules and metrics.
 	$(PY) -m pytest -m prometheus tests/e2e
+
+.PHONY: e2e-canary
+e2e-canary: install ## A slower engine's image on a real node is judged worse by its requests, and taken back.
+	$(PY) -m pytest -m canary tests/e2e
 
 .PHONY: quick
 quick: install ## The inner loop, in 90 seconds: style, layers, types, and the fast tests.
@@ -94,6 +98,24 @@ bench: install ## Measure the engine beside its peers on this machine.
 .PHONY: chaos
 chaos: install ## Faults at random moments on a whole Kubernetes, under streaming clients. MINUTES=10 SEED=1; needs root and Go.
 	PYTHONPATH=benchmarks:tests $(PY) -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+.PHONY: sbom
+sbom: install ## What each image installs, as CycloneDX, in build/sbom.
+	@mkdir -p build/sbom
+	@set -e; for part in operator sidecar engine cli; do \
+		$(PY) deploy/shipped.py $$part > build/sbom/$$part.txt; \
+		.venv/bin/cyclonedx-py requirements build/sbom/$$part.txt --output-reproducible --of JSON -o build/sbom/$$part.cdx.json; \
+	done
+
+.PHONY: audit
+audit: install ## Known vulnerabilities of what the images install. Asks pypi.org.
+	@mkdir -p build
+	$(PY) deploy/shipped.py operator sidecar engine cli > build/shipped.txt
+	.venv/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement build/shipped.txt
+
+.PHONY: overload
+overload: install ## Ten times what a pod can serve, clients that misbehave, and kills: every stream compared. MINUTES=10
+	PYTHONPATH=benchmarks $(PY) -m overload $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS))
 
 .PHONY: tune-report
 tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tuning-report.md.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["local_cluster.fixtures"]
+pytest_plugins = ["local_cluster.fixtures", "paceline_testing.kept_secrets"]
 
 ROOT = Path(__file__).parents[1]
 

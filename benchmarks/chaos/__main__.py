@@ -15,10 +15,17 @@ ClusterIP all the while. Faults are drawn from the seed, one at a time, each kin
   own disk is not touched: to those who wait for a write the two look alike
 
 After each the benchmark waits until it is calm: the service Ready, both pods and both operators
-ready, what was killed replaced, and a leader that has done a tuning round after all that, in two
-looks in succession. The time counts from the fault's beginning: the API server's absence and the
-20 s of a slow disk are part of it, and so are a round's interval of 5 s and the pauses that the
-kubelet makes before it starts the same container a second time.
+ready, what was killed replaced, every part of Kubernetes watching again, and a leader that has
+done a tuning round after all that, in two looks in succession. The time counts from the fault's
+beginning: the API server's absence and the 20 s of a slow disk are part of it, and so are a round's
+interval of 5 s, the pauses that the kubelet makes before it starts the same container a second
+time, and those that Kubernetes' own parts make before they watch again.
+
+Those parts are waited for because faults come one at a time. After the API server's absence
+kube-proxy and the controllers are deaf for up to half a minute more: a pod that dies then keeps its
+place in the Service, whatever serves in it. And the node may be silent for five minutes, as where
+the API server has replicas: with one API server and Kubernetes' usual 50 s, an absence of a minute
+empties every Service of the cluster.
 
 What a request counts as. The client is OpenAI's own: before the first byte it tries connection
 errors, 408, 409, 429 and 5xx twice more, after half a second and a second, or what `Retry-After`
@@ -94,8 +101,8 @@ def _run(found: World, *, seed: int, minutes: float, num_clients: int) -> Run:
             events.append(_do(found, fault, began_at))
             if events[-1].calm_at is None:
                 break
-    with found.audit_log.open() as lines:
-        findings = audit.find(lines, account=ACCOUNT)
+    found.log.seek(0)
+    findings = audit.find(found.log, account=ACCOUNT)
     return Run(seed, began_at, events, streams, expected, findings)
 
 

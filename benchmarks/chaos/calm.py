@@ -30,6 +30,8 @@ class Seen:
     operators: list[Json]
     leader: Leader | None
     """None where the Lease has no holder that lives and answers."""
+    deaf: str = ""
+    """Which of Kubernetes' own parts does not hear what changes; empty where all do."""
 
 
 @dataclass(slots=True)
@@ -42,18 +44,24 @@ class Waiting:
 
     def why_not(self, seen: Seen) -> str:
         """Say what is missing; empty when it is calm."""
+        return next(self._lacks(seen), "")
+
+    def _lacks(self, seen: Seen) -> Iterator[str]:
         if self.killed in {container["containerID"] for container in _containers(seen)}:
-            return "what was killed still counts as running"
+            yield "what was killed still counts as running"
         if not is_ready(seen.service) or _is_old(seen.service):
-            return "the service is not Ready"
+            yield "the service is not Ready"
         if not _all_ready(seen.pods):
-            return "not every pod is ready"
+            yield "not every pod is ready"
         if not _all_ready(seen.operators):
-            return "not every operator is ready"
-        if seen.leader is None or not seen.leader.is_leading:
-            return "no operator leads"
-        first = self._first_rounds.setdefault(seen.leader.process, seen.leader.num_rounds)
-        return "" if seen.leader.num_rounds > first else "the leader has done no tuning round"
+            yield "not every operator is ready"
+        if seen.deaf:
+            yield seen.deaf
+        leader = seen.leader
+        if leader is None or not leader.is_leading:
+            yield "no operator leads"
+        elif leader.num_rounds <= self._first_rounds.setdefault(leader.process, leader.num_rounds):
+            yield "the leader has done no tuning round"
 
 
 def is_ready(owner: Mapping[str, Any]) -> bool:

@@ -7,9 +7,9 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import httpx
 import yaml
@@ -19,6 +19,7 @@ from chaos import processes
 from chaos.calm import REPLICAS, Json, Leader, Seen, is_ready, statuses
 from chaos.faults import Fault, Kind
 from chaos.streams import Kill
+from chaos.watches import Watches
 from local_cluster import start
 from local_cluster.cluster import Cluster
 
@@ -28,6 +29,9 @@ RELEASE: Final = "paceline"
 NAME: Final = "chaos"
 ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
 API_SERVER_AWAY_S: Final = 10.0
+# A node that cannot report for 50 s is taken for lost, and all its pods leave their Services. Where
+# the API server has replicas, as in production, its node reports to another one meanwhile.
+NODE_GRACE: Final = "5m"
 DISK_SLOW_S: Final = 20.0
 # Each write waits for up to a second and a half: slower than etcd's own warning of 100 ms.
 _STOPPED_S, _RUNNING_S = 1.5, 0.5
@@ -59,12 +63,10 @@ class World:
     cluster: Cluster
     api: httpx.Client
     """The API server, as the admin."""
-
-    @property
-    def audit_log(self) -> Path:
-        """What the operator asked of the API server."""
-        assert self.cluster.audit_log is not None
-        return self.cluster.audit_log
+    log: TextIO
+    """Its audit log, read on with each look."""
+    watches: Watches = field(default_factory=Watches)
+    """Of Kubernetes' own parts."""
 
     def url(self) -> str:
         """Return the service's ClusterIP, to which this machine has a route."""
@@ -79,11 +81,13 @@ class World:
         """Look at everything; raises `httpx.HTTPError` while the API server is away."""
         group = "/apis/serving.paceline.dev/v1alpha1/namespaces/default"
         operators = self.operators()
+        self.watches.take(self.log.read())
         return Seen(
             service=self._get(f"{group}/inferenceservices/{NAME}"),
             pods=self.pods(),
             operators=operators,
             leader=self._leader(operators),
+            deaf=self.watches.missing(),
         )
 
     def pods(self) -> list[Json]:
@@ -109,11 +113,7 @@ class World:
         """Do the fault; returns when the cluster is left alone again."""
         match fault.kind:
             case Kind.API_SERVER:
-                pid = processes.of_part("kube-apiserver", self._folder)
-                how = (signal.SIGTERM, signal.SIGKILL)[fault.pick % 2]
-                os.kill(pid, how)
-                processes.wait_for_end(pid, within_s=_API_SERVER_ENDS_WITHIN_S)
-                return Done(f"kube-apiserver, {how.name}")
+                return self._stop_api_server((signal.SIGTERM, signal.SIGKILL)[fault.pick % 2])
             case Kind.ETCD:
                 processes.freeze_in_bursts(
                     processes.of_part("etcd", self._folder),
@@ -130,6 +130,16 @@ class World:
             case Kind.SIDECAR | Kind.ENGINE:
                 pods = self.pods()
                 return self._kill(pods[fault.pick % len(pods)], _CONTAINERS[fault.kind])
+
+    def _stop_api_server(self, how: signal.Signals) -> Done:
+        pid = processes.of_part("kube-apiserver", self._folder)
+        began_at = time.monotonic()
+        os.kill(pid, how)
+        processes.wait_for_end(pid, within_s=_API_SERVER_ENDS_WITHIN_S)
+        ended_after_s = time.monotonic() - began_at
+        self.watches.take(self.log.read())
+        self.watches.lose_all()
+        return Done(f"kube-apiserver, {how.name}, ended after {ended_after_s:.0f} s")
 
     def _kill(self, pod: Json, container: str) -> Done:
         container_id = _container_id(pod, container)
@@ -190,7 +200,8 @@ class World:
 @contextmanager
 def world() -> Iterator[World]:
     """Start a cluster, install the chart, apply the service, and wait until it is Ready."""
-    with start.whole(returns={"kube-apiserver": API_SERVER_AWAY_S}) as cluster:
+    returns = {"kube-apiserver": API_SERVER_AWAY_S}
+    with start.whole(returns=returns, node_grace=NODE_GRACE) as cluster:
         repository, tag = cluster.images["operator"].split(":")
         values = {
             "replicaCount": REPLICAS,
@@ -203,8 +214,9 @@ def world() -> Iterator[World]:
         cluster.kubectl("apply", "--filename=-", input=json.dumps(_manifest()))
         ready = ("wait", "--for=condition=Ready", f"pisvc/{NAME}")
         cluster.kubectl(*ready, f"--timeout={_SET_UP_WITHIN_S:.0f}s", timeout_s=_SET_UP_WITHIN_S)
-        with _api(cluster) as api:
-            yield World(cluster, api)
+        assert cluster.audit_log is not None
+        with _api(cluster) as api, cluster.audit_log.open() as log:
+            yield World(cluster, api, log)
 
 
 def _api(cluster: Cluster) -> httpx.Client:

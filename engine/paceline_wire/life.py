@@ -41,6 +41,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     eos_token_ids: list[int]
     kv_bytes_per_token: int
     weight_bytes: int
+    max_loras: int = 0
+    """LoRA adapters that it has room for."""
     engine_version: str = ""
     features: list[str] = []
     """What else step times depend on, `name=value`, sorted: threads, attention, CPU."""

@@ -108,6 +108,10 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Draft tokens that were computed, since start."""
     accepted_tokens: int = 0
     """How many of `draft_tokens` were accepted."""
+    drafts: int = 0
+    """How many times one or more tokens were drafted and verified, since start."""
+    accepted_by_position: list[int] = []
+    """How many drafts had their first token accepted, their second, and so on."""
     displaced: int = 0
     """How many of `preemptions` were batch requests that gave way to an interactive arrival."""
     swapped: int = 0

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from paceline_api.part import Part, Rule, between
+from paceline_api.part import Part, Rule, between, listed
 from paceline_api.units import Duration, Fraction, Latency, Objective
 
 
@@ -84,6 +84,29 @@ class Lanes(Part):
     batch: BatchLane = BatchLane()
 
 
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+
+class KeyLimitsSpec(Part):
+    """What each API key may do; what is absent has no bound. Every pod counts for itself."""
+
+    max_concurrent_requests: Count | None = None
+    """Requests that run at the same time."""
+    requests_per_minute: Count | None = None
+    """Requests that may come in a minute; a burst may use a minute's at once."""
+    tokens_per_minute: Count | None = None
+    """Prompt and output tokens in a minute; a burst may use a minute's at once."""
+
+
+class NamedKeyLimits(KeyLimitsSpec):
+    """What one key may do, by its name in the Secret; what is absent is as in `perKey`."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=63)]
+    """What stands before the colon of its line."""
+    weight: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Its share of the engine, beside the weights of the other keys that wait; 1 when absent."""
+
+
 class AdmissionSpec(Part):
     """What is refused at the door, so that what is admitted keeps its pace."""
 
@@ -99,3 +122,18 @@ class AdmissionSpec(Part):
     """From arrival to the last token."""
     shed_hopeless: bool = True
     """Refuse a waiting request whose TTFT target is already lost."""
+    max_items_per_request: Annotated[int, Field(ge=1, le=1024)] = 1024
+    """Prompts times choices, inputs or pairs of one request; more are answered 400."""
+    max_prompt_tokens: Count | None = None
+    """Tokens of one prompt; the model's context when absent."""
+    max_output_tokens: Count | None = None
+    """Tokens of one choice; a request that asks for none gets so many at most."""
+    per_key: KeyLimitsSpec = KeyLimitsSpec()
+    keys: (
+        Annotated[
+            list[NamedKeyLimits],
+            Field(json_schema_extra=listed("map", max_items=64, keys=("name",))),
+        ]
+        | None
+    ) = None
+    """Keys with limits or a weight of their own."""

@@ -3,12 +3,13 @@
 from paceline_api.hashes import config_hash
 from paceline_api.inference_service import Spec
 from paceline_api.policy_spec import BatchSizeRange, ExperimentSpec, TokenBudgetRange
-from paceline_api.sla_spec import SlaSpec
+from paceline_api.sla_spec import KeyLimitsSpec, SlaSpec
 from paceline_api.units import milliseconds, seconds
 from paceline_tuner.service_spec import (
     SLA,
     AdmissionLimits,
     ExperimentPlan,
+    KeyLimits,
     Overrides,
     Range,
     TuningSpec,
@@ -95,4 +96,18 @@ def _admission(spec: Spec) -> AdmissionLimits:
         reject_at=float(admission.reject_at),
         request_timeout_s=seconds(admission.request_timeout),
         shed_hopeless=admission.shed_hopeless,
+        max_items_per_request=admission.max_items_per_request,
+        max_prompt_tokens=admission.max_prompt_tokens,
+        max_output_tokens=admission.max_output_tokens,
+        per_key=_key_limits(admission.per_key),
+        keys={key.name: _key_limits(key, key.weight or 1) for key in admission.keys or ()},
+    )
+
+
+def _key_limits(limits: KeyLimitsSpec, weight: int = 1) -> KeyLimits:
+    return KeyLimits(
+        weight=weight,
+        max_concurrent_requests=limits.max_concurrent_requests,
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
     )

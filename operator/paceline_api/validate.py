@@ -107,15 +107,16 @@ def _schema_problems(manifest: dict[str, Any], schema: Schema) -> Iterator[str]:
 
 
 def _twins(value: Any, schema: Schema, path: str) -> Iterator[str]:
-    """Find the entries of a list that have the keys of an earlier one."""
+    """Find the entries of a list that have the keys of an earlier one, or stand in a set twice."""
     if isinstance(value, dict):
         for name, inner in schema.get("properties", {}).items():
             if name in value:
                 yield from _twins(value[name], inner, f"{path}.{name}")
-    elif isinstance(value, list) and (keys := schema.get("x-kubernetes-list-map-keys")):
+    elif isinstance(value, list) and schema.get("x-kubernetes-list-type") in {"map", "set"}:
+        keys = schema.get("x-kubernetes-list-map-keys")
         seen = []
         for index, item in enumerate(value):
-            named = {key: item.get(key) for key in keys} if _is_object(item) else item
+            named = {key: item.get(key) for key in keys} if keys and _is_object(item) else item
             if named in seen:
                 yield f"{path}[{index}]: Duplicate value: {named}".lstrip(".")
             seen.append(named)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from msgspec import UNSET
 
 from paceline_tuner.decision import Decision
-from paceline_tuner.service_spec import TuningSpec
+from paceline_tuner.service_spec import AdmissionLimits, TuningSpec
 from paceline_tuner.telemetry import LimitsAnswer
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
@@ -26,7 +26,8 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
     if decision.applied and decision.start is not None:
         body["coefficients"] = _coefficients(decision.start.coefficients)
     if (limits.config_hash or "") != spec.config_hash:
-        body.update(_configuration(spec))
+        knows_keys = limits.admission.max_items_per_request is not UNSET
+        body.update(_configuration(spec, knows_keys=knows_keys))
         if limits.requested.batch_step_target_ms is not UNSET:
             body["batch_sla"] = None if spec.batch_sla is None else asdict(spec.batch_sla)
     if decision.is_proven and not body and limits.certified != limits.requested:
@@ -59,14 +60,26 @@ def _coefficients(entry: WarmStartEntry) -> dict[str, object]:
     return coefficients
 
 
-def _configuration(spec: TuningSpec) -> dict[str, object]:
+def admission_body(admission: AdmissionLimits, *, knows_keys: bool) -> dict[str, object]:
+    """Write `admission`; a pod of before 0.3 refuses the newer fields, and has what is default."""
+    wanted, default = asdict(admission), asdict(AdmissionLimits())
+    kept = {"max_queued_requests", "max_queued_tokens", "reject_at", "request_timeout_s"}
+    kept.add("shed_hopeless")
+    return {
+        name: value
+        for name, value in wanted.items()
+        if knows_keys or name in kept or value != default[name]
+    }
+
+
+def _configuration(spec: TuningSpec, *, knows_keys: bool) -> dict[str, object]:
     adapters: dict[str, object] = {}
     if spec.adapters is not None:
         adapters["adapters"] = [asdict(adapter) for adapter in spec.adapters]
     return {
         **adapters,
         "sla": asdict(spec.sla),
-        "admission": asdict(spec.admission),
+        "admission": admission_body(spec.admission, knows_keys=knows_keys),
         "interactive_share": spec.interactive_share,
         "batch_share": spec.batch_share,
         "config_hash": spec.config_hash,

@@ -1,6 +1,6 @@
 """What a user declares of one service, as the tuner reads it: targets, bounds, experiments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Mode = Literal["Auto", "Observe", "Fixed"]
@@ -31,6 +31,16 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What the requests of one API key may do; None sets no bound."""
+
+    weight: int = 1
+    max_concurrent_requests: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AdmissionLimits:
     """When the sidecar refuses a request instead of queueing it."""
 
@@ -39,6 +49,12 @@ class AdmissionLimits:
     reject_at: float = 0.8
     request_timeout_s: float = 60.0
     shed_hopeless: bool = True
+    max_items_per_request: int = 1024
+    max_prompt_tokens: int | None = None
+    max_output_tokens: int | None = None
+    per_key: KeyLimits = KeyLimits()
+    keys: dict[str, KeyLimits] = field(default_factory=dict)
+    """By the name of the key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,12 @@ class CapacityValues(msgspec.Struct, frozen=True):
     max_model_len: int
 
 
+class AdmissionValues(msgspec.Struct, frozen=True):
+    """What tells sidecars apart that know limits of keys from those that do not."""
+
+    max_items_per_request: int | UnsetType = UNSET
+
+
 class LimitsAnswer(msgspec.Struct, frozen=True):
     """The answer of `GET` and `PATCH /runtime/limits`."""
 
@@ -50,6 +56,7 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     instance: str = ""
     sla: SLA = SLA()
     """What the pod itself holds requests against."""
+    admission: AdmissionValues = AdmissionValues()
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -1,21 +1,19 @@
 """`python -m paceline_sidecar`: settings, log, serve."""
 
 import asyncio
-import logging
 import sys
 
 import uvloop
 from pydantic import ValidationError
 
+from paceline_sidecar.logs import write_to_stderr
 from paceline_sidecar.serve import allow_open_files, serve, stop_on_signals
 from paceline_sidecar.settings import SidecarSettings
 
 
 def main() -> int:
     """Run until SIGTERM; 2 when the settings are wrong."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    write_to_stderr()
     try:
         settings = SidecarSettings()
     except ValidationError as error:

@@ -1,5 +1,6 @@
 """Wire the two applications, the public one and the admin port's; no behaviour of their own."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from paceline_sidecar.batches.store import BatchStore, persistent_secret
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.keys import BearerKeys
 from paceline_sidecar.last_answers import LastAnswers
-from paceline_sidecar.metrics.collector import registry_of
+from paceline_sidecar.metrics.collector import Exposition
 from paceline_sidecar.openai.error_response import (
     ErrorBody,
     ErrorObject,
@@ -40,6 +41,8 @@ from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
 
 _MAX_LINE_BYTES = 1024 * 1024
+# A temporary folder lies on the node's own disk, and a node whose disk is full evicts its pods.
+_MAX_TEMPORARY_BYTES = 256 * 1024 * 1024
 
 
 def create_public_app(service: Service, settings: SidecarSettings, *, batch_dir: Path) -> FastAPI:
@@ -66,7 +69,9 @@ def create_public_app(service: Service, settings: SidecarSettings, *, batch_dir:
 
 
 def _batches(endpoint: Endpoint, settings: SidecarSettings, folder: Path) -> APIRouter:
-    service, store = endpoint.service, BatchStore(folder)
+    service = endpoint.service
+    stays = settings.batch_dir is not None
+    store = BatchStore(folder, max_bytes=math.inf if stays else _MAX_TEMPORARY_BYTES)
     runner = BatchRunner(
         store,
         line_answerer(endpoint, settings.pooling),
@@ -97,8 +102,8 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
     app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault_at(service.clock))
-    registry = registry_of(service, vllm=settings.vllm_metrics, by_key=by_key)
-    app.include_router(probes_router(service, registry))
+    exposition = Exposition(vllm=settings.vllm_metrics, by_key=by_key)
+    app.include_router(probes_router(service, exposition))
     return app
 
 

@@ -17,7 +17,17 @@ SidecarError
 
 from typing import Literal
 
-RefusalReason = Literal["queue_full", "queue_tokens", "hopeless", "ttft_lost", "displaced"]
+RefusalReason = Literal[
+    "queue_full",
+    "queue_tokens",
+    "hopeless",
+    "ttft_lost",
+    "displaced",
+    "key_concurrency",
+    "key_requests",
+    "key_tokens",
+    "key_places",
+]
 UnavailableReason = Literal["engine_starting", "engine_lost", "engine_stalled", "draining"]
 
 

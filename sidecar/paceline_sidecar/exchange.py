@@ -5,13 +5,12 @@ keys and values lie in the prefix cache, and the others find them there.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from paceline_sidecar.admission.control import Ticket
+from paceline_sidecar.admission.tickets import Ticket
 from paceline_sidecar.backend import Arrival, Backend
 from paceline_sidecar.errors import (
     ClientLeft,
@@ -43,6 +42,19 @@ class Reader(Protocol):
         ...
 
 
+class _Deaf:
+    """In a reader's place after the end."""
+
+    def take(self, index: int, delta: Delta) -> None:
+        """Drop it."""
+
+    def fail(self, error: Exception) -> None:
+        """Drop it."""
+
+
+_DEAF = _Deaf()
+
+
 class Exchange:
     """Started with `start`, and left as a context manager, whatever happens.
 
@@ -65,7 +77,7 @@ class Exchange:
         self._ledger = ledger
         self._clock = clock
         self._on_close = on_close
-        self._arrivals: deque[tuple[int, Arrival | SidecarError]] = deque()
+        self._arrivals: list[tuple[int, Arrival | SidecarError]] = []
         self._waiting: asyncio.Future[None] | None = None
         self._reader: Reader | None = None
         self._running = set(range(len(generations)))
@@ -79,8 +91,6 @@ class Exchange:
         }
         """First choices without a token yet, whose siblings wait for it."""
         self._heard = False
-        self._has_failed = False
-        """Its reader has been told of an error."""
         self._closed = False
         self.timers: dict[str, asyncio.TimerHandle] = {}
         """What may still end it from outside; cancelled when it closes."""
@@ -91,7 +101,7 @@ class Exchange:
         return self._heard
 
     def start(self) -> None:
-        """Hand the first choice of every prompt to the engine; raises `Unavailable`."""
+        """Hand the first choice of every prompt to the engine, each when its turn comes."""
         for index, generation in enumerate(self.generations):
             if generation.shape.index == 0:
                 self._submit(index)
@@ -111,43 +121,41 @@ class Exchange:
             while not self._arrivals:
                 self._waiting = asyncio.get_running_loop().create_future()
                 await self._waiting
-            index, arrival = self._arrivals.popleft()
-            delta = self._read(index, arrival)
-            if delta is not None:
-                return index, delta
+            index, arrival = self._arrivals.pop(0)
+            if isinstance(arrival, SidecarError):
+                raise arrival
+            if index in self._running:
+                return index, self._read(index, arrival)
         return None
 
     def pass_to(self, reader: Reader) -> None:
         """Pass on what has come and what comes from now on."""
         self._reader = reader
         while self._arrivals:
-            self._pass_on(*self._arrivals.popleft())
+            self._arrive(*self._arrivals.pop(0))
 
     def _arrive(self, index: int, arrival: Arrival | SidecarError) -> None:
-        if self._reader is not None:
-            self._pass_on(index, arrival)
-            return
-        self._arrivals.append((index, arrival))
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        """Pass an arrival on, or keep it until it is asked for."""
+        if self._reader is None:
+            self._arrivals.append((index, arrival))
+            if self._waiting is not None and not self._waiting.done():
+                self._waiting.set_result(None)
+        elif isinstance(arrival, SidecarError):
+            self._give_up(arrival)
+        elif index in self._running:
+            try:
+                self._reader.take(index, self._read(index, arrival))
+            except Exception as error:  # noqa: BLE001 - ours too: the reader's task ends with it
+                self._give_up(error)
 
-    def _pass_on(self, index: int, arrival: Arrival | SidecarError) -> None:
-        if self._reader is None or self._has_failed or self._closed:
-            return
-        try:
-            delta = self._read(index, arrival)
-            if delta is not None:
-                self._reader.take(index, delta)
-        except Exception as error:  # noqa: BLE001 - ours too: the reader's task ends with it
-            self._has_failed = True
-            self._reader.fail(error)
+    def _give_up(self, error: Exception) -> None:
+        """Tell the reader of an error, and of nothing after it."""
+        reader, self._reader = self._reader, _DEAF
+        if reader is not None:
+            reader.fail(error)
 
-    def _read(self, index: int, arrival: Arrival | SidecarError) -> Delta | None:
-        """Return what an arrival adds; None for a choice that a stop string has ended."""
-        if not isinstance(arrival, Arrival):
-            raise arrival
-        if index not in self._running:
-            return None
+    def _read(self, index: int, arrival: Arrival) -> Delta:
+        """Return what an output adds to a choice that runs: no stop string has ended it."""
         delta = self.generations[index].feed(arrival.output, arrival.at)
         if delta.finish is not None:
             self._finish(index, cut=delta.cut)
@@ -158,6 +166,7 @@ class Exchange:
         if self._closed:
             return
         self._closed = True
+        self._reader = _DEAF
         for timer in self.timers.values():
             timer.cancel()
         outcome, epoch = outcome_of(error), self._epoch()
@@ -182,33 +191,40 @@ class Exchange:
         self.close(error)
 
     def _submit(self, index: int) -> None:
+        """Hand a choice to the engine when its turn comes."""
+        self._tickets[index].send(partial(self._hand_over, index))
+
+    def _hand_over(self, index: int) -> None:
         submit = self.generations[index].submit
-        self._backend.submit(submit, partial(self._deliver, index))
-        self._in_engine.add(submit.id)
+        try:
+            self._backend.submit(submit, partial(self._deliver, index))
+        except SidecarError as error:
+            self.fail(error)
+        else:
+            self._in_engine.add(submit.id)
 
     def _submit_siblings(self, first: int) -> None:
         """Start the other choices of a prompt whose first one has got a token."""
         shape = self.generations[first].shape
-        try:
-            for index in range(first + 1, first + shape.num_choices):
-                self._submit(index)
-        except SidecarError as error:
-            self.fail(error)
+        for index in range(first + 1, first + shape.num_choices):
+            self._submit(index)
 
     def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
         """Called by the backend, for every token: what happens once is asked for by one look."""
         if not isinstance(arrival, Arrival):
+            self._tickets[index].leave()
             self._in_engine.discard(self.generations[index].submit.id)
         else:
             if index in self._silent:
                 self._hear(index, arrival.output)
             if arrival.output.finish is not None:
+                self._tickets[index].leave()
                 self._in_engine.discard(arrival.output.id)
         self._arrive(index, arrival)
 
     def _hear(self, index: int, output: Output) -> None:
         """Take in the first word of a choice: it waits no more."""
-        self._tickets[index].leave()
+        self._tickets[index].start()
         if not output.token_ids:
             return
         self._heard = True
@@ -220,10 +236,22 @@ class Exchange:
     def _finish(self, index: int, *, cut: bool) -> None:
         generation = self.generations[index]
         self._running.remove(index)
-        record = generation.record("ok", now=self._clock(), epoch=self._epoch())
+        longest = self._longest_choice(index)
+        record = generation.record(
+            "ok", now=self._clock(), epoch=self._epoch(), longest_choice=longest
+        )
         self._ledger.ended(record)
+        self._tickets[index].leave()
         if cut and generation.submit.id in self._in_engine:
             self._abort([generation.submit.id], "stop_string")
+
+    def _longest_choice(self, index: int) -> int | None:
+        """Return the output tokens of a prompt's longest choice; None until all have ended."""
+        shape = self.generations[index].shape
+        first = index - shape.index
+        if not self._running.isdisjoint(range(first, first + shape.num_choices)):
+            return None
+        return max(each.output_tokens for each in self.generations[first:][: shape.num_choices])
 
     def _abort(self, ids: list[str], cause: AbortCause | None) -> None:
         self._in_engine.difference_update(ids)

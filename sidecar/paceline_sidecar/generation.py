@@ -93,6 +93,7 @@ class Generation:
             skip_special_tokens=not shape.shows_special_tokens,
         )
         self._matcher = StopMatcher(stops)
+        self._has_stops = bool(stops)
         self._hidden_ids = eos_token_ids | set(submit.sampling.stop_token_ids)
         self._ledger = ledger
         self._min_tokens = submit.sampling.min_tokens
@@ -158,7 +159,9 @@ class Generation:
             scores = (*self.prompt_scores, *scores) if self._has_logprobs else scores
         return Delta(text, self.finish, cut, scores)
 
-    def record(self, outcome: Outcome, *, now: float, epoch: int) -> FinishedRequest:
+    def record(
+        self, outcome: Outcome, *, now: float, epoch: int, longest_choice: int | None = None
+    ) -> FinishedRequest:
         """Return its record as of an end at `now`."""
         arrived_at = self.submit.arrived_at
         tpot_ms = None
@@ -181,6 +184,7 @@ class Generation:
             prefill_ms=_milliseconds(self._scheduled_at, self._first_at),
             finish_reason=self.finish,
             max_tokens=self.submit.sampling.max_tokens,
+            longest_choice=longest_choice,
             num_choices=self.shape.num_choices if self.shape.index == 0 else 0,
             principal=self._principal,
         )
@@ -217,7 +221,7 @@ class Generation:
         if output.finish == "stop" and token_ids and token_ids[-1] in self._hidden_ids:
             token_ids = token_ids[:-1]
         text = self._detokenizer.push(token_ids)
-        if self.output_tokens <= self._min_tokens:
+        if not self._has_stops or self.output_tokens <= self._min_tokens:
             return text, False
         return self._matcher.push(text)
 

@@ -1,6 +1,7 @@
 """What the operator changes without a restart and the sidecar itself obeys."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from paceline_wire.limits import Lane
 
@@ -17,6 +18,18 @@ class Sla:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What the requests of one key may do; None sets no bound."""
+
+    weight: float = 1.0
+    """Its share of the engine, beside those of the other keys that wait."""
+    max_concurrent_requests: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Prompt and output tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
     """The bounds of the queue, and what is refused."""
 
@@ -30,6 +43,23 @@ class AdmissionPolicy:
     """Refuse requests that can no longer meet the TTFT target."""
     max_items_per_request: int = 1024
     """Prompts, choices or pairs of one request."""
+    max_prompt_tokens: int | None = None
+    """Of each prompt; None leaves it to the model's context."""
+    max_output_tokens: int | None = None
+    """Of each choice: asking for more is refused, asking for none gets as many."""
+    per_key: KeyLimits = KeyLimits()
+    """Of each key on its own."""
+    keys: Mapping[str, KeyLimits] = field(default_factory=dict)
+    """Of keys by name: what is None here is as in `per_key`."""
+
+    def limits_of(self, name: str) -> KeyLimits:
+        """Return the limits of the key of that name."""
+        own = self.keys.get(name) if name else None
+        if own is None:
+            return self.per_key
+        bounds = [each.name for each in fields(KeyLimits) if each.name != "weight"]
+        unset = {each: getattr(self.per_key, each) for each in bounds if getattr(own, each) is None}
+        return replace(own, **unset)
 
 
 @dataclass(frozen=True, slots=True)

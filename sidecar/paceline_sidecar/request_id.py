@@ -13,6 +13,16 @@ from paceline_sidecar.anthropic.error_response import is_of_messages
 _HEADER = "x-request-id"
 _ANTHROPIC_HEADER = "request-id"
 _PROCESSING = "openai-processing-ms"
+_KEPT_TO_ITSELF = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+}
+"""Answers belong to one caller: no cache keeps them, no browser reads them as something else.
+
+No answer allows another origin (CORS): pages in browsers reach this port through their own server.
+"""
 _SAFE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -41,12 +51,15 @@ class RequestId:
 
 
 def answer_headers(scope: Scope, now: float) -> dict[str, str]:
-    """Return what every answer carries of its request, of one that `RequestId` has seen.
+    """Return what every answer carries, to a request that `RequestId` has seen.
 
-    The time is that up to the answer's first byte; OpenAI's clients log both.
+    The time is that up to the answer's first byte; OpenAI's clients log both. What serves the
+    request may leave more in `scope["answer_headers"]`, which is asked at that moment.
     """
     processing_ms = round((now - scope["arrived_at"]) * 1e3)
-    headers = {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    own = {_HEADER: scope["request_id"], _PROCESSING: str(processing_ms)}
+    headers = own | _KEPT_TO_ITSELF
     if is_of_messages(scope["path"]):
         headers[_ANTHROPIC_HEADER] = scope["request_id"]
-    return headers
+    told: Callable[[], dict[str, str]] | None = scope.get("answer_headers")
+    return headers if told is None else {**headers, **told()}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from paceline_sidecar.hot_config import HotConfig, Sla
+from paceline_sidecar.hot_config import HotConfig, KeyLimits, Sla
 from paceline_wire import Coefficients
 
 _LARGEST = 2**31 - 1
@@ -16,6 +16,7 @@ TargetMs = Annotated[float, Meta(gt=0, le=3_600_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Coefficient = Annotated[float, Meta(ge=0, le=1e9)]
 AdapterName = Annotated[str, Meta(min_length=1, max_length=128)]
+KeyName = Annotated[str, Meta(min_length=1, max_length=63)]
 AdapterPath = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^(/|hf://.)")]
 """A folder of the engine's container, or `hf://ORG/NAME@COMMIT`."""
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
@@ -30,6 +31,19 @@ class SlaPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objective: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
 
 
+class KeyLimitsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`admission.per_key` and an entry of `admission.keys`: what is left out has no bound."""
+
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    max_concurrent_requests: Count | None = None
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+
+    def limits(self) -> KeyLimits:
+        """Return what the sidecar obeys."""
+        return KeyLimits(**msgspec.structs.asdict(self))
+
+
 class AdmissionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`admission`: what is left out stays."""
 
@@ -39,6 +53,11 @@ class AdmissionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | UnsetType = UNSET
     shed_hopeless: bool | UnsetType = UNSET
     max_items_per_request: Count | UnsetType = UNSET
+    max_prompt_tokens: Count | UnsetType | None = UNSET
+    max_output_tokens: Count | UnsetType | None = UNSET
+    per_key: KeyLimitsPatch | UnsetType = UNSET
+    keys: Annotated[dict[KeyName, KeyLimitsPatch], Meta(max_length=256)] | UnsetType = UNSET
+    """Complete: a key that is left out has the limits of `per_key`."""
 
 
 class CoefficientsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +127,12 @@ def merged(config: HotConfig, patch: ConfigPatch) -> HotConfig:
     elif patch.batch_sla is None:
         batch_sla = None
     if isinstance(patch.admission, AdmissionPatch):
-        admission = replace(admission, **_given(patch.admission))
+        given = _given(patch.admission)
+        if isinstance(patch.admission.per_key, KeyLimitsPatch):
+            given["per_key"] = patch.admission.per_key.limits()
+        if isinstance(patch.admission.keys, dict):
+            given["keys"] = {name: key.limits() for name, key in patch.admission.keys.items()}
+        admission = replace(admission, **given)
     given_hash = patch.config_hash
     config_hash = config.config_hash if isinstance(given_hash, UnsetType) else given_hash
     return HotConfig(sla=sla, batch_sla=batch_sla, admission=admission, config_hash=config_hash)

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from paceline_sidecar.app import create_admin_app, create_public_app
 from paceline_sidecar.bounded_protocol import BoundedProtocol, ConnectionLimits, Doors
 from paceline_sidecar.drain import drain
+from paceline_sidecar.logs import report_fault
 from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
@@ -67,6 +68,7 @@ async def serve(
     settings: SidecarSettings, *, stop: asyncio.Event, sockets: list[socket.socket] | None = None
 ) -> None:
     """Serve until `stop` is set, drain, leave; `sockets` may already listen, public one first."""
+    asyncio.get_running_loop().set_exception_handler(report_fault)
     with _batch_dir(settings) as batch_dir:
         await _serve(settings, batch_dir, stop=stop, sockets=sockets)
 
@@ -149,6 +151,7 @@ def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
         app,
         http=BoundedProtocol,
         ws="none",
+        proxy_headers=False,
         log_config=None,
         access_log=False,
         server_header=False,

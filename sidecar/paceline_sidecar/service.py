@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paceline_sidecar.adapter_reconciler import AdapterReconciler
 from paceline_sidecar.admission.control import AdmissionControl
+from paceline_sidecar.admission.key_gate import KeyGate
 from paceline_sidecar.admission.outage import Outage
 from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
@@ -17,7 +20,6 @@ from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
-from paceline_sidecar.text.tool_call_parser import ToolStyle
 from paceline_wire import EngineTelemetry, ModelInfo
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Service:
         self.backend = backend
         self.admission = AdmissionControl(clock)
         self.outage = Outage(clock)
+        self.key_gate = KeyGate(clock)
         self.ledger = Ledger()
         self.clock = clock
         self.config = HotConfig()
@@ -87,6 +90,8 @@ class Service:
             self.name = self._served_name or after.model.name
         if after.phase != "ready":
             self.outage.begin()
+        if after.limits is not None:
+            self.admission.follow(after.limits.effective)
         if after.instance == before.instance:
             if after.phase == "ready" and before.phase == "stalled":
                 self.outage.end(is_start=False)
@@ -101,10 +106,11 @@ class Service:
 
     def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """Record the steps, and learn from them how fast prompts are prefilled."""
-        self.ledger.heartbeat(message)
+        load = self.admission.with_held(message.load)
+        self.ledger.heartbeat(msgspec.structs.replace(message, load=load))
         self.admission.rate.learn(message.steps, message.load)
         # Tokens count as waiting until the first token comes; the engine has computed some of them.
-        computed = self.admission.queue.tokens - message.load.waiting_tokens
+        computed = self.admission.sent_tokens - message.load.waiting_tokens
         self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
     async def _prepare(self, view: EngineView) -> None:
@@ -119,8 +125,8 @@ class Service:
         except Unavailable:
             return  # it went away again: the next one is prepared anew
         except Exception as error:  # noqa: BLE001 - not ready, with its reason, beats a crash loop
-            _log.exception("the engine is ready, the sidecar cannot use it")
             self.problem = f"{type(error).__name__}: {error}"
+            _log.exception("the engine is ready, the sidecar cannot use it: %s", self.problem)
             return
         self.ledger.vllm.size_to(context)
         self.ledger.engine_starts += 1
@@ -159,9 +165,9 @@ class Service:
         return self._serving
 
     @property
-    def tool_style(self) -> ToolStyle | None:
-        """Return how the served model writes tool calls."""
-        return None if self._serving is None else self._serving.codec.tool_style
+    def codec(self) -> Codec | None:
+        """Return the served model's tokenizer and template; None before there is one."""
+        return None if self._serving is None else self._serving.codec
 
     def began(self, exchange: Exchange) -> None:
         """Note that an exchange runs."""

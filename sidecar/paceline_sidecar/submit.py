@@ -2,17 +2,19 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from paceline_sidecar import deadlines
-from paceline_sidecar.admission.control import Ticket
+from paceline_sidecar.admission.key_gate import Pass
+from paceline_sidecar.admission.tickets import Caller, Ticket
 from paceline_sidecar.errors import InvalidRequest, Refused, TimedOut, Unavailable
 from paceline_sidecar.exchange import Exchange, outcome_of
 from paceline_sidecar.generation import ChoiceShape, Generation
+from paceline_sidecar.hot_config import AdmissionPolicy
 from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service, Serving
@@ -60,14 +62,8 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     """Admit, tokenize, submit; where it raises, the refusal is on record already."""
     try:
         serving = service.serving()
-        _check_items(job, most=service.config.admission.max_items_per_request)
-        tickets = service.admission.admit(
-            job.estimates,
-            lane=job.lane,
-            config=service.config,
-            arrived_at=job.arrived_at,
-            timeout_s=deadlines.timeout_s(job.timeout_s, service.config),
-        )
+        _check_caps(job, service.config.admission)
+        admitted = _admit(service, job)
     except (Refused, Unavailable) as refusal:
         _record_refusal(service, job, refusal)
         raise
@@ -79,12 +75,53 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
             for index in range(job.num_choices)
         ]
     except BaseException as error:
-        for ticket in tickets:
-            ticket.leave()
+        admitted.leave(now=service.clock())
         if not isinstance(error, InvalidRequest):  # a bad request was never offered
             _record_refusal(service, job, error)
         raise
-    return _start(service, job, generations, tickets)
+    return _start(service, job, generations, admitted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """What a request holds while it runs."""
+
+    tickets: list[Ticket]
+    key_pass: Pass
+
+    def leave(self, *, now: float, generations: Sequence[Generation] = ()) -> None:
+        """Give it back. May be called again."""
+        for ticket in self.tickets:
+            ticket.leave()
+        self.key_pass.leave(
+            prompt_tokens=sum(each.counted_prompt_tokens for each in generations),
+            output_tokens=sum(each.output_tokens for each in generations),
+            now=now,
+        )
+
+
+def _admit(service: Service, job: Job) -> _Admitted:
+    """Pass the key's limits and the queue's; raises `Refused`."""
+    key_pass = service.key_gate.enter(
+        job.principal,
+        service.config.admission,
+        prompt_tokens=sum(job.estimates),
+        max_output=job.sampling.max_tokens * len(job.estimates),
+    )
+    expected = key_pass.expected_output / len(job.estimates)
+    try:
+        tickets = service.admission.admit(
+            job.estimates,
+            lane=job.lane,
+            config=service.config,
+            arrived_at=job.arrived_at,
+            timeout_s=deadlines.timeout_s(job.timeout_s, service.config),
+            caller=Caller(job.principal.id, key_pass.weight, expected),
+        )
+    except Refused:
+        key_pass.leave(prompt_tokens=0, output_tokens=0, now=service.clock())
+        raise
+    return _Admitted(tickets, key_pass)
 
 
 async def _encoded(service: Service, job: Job, codec: Codec) -> list[list[int]]:
@@ -111,9 +148,10 @@ def _generation(
     service: Service, job: Job, serving: Serving, prompt_ids: list[int], shape: ChoiceShape
 ) -> Generation:
     room = serving.context_tokens - len(prompt_ids)
-    _check_prompt(prompt_ids, room=room, serving=serving)
+    policy = service.config.admission
+    _check_prompt(prompt_ids, room=room, serving=serving, most=policy.max_prompt_tokens)
     _check_ids(job.sampling, serving)
-    max_tokens = min(job.sampling.max_tokens or room, room)
+    max_tokens = min(job.sampling.max_tokens or policy.max_output_tokens or room, room)
     sampling = msgspec.structs.replace(
         job.sampling,
         max_tokens=max_tokens,
@@ -148,8 +186,9 @@ def _seed(seed: int | None, index: int) -> int | None:
 
 
 def _start(
-    service: Service, job: Job, generations: list[Generation], tickets: list[Ticket]
+    service: Service, job: Job, generations: list[Generation], admitted: _Admitted
 ) -> Exchange:
+    tickets = admitted.tickets
     for ticket, generation in zip(tickets, generations, strict=True):
         ticket.count(max(generation.counted_prompt_tokens, 1))
     exchange = Exchange(
@@ -158,7 +197,7 @@ def _start(
         backend=service.backend,
         ledger=service.ledger,
         clock=service.clock,
-        on_close=service.ended,
+        on_close=partial(_ended, service, admitted),
     )
     try:
         exchange.start()
@@ -171,6 +210,11 @@ def _start(
     return exchange
 
 
+def _ended(service: Service, admitted: _Admitted, exchange: Exchange) -> None:
+    admitted.leave(now=service.clock(), generations=exchange.generations)
+    service.ended(exchange)
+
+
 def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
     """Refuse a waiting request, unless one of its tokens has come."""
     if exchange.heard:
@@ -180,15 +224,23 @@ def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
     return True
 
 
-def _check_items(job: Job, *, most: int) -> None:
-    """Raise `InvalidRequest` for more prompts, choices or pairs than one request may have."""
+def _check_caps(job: Job, policy: AdmissionPolicy) -> None:
+    """Raise `InvalidRequest` for more items or output tokens than one request may have."""
+    most = policy.max_items_per_request
     if len(job.estimates) > most:
         message = f"{job.items_param}: {len(job.estimates)} items in one request, {most} may be"
         raise InvalidRequest(message, param=job.items_param, code="too_many_items")
+    wanted, allowed = job.sampling.max_tokens, policy.max_output_tokens
+    if allowed is not None and wanted > allowed:
+        message = f"max_tokens: {wanted} output tokens are asked for, {allowed} may be"
+        raise InvalidRequest(message, param="max_tokens", code="too_many_tokens")
 
 
-def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving) -> None:
-    """Raise `InvalidRequest` for a prompt that the model cannot take."""
+def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving, most: int | None) -> None:
+    """Raise `InvalidRequest` for a prompt that the model cannot take, or that is not wanted."""
+    if most is not None and len(prompt_ids) > most:
+        message = f"The prompt has {len(prompt_ids)} tokens, {most} may be."
+        raise InvalidRequest(message, param="prompt", code="too_many_tokens")
     if not prompt_ids:
         raise InvalidRequest("The prompt has no tokens.", param="prompt")
     if room < 1:

@@ -17,6 +17,7 @@ HOT: list[dict[str, Any]] = [
     {"tuning": {"mode": "Observe"}},
     {"tuning": {"batchSize": {"max": 8}}},
     {"admission": {"shedHopeless": False}},
+    {"admission": {"perKey": {"tokensPerMinute": 1000}, "keys": [{"name": "a", "weight": 3}]}},
     {"adapters": [{"name": "sql", "uri": "file:///a"}]},
 ]
 COLD: list[dict[str, Any]] = [
@@ -34,6 +35,7 @@ COLD: list[dict[str, Any]] = [
     {"podOverrides": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}},
     {"podMetadata": {"labels": {"team": "chat"}}},
     {"api": {"docs": False}},
+    {"api": {"batches": {"claimName": "kept"}}},
 ]
 AROUND: list[dict[str, Any]] = [
     {"replicas": 3},

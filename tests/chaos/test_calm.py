@@ -60,8 +60,12 @@ def test_rounds_count_for_each_process() -> None:
         (replace(AFTER_A_ROUND, operators=[pod("x")]), "operator"),
         (replace(AFTER_A_ROUND, leader=None), "leads"),
         (replace(AFTER_A_ROUND, leader=replace(LEADER, is_leading=False)), "leads"),
+        (replace(AFTER_A_ROUND, deaf="kube-proxy does not watch services"), "kube-proxy"),
     ],
-    ids=["not Ready", "old", "unready", "missing", "leaving", "operator", "nobody", "stands by"],
+    ids=[
+        *("not Ready", "old", "unready", "missing", "leaving", "operator", "nobody"),
+        *("stands by", "deaf"),
+    ],
 )
 def test_what_is_missing_is_named(seen: Seen, reason: str) -> None:
     waiting = Waiting()

@@ -29,7 +29,7 @@ def up() -> None:
 
 
 def build_images() -> None:
-    """Build the three images into the store that every later cluster starts with."""
+    """Build the images into the store that every later cluster starts with."""
     wanted = images.wanted()
     with start.image_store() as node:
         for part, name in images.ready(node, wanted).items():

@@ -6,17 +6,22 @@ from pathlib import Path
 
 import yaml
 
-from local_cluster.credentials import FRONT_PROXY, Credentials
+from local_cluster.credentials import FRONT_PROXY, USERS, Credentials
 from local_cluster.plan import Process
 
 COMMANDS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 PORT = 6443
-# The controllers' own accounts ask without end.
+# The controllers' own accounts ask without end; of the parts, only who watches what is of interest.
 _AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived", "Panic"],
     "rules": [
+        {
+            "level": "Metadata",
+            "users": [user for user in USERS if user.startswith("system:")],
+            "verbs": ["watch"],
+        },
         {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
         {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
         {"level": "None"},
@@ -33,10 +38,12 @@ class ControlPlane:
     credentials: Credentials
     data: Path
     services: str = "10.96.0.0/16"
+    node_grace: str = "50s"
+    """For how long a node may say nothing before its pods leave their Services."""
 
     @property
     def audit_log(self) -> Path:
-        """What service accounts asked, a line of JSON for each request."""
+        """What service accounts asked and what the parts watch, a line of JSON for each request."""
         return self.data / "audit.log"
 
     @property
@@ -115,6 +122,7 @@ class ControlPlane:
             f"--service-account-private-key-file={self.credentials.service_account_key}",
             f"--root-ca-file={self.credentials.authority}",
             "--use-service-account-credentials=true",
+            f"--node-monitor-grace-period={self.node_grace}",
         )
 
     def _scheduler(self) -> Process:

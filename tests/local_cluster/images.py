@@ -24,6 +24,7 @@ DOCKERFILES = ROOT / "deploy" / "docker"
 PARTS = ("operator", "sidecar", "engine")
 AGAIN = "-again"
 """Ends the second name of each image, which a rollout can go to: the content is the same."""
+BAD_ENGINES = Path(__file__).parent / "bad_engines"
 COLD_BUILD_GB = 30
 WARM_BUILD_GB = 5
 _REGISTRY = "docker.io"  # what the kubelet puts before a name without a host
@@ -38,18 +39,31 @@ class Image:
     folders: Mapping[str, Wheels]
     target: str = ""
     """The stage that becomes the image; the last by default."""
+    engine: "Image | None" = None
+    """For a bad engine: the good one, which it is made from."""
 
     @property
     def dockerfile(self) -> Dockerfile:
-        return Dockerfile(DOCKERFILES / f"{self.part}.Dockerfile")
+        folder = BAD_ENGINES if self.engine else DOCKERFILES
+        return Dockerfile(folder / f"{self.part}.Dockerfile")
+
+    @property
+    def context(self) -> Path:
+        """The folder that its sources lie in."""
+        return BAD_ENGINES if self.engine else ROOT
+
+    @property
+    def images(self) -> dict[str, str]:
+        """The reference of each image that replaces a stage."""
+        bases = {stage: base.reference for stage, base in self.bases.items()}
+        return bases | ({"engine": self.engine.reference} if self.engine else {})
 
     @property
     def name(self) -> str:
         """The image's name in a pod. The tag is a hash of all inputs: equal tag, equal image."""
         made = {stage: folder.id for stage, folder in self.folders.items()}
-        made |= {stage: base.reference for stage, base in self.bases.items()}
-        stages = [f"{stage}={id}" for stage, id in sorted(made.items())]
-        sources = files_digest(_files(self.dockerfile.sources), root=ROOT)
+        stages = [f"{stage}={id}" for stage, id in sorted((made | self.images).items())]
+        sources = files_digest(_files(self.context, self.dockerfile.sources), root=self.context)
         tag = digest(self.target, self.dockerfile.path.read_bytes(), sources, *stages)
         return f"paceline/{self.part}:{tag}"
 
@@ -71,17 +85,20 @@ class Store(Protocol):
 
 
 def wanted() -> list[Image]:
-    """The three images of this tree."""
+    """The three images of this tree, and two engines that no rollout may keep."""
     python, with_gcc = base_image.PYTHON, base_image.PYTHON_AND_GCC
-    engine = {
+    from_wheels = {
         "torch": wheels.torch(),
         "wheels": wheels.dependencies("engine"),
         "model": wheels.model(),
     }
+    bases = {"base": python, "compiler": with_gcc}
+    engine = Image("engine", bases, from_wheels, target="cpu")
     return [
         Image("operator", {"base": python}, {"wheels": wheels.dependencies("operator")}),
         Image("sidecar", {"base": python}, {"wheels": wheels.dependencies("sidecar")}),
-        Image("engine", {"base": python, "compiler": with_gcc}, engine, target="cpu"),
+        engine,
+        *(Image(f"engine-{fault}", {}, {}, engine=engine) for fault in ("crashing", "slow")),
     ]
 
 
@@ -119,11 +136,11 @@ def make_room(store: Store, free_gb: Callable[[], float]) -> None:
         )
 
 
-def _files(sources: Iterable[str]) -> list[Path]:
+def _files(context: Path, sources: Iterable[str]) -> list[Path]:
     """List each file of these files and folders, without what Python has compiled."""
     found: list[Path] = []
     for source in sources:
-        path = ROOT / source
+        path = context / source
         below = path.rglob("*") if path.is_dir() else [path]
         found += [each for each in below if each.is_file() and "__pycache__" not in each.parts]
     return found
@@ -136,10 +153,10 @@ def _build(node: Node, image: Image) -> None:
         f"filename={image.dockerfile.path.name}",
         "image-resolve-mode=local",
         *([f"target={image.target}"] if image.target else []),
-        *(f"context:{stage}=docker-image://{of.reference}" for stage, of in image.bases.items()),
+        *(f"context:{stage}=docker-image://{of}" for stage, of in image.images.items()),
         *(f"context:{stage}=local:{stage}" for stage in image.folders),
     ]
-    folders = {"context": ROOT, "dockerfile": DOCKERFILES}
+    folders = {"context": image.context, "dockerfile": image.dockerfile.path.parent}
     folders |= {stage: made.folder for stage, made in image.folders.items()}
     output = f"type=image,name={image.reference},unpack=true,compression=uncompressed"
     result = subprocess.run(

@@ -44,10 +44,13 @@ def control_plane() -> Iterator[Cluster]:
 
 
 @contextmanager
-def whole(*, returns: Mapping[str, float] = MappingProxyType({})) -> Iterator[Cluster]:
+def whole(
+    *, returns: Mapping[str, float] = MappingProxyType({}), node_grace: str = "50s"
+) -> Iterator[Cluster]:
     """All of Kubernetes with one node, enclosed, with the images of this tree on the node.
 
     `returns` names parts that may be ended, and after how many seconds each is started again.
+    `node_grace` is for how long the node may say nothing before it is taken for lost.
     """
     machine.prepare_node()
     binaries = all_binaries()
@@ -56,7 +59,9 @@ def whole(*, returns: Mapping[str, float] = MappingProxyType({})) -> Iterator[Cl
         keys.create(credentials)
         node = Node(folder, binaries, credentials)
         node.write_files()
-        plane = ControlPlane(network.NODE, binaries, credentials, data=folder)
+        plane = ControlPlane(
+            network.NODE, binaries, credentials, data=folder, node_grace=node_grace
+        )
         plane.write_files()
         plan = Plan(
             logs=folder / "logs",

@@ -18,13 +18,16 @@ _LAST_ANSWER_S = 300.0
 
 
 @contextmanager
-def background_load(url: str, workload: OfferedLoad, *, model: str) -> Iterator[list[ClientRecord]]:
+def background_load(
+    url: str, workload: OfferedLoad, *, model: str, keeps_connections: bool = True
+) -> Iterator[list[ClientRecord]]:
     """Send the workload block by block; on leaving, wait until the last request is answered."""
     records: list[ClientRecord] = []
     is_over = Event()
 
     async def send_blocks() -> None:
-        unlimited = httpx.Limits(max_connections=None)
+        kept = None if keeps_connections else 0
+        unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=kept)
         async with httpx.AsyncClient(base_url=url, limits=unlimited) as client:
             for seed in count():
                 if is_over.is_set():

@@ -28,6 +28,7 @@ import yaml
 
 from local_cluster.cluster import Cluster
 from paceline_testing.ending import end
+from paceline_testing.kept_secrets import leaks, remember
 
 Json = dict[str, Any]
 
@@ -132,6 +133,8 @@ class ProcessNode:
                 end(process, grace_s=5)
         self._api.close()
         self._probes.close()
+        for log in self.folder.glob("*-sidecar.log"):
+            assert not (found := leaks(log.read_text(errors="replace"))), f"{log} tells {found}"
 
     def _work(self) -> None:
         while not self._stopping.wait(_LOOK_S):
@@ -205,6 +208,7 @@ class ProcessNode:
                 held = self._get(f"{namespace}/secrets/{volume['secret']['secretName']}")
                 for key, value in held.get("data", {}).items():
                     (folder / key).write_bytes(base64.b64decode(value))
+                    remember(base64.b64decode(value).decode(errors="replace"))
             if "configMap" in volume:
                 held = self._get(f"{namespace}/configmaps/{volume['configMap']['name']}")
                 for key, value in held.get("data", {}).items():

@@ -12,8 +12,9 @@ from openai import OpenAI
 
 from paceline_sidecar.serve import serve
 from paceline_sidecar.settings import SidecarSettings
+from paceline_testing.kept_secrets import remember, remember_request
 
-TOKEN = "admin-token"
+TOKEN = "a-runtime-token-of-tests"
 
 
 class Sidecar:
@@ -26,11 +27,17 @@ class Sidecar:
         self._stop = asyncio.Event()
         self.thread = threading.Thread(target=self._run, name="sidecar", daemon=True)
         headers = {"authorization": f"Bearer {TOKEN}"}
+        hooks = {"request": [remember_request]}
         self.admin = httpx.Client(base_url=self.admin_url, headers=headers, timeout=30)
         """A client of the admin port that has the token."""
-        self.public = httpx.Client(base_url=self.url, timeout=30)
+        self.public = httpx.Client(base_url=self.url, timeout=30, event_hooks=hooks)
         """A plain client of the public port."""
-        self.openai = OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=30)
+        self.openai = OpenAI(
+            base_url=f"{self.url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=httpx.Client(timeout=30, event_hooks=hooks),
+        )
         """The official client."""
 
     @property
@@ -78,6 +85,7 @@ def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     token_file = run_dir / "token"
     token_file.write_text(TOKEN)
+    remember(TOKEN)
     values: dict[str, Any] = {
         "run_dir": run_dir,
         "host": "127.0.0.1",

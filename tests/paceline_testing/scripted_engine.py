@@ -50,6 +50,7 @@ def a_model() -> wire.ModelInfo:
         eos_token_ids=[EOS_ID],
         kv_bytes_per_token=64,
         weight_bytes=4000,
+        max_loras=4,
     )
 
 
@@ -84,6 +85,10 @@ def an_engine_load(*, waiting: int = 0, running: int = 0) -> wire.EngineLoad:
         prompt_tokens=100,
         output_tokens=50,
         gc_pause_ms=1.5,
+        draft_tokens=12,
+        accepted_tokens=6,
+        drafts=4,
+        accepted_by_position=[4, 2],
         waiting_by_lane={"interactive": waiting},
         running_by_lane={"interactive": running},
     )

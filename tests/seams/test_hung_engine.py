@@ -18,7 +18,7 @@ from paceline_testing.waiting import wait_until
 
 TESTS = Path(__file__).parents[1]
 DEADLINE_S = 60.0
-StartEngine = Callable[[str], "subprocess.Popen[bytes]"]
+StartEngine = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def run_dir() -> Iterator[Path]:
 def start_engine(run_dir: Path) -> Iterator[StartEngine]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(fault: str) -> "subprocess.Popen[bytes]":
+    def start(fault: str, *, step_timeout_s: float = 0.5) -> "subprocess.Popen[bytes]":
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", ""))),
             "PACELINE_ENGINE_RUN_DIR": str(run_dir),
             "PACELINE_ENGINE_TERMINATION_LOG": str(run_dir / "termination-log"),
-            "PACELINE_ENGINE_STEP_TIMEOUT_S": "0.5",
+            "PACELINE_ENGINE_STEP_TIMEOUT_S": str(step_timeout_s),
             "FAKE_ENGINE_FAULT": fault,
         }
         command = [sys.executable, "-m", "paceline_testing.fake_engine"]
@@ -96,7 +96,7 @@ def test_an_engine_that_is_stopped_as_a_whole_is_answered_for(
     start_engine: StartEngine, sidecar: Sidecar
 ) -> None:
     """Nothing of it can tell; should it go on, it serves on, without what was given up."""
-    process = start_engine("slow")
+    process = start_engine("slow", step_timeout_s=600.0)
     wait_until(sidecar.ready, within_s=DEADLINE_S)
     errors: list[openai.APIError] = []
     asking = [

@@ -3,9 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from paceline_sidecar.admission.control import AdmissionControl, hopeless
+from paceline_sidecar.admission.control import AdmissionControl
 from paceline_sidecar.admission.forecast import PrefillRate, seconds_to_first_token
 from paceline_sidecar.admission.rules import Arrival, Backlog, refuse
+from paceline_sidecar.admission.tickets import hopeless
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_testing.scripted_engine import a_step, an_engine_load

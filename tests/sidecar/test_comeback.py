@@ -2,9 +2,10 @@
 
 import pytest
 
-from paceline_sidecar.admission.control import AdmissionControl, Ticket
+from paceline_sidecar.admission.control import AdmissionControl
 from paceline_sidecar.admission.outage import Outage
 from paceline_sidecar.admission.rules import Arrival, refuse
+from paceline_sidecar.admission.tickets import Ticket
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_testing.clock import ManualClock

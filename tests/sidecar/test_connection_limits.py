@@ -248,3 +248,19 @@ def test_trailers_are_read_past(sidecar: Sidecar) -> None:
         received = until_closed(connection)
 
     assert received.count(b"HTTP/1.1 200") == 2
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_stream_in_http_1_0_has_no_chunks(sidecar: Sidecar) -> None:
+    """Its end is the connection's."""
+    body = json.dumps({"model": "scripted", "prompt": "Hi", "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.0\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
+
+    with connect(sidecar) as connection:
+        connection.sendall(head % len(body) + body)
+        received = until_closed(connection)
+
+    headers, _, content = received.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in headers
+    assert content.startswith(b"data: {")
+    assert content.endswith(b"data: [DONE]\n\n")

@@ -149,3 +149,40 @@ def test_gaps_are_judged_by_the_target_that_holds() -> None:
 
     assert ledger.gap("interactive", 90.0, now=1.0)
     assert not math.isnan(ledger.lanes["interactive"].itl_s.total)
+
+
+def test_a_copy_of_the_counts_stands_still() -> None:
+    """A thread writes a scrape from it while requests go on."""
+    ledger = Ledger()
+    ledger.first_token("interactive", 0.2)
+    ledger.gap("interactive", 20.0, now=1.0)
+    ledger.gap("interactive", 20.0, now=1.0)
+    ledger.refusals["queue_full"] += 1
+    before = ledger.copy()
+
+    ledger.first_token("interactive", 0.2)
+    ledger.gap("interactive", 20.0, now=1.0)
+    ledger.refusals["queue_full"] += 1
+    ledger.vllm.size_to(512)
+
+    for counts, times in ((before, 1), (ledger, 2)):
+        assert counts.lanes["interactive"].ttft_s.count == times
+        assert counts.lanes["interactive"].itl_s.count == times + 1
+        assert counts.vllm.itl_s.count == times + 1
+        assert counts.refusals["queue_full"] == times
+
+
+def test_equal_gaps_are_counted_as_if_each_came_alone() -> None:
+    """Of one step most gaps are equal, and are counted in one go."""
+    ledger = Ledger()
+    for gap_ms, now in ((20.0, 1.0), (20.0, 1.0), (5.0, 1.0), (20.0, 1.0), (20.0, 7.0)):
+        ledger.gap("interactive", gap_ms, now=now)
+    ledger.gap("batch", 20.0, now=7.0)
+
+    lanes = ledger.lanes
+
+    assert lanes["interactive"].itl_s.count == 5
+    assert lanes["interactive"].itl_s.total == pytest.approx(0.085)
+    assert [sum(one.bins.values()) for one in lanes["interactive"].gaps.slices()] == [4, 1]
+    assert lanes["batch"].itl_s.count == 1
+    assert ledger.vllm.itl_s.count == 6

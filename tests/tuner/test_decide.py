@@ -13,7 +13,7 @@ from paceline_tuner.guard import Guard
 from paceline_tuner.patch import patch_body
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_spec import SLA, Range, TuningSpec
-from paceline_tuner.telemetry import CapacityValues, LimitValues, Load, SketchSlice
+from paceline_tuner.telemetry import AdmissionValues, CapacityValues, LimitValues, Load, SketchSlice
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence, Window
 
@@ -253,6 +253,20 @@ def test_new_limits_and_new_configuration_go_under_the_next_epoch() -> None:
         "objective": 0.99,
     }
     assert {"max_batch_size", "token_budget", "step_target_ms", "admission"} <= body.keys()
+
+
+@pytest.mark.parametrize("is_newer", [False, True], ids=["0.2", "newer"])
+def test_a_sidecar_is_sent_no_field_of_admission_that_it_would_refuse(is_newer: bool) -> None:
+    """An upgrade of the operator leaves pods with their images; newer ones are sent all of it."""
+    known = {"admission": AdmissionValues(max_items_per_request=7)} if is_newer else {}
+    evidence = an_evidence(limits=a_limits(config_hash="old", **known))
+    decision = decide(SPEC, "pod", evidence, PodState(), 0.0)
+
+    body = patch_body(SPEC, evidence.limits, decision)
+
+    admission = body["admission"]
+    assert isinstance(admission, dict)
+    assert ("keys" in admission) == ("max_items_per_request" in admission) == is_newer
 
 
 def test_without_a_difference_only_the_lease_is_renewed() -> None:

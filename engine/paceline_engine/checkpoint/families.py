@@ -40,6 +40,9 @@ _ACTIVATIONS: dict[object, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "
 _GEMMA3_WINDOW_THETA = 10_000.0
 _GEMMA3_PATTERN = 6
 _GEMMA2_PATTERN = 2
+_MOST = {"num_hidden_layers": 4096, "num_attention_heads": 65_536}
+"""What is more is no model, and lists of it would take the memory; others may have 31 bits."""
+_MAX_QUOTED = 100
 
 
 def from_hugging_face(config: Config) -> ModelConfig:
@@ -62,8 +65,8 @@ def from_hugging_face(config: Config) -> ModelConfig:
         "hidden_size": hidden_size,
         "intermediate_size": _count(config, "intermediate_size"),
         "num_q_heads": num_q_heads,
-        "num_kv_heads": int(config.get("num_key_value_heads") or num_q_heads),
-        "head_size": int(config.get("head_dim") or hidden_size // num_q_heads),
+        "num_kv_heads": _count(config, "num_key_value_heads", num_q_heads),
+        "head_size": _count(config, "head_dim", hidden_size // num_q_heads),
         "vocab_size": _count(config, "vocab_size"),
         "max_len": _count(config, "max_position_embeddings"),
         "norm_eps": float(config.get("rms_norm_eps", 1e-6)),
@@ -185,13 +188,22 @@ def _activation(config: Config) -> Activation:
     return _ACTIVATIONS[name]
 
 
-def _count(config: Config, field: str) -> int:
-    value = config.get(field)
-    if not isinstance(value, int) or value < 1:
+def _count(config: Config, field: str, default: int | None = None) -> int:
+    value = config.get(field) or default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise CorruptModel(
-            f"The model's config.json: {field} must be a positive integer, got {value!r}."
+            f"The model's config.json: {field} must be a positive integer, got {_short(value)}."
+        )
+    if value > (most := _MOST.get(field, 2**31 - 1)):
+        raise CorruptModel(
+            f"The model's config.json: {field} is at most {most:,}, got {_short(value)}."
         )
     return value
+
+
+def _short(value: object) -> str:
+    """Quote at most a line of a value that may be anything."""
+    return repr(value)[:_MAX_QUOTED]
 
 
 def _rope(config: Config) -> Rope:

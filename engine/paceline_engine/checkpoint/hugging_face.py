@@ -10,11 +10,23 @@ from torch import Tensor
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
-from paceline_engine.errors import CorruptModel, ModelNotFound
+from paceline_engine.errors import CorruptModel, EngineError, ModelNotFound
+
+_MAX_JSON_BYTES = 128 * 1024 * 1024
+"""The longest tokenizer.json of the families has 35 MB."""
 
 
 def open_folder(folder: Path) -> Checkpoint:
     """Read what is small, and where each tensor lies."""
+    try:
+        return _open(folder)
+    except EngineError:
+        raise
+    except Exception as error:  # whatever stands in the files, they are the reason
+        raise CorruptModel(f"{folder}: its JSON files describe no model: {error!r}.") from error
+
+
+def _open(folder: Path) -> Checkpoint:
     config = _read_json(folder / "config.json")
     generation = _read_json(folder / "generation_config.json", default={})
     bos = generation.get("bos_token_id", config.get("bos_token_id"))
@@ -33,7 +45,7 @@ class SafetensorsFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files = {name: _open(folder / name) for name in _shard_names(folder)}
+        self._files = {name: _open_file(folder / name) for name in _shard_names(folder)}
         self._places = {
             _text_name(tensor): (name, tensor)
             for name, file in self._files.items()
@@ -63,19 +75,32 @@ def _text_name(name: str) -> str:
 def _shard_names(folder: Path) -> list[str]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return sorted(set(_read_json(index).get("weight_map", {}).values()))
+        return _named_shards(index)
     names = sorted(path.name for path in folder.glob("*.safetensors"))
     if not names:
         raise ModelNotFound(f"{folder} has a config.json but no *.safetensors with the weights.")
     return names
 
 
-def _open(path: Path) -> Any:
+def _named_shards(index: Path) -> list[str]:
+    """Read the files that the index names: of its own folder, for another's may be anybody's."""
+    named = _read_json(index).get("weight_map")
+    if not isinstance(named, dict) or not named:
+        raise CorruptModel(f"{index}: weight_map must say which file holds each tensor.")
+    for shard in named.values():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise CorruptModel(
+                f"{index}: weight_map must name files beside it, got {shard!r:.100}."
+            )
+    return sorted(set(named.values()))
+
+
+def _open_file(path: Path) -> Any:
     if not path.is_file():
         raise CorruptModel(f"{path} is missing, though the index of the model names it.")
     try:
         return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch maps the file
         raise CorruptModel(
             f"{path} ({path.stat().st_size:,} bytes) is no whole safetensors file: {error}."
         ) from error
@@ -115,8 +140,10 @@ def _read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, A
     if default is not None and not path.is_file():
         return default
     try:
+        if (size := path.stat().st_size) > _MAX_JSON_BYTES:
+            raise CorruptModel(f"{path} has {size:,} bytes; at most {_MAX_JSON_BYTES:,} are read.")
         content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorruptModel(f"{path} is no readable JSON: {error}.") from error
     if not isinstance(content, dict):
         raise CorruptModel(f"{path} must hold a JSON object, got {type(content).__name__}.")

@@ -53,7 +53,7 @@ def _read_config(folder: Path) -> Mapping[str, Any]:
         raise AdapterRefused(f"{folder} has no adapter_config.json: wanted is a folder of PEFT.")
     try:
         config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AdapterRefused(f"{path} is no readable JSON: {error}.") from error
     if not isinstance(config, dict):
         raise AdapterRefused(f"{path} must hold a JSON object, got {type(config).__name__}.")

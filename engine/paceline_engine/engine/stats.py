@@ -1,6 +1,7 @@
 """The engine's load now, as telemetry reports it."""
 
 import math
+from collections import Counter
 
 from paceline_engine.engine.stepping import Counters
 from paceline_engine.runner.graph_use import GraphUse
@@ -41,6 +42,8 @@ def load_of(
         running_output_tokens=_lengths([r.num_output_tokens for r in requests.running()]),
         draft_tokens=requests.num_drafted,
         accepted_tokens=requests.num_accepted,
+        drafts=requests.accepted_lengths.total(),
+        accepted_by_position=_by_position(requests.accepted_lengths),
         displaced=requests.num_displaced,
         swapped=requests.num_swapped,
         padding_tokens=counters.padding_tokens,
@@ -57,6 +60,12 @@ def load_of(
 def _lengths(lengths: list[int]) -> list[int]:
     """At most 256 of them, evenly spread: running requests are in order of age."""
     return lengths[:: max(1, math.ceil(len(lengths) / _MAX_LENGTHS))]
+
+
+def _by_position(accepted: Counter[int]) -> list[int]:
+    """Count the drafts whose token at each place was accepted; the first place first."""
+    places = range(max(accepted, default=0))
+    return [sum(n for length, n in accepted.items() if length > place) for place in places]
 
 
 def _split(total: int, batch: int) -> dict[str, int]:

@@ -210,6 +210,7 @@ class Assembly:
             weight_bytes=memory.weight_bytes(
                 config, self.dtype, quantization, kept=self.kept_bytes(checkpoint, quantization)
             ),
+            max_loras=settings.max_loras,
             engine_version=__version__,
             features=cost_features(self.device, settings, compiled=is_compiled),
             dtype_reason=self.choice.reason,

@@ -263,9 +263,9 @@ def _step_limits(settings: Settings, info: ModelInfo, engine: Engine) -> StepLim
 def _leave_hung(link: Link, settings: Settings, instance: str, hung_s: float) -> None:
     """End the process from a thread beside the one that hangs, which cannot be ended."""
     error = StepHung(f"a step did not return within {hung_s:.1f} s: it hangs")
+    _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
     explain(error, settings.termination_log)
     faulthandler.dump_traceback(file=STDERR)
-    _fail(link, settings.run_dir, instance, Failed(error.reason, error.message))
     time.sleep(_FAREWELL_S)
     os._exit(1)
 

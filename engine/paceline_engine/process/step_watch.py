@@ -7,8 +7,8 @@ once, and the kubelet (or `paceline up`) starts another engine.
 Time alone does not tell a hang from an honest step: prompts take seconds on a CPU, and cores may be
 taken. So a step has hung
 
-* when it has taken far longer than predicted. What its threads waited for a core does not count,
-  and of a process that was stopped and goes on only a moment does;
+* when it is there for long, and has spent far longer than predicted. What its threads waited for a
+  core was not spent, and of a process that was stopped and goes on only a moment counts;
 * on a CPU also when nothing of the process has run for a while, however long it was to take.
 
 The thread cannot run where the step holds Python's lock while it hangs. Then the heartbeat stops
@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 
 from paceline_engine.process.thread_times import (
@@ -34,10 +35,12 @@ STDERR = 2
 """The descriptor: writing to it needs no lock of Python's."""
 _LOOKS = 20
 """Per timeout: how late a hang may be seen, a twentieth of the timeout."""
-_STOPPED_LOOKS = 2.0
+_STOPPED_LOOKS = 3.0
 """A look that comes later than this many periods was held up, and so was the step."""
 _PATIENCE = 10.0
 """Times its prediction that a step may take."""
+_LEAST_SPENT = 0.25
+"""Of the timeout that a step must have spent itself: short predictions may be far off."""
 _COMPILING = 15.0
 """Times the timeout that a step may take which compiles a kernel."""
 _NO_LOCK = 4.0
@@ -63,8 +66,10 @@ class Suspect:
     number: int
     seen_at: float
     times: ThreadTimes
+    taken_s: float = 0.0
+    """How long it has taken."""
     spent_s: float = 0.0
-    """How long it has taken, without waits for a core."""
+    """The same without what held it up."""
     asleep_s: float = 0.0
     """For how long nothing has run."""
 
@@ -72,7 +77,8 @@ class Suspect:
         """Add what passed since the last look."""
         elapsed_s = min(now - self.seen_at, _STOPPED_LOOKS * every_s)
         use = use_between(self.times, times, elapsed_s)
-        self.spent_s += elapsed_s - use.starved_s
+        self.taken_s += elapsed_s
+        self.spent_s += elapsed_s - use.held_up_s
         self.asleep_s = self.asleep_s + elapsed_s if use.is_asleep else 0.0
         self.seen_at, self.times = now, times
 
@@ -80,7 +86,8 @@ class Suspect:
         """Judge it; `frame` is where its thread stands."""
         if limits.sleeps_when_hung and self.asleep_s >= limits.least_s:
             return True
-        if self.spent_s < max(limits.least_s, _PATIENCE * limits.expected_s()):
+        least_spent_s = max(_LEAST_SPENT * limits.least_s, _PATIENCE * limits.expected_s())
+        if self.taken_s < limits.least_s or self.spent_s < least_spent_s:
             return False
         return self.spent_s >= _COMPILING * limits.least_s or not is_compiling(frame)
 
@@ -112,13 +119,13 @@ class StepWatch:
         limits: StepLimits,
         hung: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
-        times: Callable[[], ThreadTimes] = read_thread_times,
+        times: Callable[[], ThreadTimes] | None = None,
     ) -> None:
         """The thread that makes it is the one that steps."""
         self._limits = limits
         self._hung = hung
         self._clock = clock
-        self._times = times
+        self._times = times or partial(read_thread_times, threading.get_native_id())
         self._now = _Now()
         self._suspect: Suspect | None = None
         self._every_s = limits.least_s / _LOOKS
@@ -169,5 +176,5 @@ class StepWatch:
             if self._is_over.wait(self._every_s):
                 return
             if self.look() and self._suspect is not None:
-                self._hung(self._suspect.spent_s)
+                self._hung(self._suspect.taken_s)
                 return

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from paceline_tuner.lanes import starting_batch_target_ms
+from paceline_tuner.patch import admission_body
 from paceline_tuner.service_spec import Range, TuningSpec
 from paceline_tuner.step_target import starting_target_ms
 
@@ -28,7 +29,8 @@ def runtime_config(spec: TuningSpec) -> dict[str, Any]:
         "interactive_share": spec.interactive_share,
         "batch_share": spec.batch_share,
         "sla": dataclasses.asdict(spec.sla),
-        "admission": dataclasses.asdict(spec.admission),
+        # Images are older than the operator where an upgrade has left them as they are.
+        "admission": admission_body(spec.admission, knows_keys=False),
         "config_hash": spec.config_hash,
     }
 

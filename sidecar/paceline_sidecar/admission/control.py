@@ -2,25 +2,31 @@
 
 Requests count from their arrival to their first token, and the count of both lanes together is
 bounded. The items of one request (prompts, choices, pairs) hold a part of the places at most, and
-pass them on. Where the bound is reached, an interactive arrival takes the places of the batch
-requests that came last. A request that cannot have its first token in time is refused at once: on
-arrival, and again with every heartbeat of the engine while it waits.
+pass them on; a caller with a key never holds all of them. Where the bound is reached, an
+interactive arrival takes the places of the batch requests that came last. A request that cannot
+have its first token in time is refused at once: on arrival, and again with every heartbeat of the
+engine while it waits.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import chain, count
+
+from msgspec.structs import replace as with_fields
 
 from paceline_sidecar.admission.comeback import (
     Expected,
     seconds_until_fewer,
     seconds_until_places,
 )
+from paceline_sidecar.admission.dispatch import Dispatcher
 from paceline_sidecar.admission.forecast import PrefillRate
 from paceline_sidecar.admission.rules import (
     Arrival,
     Backlog,
+    beyond_share,
     is_full,
     most_places,
     most_requests,
@@ -28,50 +34,18 @@ from paceline_sidecar.admission.rules import (
     places_of,
     refuse,
 )
+from paceline_sidecar.admission.tickets import (
+    NOBODY,
+    Caller,
+    Party,
+    Ticket,
+    batch_requests_to_displace,
+    hopeless,
+)
 from paceline_sidecar.errors import Refused
-from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig
-from paceline_wire.limits import Lane
-
-_MARGIN = 1.25
-"""A waiting request is refused only where its predicted wait, divided by this, is too long."""
-
-
-@dataclass(slots=True, eq=False)
-class Party:
-    """The items of one request; those without a first token share its places in the queue."""
-
-    lane: Lane = "interactive"
-    arrived_at: float = 0.0
-    timeout_s: float = math.inf
-    """Its own deadline, counted from its arrival."""
-    most_places: int = 1
-    waiting: "dict[Ticket, None]" = field(default_factory=dict)
-    give_way: Callable[[Refused], bool] | None = None
-    """Refuses the request, unless it has been answered already; None while it is tokenized."""
-
-    @property
-    def places(self) -> int:
-        """Return the places that it holds."""
-        return min(len(self.waiting), self.most_places)
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """One item in the queue, from the arrival of its request to its own first token."""
-
-    admission: "AdmissionControl"
-    tokens: int
-    party: Party
-
-    def count(self, tokens: int) -> None:
-        """Replace the estimate made on arrival by what the tokenizer counted."""
-        if self in self.admission.waiting:
-            self.admission.recount(self, tokens)
-
-    def leave(self) -> None:
-        """Leave the queue: the first token has come, or never will. May be called again."""
-        if self in self.admission.waiting:
-            self.admission.leave(self)
+from paceline_sidecar.hot_config import HotConfig
+from paceline_wire import EngineLoad
+from paceline_wire.limits import Lane, Limits
 
 
 class AdmissionControl:
@@ -82,8 +56,13 @@ class AdmissionControl:
         self.waiting: dict[Ticket, None] = {}
         """In their order of arrival."""
         self._clock = clock
-        self._tokens: dict[Lane, int] = {"interactive": 0, "batch": 0}
-        self._places: dict[Lane, int] = {"interactive": 0, "batch": 0}
+        self._tokens: Counter[Lane] = Counter()
+        self._places: Counter[Lane] = Counter()
+        self._places_of: Counter[str] = Counter()
+        """By caller."""
+        self._lanes = {"interactive": Dispatcher(), "batch": Dispatcher()}
+        self._num_running = 0
+        self._numbers = count()
         self._expected = Expected()
         self._head_since = 0.0
         """When the request that is worked on became the first."""
@@ -92,11 +71,18 @@ class AdmissionControl:
     def queue(self) -> Backlog:
         """Return how much waits now."""
         return Backlog(
-            requests=sum(self._places.values()),
-            tokens=sum(self._tokens.values()),
+            requests=self._places.total(),
+            tokens=self._tokens.total(),
             batch_requests=self._places["batch"],
             batch_tokens=self._tokens["batch"],
         )
+
+    @property
+    def sent_tokens(self) -> int:
+        """Return the prompt tokens of what the engine has and has given no token of."""
+        return sum(lane.sent_tokens for lane in self._lanes.values())
+
+    # --- who comes ------------------------------------------------------------------------------
 
     def admit(
         self,
@@ -106,67 +92,57 @@ class AdmissionControl:
         config: HotConfig,
         arrived_at: float = 0.0,
         timeout_s: float = math.inf,
+        caller: Caller = NOBODY,
     ) -> list[Ticket]:
         """Return a ticket for each item, or raise `Refused` for all of them."""
-        arrival = Arrival(
-            lane, sum(estimates), places_of(len(estimates), config.admission), timeout_s
-        )
-        refusal = refuse(self.queue, arrival, config=config, rate=self.rate.tokens_per_s)
-        if refusal is not None and not self._make_place(arrival, config, refusal):
-            refusal.retry_after_s = self._comeback_s(arrival, config, refusal)
-            self._expected.add(
-                self._clock() + refusal.retry_after_s, places=arrival.places, tokens=arrival.tokens
-            )
-            raise refusal
+        policy = config.admission
+        places = places_of(len(estimates), policy)
+        arrival = Arrival(lane, sum(estimates), places, timeout_s)
+        self._check(arrival, caller, config)
         if not self.waiting:
             self._head_since = self._clock()
-        party = Party(lane, arrived_at, timeout_s, most_places(config.admission))
+        flow = caller.id or f"request {next(self._numbers)}"
+        party = Party(lane, flow, arrived_at, timeout_s, most_places(policy), caller)
         tickets = [Ticket(self, tokens, party) for tokens in estimates]
         for ticket in tickets:
             self.waiting[ticket] = party.waiting[ticket] = None
         self._tokens[lane] += arrival.tokens
-        self._places[lane] += arrival.places
+        self._count_places(party, places)
         return tickets
 
-    def sweep(self, config: HotConfig, now: float, *, computed_ahead: int) -> None:
-        """Refuse waiting requests that are hopeless now; `computed_ahead` tokens are prefilled."""
-        rate = self.rate.tokens_per_s
-        for ticket in hopeless(self.waiting, config, now, rate=rate, computed=computed_ahead):
-            if ticket not in self.waiting or ticket.party.give_way is None:
-                continue
-            message = "The first token cannot come in time any more: too many wait ahead."
-            refusal = Refused("hopeless", message, retry_after_s=0.0)
-            party = ticket.party
-            refusal.retry_after_s = self.comeback_s(
-                party.lane, ticket.tokens, config, timeout_s=party.timeout_s
+    def _check(self, arrival: Arrival, caller: Caller, config: HotConfig) -> None:
+        """Raise `Refused` for an arrival that there is no place for, or no time."""
+        ahead = self._ahead_of(arrival, caller)
+        refusal = refuse(
+            self.queue, arrival, config=config, rate=self.rate.tokens_per_s, ahead=ahead
+        )
+        if refusal is not None and not self._make_place(arrival, config, refusal):
+            refusal.retry_after_s = self._comeback_s(arrival, config, refusal, ahead)
+            self._expected.add(
+                self._clock() + refusal.retry_after_s, places=arrival.places, tokens=arrival.tokens
             )
-            if ticket.party.give_way(refusal):
-                self._end(party)
+            raise refusal
+        held = self._places_of[caller.id] if caller.id else 0
+        beyond = beyond_share(
+            self.queue, arrival, config.admission, held=held, weight=caller.weight
+        )
+        if beyond is not None:
+            own = self._lanes[arrival.lane].tokens_of(caller.id) / held
+            share = self._lanes[arrival.lane].share_of(caller.id, caller.weight)
+            beyond.retry_after_s = seconds_until_fewer(
+                own / share, ahead=self.queue.tokens, rate=self.rate.tokens_per_s, worked=0.0
+            )
+            raise beyond
 
-    def comeback_s(
-        self, lane: Lane, tokens: int, config: HotConfig, *, timeout_s: float = math.inf
-    ) -> float:
-        """Predict when a request that lost its time here would be admitted again."""
-        arrival = Arrival(lane, tokens, places=1, timeout_s=timeout_s)
-        return self._comeback_s(arrival, config, None)
-
-    def recount(self, ticket: Ticket, tokens: int) -> None:
-        """Count a waiting item with so many tokens."""
-        self._tokens[ticket.party.lane] += tokens - ticket.tokens
-        ticket.tokens = tokens
-
-    def leave(self, ticket: Ticket) -> None:
-        """Let an item go; its place passes on to another of its request, if one has none."""
-        party = ticket.party
-        before = party.places
-        del self.waiting[ticket], party.waiting[ticket]
-        self._tokens[party.lane] -= ticket.tokens
-        self._places[party.lane] += party.places - before
-        self._head_since = self._clock()
-
-    def _end(self, party: Party) -> None:
-        for ticket in list(party.waiting):
-            self.leave(ticket)
+    def _ahead_of(self, arrival: Arrival, caller: Caller) -> int:
+        """Return the prompt tokens that are computed before those of an arrival."""
+        total, lane = self.queue.ahead_of(arrival.lane), self._lanes[arrival.lane]
+        if not lane.is_contended:
+            return total
+        share = lane.share_of(caller.id, caller.weight)
+        others = (lane.tokens_of(caller.id) + arrival.tokens) / share - arrival.tokens
+        people = 0 if arrival.lane == "interactive" else self._tokens["interactive"]
+        return min(total, math.ceil(people + lane.sent_tokens + others))
 
     def _make_place(self, arrival: Arrival, config: HotConfig, refusal: Refused) -> bool:
         """Refuse waiting batch requests for an interactive arrival, where that is enough."""
@@ -175,15 +151,25 @@ class AdmissionControl:
         leaving = batch_requests_to_displace(self.waiting, self.queue, arrival, config.admission)
         message = "The queue is full, and interactive requests go first."
         for party in leaving:
-            tokens = sum(ticket.tokens for ticket in party.waiting)
-            own = Arrival("batch", tokens, party.places, party.timeout_s)
+            own = Arrival("batch", party.tokens, party.places, party.timeout_s)
             given = Refused("displaced", message, retry_after_s=0.0)
-            given.retry_after_s = self._comeback_s(own, config, given)
+            given.retry_after_s = self._comeback_s(own, config, given, self.queue.tokens)
             if party.give_way is not None and party.give_way(given):
                 self._end(party)
         return is_full(self.queue, arrival, config.admission) is None
 
-    def _comeback_s(self, arrival: Arrival, config: HotConfig, refusal: Refused | None) -> float:
+    # --- when to come back ----------------------------------------------------------------------
+
+    def comeback_s(
+        self, lane: Lane, tokens: int, config: HotConfig, *, timeout_s: float = math.inf
+    ) -> float:
+        """Predict when a request that lost its time here would be admitted again."""
+        arrival = Arrival(lane, tokens, places=1, timeout_s=timeout_s)
+        return self._comeback_s(arrival, config, None, self.queue.ahead_of(lane))
+
+    def _comeback_s(
+        self, arrival: Arrival, config: HotConfig, refusal: Refused | None, ahead: int
+    ) -> float:
         now, queue, policy = self._clock(), self.queue, config.admission
         rate = self.rate.tokens_per_s
         head = next(iter(self.waiting)).tokens if self.waiting else 0
@@ -191,62 +177,97 @@ class AdmissionControl:
         places, tokens = self._expected.until_now(now)
         if refusal is not None and refusal.reason in {"queue_full", "displaced"}:
             missing = queue.requests + arrival.places + places - most_requests(policy)
-            order = (ticket.tokens for ticket in self._in_order())
+            order = (ticket.tokens for ticket in self._by_lane())
             return seconds_until_places(max(1, missing), order, rate=rate, worked=worked)
-        ahead = queue.ahead_of(arrival.lane) + tokens
         if refusal is not None and refusal.reason == "queue_tokens":
             allowed = (policy.max_queued_tokens or 0) * policy.reject_at
         else:
             allowed = patience_s(arrival.lane, config, arrival.timeout_s) * (rate or 0.0)
+        ahead += tokens
         over = ahead + arrival.tokens - allowed
         return seconds_until_fewer(over, ahead=ahead, rate=rate, worked=worked)
 
-    def _in_order(self) -> Iterator[Ticket]:
+    # --- who waits ------------------------------------------------------------------------------
+
+    def sweep(self, config: HotConfig, now: float, *, computed_ahead: int) -> None:
+        """Refuse waiting requests that are hopeless now; `computed_ahead` tokens are prefilled."""
+        rate = self.rate.tokens_per_s
+        is_held = any(lane.num_held for lane in self._lanes.values())
+        order = self._by_lane() if is_held else self.waiting
+        message = "The first token cannot come in time any more: too many wait ahead."
+        for ticket in hopeless(order, config, now, rate=rate, computed=computed_ahead):
+            party = ticket.party
+            if not ticket.is_waiting or party.give_way is None:
+                continue
+            wait_s = self.comeback_s(party.lane, ticket.tokens, config, timeout_s=party.timeout_s)
+            if party.give_way(Refused("hopeless", message, retry_after_s=wait_s)):
+                self._end(party)
+
+    def follow(self, limits: Limits) -> None:
+        """Keep the engine busy at these limits."""
+        for lane in self._lanes.values():
+            lane.step_tokens, lane.rows = limits.token_budget, limits.max_batch_size
+        self._pump()
+
+    def with_held(self, load: EngineLoad) -> EngineLoad:
+        """Return the engine's load with what waits for it here: to all others it is one queue."""
+        held = {name: lane.num_held for name, lane in self._lanes.items() if lane.num_held}
+        if not held:
+            return load
+        by_lane = Counter(load.waiting_by_lane)
+        by_lane.update(held)
+        tokens = sum(ticket.tokens for lane in self._lanes.values() for ticket in lane.held())
+        return with_fields(
+            load,
+            waiting=load.waiting + sum(held.values()),
+            waiting_tokens=load.waiting_tokens + tokens,
+            waiting_by_lane=dict(by_lane),
+        )
+
+    def _by_lane(self) -> Iterable[Ticket]:
         """Iterate over who waits, in the order in which prompts are computed."""
-        for lane in self._places:
-            yield from (ticket for ticket in self.waiting if ticket.party.lane == lane)
+        not_yet = (ticket for ticket in self.waiting if not ticket.is_offered)
+        return chain(*self._lanes.values(), not_yet)
 
+    # --- what tickets tell (`Desk`) -------------------------------------------------------------
 
-def batch_requests_to_displace(
-    waiting: Iterable[Ticket], queue: Backlog, arrival: Arrival, policy: AdmissionPolicy
-) -> list[Party]:
-    """Choose the newest batch requests that make enough room together; none where all do not."""
-    leaving: list[Party] = []
-    requests, tokens = queue.requests, queue.tokens
-    able = {t.party: None for t in waiting if t.party.lane == "batch" and t.party.give_way}
-    for party in reversed(able):
-        if is_full(Backlog(requests, tokens), arrival, policy) is None:
-            break
-        leaving.append(party)
-        requests -= party.places
-        tokens -= sum(ticket.tokens for ticket in party.waiting)
-    return leaving if is_full(Backlog(requests, tokens), arrival, policy) is None else []
+    def recount(self, ticket: Ticket, tokens: int) -> None:
+        """Count a waiting item with so many tokens."""
+        self._tokens[ticket.party.lane] += tokens - ticket.tokens
+        ticket.tokens = tokens
 
+    def send(self, ticket: Ticket, hand_over: Callable[[], None]) -> None:
+        """Hand a waiting item to the engine, now or when its turn comes."""
+        self._lanes[ticket.party.lane].offer(ticket, hand_over, running=self._num_running)
 
-def hopeless(
-    waiting: Iterable[Ticket],
-    config: HotConfig,
-    now: float,
-    *,
-    rate: float | None,
-    computed: int,
-) -> list[Ticket]:
-    """Choose the items whose first token will be late, for what is computed before it.
-
-    The first `computed` of the waiting tokens are prefilled already.
-    """
-    if rate is None or not config.admission.shed_hopeless:
-        return []
-    lost: list[Ticket] = []
-    ahead: dict[Lane, int] = {"interactive": -computed, "batch": -computed}
-    for ticket in waiting:
+    def leave(self, ticket: Ticket) -> None:
+        """Let an item go; its place passes on to another of its request, if one has none."""
         party = ticket.party
-        due_at = party.arrived_at + patience_s(party.lane, config, party.timeout_s)
-        predicted_s = (ahead[party.lane] + ticket.tokens) / rate / _MARGIN
-        if ahead[party.lane] > 0 and now + predicted_s > due_at:
-            lost.append(ticket)
-            continue  # what it would have cost is not ahead of the others
-        ahead["batch"] += ticket.tokens
-        if party.lane == "interactive":
-            ahead["interactive"] += ticket.tokens
-    return lost
+        before = party.places
+        del self.waiting[ticket], party.waiting[ticket]
+        self._tokens[party.lane] -= ticket.tokens
+        self._count_places(party, party.places - before)
+        self._head_since = self._clock()
+        self._lanes[party.lane].leave(ticket)
+        self._pump()
+
+    def run(self, change: int) -> None:
+        """Count items past their first token."""
+        self._num_running += change
+        if change < 0:
+            self._pump()
+
+    def _end(self, party: Party) -> None:
+        for ticket in list(party.waiting):
+            ticket.leave()
+
+    def _count_places(self, party: Party, change: int) -> None:
+        self._places[party.lane] += change
+        if party.caller.id:
+            self._places_of[party.caller.id] += change
+            if not self._places_of[party.caller.id]:
+                del self._places_of[party.caller.id]
+
+    def _pump(self) -> None:
+        for lane in self._lanes.values():
+            lane.pump(running=self._num_running)

@@ -11,6 +11,9 @@ from paceline_wire.limits import Lane
 _REQUESTS_AT_LEAST = 8
 """One request takes at most one in so many places of the queue, however many items it has."""
 
+_PLACES_PER_FREE_ONE = 3
+"""A caller of weight 1 may hold so many places for each one that is free."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -53,12 +56,37 @@ def places_of(num_items: int, policy: AdmissionPolicy) -> int:
 
 
 def refuse(
-    queue: Backlog, arrival: Arrival, *, config: HotConfig, rate: float | None
+    queue: Backlog,
+    arrival: Arrival,
+    *,
+    config: HotConfig,
+    rate: float | None,
+    ahead: int | None = None,
 ) -> Refused | None:
-    """Return the reason to refuse an arrival, or None; when to come back is not in it yet."""
+    """Return the reason to refuse an arrival, or None; when to come back is not in it yet.
+
+    `ahead` are the prompt tokens that are computed before its own, where that is not its lane's
+    order of arrival.
+    """
+    ahead = queue.ahead_of(arrival.lane) if ahead is None else ahead
     return is_full(queue, arrival, config.admission) or _hopeless_arrival(
-        queue, arrival, config=config, rate=rate
+        arrival, ahead, config=config, rate=rate
     )
+
+
+def beyond_share(
+    queue: Backlog, arrival: Arrival, policy: AdmissionPolicy, *, held: int, weight: float
+) -> Refused | None:
+    """Return the refusal of a caller that holds more places than it leaves to others.
+
+    Its bound grows with what is free (dynamic thresholds, Choudhury and Hahne, 1998): one caller
+    alone comes to three quarters of the queue, and whoever comes anew finds a place.
+    """
+    free = most_requests(policy) - queue.requests
+    if not held or held + arrival.places <= _PLACES_PER_FREE_ONE * weight * free:
+        return None
+    message = f"{held} requests of this key wait, and {free} places are left for others."
+    return Refused("key_places", message, retry_after_s=0.0)
 
 
 def is_full(queue: Backlog, arrival: Arrival, policy: AdmissionPolicy) -> Refused | None:
@@ -76,10 +104,9 @@ def is_full(queue: Backlog, arrival: Arrival, policy: AdmissionPolicy) -> Refuse
 
 
 def _hopeless_arrival(
-    queue: Backlog, arrival: Arrival, *, config: HotConfig, rate: float | None
+    arrival: Arrival, ahead: int, *, config: HotConfig, rate: float | None
 ) -> Refused | None:
     most_s = patience_s(arrival.lane, config, arrival.timeout_s)
-    ahead = queue.ahead_of(arrival.lane)
     predicted_s = seconds_to_first_token(tokens_ahead=ahead, own_tokens=arrival.tokens, rate=rate)
     if not config.admission.shed_hopeless or predicted_s <= most_s:
         return None

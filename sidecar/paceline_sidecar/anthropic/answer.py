@@ -11,8 +11,13 @@ from paceline_sidecar.anthropic.error_response import messages_error
 from paceline_sidecar.anthropic.request import MessagesRequest
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.generation import Delta, Generation
-from paceline_sidecar.openai.call_writer import writer_of
-from paceline_sidecar.openai.choice_parser import Block, BlockChange, BlockReader, ChoiceParser
+from paceline_sidecar.openai.choice_parser import (
+    Block,
+    BlockChange,
+    BlockReader,
+    ChoiceParser,
+    parser_for,
+)
 from paceline_sidecar.openai.responses import GatheredChoice, named_event, usage_of
 from paceline_sidecar.service import Service
 
@@ -59,12 +64,14 @@ class MessagesBuilder:
     def __init__(self, service: Service, body: MessagesRequest) -> None:
         self._model = body.model or service.name
         self._id = f"msg_{uuid.uuid4().hex}"
-        self._reader = BlockReader(ChoiceParser(writer_of(body.chat, service.tool_style)))
+        self._chat = body.chat
+        self._codec = service.codec
+        self._reader = BlockReader(ChoiceParser(None))
         self._generations: Sequence[Generation] = ()
 
     def opening(self, generations: Sequence[Generation]) -> bytes:
         """Return the event that says that a message begins."""
-        self._generations = generations
+        self._begin(generations)
         return _event("message_start", message=self._message([]))
 
     def piece(self, index: int, delta: Delta) -> bytes:
@@ -86,11 +93,16 @@ class MessagesBuilder:
 
     def response(self, choices: list[GatheredChoice]) -> AnswerMessage:
         """Return the message in one piece."""
-        self._generations = [choice.generation for choice in choices]
+        self._begin([choice.generation for choice in choices])
         self._reader.push(choices[0].text, choices[0].generation.finish)
         reason, sequence = self._end()
         content = [_written(block) for block in self._reader.blocks]
         return self._message(content, reason, sequence)
+
+    def _begin(self, generations: Sequence[Generation]) -> None:
+        self._generations = generations
+        prompt_ids = generations[0].submit.prompt_ids
+        self._reader = BlockReader(parser_for(self._codec, self._chat, prompt_ids))
 
     def _message(
         self,
@@ -130,12 +142,17 @@ def _change_event(change: BlockChange) -> bytes:
 def _begun(block: Block) -> dict[str, Any]:
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
+    if block.kind == "reasoning":
+        # Nothing is signed: a thought may be sent back as it is.
+        return {"type": "thinking", "thinking": "", "signature": ""}
     return {"type": "text", "text": ""}
 
 
 def _delta(change: BlockChange) -> dict[str, str]:
     if change.block.kind == "call":
         return {"type": "input_json_delta", "partial_json": change.piece}
+    if change.block.kind == "reasoning":
+        return {"type": "thinking_delta", "thinking": change.piece}
     return {"type": "text_delta", "text": change.piece}
 
 
@@ -143,7 +160,7 @@ def _written(block: Block) -> dict[str, Any]:
     begun = _begun(block)
     if block.kind == "call":
         return begun | {"input": _arguments(block.text)}
-    return begun | {"text": block.text}
+    return begun | {"thinking" if block.kind == "reasoning" else "text": block.text}
 
 
 def _arguments(text: str) -> Any:

@@ -22,9 +22,10 @@ class TextBlock(BodyPart):
 
 
 class ThinkingBlock(BodyPart):
-    """What the assistant thought before; templates drop it, and so do we."""
+    """What the assistant thought before; none of ours is redacted."""
 
     type: Literal["thinking", "redacted_thinking"]
+    thinking: str = ""
 
 
 class ToolUseBlock(BodyPart):
@@ -97,8 +98,10 @@ def _from_blocks(role: Role, blocks: list[Block]) -> list[Message]:
     ]
     texts = [block for block in blocks if isinstance(block, TextBlock)]
     calls = [_call(block) for block in blocks if isinstance(block, ToolUseBlock)]
+    thought = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     if texts or calls or not results:
-        made.append(Message(role=role, content=plain(texts), tool_calls=calls or None))
+        text, reasoning = plain(texts), thought or None
+        made.append(Message(role=role, content=text, tool_calls=calls or None, reasoning=reasoning))
     return made
 
 

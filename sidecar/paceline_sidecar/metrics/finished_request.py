@@ -32,6 +32,8 @@ class FinishedRequest:
     prefill_ms: float | None = None
     finish_reason: str | None = None
     max_tokens: int = 0
+    longest_choice: int | None = None
+    """Output tokens of the longest choice of its prompt, said by the one that ends last."""
     num_choices: int = 1
     """How many choices its prompt has, said by the first of them; 0 for the others."""
     principal: Principal = ANYONE

@@ -34,6 +34,14 @@ class Histogram:
             self._counts.insert(bisect_left(self._edges, edge), 0)
             insort(self._edges, edge)
 
+    def copy(self) -> "Histogram":
+        """Return one of its own with the same counts."""
+        copied = Histogram(self._base)
+        copied._edges = self._edges.copy()
+        copied._counts = self._counts.copy()
+        copied.total = self.total
+        return copied
+
     @property
     def count(self) -> int:
         """Values seen."""

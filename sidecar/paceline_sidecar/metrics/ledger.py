@@ -4,8 +4,9 @@ Written by the event loop as things happen, read by `/metrics` and `/runtime/tel
 """
 
 from collections import Counter
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome, miss_reason
@@ -176,6 +177,27 @@ class Ledger:
             counts.ttft_s.keep_edges(_edge(sla.ttft_p99_ms))
             counts.tpot_s.keep_edges(_edge(sla.tpot_p99_ms))
             counts.itl_s.keep_edges(_edge(sla.itl_p99_ms))
+
+    def copy(self) -> "Ledger":
+        """Return the counts as they are now; the records are shared, and not for threads."""
+        self._count_run()
+        copied: Ledger = _copied(self)
+        return copied
+
+
+def _copied(value: Any) -> Any:
+    """Copy counts and what holds them; anything else is shared."""
+    match value:
+        case Histogram() | Counter():
+            return value.copy()
+        case dict():
+            return {key: _copied(each) for key, each in value.items()}
+        case Ledger() | LaneCounts() | VllmCounts() | KeyCounts():
+            copied = copy(value)
+            vars(copied).update({name: _copied(each) for name, each in vars(value).items()})
+            return copied
+        case _:
+            return value
 
 
 def _edge(target_ms: float | None) -> tuple[float, ...]:

@@ -12,6 +12,17 @@ from paceline_wire import EngineLoad, LimitsState, StepModelInfo
 
 
 @dataclass(frozen=True, slots=True)
+class LoraUse:
+    """LoRA adapters that requests name now."""
+
+    most: int
+    """How many the engine has room for."""
+    waiting: tuple[str, ...]
+    """Of requests without a token yet."""
+    running: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of the process; None where there is no engine to ask."""
 
@@ -26,17 +37,19 @@ class Snapshot:
     queue: Backlog
     in_flight: int
     adapters: list[AdapterState]
+    loras: LoraUse | None
+    """None where the engine has no room for any."""
     ready: bool
     draining: bool
     now: float
 
 
 def snapshot(service: Service) -> Snapshot:
-    """Read the service; nothing is changed and nothing waits."""
+    """Read the service: what changes is copied, so that a thread may read on."""
     heard = service.ledger.telemetry
     return Snapshot(
         name=service.name,
-        ledger=service.ledger,
+        ledger=service.ledger.copy(),
         view=service.backend.view,
         load=None if heard is None else heard.load,
         limits=service.backend.view.limits,
@@ -46,7 +59,18 @@ def snapshot(service: Service) -> Snapshot:
         queue=service.admission.queue,
         in_flight=len(service.exchanges),
         adapters=service.adapters.states(),
+        loras=_lora_use(service),
         ready=not service.missing(),
         draining=service.leaving,
         now=service.clock(),
     )
+
+
+def _lora_use(service: Service) -> LoraUse | None:
+    model = service.backend.view.model
+    if model is None or not model.max_loras:
+        return None
+    named = [(each.generations[0].submit.adapter, each.heard) for each in service.exchanges]
+    waiting = sorted({name for name, is_heard in named if name and not is_heard})
+    running = sorted({name for name, is_heard in named if name and is_heard})
+    return LoraUse(model.max_loras, tuple(waiting), tuple(running))

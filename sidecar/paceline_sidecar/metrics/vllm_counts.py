@@ -74,7 +74,8 @@ class VllmCounts:
         decode_s = 0.0
         if record.tpot_ms is not None:
             decode_s = record.tpot_ms * (record.output_tokens - 1) / 1e3
-            self.tpot_s.observe(record.tpot_ms / 1e3)
+        # As there: a request of one token has taken no time for tokens after the first.
+        self.tpot_s.observe((record.tpot_ms or 0.0) / 1e3)
         self.decode_s.observe(decode_s)
         if record.queue_ms is not None and record.prefill_ms is not None:
             self.queue_s.observe(record.queue_ms / 1e3)
@@ -82,7 +83,8 @@ class VllmCounts:
             self.inference_s.observe(record.prefill_ms / 1e3 + decode_s)
         self.prompt_tokens.observe(record.prompt_tokens)
         self.generation_tokens.observe(record.output_tokens)
-        self.max_generation_tokens.observe(record.output_tokens)
+        if record.longest_choice is not None:
+            self.max_generation_tokens.observe(record.longest_choice)
         self.max_tokens_param.observe(record.max_tokens)
         if record.num_choices:
             self.params_n.observe(record.num_choices)

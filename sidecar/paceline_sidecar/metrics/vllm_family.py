@@ -1,5 +1,6 @@
 """The `vllm:` family: the names that dashboards, autoscalers and gateways already know."""
 
+import time
 from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric as Family
@@ -22,6 +23,9 @@ def vllm_family(seen: Snapshot) -> Iterator[Family]:
         yield values(VLLM["cache_config_info"], [(labels, 1)])
         usage = seen.load.kv_used_blocks / max(1, capacity.num_blocks)
         yield values(VLLM["kv_cache_usage_perc"], [((seen.name, _ENGINE), usage)])
+    if seen.loras is not None:
+        labels = (str(seen.loras.most), ",".join(seen.loras.waiting), ",".join(seen.loras.running))
+        yield values(VLLM["lora_requests_info"], [(labels, time.time())])
     yield from _requests(seen)
     yield from _histograms(seen)
 
@@ -32,6 +36,7 @@ def _load(seen: Snapshot, load: EngineLoad) -> Iterator[Family]:
         ("num_requests_running", load.running),
         ("num_requests_waiting", load.waiting),
         ("num_preemptions", load.preemptions),
+        ("spec_decode_num_drafts", load.drafts),
         ("spec_decode_num_draft_tokens", load.draft_tokens),
         ("spec_decode_num_accepted_tokens", load.accepted_tokens),
         # As there: the sum over the sources below.
@@ -42,6 +47,10 @@ def _load(seen: Snapshot, load: EngineLoad) -> Iterator[Family]:
         ("prompt_tokens_cached", load.prefix_hits),
     ):
         yield values(VLLM[name], [(one, value)])
+    yield values(
+        VLLM["spec_decode_num_accepted_tokens_per_pos"],
+        (((*one, str(place)), n) for place, n in enumerate(load.accepted_by_position)),
+    )
     reasons = {"capacity": load.waiting, "deferred": 0}
     yield values(
         VLLM["num_requests_waiting_by_reason"],

@@ -32,10 +32,12 @@ class CallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ContentAndCalls(msgspec.Struct, frozen=True):
-    """The content and the calls in one piece of text."""
+    """The content and the calls in one piece of text, and the thought before them."""
 
     content: str = ""
     calls: tuple[CallDelta, ...] = ()
+    reasoning: str = ""
+    """What the model thought before it answered."""
 
 
 class CallWriter(Protocol):

@@ -78,6 +78,10 @@ class Message(BodyPart):
     )
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning: str | None = None
+    """What the assistant thought; templates show it again where they want it."""
+    reasoning_content: str | None = None
+    """The same, under its older name."""
 
     def as_template_input(self) -> dict[str, Any]:
         """Role, plain text and calls; templates know a `developer` as `system`."""
@@ -89,6 +93,9 @@ class Message(BodyPart):
         }
         if self.tool_calls:
             message["tool_calls"] = [call.as_template_input() for call in self.tool_calls]
+        thought = self.reasoning_content if self.reasoning is None else self.reasoning
+        if thought is not None:
+            message["reasoning_content"] = thought
         for name in ("tool_call_id", "name"):
             if getattr(self, name) is not None:
                 message[name] = getattr(self, name)

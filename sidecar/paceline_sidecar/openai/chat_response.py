@@ -9,9 +9,9 @@ import msgspec
 
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.generation import Delta, Generation
-from paceline_sidecar.openai.call_writer import CallDelta, FunctionDelta, writer_of
+from paceline_sidecar.openai.call_writer import CallDelta, ContentAndCalls, FunctionDelta
 from paceline_sidecar.openai.chat_request import ChatRequest
-from paceline_sidecar.openai.choice_parser import ChatFinish, ChoiceParser
+from paceline_sidecar.openai.choice_parser import ChatFinish, ChoiceParser, parser_for
 from paceline_sidecar.openai.logprobs import (
     ChatLogprobs,
     PromptLogprobs,
@@ -29,7 +29,6 @@ from paceline_sidecar.openai.responses import (
     usage_so_far,
 )
 from paceline_sidecar.service import Service
-from paceline_sidecar.text.tool_call_parser import ToolStyle
 
 
 class ChatCall(msgspec.Struct, frozen=True):
@@ -46,6 +45,10 @@ class ChatMessage(msgspec.Struct, frozen=True):
     role: Literal["assistant"]
     content: str | None
     tool_calls: list[ChatCall] | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    """What the model thought before it answered; vLLM's name."""
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    """The same, under the name that vLLM had before and others still have."""
 
 
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,6 +57,8 @@ class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     role: Literal["assistant"] | None = None
     content: str | None = None
     tool_calls: tuple[CallDelta, ...] = ()
+    reasoning: str | None = None
+    reasoning_content: str | None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -104,9 +109,9 @@ class ChatResponseBuilder:
         self._model = body.model or service.name
         self._has_logprobs = bool(body.logprobs)
         self._body = body
-        self._style: ToolStyle | None = service.tool_style
+        self._codec = service.codec
         # What a piece holds then is its text, with no state from one to the next.
-        self._is_plain = writer_of(body, self._style) is None and not (
+        self._is_plain = parser_for(self._codec, body, []).is_plain and not (
             self._has_logprobs or body.include_usage_so_far
         )
         self._plain = PlainPieces(self._text_event)
@@ -128,11 +133,13 @@ class ChatResponseBuilder:
             return self._plain.event(index, delta.text)
         parser = self._parsers.get(index)
         if parser is None:
-            parser = self._parsers[index] = self._new_parser()
+            parser = self._new_parser(self._generations[index])
+            self._parsers[index] = parser
         parsed = parser.push(delta.text, delta.finish)
-        if not (parsed.content or parsed.calls or delta.finish or delta.scores):
+        if not (parsed != ContentAndCalls() or delta.finish or delta.scores):
             return b""
-        piece = ChatDelta(content=parsed.content or None, tool_calls=parsed.calls)
+        thought = parsed.reasoning or None
+        piece = ChatDelta(None, parsed.content or None, parsed.calls, thought, thought)
         logprobs = chat_logprobs(delta.scores) if self._has_logprobs else None
         return self._chunk_of(ChatChunkChoice(index, piece, parser.finish, logprobs))
 
@@ -162,17 +169,18 @@ class ChatResponseBuilder:
         )
 
     def _choice(self, index: int, choice: GatheredChoice) -> ChatChoice:
-        parser = self._new_parser()
+        parser = self._new_parser(choice.generation)
         parsed = parser.push(choice.text, choice.generation.finish)
-        message = ChatMessage("assistant", parsed.content)
-        if parsed.calls:
-            calls = [ChatCall(call.id or "", "function", call.function) for call in parsed.calls]
-            message = ChatMessage("assistant", parsed.content or None, calls)
+        calls = [ChatCall(call.id or "", "function", call.function) for call in parsed.calls]
+        # An empty text is an answer, beside which there is nothing else.
+        content = parsed.content or (None if calls or parsed.reasoning else "")
+        thought = parsed.reasoning or msgspec.UNSET
+        message = ChatMessage("assistant", content, calls or msgspec.UNSET, thought, thought)
         logprobs = chat_logprobs(choice.scores) if self._has_logprobs else None
         return ChatChoice(index, message, parser.finish, logprobs)
 
-    def _new_parser(self) -> ChoiceParser:
-        return ChoiceParser(writer_of(self._body, self._style))
+    def _new_parser(self, generation: Generation) -> ChoiceParser:
+        return parser_for(self._codec, self._body, generation.submit.prompt_ids)
 
     def _chunk_of(self, choice: ChatChunkChoice) -> bytes:
         return self._encoded([choice], self._usage(choice.index))

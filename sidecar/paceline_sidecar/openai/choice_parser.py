@@ -1,36 +1,62 @@
-"""What one choice of a chat wrote: split into text and calls, and seen as blocks."""
+"""What one choice of a chat wrote: split into thoughts, text and calls, and seen as blocks."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from paceline_sidecar.generation import FinishReason
-from paceline_sidecar.openai.call_writer import CallWriter, ContentAndCalls
+from paceline_sidecar.openai.call_writer import CallWriter, ContentAndCalls, writer_of
+from paceline_sidecar.openai.chat_request import ChatRequest
+from paceline_sidecar.text.codec import Codec
+from paceline_sidecar.text.thoughts import ThoughtSplitter
 
 ChatFinish = FinishReason | Literal["tool_calls"]
-BlockKind = Literal["text", "call"]
+BlockKind = Literal["reasoning", "text", "call"]
 
 
 class ChoiceParser:
-    """Splits one choice into text and tool calls, and knows how it ended."""
+    """Splits one choice into thoughts, text and tool calls, and knows how it ended."""
 
-    def __init__(self, writer: CallWriter | None) -> None:
+    def __init__(self, writer: CallWriter | None, thoughts: ThoughtSplitter | None = None) -> None:
         self.finish: ChatFinish | None = None
         self._writer = writer
+        self._thoughts = thoughts
         self._called = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what it is given is the answer's text, as it is."""
+        return self._writer is None and self._thoughts is None
 
     def push(self, text: str, finish: FinishReason | None) -> ContentAndCalls:
         """Take the next piece of text."""
+        ended, thought = finish is not None, ""
+        if self._thoughts is not None:
+            thought, text = self._thoughts.push(text, ended=ended)
         parsed = ContentAndCalls(text)
         if self._writer is not None:
-            parsed = self._writer.write(text, ended=finish is not None)
+            parsed = self._writer.write(text, ended=ended)
+        if thought:
+            parsed = msgspec.structs.replace(parsed, reasoning=thought)
         self._called = self._called or bool(parsed.calls)
         self.finish = "tool_calls" if self._called and finish == "stop" else finish
         return parsed
 
 
+def parser_for(codec: Codec | None, body: ChatRequest, prompt_ids: list[int]) -> ChoiceParser:
+    """Return the parser for one choice of a chat whose prompt has these tokens."""
+    if codec is None:
+        return ChoiceParser(None)
+    # What follows a grammar is the answer from its first token on.
+    has_thoughts = codec.thinks and body.structure is None
+    thoughts = ThoughtSplitter(is_open=codec.opens_thought(prompt_ids)) if has_thoughts else None
+    return ChoiceParser(writer_of(body, codec.tool_style), thoughts)
+
+
 @dataclass(slots=True)
 class Block:
-    """Text, or one call with its arguments, as it grows."""
+    """A thought, text, or one call with its arguments, as it grows."""
 
     index: int
     """The place among the blocks of its choice."""
@@ -43,7 +69,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """Return the text, or a call's arguments, so far."""
+        """Return the thought, the text, or a call's arguments, so far."""
         return "".join(self.pieces)
 
 
@@ -73,7 +99,8 @@ class BlockReader:
     def push(self, text: str, finish: FinishReason | None) -> list[BlockChange]:
         """Take the next piece of text."""
         parsed = self._parser.push(text, finish)
-        changes = self._grow("text", parsed.content) if parsed.content else []
+        changes = self._grow("reasoning", parsed.reasoning) if parsed.reasoning else []
+        changes += self._grow("text", parsed.content) if parsed.content else []
         for call in parsed.calls:
             if call.function.name is not None:
                 changes += self._open(Block(0, "call", call.id or "", call.function.name))

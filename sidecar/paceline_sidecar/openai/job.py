@@ -16,7 +16,7 @@ from paceline_sidecar.openai.api_request import GenerationRequest
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.submit import Job
-from paceline_sidecar.text.codec import Codec
+from paceline_sidecar.text.codec import Codec, text_length
 from paceline_wire import Sampling
 from paceline_wire.limits import Lane
 
@@ -84,7 +84,7 @@ def chat_job(body: ChatRequest, caller: Caller) -> Job:
     tools = None
     if body.tools and body.tool_choice != "none":
         tools = [tool.as_template_input() for tool in body.tools]
-    tokens = sum(estimate(message["content"]) for message in messages)
+    tokens = sum(estimate_of(text_length(message)) for message in messages)
     tokens += estimate(json.dumps(tools)) if tools else 0
     # A model that must call needs no instructions: the grammar enforces the call.
     may_choose = tools is not None and not body.must_call
@@ -152,9 +152,12 @@ def _job(
 
 def estimate(prompt: str | list[int]) -> int:
     """Tokens of a prompt, until the tokenizer says."""
-    if isinstance(prompt, str):
-        return len(prompt) // _CHARACTERS_PER_TOKEN + 1
-    return len(prompt)
+    return estimate_of(len(prompt)) if isinstance(prompt, str) else len(prompt)
+
+
+def estimate_of(characters: int) -> int:
+    """Tokens of a text of that length, until the tokenizer says."""
+    return characters // _CHARACTERS_PER_TOKEN + 1
 
 
 def encoder(prompts: list[str | list[int]]) -> Encode:

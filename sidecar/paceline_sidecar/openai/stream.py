@@ -40,6 +40,7 @@ class EventStream(Response):
         self._writer = scope["extensions"][EXTENSION]["writer"]
         try:
             with self._exchange:
+                self._writer.open()
                 await send(
                     {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 )
@@ -50,15 +51,16 @@ class EventStream(Response):
         except SidecarError as error:
             # The status is sent already: the last event says what went wrong.
             self._writer.write(self._builder.failure(error))
+        self._writer.flush()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def take(self, index: int, delta: Delta) -> None:
         """Write the next piece of one choice, as the exchange's `Reader`."""
         data = self._builder.piece(index, delta)
         if delta.finish is not None and self._exchange.is_complete:
-            data += self._builder.closing()
+            self._writer.write(data + self._builder.closing())
             self._end()
-        if data:
+        elif data:
             self._writer.write(data)
 
     def fail(self, error: Exception) -> None:

@@ -9,8 +9,14 @@ import msgspec
 
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.generation import Delta, Generation
-from paceline_sidecar.openai.call_writer import writer_of
-from paceline_sidecar.openai.choice_parser import Block, BlockChange, BlockReader, ChoiceParser
+from paceline_sidecar.openai.choice_parser import (
+    Block,
+    BlockChange,
+    BlockKind,
+    BlockReader,
+    ChoiceParser,
+    parser_for,
+)
 from paceline_sidecar.openai.error_response import body_of
 from paceline_sidecar.openai.responses import GatheredChoice, named_event, usage_of
 from paceline_sidecar.responses_api.request import ResponsesRequest
@@ -63,13 +69,14 @@ class ResponsesBuilder:
         self._model = body.model or service.name
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
-        self._reader = BlockReader(ChoiceParser(writer_of(body.chat, service.tool_style)))
+        self._codec = service.codec
+        self._reader = BlockReader(ChoiceParser(None))
         self._generations: Sequence[Generation] = ()
         self._sequence = 0
 
     def opening(self, generations: Sequence[Generation]) -> bytes:
         """Return the events that say that a response begins."""
-        self._generations = generations
+        self._begin(generations)
         empty = self._response("in_progress")
         created = self._event("response.created", response=empty)
         return created + self._event("response.in_progress", response=empty)
@@ -93,9 +100,14 @@ class ResponsesBuilder:
 
     def response(self, choices: list[GatheredChoice]) -> ModelResponse:
         """Return the response in one piece."""
-        self._generations = [choice.generation for choice in choices]
+        self._begin([choice.generation for choice in choices])
         self._reader.push(choices[0].text, choices[0].generation.finish)
         return self._final()
+
+    def _begin(self, generations: Sequence[Generation]) -> None:
+        self._generations = generations
+        prompt_ids = generations[0].submit.prompt_ids
+        self._reader = BlockReader(parser_for(self._codec, self._body.chat, prompt_ids))
 
     # --- items and events -------------------------------------------------------------------------
 
@@ -104,17 +116,13 @@ class ResponsesBuilder:
         if change.kind == "opened":
             added = self._item_event("response.output_item.added", block, "in_progress")
             return added + self._part_event("response.content_part.added", block)
-        of_call = block.kind == "call"
-        name = "response.function_call_arguments" if of_call else "response.output_text"
+        name, place = _EVENTS[block.kind], _PLACES[block.kind]
         if change.kind == "grown":
-            extra: dict[str, Any] = {} if of_call else {"content_index": 0, "logprobs": []}
-            return self._block_event(f"{name}.delta", block, delta=change.piece, **extra)
-        if of_call:
+            return self._block_event(f"{name}.delta", block, delta=change.piece, **place)
+        if block.kind == "call":
             done = self._block_event(f"{name}.done", block, arguments=block.text, name=block.name)
         else:
-            done = self._block_event(
-                f"{name}.done", block, content_index=0, text=block.text, logprobs=[]
-            )
+            done = self._block_event(f"{name}.done", block, text=block.text, **place)
             done += self._part_event("response.content_part.done", block)
         return done + self._item_event("response.output_item.done", block, self._status(block))
 
@@ -135,8 +143,7 @@ class ResponsesBuilder:
         return named_event(name, event)
 
     def _item_id(self, block: Block) -> str:
-        prefix = "fc" if block.kind == "call" else "msg"
-        return f"{prefix}_{self._id.removeprefix('resp_')}{block.index}"
+        return f"{_PREFIXES[block.kind]}_{self._id.removeprefix('resp_')}{block.index}"
 
     def _item(self, block: Block, status: str) -> dict[str, Any]:
         common = {"id": self._item_id(block), "status": status}
@@ -145,6 +152,8 @@ class ResponsesBuilder:
             return {**common, "type": "function_call", **call}
         # An item is announced before its first part is.
         content = [_part(block)] if block.pieces else []
+        if block.kind == "reasoning":
+            return {**common, "type": "reasoning", "summary": [], "content": content}
         return {**common, "type": "message", "role": "assistant", "content": content}
 
     def _status(self, block: Block) -> str:
@@ -185,6 +194,11 @@ class ResponsesBuilder:
             completed_at=int(time.time()) if status == "completed" else None,
         )
 
+    def _thought_tokens(self) -> int:
+        """Count the thought's tokens anew: where it ended lies within the model's own."""
+        thought = "".join(each.text for each in self._reader.blocks if each.kind == "reasoning")
+        return len(self._codec.tokens_of(thought)) if self._codec and thought else 0
+
     def _usage(self) -> dict[str, Any]:
         counted = usage_of(self._generations)
         cached = counted.prompt_tokens_details.cached_tokens
@@ -192,12 +206,27 @@ class ResponsesBuilder:
             "input_tokens": counted.prompt_tokens,
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": counted.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._thought_tokens()},
             "total_tokens": counted.total_tokens,
         }
 
 
+_EVENTS: dict[BlockKind, str] = {
+    "reasoning": "response.reasoning_text",
+    "text": "response.output_text",
+    "call": "response.function_call_arguments",
+}
+_PLACES: dict[BlockKind, dict[str, Any]] = {
+    "reasoning": {"content_index": 0},
+    "text": {"content_index": 0, "logprobs": []},
+    "call": {},
+}
+_PREFIXES: dict[BlockKind, str] = {"reasoning": "rs", "text": "msg", "call": "fc"}
+
+
 def _part(block: Block) -> dict[str, Any]:
+    if block.kind == "reasoning":
+        return {"type": "reasoning_text", "text": block.text}
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
 
 

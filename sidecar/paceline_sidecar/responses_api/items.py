@@ -43,10 +43,18 @@ class FunctionOutputItem(BodyPart):
     output: Text
 
 
+class ReasoningText(BodyPart):
+    """A part of a thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
 class ReasoningItem(BodyPart):
-    """What the assistant thought before; templates drop it, and so do we."""
+    """What the assistant thought before it said or called what follows."""
 
     type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(fail_fast=True)] = Field(default_factory=list)
 
 
 def _kind(item: Any) -> str:
@@ -70,17 +78,23 @@ def chat_messages(given: str | list[Item], instructions: str | None) -> list[Mes
     messages = [] if instructions is None else [Message(role="system", content=instructions)]
     if isinstance(given, str):
         return [*messages, Message(role="user", content=given)]
+    thought: str | None = None
     for item in given:
         match item:
+            case MessageItem(role="assistant"):
+                said = _plain(item.content)
+                messages.append(Message(role="assistant", content=said, reasoning=thought))
+                thought = None
             case MessageItem():
                 messages.append(Message(role=item.role, content=_plain(item.content)))
             case FunctionOutputItem():
                 text = _plain(item.output)
                 messages.append(Message(role="tool", content=text, tool_call_id=item.call_id))
             case FunctionCallItem():
-                _add_call(messages, item)
+                _add_call(messages, item, thought)
+                thought = None
             case ReasoningItem():
-                pass
+                thought = "".join(part.text for part in item.content) or None
     if not messages:
         raise InvalidRequest("input: at least one message is needed", param="input")
     return messages
@@ -90,12 +104,12 @@ def _plain(text: Text) -> str:
     return text if isinstance(text, str) else "".join(part.text for part in text)
 
 
-def _add_call(messages: list[Message], item: FunctionCallItem) -> None:
+def _add_call(messages: list[Message], item: FunctionCallItem, thought: str | None) -> None:
     function = CalledFunction(name=item.name, arguments=item.arguments or json.dumps({}))
     call = ToolCall(id=item.call_id, function=function)
     last = messages[-1] if messages else None
     if last is not None and last.role == "assistant":
         calls = [*(last.tool_calls or ()), call]
-        messages[-1] = Message(role="assistant", content=last.content, tool_calls=calls)
+        messages[-1] = last.model_copy(update={"tool_calls": calls})
     else:
-        messages.append(Message(role="assistant", tool_calls=[call]))
+        messages.append(Message(role="assistant", tool_calls=[call], reasoning=thought))

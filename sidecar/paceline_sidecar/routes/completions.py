@@ -13,17 +13,20 @@ from paceline_sidecar.routes.endpoint import Endpoint
 
 
 def completions_router(endpoint: Endpoint) -> APIRouter:
-    """Serve plain completions and chats."""
+    """Serve plain completions and chats.
+
+    As plain routes: what FastAPI's own do besides is not used here, and held for every stream.
+    """
     router = APIRouter()
 
-    @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
         return await endpoint.generate(
             request, CompletionRequest, completion_job, CompletionResponseBuilder
         )
 
-    @router.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         return await endpoint.generate(request, ChatRequest, chat_job, ChatResponseBuilder)
 
+    router.add_route("/v1/completions", completions, methods=["POST"])
+    router.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
     return router

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -44,10 +45,15 @@ class Endpoint:
         plain_key = request.headers.get("x-api-key")
         offered = None if plain_key is None else f"Bearer {plain_key}"
         try:
-            return self.keys.check(request.headers.get("authorization", offered))
+            principal = self.keys.check(request.headers.get("authorization", offered))
         except Unauthorized:
             self.service.ledger.refusals["unauthorized"] += 1
             raise
+        request.scope["answer_headers"] = partial(self._rate_limits, principal)
+        return principal
+
+    def _rate_limits(self, principal: Principal) -> dict[str, str]:
+        return self.service.key_gate.headers(principal, self.service.config.admission)
 
     async def generate(
         self,

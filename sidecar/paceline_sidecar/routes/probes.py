@@ -2,16 +2,17 @@
 
 import msgspec
 from fastapi import APIRouter
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from paceline_sidecar.metrics.collector import Exposition
+from paceline_sidecar.metrics.snapshot import snapshot
 from paceline_sidecar.readiness import readiness
 from paceline_sidecar.service import Service
 
 
-def probes_router(service: Service, registry: CollectorRegistry) -> APIRouter:
+def probes_router(service: Service, exposition: Exposition) -> APIRouter:
     """Serve both on either port: alive means it answers, ready that it can take a request now."""
     router = APIRouter()
 
@@ -27,8 +28,8 @@ def probes_router(service: Service, registry: CollectorRegistry) -> APIRouter:
 
     @router.get("/metrics")
     async def metrics(request: Request) -> Response:
-        # Text or OpenMetrics, as the scraper asks; built from state at this moment.
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"content-type": content_type})
+        accept = request.headers.get("accept", "")
+        text, content_type = await run_in_threadpool(exposition.write, snapshot(service), accept)
+        return Response(text, headers={"content-type": content_type})
 
     return router

@@ -16,6 +16,7 @@ from tokenizers.decoders import DecodeStream
 
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.text.chat_template import ChatTemplate, read_special_tokens, read_template
+from paceline_sidecar.text.thoughts import OPEN, thinks
 from paceline_sidecar.text.token_text import TokenTexts
 from paceline_sidecar.text.tool_call_parser import ToolStyle, style_of
 
@@ -23,6 +24,8 @@ from paceline_sidecar.text.tool_call_parser import ToolStyle, style_of
 _SHORT_CHARACTERS = 2_000
 # Enough to tell a decoder that the output continues a text: it then keeps a leading space.
 _CONTEXT_TOKENS = 6
+# Enough for the tag that opens a thought, even of single bytes.
+_TAIL_TOKENS = 16
 # Of its own: whoever sends long prompts must not take the threads that everything else shares.
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
 
@@ -38,6 +41,8 @@ class Codec:
     token_texts: TokenTexts
     tool_style: ToolStyle | None = None
     """How the model writes calls of tools; None where it knows none."""
+    thinks: bool = False
+    """Whether the model writes its thoughts before its answer."""
     most_characters: float = math.inf
     """A longer text has more tokens than the context whatever they are: it is not tokenized."""
 
@@ -55,6 +60,7 @@ class Codec:
             template=template,
             token_texts=TokenTexts(tokenizer),
             tool_style=style_of(source) if source and template and template.takes_tools else None,
+            thinks=source is not None and thinks(source),
             most_characters=context_tokens * max(map(len, tokenizer.get_vocab())),
         )
 
@@ -62,6 +68,14 @@ class Codec:
         """The text of a prompt that was given as tokens, special tokens included."""
         text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
+
+    def tokens_of(self, text: str) -> list[int]:
+        """The tokens of a piece of text, at once."""
+        return self._encode_now(text, add_special_tokens=False)
+
+    def opens_thought(self, prompt_ids: list[int]) -> bool:
+        """Tell whether a prompt ends within a thought, which the output then goes on with."""
+        return self.thinks and self.decode(prompt_ids[-_TAIL_TOKENS:]).rstrip().endswith(OPEN)
 
     async def decode_aside(self, token_ids: list[int]) -> str:
         """As `decode`, of any number of tokens."""
@@ -88,7 +102,7 @@ class Codec:
         """Tokens of a conversation; the template brings its own special tokens."""
         if self.template is None:
             raise InvalidRequest("The served model has no chat template.", param="messages")
-        characters = sum(len(message["content"]) for message in messages)
+        characters = sum(map(text_length, messages))
         self._check_length(characters)
         render = partial(self.template.render, messages, tools, variables)
         is_short = characters < _SHORT_CHARACTERS and not tools and not variables
@@ -112,6 +126,11 @@ class Codec:
 
     def _encode_now(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def text_length(message: Mapping[str, Any]) -> int:
+    """Count the characters of a message that a template may write: content and thought."""
+    return len(message["content"]) + len(message.get("reasoning_content", ""))
 
 
 async def _aside(work: Callable[[], Result]) -> Result:

@@ -97,7 +97,7 @@ class HermesParser:
                 content += before.join(_HERMES)
             self._in_call = not self._in_call
         if not self._in_call:
-            safe = len(self._held) - _overlap(self._held, _HERMES[0])
+            safe = len(self._held) - overlap(self._held, _HERMES[0])
             content += self._held[:safe]
             self._held = self._held[safe:]
         # Space around calls belongs to their format.
@@ -133,7 +133,7 @@ class WholeTextParser:
         if tag:
             self._state, self._held = "calling", after
             return ParsedText(before if before.strip() else "")
-        safe = len(self._held) - _overlap(self._held, self._tag)
+        safe = len(self._held) - overlap(self._held, self._tag)
         content, self._held = self._held[:safe], self._held[safe:]
         return ParsedText(content)
 
@@ -206,7 +206,7 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _overlap(text: str, tag: str) -> int:
+def overlap(text: str, tag: str) -> int:
     """Length of the longest end of `text` that may begin `tag`."""
     most = min(len(text), len(tag) - 1)
     return next((n for n in range(most, 0, -1) if text.endswith(tag[:n])), 0)

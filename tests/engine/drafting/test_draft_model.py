@@ -127,6 +127,8 @@ def test_what_agrees_with_the_model_is_never_refused() -> None:
 
     load = under_test.engine.load()
     assert load.accepted_tokens == load.draft_tokens == 2 * 32
+    assert load.drafts == 2 * 8
+    assert load.accepted_by_position == [2 * 8] * 4
     assert under_test.engine.counters.steps == 1 + 8
 
 

@@ -92,6 +92,10 @@ def test_accepted_drafts_save_steps() -> None:
     assert steps < 0.6 * plain.engine.counters.steps
     assert 0 < load.accepted_tokens < load.draft_tokens
     assert steps + load.accepted_tokens == 60
+    by_position = load.accepted_by_position
+    assert sum(by_position) == load.accepted_tokens
+    assert by_position == sorted(by_position, reverse=True)
+    assert by_position[0] <= load.drafts <= load.draft_tokens
 
 
 def repeated(known: list[int]) -> int:

@@ -1,0 +1,1 @@
+"""More load than a pod can serve, clients that misbehave, and kills: what each stream gives."""

@@ -1,0 +1,76 @@
+"""What the overload benchmark counts a stream as, and what it writes of a run."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from chaos.streams import Answer
+from overload.asking import Asked, Outcome, ask
+from overload.report import Run, record, table
+from overload.scenes import Sample, Scene
+
+EXPECTED = Answer(" Paris.", "length")
+WHOLE = Asked(0, 10.0, 11.0, 200, " Paris.", "length", token_ats=(10.5, 10.6))
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome"),
+    [
+        (WHOLE, Outcome.WHOLE),
+        (replace(WHOLE, text=" Paris. Paris."), Outcome.MIXED),
+        (replace(WHOLE, text=" Pari"), Outcome.MIXED),
+        (replace(WHOLE, text=" Rome", error="cut"), Outcome.MIXED),
+        (replace(WHOLE, text=" Pa", error="cut"), Outcome.CUT),
+        (replace(WHOLE, status=429, text="", error="{}"), Outcome.REFUSED),
+        (replace(WHOLE, status=503, text="", error="{}"), Outcome.UNAVAILABLE),
+        (replace(WHOLE, status=0, text="", error="refused"), Outcome.UNAVAILABLE),
+        (replace(WHOLE, status=500, text="", error="{}"), Outcome.FAILED),
+    ],
+    ids=["whole", "doubled", "lost", "mixed", "cut", "429", "503", "no answer", "500"],
+)
+def test_a_stream_counts_as_one_thing(asked: Asked, outcome: Outcome) -> None:
+    """A stream that says it is whole and lacks a token is as wrong as one with another's."""
+    assert asked.outcome(EXPECTED) is outcome
+
+
+def test_only_what_is_whole_and_in_time_is_good() -> None:
+    """And only what ended while the load went on."""
+    late = replace(WHOLE, token_ats=(15.1,))
+    after = replace(WHOLE, ended_at=21.0)
+    scene = Scene("flood for 1 min", 0.0, 20.0, [WHOLE, late, after], samples=[Sample(0, 900, 90)])
+    run = Run("2 cores", [EXPECTED], [scene], 0.1, scene)
+
+    assert run.good_rps(scene) == 1 / 20
+    assert "| flood for 1 min | 20 | 3 | 0 |" in table(run)
+    assert "50% of the capacity" in table(run)
+    assert record(run)["scenes"][0]["outcomes"]["whole"] == 3
+
+
+@pytest.mark.parametrize(
+    ("sent", "outcome"),
+    [
+        (b'data: {"choices": [{"text": " Paris.", "finish_reason": "length"}]}\n\n', Outcome.WHOLE),
+        (b'data: {"choices": [{"text": " Pa", "finish_reason": null}]}\n\n', Outcome.MIXED),
+        (b'data: {"error": {"message": "lost"}}\n\n', Outcome.CUT),
+    ],
+    ids=["whole", "lost", "error event"],
+)
+def test_a_stream_is_read_from_its_chunks(sent: bytes, outcome: Outcome) -> None:
+    """Wherever the chunks are cut."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        body = sent + b"data: [DONE]\n\n"
+        for piece in (body[:20], body[20:]):
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    async def ask_it() -> Asked:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            return await ask(server.sockets[0].getsockname()[1], 0)
+
+    assert asyncio.run(ask_it()).outcome(EXPECTED) is outcome
