@@ -153,7 +153,7 @@ async def attacked(served: Served, rounds: int) -> tuple[Scene, Scene]:
         loud = Timer(_ROUND_S)
         honest, seen = await asyncio.gather(
             keep_asking(served.port, _HONEST, loud.is_over, pause_s=0.1),
-            attackers(served.port, NUM_ATTACKERS, loud.is_over, seed=100 * number),
+            attackers(served.port, NUM_ATTACKERS, _ROUND_S, seed=100 * number),
         )
         beside += honest
         statuses += seen
