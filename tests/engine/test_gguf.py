@@ -13,7 +13,9 @@ from transformers import AutoModelForCausalLM, GgufConfig
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.gguf_config import read_config
+from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.sentence_piece import build_sentence_piece
+from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.errors import CorruptModel
 from paceline_testing.tiny_gguf import write_tiny_gguf
 from paceline_testing.tiny_model import Family, make_tiny_model
@@ -114,6 +116,17 @@ GEMMA3_27B = {
 
 class SomeMetadata(dict[str, Any]):
     """A file's metadata."""
+
+
+@pytest.mark.model
+def test_an_odd_number_of_heads_is_read() -> None:
+    """The embedded model has 9 for queries and 3 for keys, each of 64 rows."""
+    places = Places(models_dir=None, model_mount=Path("/model"), hub=Hub(Path("/cache")))
+    checkpoint = open_checkpoint(locate("builtin://smollm2-135m-instruct", None, places).path)
+    layer = "model.layers.0.self_attn"
+
+    assert checkpoint.tensors.read(f"{layer}.q_proj.weight").shape == (576, 576)
+    assert checkpoint.tensors.read(f"{layer}.k_proj.weight").shape == (192, 576)
 
 
 def test_the_largest_gemma_scales_its_scores_by_hidden_size_over_heads() -> None:

@@ -152,7 +152,8 @@ class GgufTensors:
         is_q_or_k = ".attn_q." in gguf_name or ".attn_k." in gguf_name
         if not (self._is_permuted and is_q_or_k):
             return rows
-        if rows.shape[0] % (2 * self._head_size):
+        # A model may have an odd number of heads; the two halves of each are what is even.
+        if self._head_size % 2 or rows.shape[0] % self._head_size:
             raise CorruptModel(
                 f"{self._path}: tensor {gguf_name} has {rows.shape[0]} rows, which are no heads of "
                 f"{self._head_size}."
