@@ -103,6 +103,20 @@ bench: install ## Measure the engine beside its peers on this machine.
 chaos: install ## Faults at random moments on a whole Kubernetes, under streaming clients. MINUTES=10 SEED=1; needs root and Go.
 	PYTHONPATH=benchmarks:tests $(PY) -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
+.PHONY: sbom
+sbom: install ## What each image installs, as CycloneDX, in build/sbom.
+	@mkdir -p build/sbom
+	@set -e; for part in operator sidecar engine cli; do \
+		$(PY) deploy/shipped.py $$part > build/sbom/$$part.txt; \
+		.venv/bin/cyclonedx-py requirements build/sbom/$$part.txt --output-reproducible --of JSON -o build/sbom/$$part.cdx.json; \
+	done
+
+.PHONY: audit
+audit: install ## Known vulnerabilities of what the images install. Asks pypi.org.
+	@mkdir -p build
+	$(PY) deploy/shipped.py operator sidecar engine cli > build/shipped.txt
+	.venv/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement build/shipped.txt
+
 .PHONY: overload
 overload: install ## Ten times what a pod can serve, clients that misbehave, and kills: every stream compared. MINUTES=10
 	PYTHONPATH=benchmarks $(PY) -m overload $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS))

@@ -178,11 +178,21 @@ class Tls(Part):
     which no certificate holds."""
 
 
+class Batches(Part):
+    """Where files and batches of the OpenAI API are kept."""
+
+    claim_name: Name
+    """A PersistentVolumeClaim that the sidecar writes to: they survive its restarts. With several
+    replicas it must be ReadWriteMany and know `flock`: any pod then answers for any batch."""
+
+
 class Api(Part):
     """The OpenAI API on port 8000: who may call, and its certificate."""
 
     auth: Auth | None = None
     tls: Tls | None = None
+    batches: Batches | None = None
+    """Absent: files and batches end with the sidecar's process."""
     docs: bool = True
     """Whether `/openapi.json` and `/docs` describe the API, to callers without a key too."""
 

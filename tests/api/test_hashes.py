@@ -35,6 +35,7 @@ COLD: list[dict[str, Any]] = [
     {"podOverrides": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}},
     {"podMetadata": {"labels": {"team": "chat"}}},
     {"api": {"docs": False}},
+    {"api": {"batches": {"claimName": "kept"}}},
 ]
 AROUND: list[dict[str, Any]] = [
     {"replicas": 3},

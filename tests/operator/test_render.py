@@ -373,6 +373,20 @@ def test_there_is_time_to_drain() -> None:
     assert _environment(_sidecar(rollout=rollout))["PACELINE_SIDECAR_DRAIN_S"] == "300"
 
 
+def test_batches_are_kept_where_a_claim_is_named() -> None:
+    """In the sidecar alone, and in no other template."""
+    api = {"batches": {"claimName": "kept"}}
+    folder = _environment(_sidecar(api=api))["PACELINE_SIDECAR_BATCH_DIR"]
+
+    assert _volume("batches", api=api) == {
+        "name": "batches",
+        "persistentVolumeClaim": {"claimName": "kept"},
+    }
+    assert {"name": "batches", "mountPath": folder} in _sidecar(api=api)["volumeMounts"]
+    assert "batches" not in {mount["name"] for mount in _engine(api=api)["volumeMounts"]}
+    assert "PACELINE_SIDECAR_BATCH_DIR" not in _environment(_sidecar())
+
+
 def test_the_document_of_the_api_is_left_out_where_asked() -> None:
     """Only then does the template say so: other pods stay as they are."""
     assert _environment(_sidecar(api={"docs": False}))["PACELINE_SIDECAR_DOCS"] == "false"

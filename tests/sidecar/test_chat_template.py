@@ -81,3 +81,51 @@ def test_the_files_of_different_ages_are_understood() -> None:
     assert read_template(config) == "yes"
     assert read_template({}) is None
     assert read_special_tokens(config) == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+HOSTILE = {
+    "a loop in a loop": (
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
+    ),
+    "a long range": "{% for a in range(10**9) %}{% endfor %}",
+    "a macro that calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "a macro that calls itself twice": (
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}"
+    ),
+    "a recursive loop": (
+        "{% for a in [[1, 2]] recursive %}{{ loop([[1], [2], [a]]) }}{% endfor %}"
+    ),
+    "a long text": "{{ 'a' * 10**12 }}",
+    "a long list": "{{ [0] * 10**12 }}",
+    "a large power": "{{ 9 ** 9 ** 9 }}",
+    "nothing divided": "{{ 1 // 0 }}",
+    "the class of a text": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "the globals of a function": "{{ raise_exception.__globals__.keys() }}",
+    "a changed message": "{{ messages.append({}) }}",
+    "another's format": "{{ '{0.__class__.__init__.__globals__}'.format(messages) }}",
+    "a class by a filter": "{{ messages | map(attribute='__class__') | list | first + 1 }}",
+    "a loop that skips all": (
+        "{% for a in range(100000) %}{% for b in range(100000) if false %}{% endfor %}{% endfor %}"
+    ),
+    "much in each step": "{% for a in range(100000) %}{{ range(100000) | join }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_template_is_refused_and_soon(name: str) -> None:
+    """It belongs to the model's author: it reaches nothing, and one rendering is bounded."""
+    template = ChatTemplate(HOSTILE[name], {})
+
+    with pytest.raises(InvalidRequest, match="chat template refuses"):
+        template.render([{"role": "user", "content": "Hi"}])
+
+
+def test_an_honest_template_of_many_messages_stays_within_the_bounds() -> None:
+    """Loops in loops over all messages that a request may have, and a macro for each."""
+    source = (
+        "{% macro say(m) %}{{ m.role }}: {{ m.content }}{% endmacro %}"
+        "{% for m in messages %}{% for word in [1, 2, 3] %}{% endfor %}{{ say(m) }}\n{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "Hi"}] * 4096
+
+    assert ChatTemplate(source, {}).render(messages) == "user: Hi\n" * 4096

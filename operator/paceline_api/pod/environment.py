@@ -15,6 +15,7 @@ RUNTIME_CONFIG: Final = "/etc/paceline/runtime"
 RUNTIME_TOKEN: Final = "/etc/paceline/token"  # noqa: S105 - a folder
 API_KEYS: Final = "/etc/paceline/api-keys"
 TLS: Final = "/etc/paceline/tls"
+BATCHES: Final = "/var/lib/paceline/batches"
 # Ranks are processes of one container: nothing outside it can reach where they meet.
 _WORDS: Final[dict[WeightsIn, str]] = {"AsStored": "as_stored", "FP8Dynamic": "fp8_dynamic"}
 _RANKS_MEET: Final = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -93,6 +94,7 @@ def sidecar(service: InferenceService) -> list[dict[str, Any]]:
             "PACELINE_SIDECAR_TLS_CERT_FILE": f"{TLS}/tls.crt" if spec.api.tls else None,
             "PACELINE_SIDECAR_TLS_KEY_FILE": f"{TLS}/tls.key" if spec.api.tls else None,
             "PACELINE_SIDECAR_ADMIN_TLS": "true" if service.admin_tls else None,
+            "PACELINE_SIDECAR_BATCH_DIR": BATCHES if spec.api.batches else None,
             "PACELINE_SIDECAR_DOCS": None if spec.api.docs else "false",
             "PACELINE_SIDECAR_DRAIN_S": spec.rollout.drain_seconds,
         }

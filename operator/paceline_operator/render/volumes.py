@@ -8,6 +8,7 @@ from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest, config_map_name, secret_name
 from paceline_api.pod.environment import (
     API_KEYS,
+    BATCHES,
     CACHE,
     DRAFT_MODEL,
     MODEL,
@@ -64,6 +65,9 @@ def volumes(service: InferenceService) -> dict[str, Volume]:
             {"emptyDir": {"medium": "Memory", "sizeLimit": size}},
             _mount("/dev/shm"),  # noqa: S108 - its purpose
         )
+    if batches := service.spec.api.batches:
+        source = {"persistentVolumeClaim": {"claimName": batches.claim_name}}
+        found["batches"] = Volume(source, sidecar=_mount(BATCHES))
     for volume, (source, path) in extra_volumes(service).items():
         found[volume] = Volume(source, _read_only(path))
     return found | _api_secrets(service)

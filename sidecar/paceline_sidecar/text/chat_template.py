@@ -1,7 +1,8 @@
 """A model's Jinja chat template, rendered in a sandbox that cannot change what it is given."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sized
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -9,9 +10,19 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from paceline_sidecar.errors import InvalidRequest
+
+_MAX_ITERATIONS = 100_000
+"""Real templates go through the messages a few times, of which a request has at most 4,096."""
+_MAX_CPU_S = 2.0
+"""Of one rendering: a step of a loop may do much."""
+_MAX_CHARACTERS = 16 * 1024 * 1024
+_MAX_POWER = 1_000
+_COUNT = "_paceline_count"
+_FAULTS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError)
 
 
 class _Generation(Extension):
@@ -25,19 +36,56 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Budget:
+    """Counts what a rendering does; a template that does more than any real one is stopped."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_ITERATIONS
+        self._until = time.thread_time() + _MAX_CPU_S  # whatever else runs on the machine
+
+    def __call__(self) -> str:
+        """Count one iteration of a loop, or one call of a macro; raises `TemplateError`."""
+        self._left -= 1
+        if self._left < 0:
+            raise TemplateError(f"more than {_MAX_ITERATIONS:,} iterations of loops")
+        if time.thread_time() > self._until:
+            raise TemplateError(f"more than {_MAX_CPU_S:g} s of a processor")
+        return ""
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's own, in which products of texts and powers are bounded, too."""
+
+    intercepted_binops = frozenset(["*", "**"])
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Refuse what would fill the memory in one step; raises `TemplateError`."""
+        if operator == "**" and not (abs(left) <= _MAX_POWER and abs(right) <= _MAX_POWER):
+            raise TemplateError("a power of a large number")
+        for text, times in ((left, right), (right, left)):
+            if isinstance(text, Sized) and len(text) * times > _MAX_CHARACTERS:
+                raise TemplateError(f"a text of more than {_MAX_CHARACTERS:,} characters")
+        return super().call_binop(context, operator, left, right)
+
+
 class ChatTemplate:
-    """Messages to one prompt."""
+    """Messages to one prompt.
+
+    The template is the model author's, who may be anybody. It sees nothing but its arguments and
+    changes none of them, and its loops end; what it writes is held against the model's context.
+    """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
         )
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         environment.filters["tojson"] = _tojson
-        self._template = environment.from_string(source)
+        tree = environment.parse(source)
+        self.variables = frozenset(meta.find_undeclared_variables(tree))
+        self._template = environment.from_string(_counted(tree))
         self._special_tokens = special_tokens
-        self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         """What it reads: messages, tools, special tokens and anything else."""
 
     @property
@@ -62,12 +110,25 @@ class ChatTemplate:
                 messages=messages,
                 tools=tools,
                 **self._special_tokens,
+                **{_COUNT: _Budget()},
             )
         # A template meets whatever roles and order the client sends: its errors are the client's.
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
+        except _FAULTS as error:
             raise InvalidRequest(
                 f"The model's chat template refuses these messages: {error}", param="messages"
             ) from error
+
+
+def _counted(tree: nodes.Template) -> nodes.Template:
+    """Let each iteration of a loop and each call of a macro count itself."""
+    for node in tree.find_all(nodes.Stmt):
+        if not isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock):
+            continue
+        count = nodes.Call(nodes.Name(_COUNT, "load"), [], [], None, None)
+        if isinstance(node, nodes.For) and node.test is not None:
+            node.test = nodes.And(nodes.Not(count), node.test)  # it returns an empty text
+        node.body.insert(0, nodes.Output([count]).set_lineno(node.lineno, override=True))
+    return tree
 
 
 def read_template(config: dict[str, Any]) -> str | None:
