@@ -17,6 +17,8 @@ from edge_load.board import Board
 
 _WORD = re.compile(rb' (\d{4})"')
 _OPENED_AT_ONCE = 20
+_PATIENCE_S = 50.0
+"""A request has a minute by the sidecar's own default."""
 _SAMPLED = 4
 """Of so many streams one's tokens are all timed."""
 
@@ -47,6 +49,7 @@ class Clients:
     def open(self, num_streams: int) -> None:
         """Open the streams, few at a time, until each has a token."""
         opened = 0
+        until = time.monotonic() + _PATIENCE_S
         while self._num_heard < num_streams:
             while opened < num_streams and opened - self._num_heard < _OPENED_AT_ONCE:
                 stream = socket.create_connection(self._address)
@@ -55,6 +58,8 @@ class Clients:
                 self._selector.register(stream, selectors.EVENT_READ, [opened, 0])
                 opened += 1
             self._read(0.05)
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self._num_heard} of {num_streams} streams began")
 
     def measure(self, seconds: float) -> Read:
         """Read for so long."""

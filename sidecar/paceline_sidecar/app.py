@@ -1,5 +1,6 @@
 """Wire the two applications, the public one and the admin port's; no behaviour of their own."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,8 @@ from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
 
 _MAX_LINE_BYTES = 1024 * 1024
+# A temporary folder lies on the node's own disk, and a node whose disk is full evicts its pods.
+_MAX_TEMPORARY_BYTES = 256 * 1024 * 1024
 
 
 def create_public_app(service: Service, settings: SidecarSettings, *, batch_dir: Path) -> FastAPI:
@@ -66,7 +69,9 @@ def create_public_app(service: Service, settings: SidecarSettings, *, batch_dir:
 
 
 def _batches(endpoint: Endpoint, settings: SidecarSettings, folder: Path) -> APIRouter:
-    service, store = endpoint.service, BatchStore(folder)
+    service = endpoint.service
+    stays = settings.batch_dir is not None
+    store = BatchStore(folder, max_bytes=math.inf if stays else _MAX_TEMPORARY_BYTES)
     runner = BatchRunner(
         store,
         line_answerer(endpoint, settings.pooling),

@@ -7,6 +7,7 @@ Uvicorn knows a time limit for idle connections alone, and a size of heads with 
 """
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +32,8 @@ _LEAST_BYTES_PER_S = 16 * 1024
 # After a refusal: closing at once would reset the connection before the client has read why.
 _LINGER_S = 1.0
 
+_log = logging.getLogger(__name__)
+
 EXTENSION = "paceline.stream"
 """The ASGI extension whose `writer` is a `StreamWriter`."""
 
@@ -47,27 +50,6 @@ class ConnectionLimits:
     max_connections: int
     max_connections_per_address: int | None
     max_unread_bytes: int
-
-
-@dataclass(slots=True)
-class Doors:
-    """The connections of one port, by address."""
-
-    limits: ConnectionLimits
-    open: Counter[str] = field(default_factory=Counter)
-
-    def enter(self, address: str) -> bool:
-        """Count a connection; return whether it may stay."""
-        self.open[address] += 1
-        most, most_of_one = self.limits.max_connections, self.limits.max_connections_per_address
-        is_one_too_many = most_of_one is not None and self.open[address] > most_of_one
-        return not is_one_too_many and self.open.total() <= most
-
-    def leave(self, address: str) -> None:
-        """Forget a connection."""
-        self.open[address] -= 1
-        if not self.open[address]:
-            del self.open[address]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +80,57 @@ class _HeadTooLong(Exception):  # noqa: N818 - never leaves this module
     """Ends the parsing of a head."""
 
 
+class Outbox:
+    """What one turn of the loop writes to streams, sent at its end, one stream after the other.
+
+    A client that is woken by the first write of many is awake for the rest: a write between two
+    computations wakes it each time, which costs as much as the write. What a step gives to the
+    choices of one stream is one write.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[StreamWriter, bytes] = {}
+
+    def put(self, writer: "StreamWriter", data: bytes) -> None:
+        """Hold a piece until the engine's message, with other streams' pieces, has been read."""
+        held = self._held
+        if not held:
+            asyncio.get_running_loop().call_soon(self._send_all)
+        before = held.get(writer)
+        held[writer] = data if before is None else before + data
+
+    def take(self, writer: "StreamWriter") -> bytes:
+        """Return what is held for a stream, and hold it no more."""
+        return self._held.pop(writer, b"")
+
+    def _send_all(self) -> None:
+        held, self._held = self._held, {}
+        for writer, data in held.items():
+            try:
+                writer.send(data)
+            except Exception:  # noqa: BLE001 - whatever is wrong with one, the others are served
+                _log.exception("a stream could not be written to")
+
+
 class StreamWriter:
     """Writes to a response that ASGI's `send` has begun, without a coroutine for each piece.
 
-    The application ends the response with `send`, too. It never waits for the client: what is not
-    read yet is held, up to a bound.
+    The application ends the response with `send`, too, after a `flush`. It never waits for the
+    client: what is not read yet is held, up to a bound.
     """
 
-    __slots__ = ("_cycle", "_flow", "_max_unread_bytes")
+    __slots__ = ("_cycle", "_flow", "_max_unread_bytes", "_outbox")
 
     def __init__(
-        self, cycle: RequestResponseCycle, flow: FlowControl, max_unread_bytes: int
+        self,
+        cycle: RequestResponseCycle,
+        flow: FlowControl,
+        outbox: Outbox,
+        max_unread_bytes: int,
     ) -> None:
         self._cycle = cycle
         self._flow = flow
+        self._outbox = outbox
         self._max_unread_bytes = max_unread_bytes
 
     def open(self) -> None:
@@ -120,7 +139,17 @@ class StreamWriter:
             self._cycle.chunked_encoding = False
 
     def write(self, data: bytes) -> None:
-        """Write a piece of the body; a client that has let too much lie is disconnected."""
+        """Write a piece of the body in this turn of the loop."""
+        self._outbox.put(self, data)
+
+    def flush(self) -> None:
+        """Write now what has been written in this turn."""
+        data = self._outbox.take(self)
+        if data:
+            self.send(data)
+
+    def send(self, data: bytes) -> None:
+        """Hand bytes to the socket; a client that has let too much lie is disconnected."""
         cycle = self._cycle
         if cycle.disconnected or cycle.response_complete:
             return
@@ -134,6 +163,29 @@ class StreamWriter:
     def wake(self) -> None:
         """Let the application's `receive` return, which waits for the client to leave."""
         self._cycle.message_event.set()
+
+
+@dataclass(slots=True)
+class Doors:
+    """What the connections of one port share: who is there, and what is written to them."""
+
+    limits: ConnectionLimits
+    open: Counter[str] = field(default_factory=Counter)
+    """Connections by address."""
+    outbox: Outbox = field(default_factory=Outbox)
+
+    def enter(self, address: str) -> bool:
+        """Count a connection; return whether it may stay."""
+        self.open[address] += 1
+        most, most_of_one = self.limits.max_connections, self.limits.max_connections_per_address
+        is_one_too_many = most_of_one is not None and self.open[address] > most_of_one
+        return not is_one_too_many and self.open.total() <= most
+
+    def leave(self, address: str) -> None:
+        """Forget a connection."""
+        self.open[address] -= 1
+        if not self.open[address]:
+            del self.open[address]
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -265,7 +317,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._phase, self._body_bytes = "body", 0
         self._skips_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()
-        writer = StreamWriter(self.cycle, self.flow, self._limits.max_unread_bytes)
+        writer = StreamWriter(
+            self.cycle, self.flow, self._doors.outbox, self._limits.max_unread_bytes
+        )
         self.scope["extensions"] = {EXTENSION: {"writer": writer}}
 
     def on_body(self, body: bytes) -> None:

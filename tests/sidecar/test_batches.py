@@ -1,5 +1,6 @@
 """Files and batches through the official client, across restarts and between callers."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from paceline_sidecar.batches.runner import BatchRunner
+from paceline_sidecar.batches.store import BatchStore, NoRoom
+from paceline_sidecar.keys import ANYONE
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine
 from paceline_testing.waiting import wait_until
@@ -410,3 +414,46 @@ def test_an_id_is_no_path(sidecar: Sidecar, bad: str) -> None:
 
         assert answer.status_code == 404
         assert answer.json()["error"]["message"]
+
+
+def a_store(folder: Path, *, max_bytes: int) -> tuple[BatchStore, Path]:
+    source = folder / "source"
+    source.write_bytes(b"".join(json.dumps(line(str(n))).encode() + b"\n" for n in range(3)))
+    return BatchStore(folder / "store", max_bytes=max_bytes), source
+
+
+def test_a_folder_takes_no_more_than_it_may_hold(tmp_path: Path) -> None:
+    """What is deleted makes room."""
+    store, source = a_store(tmp_path, max_bytes=150)
+    first = store.add_file(ANYONE, source, slice(0, 100), "a")
+
+    with pytest.raises(NoRoom):
+        store.add_file(ANYONE, source, slice(0, 100), "b")
+    store.delete_file(ANYONE, first.id)
+
+    assert store.add_file(ANYONE, source, slice(0, 100), "b").bytes == 100
+
+
+async def test_a_batch_whose_answers_find_no_room_fails(tmp_path: Path) -> None:
+    """What was written before is kept."""
+    store, source = a_store(tmp_path, max_bytes=1500)
+    file = store.add_file(ANYONE, source, slice(0, source.stat().st_size), "a")
+    batch = store.add_batch(ANYONE, endpoint=CHAT, input_file_id=file.id, metadata=None)
+
+    async def answer(*_: object) -> bytes:
+        return b'"%s"' % (b"x" * 500)
+
+    runner = BatchRunner(store, answer, is_open=lambda: True, concurrency=1, max_line_bytes=10_000)
+    running = asyncio.create_task(runner.run())
+    async with asyncio.timeout(60):
+        while store.batch(ANYONE, batch.id).status != "failed":  # noqa: ASYNC110 - the disk tells
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    done = store.batch(ANYONE, batch.id)
+    assert done.errors is not None
+    assert [error.code for error in done.errors.data] == ["no_space"]
+    assert done.request_counts.completed == 1
+    assert done.output_file_id is not None
+    assert store.file(ANYONE, done.output_file_id).bytes > 500

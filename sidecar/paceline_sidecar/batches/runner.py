@@ -25,7 +25,7 @@ from paceline_sidecar.batches.objects import (
     Record,
     Started,
 )
-from paceline_sidecar.batches.store import BatchStore, input_lines, read_line
+from paceline_sidecar.batches.store import BatchStore, NoRoom, input_lines, read_line
 from paceline_sidecar.errors import EngineFault, Refused, SidecarError, TimedOut, Unavailable
 from paceline_sidecar.keys import Principal
 from paceline_sidecar.openai.error_response import body_of, status_of
@@ -112,8 +112,11 @@ class BatchRunner:
         if lock is None:
             return  # another process runs it
         with lock:
+            run = _Run(self, self._store, record, who)
             try:
-                await _Run(self, self._store, record, who).go()
+                await run.go()
+            except NoRoom as error:
+                await run.end("failed", [InputError("no_space", str(error), None)])
             except Exception:  # noqa: BLE001 - it is tried again; the others go on
                 _log.exception("batch %s", record.id)
 
@@ -207,7 +210,7 @@ class _Run:
         if started is None:
             total, errors = await aside(self._runner.check, self._record, self._who)
             if errors:
-                await self._end("failed", errors)
+                await self.end("failed", errors)
                 return
             started = Started(total, self._runner.now)
             await aside(self._store.note, self._who, self._record.id, started)
@@ -217,14 +220,14 @@ class _Run:
             await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 await self._stop(work)
-                await self._end("cancelled", [])
+                await self.end("cancelled", [])
                 return
             await work
         finally:
             watch.cancel()
             await self._stop(work)
         is_late = self._runner.now >= self._record.expires_at
-        await self._end("expired" if is_late else "completed", [])
+        await self.end("expired" if is_late else "completed", [])
 
     async def _all_lines(self) -> None:
         finished = await aside(self._store.finished_ids, self._who, self._record)
@@ -276,7 +279,8 @@ class _Run:
         await asyncio.gather(work, *self._tasks, return_exceptions=True)
         await asyncio.gather(*self._writes, return_exceptions=True)
 
-    async def _end(self, status: EndStatus, errors: list[InputError]) -> None:
+    async def end(self, status: EndStatus, errors: list[InputError]) -> None:
+        """Show what was written, and note how it ended."""
         who, record = self._who, self._record
         names = {record.output_file_id: "output", record.error_file_id: "error"}
         for file_id, name in names.items():

@@ -6,10 +6,12 @@ OWNER/batches/ID/lock             held by the process that runs it
 """
 
 import fcntl
+import math
 import os
 import re
 import secrets
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -67,11 +69,42 @@ def persistent_secret(folder: Path) -> bytes:
     return path.read_bytes()
 
 
+class NoRoom(InvalidRequest):
+    """The folder may hold no more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no room for more: delete files first.", param="file", code="no_space"
+        )
+
+
+class Room:
+    """What a folder that begins empty may still hold, for all callers together."""
+
+    def __init__(self, left_bytes: float) -> None:
+        self._left_bytes = left_bytes
+        self._lock = threading.Lock()
+
+    def take(self, num_bytes: int) -> None:
+        """Take some of it, or give it back where it is negative; raises `NoRoom`."""
+        with self._lock:
+            if num_bytes > self._left_bytes:
+                raise NoRoom
+            self._left_bytes -= num_bytes
+
+
 class BatchStore:
     """Every method reads or writes the disk: call it from a thread."""
 
-    def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        max_bytes: float = math.inf,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._root = root
+        self._room = Room(max_bytes)
         self._clock = clock
 
     # --- files ----------------------------------------------------------------------------------
@@ -92,6 +125,7 @@ class BatchStore:
                 " delete some first."
             )
             raise InvalidRequest(message, param="file", code="too_many_files")
+        self._room.take(size)
         file_id = f"file-{uuid.uuid4().hex}"
         with source.open("rb") as given, self.data_path(who, file_id).open("wb") as data:
             given.seek(part.start)
@@ -125,10 +159,11 @@ class BatchStore:
 
     def delete_file(self, who: Principal, file_id: str) -> DeletedFile:
         """Forget a file; raises `ObjectUnknown`."""
-        self.file(who, file_id)
+        size = self.file(who, file_id).bytes
         # Without its description first: half a deletion is a deletion.
         (self._files(who) / f"{file_id}.json").unlink(missing_ok=True)
         self.data_path(who, file_id).unlink(missing_ok=True)
+        self._room.take(-size)
         return DeletedFile(file_id)
 
     def data_path(self, who: Principal, file_id: str) -> Path:
@@ -262,9 +297,11 @@ class BatchStore:
             return sum(chunk.count(b"\n") for chunk in iter(lambda: data.read(_COPY_BYTES), b""))
 
     def append(self, who: Principal, file_id: str, line: OutputLine) -> None:
-        """Add a line; it is on the disk when this returns."""
+        """Add a line; it is on the disk when this returns. Raises `NoRoom`."""
+        written = msgspec.json.encode(line) + b"\n"
+        self._room.take(len(written))
         with self.data_path(who, file_id).open("ab") as data:
-            data.write(msgspec.json.encode(line) + b"\n")
+            data.write(written)
             data.flush()
             os.fsync(data.fileno())
 

@@ -26,11 +26,13 @@ class Exposition:
     by_key: bool
     """Whether those who call are named."""
 
-    def write(self, seen: Snapshot, accept: str) -> tuple[bytes, str]:
+    def write(
+        self, seen: Snapshot, accept: str, *, breath_s: float = _BREATH_S
+    ) -> tuple[bytes, str]:
         """Return a scrape as text or OpenMetrics, as is asked for, and its type; for a thread."""
         encode, content_type = choose_encoder(accept)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_SnapshotCollector(self, seen))
+        registry.register(_SnapshotCollector(self, seen, breath_s))
         return encode(registry), content_type
 
     def families(self, seen: Snapshot) -> Iterator[Family]:
@@ -43,11 +45,12 @@ class Exposition:
 
 
 class _SnapshotCollector(Collector):
-    def __init__(self, exposition: Exposition, seen: Snapshot) -> None:
+    def __init__(self, exposition: Exposition, seen: Snapshot, breath_s: float) -> None:
         self._exposition = exposition
         self._seen = seen
+        self._breath_s = breath_s
 
     def collect(self) -> Iterator[Family]:
         for family in self._exposition.families(self._seen):
             yield family
-            time.sleep(_BREATH_S)
+            time.sleep(self._breath_s)

@@ -188,12 +188,13 @@ def _answer_types() -> list[Any]:
 
 
 def _described(operation: Operation, bodies: dict[Any, Schema], answers: dict[Any, Schema]) -> Any:
+    name = re.sub("[^a-z]{1,99}", "_", operation.path).strip("_")
     described: Schema = {
         "summary": operation.summary,
-        "operationId": f"{operation.method}_{re.sub('[^a-z]+', '_', operation.path).strip('_')}",
+        "operationId": f"{operation.method}_{name}",
         "responses": {"200": _success(operation, answers)},
     }
-    parameters = re.findall(r"{([a-z_]+)}", operation.path)
+    parameters = re.findall(r"{([a-z_]{1,64})}", operation.path)
     if parameters:
         described["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}

@@ -5,8 +5,6 @@ goes to its client's socket. The task of the request only waits for the end, or 
 leave (docs/decisions/0056).
 """
 
-import asyncio
-
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -34,9 +32,6 @@ class EventStream(Response):
         self._builder = builder
         self._first = first
         self._writer: StreamWriter
-        self._has_choices = len(exchange.generations) > 1
-        self._held = b""
-        """Of the step that is being read, pieces of choices that go out together."""
         self._is_over = False
         self._error: Exception | None = None
 
@@ -56,16 +51,17 @@ class EventStream(Response):
         except SidecarError as error:
             # The status is sent already: the last event says what went wrong.
             self._writer.write(self._builder.failure(error))
+        self._writer.flush()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def take(self, index: int, delta: Delta) -> None:
         """Write the next piece of one choice, as the exchange's `Reader`."""
         data = self._builder.piece(index, delta)
         if delta.finish is not None and self._exchange.is_complete:
-            self._write(data + self._builder.closing())
+            self._writer.write(data + self._builder.closing())
             self._end()
         elif data:
-            self._write(data)
+            self._writer.write(data)
 
     def fail(self, error: Exception) -> None:
         """End with an error, as the exchange's `Reader`."""
@@ -75,7 +71,7 @@ class EventStream(Response):
     def _begin(self) -> None:
         opening = self._builder.opening(self._exchange.generations)
         if opening:
-            self._write(opening)
+            self._writer.write(opening)
         if self._first is not None:
             self.take(*self._first)
         self._exchange.pass_to(self)
@@ -88,21 +84,6 @@ class EventStream(Response):
         if self._error is not None:
             raise self._error
 
-    def _write(self, data: bytes) -> None:
-        if not self._has_choices:
-            self._writer.write(data)
-            return
-        if not self._held:
-            # The engine's message with the other choices' tokens has been read by then.
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._held += data
-
-    def _flush(self) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            self._writer.write(held)
-
     def _end(self) -> None:
-        self._flush()
         self._is_over = True
         self._writer.wake()
