@@ -47,7 +47,7 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not canary'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not canary and not drain'
 	$(PY) -m pytest -m node
 
 # It lies on .venv: torch is there already, and whatever else both need.
@@ -73,6 +73,10 @@ e2e-prometheus: install ## Prometheus, Alertmanager and an autoscaler take the c
 .PHONY: e2e-canary
 e2e-canary: install ## A slower engine's image on a real node is judged worse by its requests, and taken back.
 	$(PY) -m pytest -m canary tests/e2e
+
+.PHONY: e2e-drain
+e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests: none fails.
+	$(PY) -m pytest -m drain tests/e2e
 
 .PHONY: quick
 quick: install ## The inner loop, in 90 seconds: style, layers, types, and the fast tests.
