@@ -72,7 +72,11 @@ def test_every_path_is_described(sidecar_of_module: Sidecar) -> None:
     paths = sidecar_of_module.public.get("/openapi.json").json()["paths"]
     told = {(method.upper(), path) for path, methods in paths.items() for method in methods}
 
-    assert told == served_paths(sidecar_of_module.settings)
+    routed = served_paths(sidecar_of_module.settings)
+    assert routed <= told
+    # Plain routes are not in FastAPI's document: they are there where they judge a body.
+    for method, path in told - routed:
+        assert sidecar_of_module.public.request(method, path).status_code == 400, path
 
 
 def served_paths(settings: SidecarSettings) -> set[tuple[str, str]]:
