@@ -47,8 +47,20 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not gitops and not prometheus and not canary'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not canary and not drain'
 	$(PY) -m pytest -m node
+
+# It lies on .venv: torch is there already, and whatever else both need.
+.venv-clients/installed: pyproject.toml .venv/installed
+	$(PY) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "`.venv-clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'`/zz-main.pth"
+	.venv-clients/bin/python -m pip install --quiet --group clients
+	@touch $@
+
+.PHONY: clients
+clients: .venv-clients/installed ## LangChain, LiteLLM, Instructor, guidellm and aiperf, as they are, against the embedded model.
+	.venv-clients/bin/python -m pytest -m clients -W default tests/clients
 
 .PHONY: e2e-gitops
 e2e-gitops: install ## Flux applies the quickstart every few seconds while the tuner works: it corrects nothing.
@@ -61,6 +73,10 @@ e2e-prometheus: install ## Prometheus, Alertmanager and an autoscaler take the c
 .PHONY: e2e-canary
 e2e-canary: install ## A slower engine's image on a real node is judged worse by its requests, and taken back.
 	$(PY) -m pytest -m canary tests/e2e
+
+.PHONY: e2e-drain
+e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests: none fails.
+	$(PY) -m pytest -m drain tests/e2e
 
 .PHONY: quick
 quick: install ## The inner loop, in 90 seconds: style, layers, types, and the fast tests.

@@ -1,12 +1,14 @@
 """Fixtures for every part, and one guard."""
 
 import os
+import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["local_cluster.fixtures", "paceline_testing.kept_secrets"]
+pytest_plugins = ["local_cluster.fixtures"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,6 +18,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Torch is asked only where there may be one, for its import takes seconds.
 if not (Path("/dev/nvidiactl").exists() and import_module("torch").cuda.is_available()):
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True)
+def no_log_tells_what_a_sidecar_was_told() -> Iterator[None]:
+    """Read the logs of the test's sidecars at its end."""
+    yield
+    # A machine that only runs kernels has no sidecar to import.
+    if kept := sys.modules.get("paceline_testing.kept_secrets"):
+        kept.require_silence()
 
 
 def pytest_configure() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from edge_load.board import Board
 
 _WORD = re.compile(rb' (\d{4})"')
-_OPENED_AT_ONCE = 20
+_OPENED_AT_ONCE = 50
 _PATIENCE_S = 50.0
 """A request has a minute by the sidecar's own default."""
 _SAMPLED = 4

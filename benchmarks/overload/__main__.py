@@ -32,9 +32,8 @@ async def run(minutes: float) -> Run:
         idle_ttft_s = max(one.ttft_s or 0.0 for one in quiet)
         await scenes.capacity(service, 5.0)  # warm: the step model learns, pages are touched
         load = os.getloadavg()[0]
-        full = await scenes.capacity(service, part_s)
-        until = full.began_at + full.seconds
-        rate = sum(one.ended_at <= until for one in full.asked) / full.seconds
+        full = await scenes.capacity(service, max(30.0, part_s))
+        rate = scenes.steady_rps(full)
         _say(f"capacity {rate:.2f}/s")
         done = [full]
         for coming in (

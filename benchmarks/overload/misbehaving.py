@@ -1,9 +1,15 @@
-"""Clients that nobody wants: they vanish, read slowly, send half, or ask for what costs most."""
+"""Clients that nobody wants: they vanish, read slowly, send half, or ask for what costs most.
+
+`python -m overload.misbehaving PORT SECONDS COUNT SEED` attacks from a process of its own, so that
+honest clients do not wait for what attackers cost themselves.
+"""
 
 import asyncio
 import contextlib
 import json
 import random
+import sys
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -118,12 +124,24 @@ async def strangers(port: int, count: int, is_over: Callable[[], bool], *, seed:
     return came
 
 
-async def attackers(port: int, count: int, is_over: Callable[[], bool], *, seed: int) -> list[int]:
-    """Attack all the while, each a few times a second; return the statuses."""
+async def attackers(port: int, count: int, seconds: float, *, seed: int) -> list[int]:
+    """Let so many attack from a process of their own; return the statuses."""
+    arguments = (str(port), str(seconds), str(count), str(seed))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "overload.misbehaving", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await process.communicate()
+    statuses: list[int] = json.loads(printed)
+    return statuses
+
+
+async def _attack_for(port: int, seconds: float, count: int, seed: int) -> list[int]:
+    """Attack all the while, each a few times a second."""
     statuses: list[int] = []
+    end = time.monotonic() + seconds
 
     async def one(source: random.Random) -> None:
-        while not is_over():
+        while time.monotonic() < end:
             statuses.append(await attack(port, source))
             await asyncio.sleep(source.uniform(0.0, 1.0))
 
@@ -131,3 +149,9 @@ async def attackers(port: int, count: int, is_over: Callable[[], bool], *, seed:
         for number in range(count):
             group.create_task(one(random.Random(seed + number)))
     return statuses
+
+
+if __name__ == "__main__":
+    _port, _seconds, _count, _seed = sys.argv[1:]
+    found = asyncio.run(_attack_for(int(_port), float(_seconds), int(_count), int(_seed)))
+    print(json.dumps(found))

@@ -67,10 +67,17 @@ async def quiet(served: Served) -> list[Asked]:
 
 
 async def capacity(served: Served, seconds: float) -> Scene:
-    """As many clients as there are rows, each asking again at once: what completes a second."""
+    """A few more clients than there are rows, each asking again at once."""
     timer = Timer(seconds)
-    asked = await keep_asking(served.port, BATCH, timer.is_over)
+    asked = await keep_asking(served.port, BATCH + BATCH // 4, timer.is_over)
     return await _scene("capacity", timer, asked, served)
+
+
+def steady_rps(full: Scene) -> float:
+    """Return what completed a second once the first answer was there: until then rows filled."""
+    ends = sorted(one.ended_at for one in full.asked if not one.error)
+    until = full.began_at + full.seconds
+    return sum(ends[0] < end <= until for end in ends) / (until - ends[0])
 
 
 async def burst(served: Served) -> Scene:
@@ -153,7 +160,7 @@ async def attacked(served: Served, rounds: int) -> tuple[Scene, Scene]:
         loud = Timer(_ROUND_S)
         honest, seen = await asyncio.gather(
             keep_asking(served.port, _HONEST, loud.is_over, pause_s=0.1),
-            attackers(served.port, NUM_ATTACKERS, loud.is_over, seed=100 * number),
+            attackers(served.port, NUM_ATTACKERS, _ROUND_S, seed=100 * number),
         )
         beside += honest
         statuses += seen

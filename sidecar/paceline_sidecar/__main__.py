@@ -1,6 +1,7 @@
 """`python -m paceline_sidecar`: settings, log, serve."""
 
 import asyncio
+import gc
 import sys
 
 import uvloop
@@ -22,9 +23,21 @@ def main() -> int:
             sys.stderr.write(f"PACELINE_SIDECAR_{name}: {detail['msg']}\n")
         return 2
     allow_open_files(settings)
+    _collect_rarely()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings))
     return 0
+
+
+def _collect_rarely() -> None:
+    """Leave what lives as long as the process to itself, and look for cycles less often.
+
+    A step's message alone is more objects than the usual 700: with 500 streams the collector took
+    1.3 of 8.3 microseconds a token, and its full rounds stop every stream at once.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 async def _run(settings: SidecarSettings) -> None:

@@ -25,6 +25,14 @@ class QuietFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__(_LINE)
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record; what another formatter has made of its exception is not taken over."""
+        made, record.exc_text = record.exc_text, None
+        try:
+            return super().format(record)
+        finally:
+            record.exc_text = made
+
     def formatException(self, ei: Raised) -> str:  # noqa: N802 - logging's own name
         """Write the frames and the type of an exception, and of those that led to it."""
         return "" if ei[1] is None else "\n".join(_lines(ei[1]))

@@ -232,3 +232,42 @@ def test_what_was_compiled_is_kept(grammars: Grammars) -> None:
     bits = [np.unpackbits(row.view(np.uint8), bitorder="little") for row in bitmask]
     assert [TOKENIZER.decode(np.flatnonzero(each).tolist()) for each in bits] == ["n", "w"]
     assert grammar in grammars._compiled
+
+
+def test_what_was_refused_is_refused_at_once_when_it_comes_again(grammars: Grammars) -> None:
+    """Without a thread of the compiler: those are for grammars that nobody has seen yet."""
+    wrong = Grammar("regex", "(unclosed")
+    submit = Submit("again", [1], Sampling(max_tokens=1), grammar=wrong)
+    told: list[CompiledGrammar] = []
+    with pytest.raises(GrammarError) as refused:
+        grammars.constraint(wrong)
+    compiler = GrammarCompiler(grammars, told.append)
+
+    compiler.start(submit)
+    compiler.close()
+
+    assert [each.error for each in told] == [str(refused.value)]
+    assert compiler.take(told[0])
+
+
+def test_a_grammar_that_proves_too_costly_is_refused_from_then_on(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends it again does not slow the others down again."""
+    grammar = Grammar("regex", "[a-z]{5}")
+    constraint = grammars.constraint(grammar)
+    monkeypatch.setattr("paceline_engine.grammar.grammar._MAX_BITMASK_S", 0.0)
+
+    with pytest.raises(ValueError, match="too complex"):
+        constraint.fill_bitmask([], empty_bitmasks(1, VOCAB_SIZE)[0])
+
+    with pytest.raises(GrammarError, match="too complex"):
+        grammars.constraint(grammar)
+
+
+def test_refusals_are_remembered_by_digest_and_no_more_than_a_thousand(grammars: Grammars) -> None:
+    """Their texts are up to 64 KiB long, and clients make them up."""
+    for number in range(1100):
+        grammars._refuse(number.to_bytes(32, "big"), "no")
+
+    assert len(grammars._refused) == 1024

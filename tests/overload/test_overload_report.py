@@ -8,7 +8,7 @@ import pytest
 from chaos.streams import Answer
 from overload.asking import Asked, Outcome, ask
 from overload.report import Run, record, table
-from overload.scenes import Sample, Scene
+from overload.scenes import Sample, Scene, steady_rps
 
 EXPECTED = Answer(" Paris.", "length")
 WHOLE = Asked(0, 10.0, 11.0, 200, " Paris.", "length", token_ats=(10.5, 10.6))
@@ -74,3 +74,11 @@ def test_a_stream_is_read_from_its_chunks(sent: bytes, outcome: Outcome) -> None
             return await ask(server.sockets[0].getsockname()[1], 0)
 
     assert asyncio.run(ask_it()).outcome(EXPECTED) is outcome
+
+
+def test_the_capacity_is_counted_from_the_first_answer() -> None:
+    """Until then rows fill up; and what ends after the load is not of it."""
+    ends = (5.0, 5.0, 10.0, 15.0, 21.0)
+    asked = [replace(WHOLE, ended_at=end) for end in ends]
+
+    assert steady_rps(Scene("full", 0.0, 20.0, asked)) == 2 / 15

@@ -1,6 +1,6 @@
 """What sidecars of the tests were told, and a look for it in every line that they log.
 
-A plugin of pytest: a test fails whose sidecars have logged a key, a token or a prompt.
+A test fails whose sidecars have logged a key, a token or a prompt (`tests/conftest.py`).
 """
 
 import json
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import httpx
-import pytest
 
 from paceline_sidecar.logs import QuietFormatter
 
@@ -65,17 +64,15 @@ class KeptLog(logging.Handler):
 KEPT: Final = KeptLog()
 
 
-def pytest_configure() -> None:
-    """Hear all that a container would write."""
+def listen() -> None:
+    """Hear all that a container would write; a second call changes nothing."""
     logging.getLogger().addHandler(KEPT)
     for name in ("paceline_sidecar", "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
 
 
-@pytest.fixture(autouse=True)
-def no_log_tells_what_a_sidecar_was_told() -> Iterator[None]:
-    """Read the test's logs at its end."""
-    yield
+def require_silence() -> None:
+    """Raise AssertionError where the lines since the last call tell anything of it."""
     found = leaks(KEPT.take())
     assert not found, f"a sidecar's log tells {found}"
 

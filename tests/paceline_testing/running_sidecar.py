@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from paceline_sidecar.serve import serve
 from paceline_sidecar.settings import SidecarSettings
-from paceline_testing.kept_secrets import remember, remember_request
+from paceline_testing.kept_secrets import listen, remember, remember_request
 
 TOKEN = "a-runtime-token-of-tests"
 
@@ -86,6 +86,7 @@ def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
     token_file = run_dir / "token"
     token_file.write_text(TOKEN)
     remember(TOKEN)
+    listen()
     values: dict[str, Any] = {
         "run_dir": run_dir,
         "host": "127.0.0.1",

@@ -6,11 +6,13 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
+from paceline_sidecar.anthropic.request import MessagesRequest
 from paceline_sidecar.openai.api_request import ApiRequest, parse
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest, ScoreRequest
 from paceline_sidecar.openai.tokenize_request import DetokenizeRequest, TokenizeRequest
+from paceline_sidecar.responses_api.request import ResponsesRequest
 from paceline_testing.running_sidecar import Sidecar
 
 PLAIN: dict[str, tuple[type[ApiRequest], dict[str, Any]]] = {
@@ -21,6 +23,11 @@ PLAIN: dict[str, tuple[type[ApiRequest], dict[str, Any]]] = {
     ),
     "/v1/embeddings": (EmbeddingsRequest, {"input": "Hi"}),
     "/v1/score": (ScoreRequest, {"text_1": "a", "text_2": "b"}),
+    "/v1/responses": (ResponsesRequest, {"input": "Hi", "max_output_tokens": 3}),
+    "/v1/messages": (
+        MessagesRequest,
+        {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3},
+    ),
     "/tokenize": (TokenizeRequest, {"prompt": "Hi"}),
     "/detokenize": (DetokenizeRequest, {"tokens": [39, 72]}),
 }
@@ -28,7 +35,8 @@ PLAIN: dict[str, tuple[type[ApiRequest], dict[str, Any]]] = {
 
 def steady(answer: dict[str, Any]) -> dict[str, Any]:
     """Without what differs from answer to answer."""
-    return {name: value for name, value in answer.items() if name not in {"id", "created"}}
+    passing = {"id", "created", "created_at", "completed_at", "output"}
+    return {name: value for name, value in answer.items() if name not in passing}
 
 
 @pytest.mark.parametrize("path", PLAIN)

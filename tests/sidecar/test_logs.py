@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from paceline_sidecar.logs import QuietFormatter, report_fault
-from paceline_testing.kept_secrets import KEPT, leaks, remember
+from paceline_testing.kept_secrets import KEPT, leaks, listen, remember
 from paceline_testing.running_sidecar import TOKEN, Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine
 from paceline_testing.waiting import wait_until
@@ -96,7 +96,7 @@ async def test_a_task_that_nobody_awaits_is_logged_without_its_text() -> None:
     """Asyncio's own handler shows the exception as Python writes it."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(report_fault)
-    KEPT.take()
+    listen()
 
     loop.call_exception_handler({"message": "a task failed", "exception": ValueError(_PROMPT)})
 

@@ -1,6 +1,6 @@
 """What one step computes (`Batch`), who computes it (`Runner`), and the result (`StepOutput`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -77,13 +77,16 @@ class StepOutput:
     """What a step gives its requests, all on the host."""
 
     tokens: Sequence[Next]
-    """Aligned with `batch.chunks`; None where the chunk does not sample."""
+    """Aligned with `batch.chunks`; None where the chunk does not sample, or was `late`."""
     logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
     """Logprobs of the sampled tokens, by request id, for those that ask."""
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     """Logprobs of the prompt tokens that the step computed, by request id, for those that ask."""
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
     """Embeddings of the prompts that are complete, by request id, for those that ask."""
+    late: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
+    """Requests whose chunks were to sample and got None, for their mask was not ready; each with
+    what tells when it is. They keep row and blocks."""
 
 
 class Flight(Protocol):

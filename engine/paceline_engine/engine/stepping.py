@@ -203,6 +203,9 @@ class Steps:
         run_ended = self._clock()
         _keep_prompt_logprobs(step.plan.batch, output)
         sampled = self._scheduler.settle(step.plan.batch, output.tokens, run_ended)
+        for chunk in step.plan.batch.chunks if output.late else ():
+            if chunk.request.id in output.late:
+                self._requests.hold(chunk.request, output.late[chunk.request.id])
         given = [_newest(request, output) for request in sampled]
         run_s = run_ended - (waited if self._overlap else step.launched)
         self._record(step, sampled, run_s)

@@ -5,6 +5,7 @@ vocabulary, so compiling is short; it releases the interpreter's lock during all
 Compiling runs in threads beside the step loop, and a callback says when a grammar is ready.
 """
 
+import hashlib
 import json
 import os
 import threading
@@ -13,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,8 @@ _MAX_BITMASK_S = 0.05
 # Endless space between JSON's tokens is valid JSON, and what small models fall into.
 _JSON_SPACE = r"[\x20\x0A\x09]{0,32}"
 
-_THREADS = 2
+_MOST_REFUSED = 1024
+_MOST_THREADS = 2
 _NICE = 10
 # llguidance recurses for each rule that refers to another: a chain of 5,000 overflows the usual
 # 8 MiB and would end the process. Only what is touched is ever taken from memory.
@@ -51,8 +54,10 @@ class GrammarError(ValueError):
 class TokenMatcher:
     """Implements `Constraint` by one llguidance matcher."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, refuse: Callable[[str], None]) -> None:
+        """`refuse` is told why the grammar costs too much, in whichever thread finds out."""
         self._matcher = matcher
+        self._refuse = refuse
         self._num_seen = 0
 
     def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
@@ -66,14 +71,20 @@ class TokenMatcher:
         if self._matcher.is_error():
             raise ValueError(_first_line(self._matcher.get_error()))
         if spent_s > _MAX_BITMASK_S:
-            raise ValueError(
+            reason = (
                 f"the grammar is too complex: a token took {spent_s * 1e3:.0f} ms,"
                 f" {_MAX_BITMASK_S * 1e3:.0f} ms are the most"
             )
+            self._refuse(reason)
+            raise ValueError(reason)
 
 
 class Grammars:
-    """Compiles grammars for one model and keeps the latest for later requests."""
+    """Compiles grammars for one model and keeps the latest for later requests.
+
+    What was refused, or proved too costly while it was followed, is refused at once when it comes
+    again: by its digest, for texts are long.
+    """
 
     def __init__(
         self, tokenizer_file: Path, *, vocab_size: int, eos_token_ids: Sequence[int], kept: int = 64
@@ -84,16 +95,35 @@ class Grammars:
         self._tokenizer: LLTokenizer | None = None
         self._kept = kept
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._refused: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = threading.Lock()
+        """Of `_refused`: threads that compile, and threads that follow, write to it."""
+
+    def refusal(self, grammar: Grammar) -> str:
+        """Return why a grammar was refused before; empty where it was not."""
+        return self._refused.get(_digest(grammar), "")
 
     def constraint(self, grammar: Grammar) -> TokenMatcher:
         """Compile, or copy what was compiled before; raises `GrammarError`."""
+        if refused := self.refusal(grammar):
+            raise GrammarError(refused)
         matcher = self._compiled.get(grammar)
         if matcher is None:
-            matcher = self._compile(grammar)
+            try:
+                matcher = self._compile(grammar)
+            except GrammarError as error:
+                self._refuse(_digest(grammar), str(error))
+                raise
             self._compiled[grammar] = matcher
             while len(self._compiled) > self._kept:
                 self._compiled.popitem(last=False)
-        return TokenMatcher(matcher.deep_copy())
+        return TokenMatcher(matcher.deep_copy(), partial(self._refuse, _digest(grammar)))
+
+    def _refuse(self, digest: bytes, reason: str) -> None:
+        with self._lock:
+            self._refused[digest] = reason
+            while len(self._refused) > _MOST_REFUSED:
+                self._refused.popitem(last=False)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         started = time.thread_time()
@@ -144,7 +174,9 @@ class GrammarCompiler:
         self._done = done
         """Is called in a thread of the pool."""
         self._waiting: set[str] = set()
-        self._pool = ThreadPoolExecutor(_THREADS, "paceline-grammar", initializer=_stand_back)
+        # One for each core that the engine may use, and two at most.
+        count = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+        self._pool = ThreadPoolExecutor(count, "paceline-grammar", initializer=_stand_back)
 
     def __len__(self) -> int:
         """Count the requests that wait."""
@@ -153,6 +185,10 @@ class GrammarCompiler:
     def start(self, submit: Submit) -> None:
         """Compile the request's grammar; `done` is called when it is."""
         self._waiting.add(submit.id)
+        refused = self._grammars.refusal(submit.grammar) if submit.grammar else ""
+        if refused:  # it waits for nobody's compiling
+            self._done(CompiledGrammar(submit, error=refused))
+            return
         # The pool starts a thread when it is given work, so its stack is set here.
         usual = threading.stack_size(_STACK_BYTES)
         try:
@@ -203,6 +239,10 @@ def _source(grammar: Grammar) -> str:
         return grammar_from(grammar.kind, grammar.text)
     except (ValueError, RecursionError) as error:
         raise GrammarError(_first_line(str(error))) from error
+
+
+def _digest(grammar: Grammar) -> bytes:
+    return hashlib.sha256(f"{grammar.kind} {grammar.text}".encode("utf-8", "replace")).digest()
 
 
 def _first_line(text: str) -> str:

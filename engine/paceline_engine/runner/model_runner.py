@@ -46,6 +46,8 @@ class Computed:
     sampled: SampledTokens
     prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
+    late: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
+    """See `StepOutput`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,15 @@ class ModelFlight:
         for request, token in zip(self.sampled, token_ids, strict=True):
             if token == NOT_A_TOKEN:
                 raise RequestError(request.id, "the model's output is not a number")
-        left = iter(token_ids)
+        left, late = iter(token_ids), self.computed.late
+        tokens = [_next(chunk, left) if chunk.samples else None for chunk in self.batch.chunks]
+        if late:
+            ids = [chunk.request.id for chunk in self.batch.chunks]
+            tokens = [
+                None if id_ in late else token for id_, token in zip(ids, tokens, strict=True)
+            ]
         return StepOutput(
-            [_next(chunk, left) if chunk.samples else None for chunk in self.batch.chunks],
-            logprobs,
-            self.computed.prompt_logprobs,
-            self.computed.embeddings,
+            tokens, logprobs, self.computed.prompt_logprobs, self.computed.embeddings, late
         )
 
 
@@ -134,19 +139,22 @@ class ModelRunner:
         """
         masks = None
         if not inputs.is_plain:
-            masks = self._mask_maker.begin(inputs.sampled, self._decoder.config.vocab_size)
+            masks = self._mask_maker.begin(
+                inputs.sampled, self._decoder.config.vocab_size, num_chunks=len(batch.chunks)
+            )
         mode = self._mode(batch)
         if mode == "full graph" and self._decode_graphs is not None:
             self._decode_graphs.replay(inputs)
-            return Computed(self._decode_graphs.sampled(inputs, masks))
+            return Computed(self._decode_graphs.sampled(inputs, masks), late=_late(masks))
         hidden = self._hidden(inputs, self._piecewise if mode == "piecewise graphs" else None)
         sampled = self._sample(hidden, inputs, masks)
         if not inputs.reads_prompts:
-            return Computed(sampled)
+            return Computed(sampled, late=_late(masks))
         return Computed(
             sampled,
             prompt_logprobs(batch, hidden, self._decoder.logits),
             self._pooling.embeddings(batch, hidden),
+            _late(masks),
         )
 
     def _sample(
@@ -261,6 +269,10 @@ class ModelRunner:
         if inputs.keeps_every_state:
             hidden = hidden[to_device(inputs.sample_rows, self.device)]
         return self._decoder.logits(hidden)
+
+
+def _late(masks: PendingMasks | None) -> Mapping[str, Callable[[], bool]]:
+    return {} if masks is None else masks.late
 
 
 def _tokens_ahead(batch: Batch) -> tuple[int, ...]:  # [R]

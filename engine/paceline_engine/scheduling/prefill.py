@@ -61,7 +61,12 @@ class Prefills:
         """Share `tokens` among the prompts. Whoever is displaced meanwhile has lost its row."""
         begun: dict[Lane, Iterator[Request]] = {
             lane: filter(
-                _is_running, [r for r in self._requests.prefilling.values() if r.lane == lane]
+                _is_running,
+                [
+                    request
+                    for request in self._requests.prefilling.values()
+                    if request.lane == lane and not self._requests.is_held(request)
+                ],
             )
             for lane in LANES
         }

@@ -12,7 +12,7 @@ those still to come.
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
@@ -119,6 +119,10 @@ class RequestTable:
         self._requests: dict[str, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []
         """A heap, the soonest first. Requests that have finished stay in it until their time."""
+        self._held: dict[str, tuple[Request, Callable[[], bool]]] = {}
+        """Running requests that sit steps out, and what tells when they need not."""
+        self._unpaced: set[str] = set()
+        """Decodes that have sat a step out since their last token."""
         self._pacer = pacer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._swapper = swapper
@@ -190,12 +194,24 @@ class RequestTable:
         self._num_running[request.lane] += 1
         self._prefilling[request.id] = request
 
+    def hold(self, request: Request, is_ready: Callable[[], bool]) -> None:
+        """Let a running request sit steps out until it is ready."""
+        if request.state is State.RUNNING:
+            self._held[request.id] = request, is_ready
+
+    def is_held(self, request: Request) -> bool:
+        """Tell whether a request sits this step out."""
+        return request.id in self._held
+
     def decode_chunks(self) -> list[ScheduledChunk]:
         """Schedule a token of each decode that goes on; preempt where one finds no block for it."""
+        if self._held:
+            self._wake()
         going_on = [
             request
             for request in self._decoding.values()
-            if not request.num_in_flight or self._goes_on(request)
+            if (not request.num_in_flight or self._goes_on(request))
+            and request.id not in self._held
         ]
         full = [request for request in going_on if self.blocks.is_full(request)]
         for request in full:
@@ -209,6 +225,14 @@ class RequestTable:
             ScheduledChunk(request, request.num_computed, 1, samples=True, is_decode=True)
             for request in going_on
         ]
+
+    def _wake(self) -> None:
+        """Let go on who is ready; all, where nobody else runs: the step then waits for them."""
+        for request, is_ready in list(self._held.values()):
+            if is_ready():
+                del self._held[request.id]
+        if len(self._held) == self.num_running:
+            self._held.clear()
 
     def yielding(self) -> list[Request]:
         """List who must give way to an interactive arrival, the last that arrived first.
@@ -278,7 +302,7 @@ class RequestTable:
             if chunk.is_padding or request.state is not State.RUNNING:
                 continue
             if token is None:
-                self.blocks.cache_blocks(request, chunk.start, chunk.start + chunk.count)
+                self._settle_without_token(chunk)
                 continue
             request.num_in_flight -= 1
             sampled.append(request)
@@ -291,10 +315,29 @@ class RequestTable:
                 request.num_newest = 1
                 if not chunk.is_decode:
                     self._begin_decode(request, now)
+                elif request.id in self._unpaced:
+                    self._unpaced.remove(request.id)
+                    self.pace.follow(request, request.first_token_at or 0.0)
                 reason = self._finish_reason(request, token)
             if reason is not None:
                 self.finish(request, reason)
         return sampled
+
+    def _settle_without_token(self, chunk: ScheduledChunk) -> None:
+        """Take in a part of a prompt, or a row that sat the step out: its last token runs again."""
+        request, end = chunk.request, chunk.start + chunk.count
+        if chunk.samples:
+            end -= 1
+            request.num_computed = end
+            request.num_in_flight -= 1
+            if chunk.is_decode:
+                # Everybody else is a token further.
+                self.pace.leave(request)
+                self._unpaced.add(request.id)
+            else:
+                self._prefilling[request.id] = self._decoding.pop(request.id)
+        if end > chunk.start:
+            self.blocks.cache_blocks(request, chunk.start, end)
 
     def _begin_decode(self, request: Request, now: float) -> None:
         # Whoever was preempted keeps the clock of its first token, as its client does.
@@ -351,6 +394,8 @@ class RequestTable:
         self.blocks.free(request)
         self._free_rows.append(request.row)
         request.row = None
+        self._held.pop(request.id, None)
+        self._unpaced.discard(request.id)
         self._num_running[request.lane] -= 1
         (self._decoding if request.id in self._decoding else self._prefilling).pop(request.id)
         self.pace.leave(request)
