@@ -251,9 +251,9 @@ def test_a_drawn_step_needs_nothing_of_the_host(
         looked.append("sampler")
         return resample(*args, **kwargs)
 
-    def begun(*args: Any) -> Any:
+    def begun(*args: Any, **kwargs: Any) -> Any:
         looked.append("masks")
-        return begin(*args)
+        return begin(*args, **kwargs)
 
     resample = DeviceSampler.resample
     monkeypatch.setattr(DeviceSampler, "resample", behind)

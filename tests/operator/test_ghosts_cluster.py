@@ -102,7 +102,9 @@ def test_what_has_vanished_is_not_believed_in(haunted: Haunted) -> None:
 
     with haunted.deaf("inferenceservices", "services", "pods"):
         # The Deployment's end is heard: it would be made anew, and collected, for ever.
-        home.kubectl("delete", "pisvc/gone", "deployment/gone", "service/hurt")
+        # Kubernetes may have collected it before it is our turn.
+        ends = ("pisvc/gone", "deployment/gone", "service/hurt")
+        home.kubectl("delete", "--ignore-not-found", *ends)
         remove(home.cluster, _NAMESPACE, pod)
         looked = on("get", "inferenceservices", name="gone")
         home.until(lambda: any(map(looked, proxy.calls[begin:])))

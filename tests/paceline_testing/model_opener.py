@@ -5,6 +5,7 @@ loads what lies there as the engine would, and answers in a line what became of 
 """
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -37,8 +38,13 @@ class ModelOpener:
     def __enter__(self) -> Self:
         """Start it."""
         command = [sys.executable, "-m", "paceline_testing.model_opener", *self._arguments]
+        places = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
         )
         return self
 
