@@ -35,8 +35,9 @@ from paceline_wire.limits import Limits
 DEADLINE_S = 60.0
 _MOST_STEPS = 1_000_000
 _TOKENS = 4
-_SPARE = 8
-"""Bytes by which one answer may be shorter than another: a header says how long it took."""
+_SPARE = 32
+"""Bytes by which one answer may be shorter than another: a header says how long it took, and
+events that the sidecar reads together share a chunk."""
 
 
 def _prompt() -> str:
