@@ -111,3 +111,11 @@ def test_a_guaranteed_pod_stays_guaranteed() -> None:
         "requests": amounts,
         "limits": amounts,
     }
+
+
+def test_empty_lists_are_left_out() -> None:
+    """The API server drops them, and would see a change at each apply."""
+    pod = _overridden(dnsConfig={"nameservers": [], "searches": ["corp.example"]})
+
+    assert pod["dnsConfig"] == {"searches": ["corp.example"]}
+    assert "dnsConfig" not in _overridden(dnsConfig={"nameservers": []})

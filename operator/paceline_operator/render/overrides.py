@@ -52,4 +52,6 @@ def _source(volume: ExtraVolume) -> Manifest:
 
 
 def _plain(part: Part) -> Manifest:
-    return part.model_dump(by_alias=True, exclude_none=True)
+    """Leave empty lists out, as the API server does: each apply would be a write."""
+    found = part.model_dump(by_alias=True, exclude_none=True)
+    return {name: value for name, value in found.items() if value != []}
