@@ -54,7 +54,7 @@ class Measured:
     """Medians of its repeats."""
 
     cpu_us: float
-    """Of the server's processor time, for each token."""
+    """Processor time of the server for each token."""
     tokens_per_s: float
     delay_p50_ms: float
     delay_p99_ms: float

@@ -15,18 +15,8 @@ from typing import Final
 import httpx
 from openai import AsyncOpenAI, OpenAIError
 
-from chaos.streams import Answer, Stream
+from chaos.streams import PROMPTS, Answer, Stream
 
-PROMPTS: Final = (
-    "The capital of France is",
-    "One, two, three, four,",
-    "Water boils at a temperature of",
-    "Once upon a time there was a fox who",
-    "The three primary colours are",
-    "def fibonacci(n):",
-    "Dear Sir or Madam, I am writing to",
-    "The opposite of hot is",
-)
 MAX_TOKENS: Final = 40
 _TIMEOUT_S = 60.0
 _LONGEST_PAUSE_S = 1.0

@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+PROMPTS: Final = (
+    "The capital of France is",
+    "One, two, three, four,",
+    "Water boils at a temperature of",
+    "Once upon a time there was a fox who",
+    "The three primary colours are",
+    "def fibonacci(n):",
+    "Dear Sir or Madam, I am writing to",
+    "The opposite of hot is",
+)
 CUT_WITHIN_S: Final = 30.0
 """A client that is told later than this that its pod was killed was left hanging: failed."""
 
 
 class Outcome(StrEnum):
-    """What a request counts as."""
+    """How a request is counted."""
 
     WHOLE = "whole"
     CUT = "cut by the kill of their own pod"
@@ -23,7 +33,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a prompt gives."""
+    """The right answer to a prompt."""
 
     text: str
     finish_reason: str

@@ -51,9 +51,9 @@ class Done:
 
     victim: str
     container_id: str = ""
-    """Of the container that must be gone when it is calm."""
+    """The container that must be gone before it counts as calm."""
     kill: Kill | None = None
-    """Where it cut streams."""
+    """Set where the fault cuts streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class World:
     log: TextIO
     """Its audit log, read on with each look."""
     watches: Watches = field(default_factory=Watches)
-    """Of Kubernetes' own parts."""
+    """Which of Kubernetes' own parts watch, and which do not yet."""
 
     def url(self) -> str:
         """Return the service's ClusterIP, to which this machine has a route."""

@@ -11,18 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from chaos.streams import Answer
+from chaos.streams import PROMPTS, Answer
 
-PROMPTS: Final = (
-    "The capital of France is",
-    "One, two, three, four,",
-    "Water boils at a temperature of",
-    "Once upon a time there was a fox who",
-    "The three primary colours are",
-    "def fibonacci(n):",
-    "Dear Sir or Madam, I am writing to",
-    "The opposite of hot is",
-)
 MAX_TOKENS: Final = 32
 MODEL: Final = "overload"
 _LIMIT = 4 * 1024 * 1024
@@ -30,7 +20,7 @@ _OK, _TOO_MANY, _UNAVAILABLE = 200, 429, 503
 
 
 class Outcome(StrEnum):
-    """What a request counts as: exactly one thing."""
+    """How a request is counted: as exactly one of these."""
 
     WHOLE = "whole"
     REFUSED = "refused"

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from overload.asking import MODEL, PROMPTS, request_bytes
+from chaos.streams import PROMPTS
+from overload.asking import MODEL, request_bytes
 
 Stranger = Callable[[int, random.Random], Coroutine[Any, Any, None]]
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from overload.asking import PROMPTS, Asked, ask, keep_asking
+from chaos.streams import PROMPTS
+from overload.asking import Asked, ask, keep_asking
 from overload.misbehaving import attackers, strangers
 from overload.served import BATCH, Part, Served
 

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, Literal
 
-from chaos.clients import MAX_TOKENS, PROMPTS, clients
-from chaos.streams import Stream
+from chaos.clients import MAX_TOKENS, clients
+from chaos.streams import PROMPTS, Stream
 from paceline_testing.waiting import wait_until
 
 Step = Literal["whole", "cut", "unavailable", "error event"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos import processes
+from paceline_testing.waiting import wait_until
 
 TABLE = """\
 tcp 6 86399 ESTABLISHED src=10.98.0.1 dst=10.96.7.7 sport=40001 dport=8000 src=10.88.0.5 \
@@ -33,6 +34,8 @@ def test_a_part_is_found_by_its_name_and_its_own_folder(tmp_path: Path) -> None:
     wait = "import sys; sys.stdin.read()"
     argv = [str(tmp_path / "etcd"), "-c", wait, f"--data-dir={tmp_path}/data"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as part:
+        # Its command line can be read a moment after it has begun.
+        wait_until(lambda: Path(f"/proc/{part.pid}/cmdline").read_bytes())
         assert processes.of_part("etcd", tmp_path) == part.pid
         with pytest.raises(LookupError, match="etcd"):
             processes.of_part("etcd", tmp_path / "other")
