@@ -1,14 +1,19 @@
 """From what a model writes to the content and the `tool_calls` of a response."""
 
-import json
 import random
 import string
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from paceline_sidecar.openai.chat_request import ChatRequest
-from paceline_sidecar.text.tool_call_parser import ParsedCall, ToolCallParser, ToolStyle, parser_of
+from paceline_sidecar.text.call_reader import CallPiece
+from paceline_sidecar.text.tool_call_parser import (
+    ListParser,
+    ToolCallParser,
+    ToolStyle,
+    parser_of,
+)
 
 # Templates of Mistral accept no other length.
 _ID_CHARACTERS = 9
@@ -56,7 +61,7 @@ def writer_of(body: ChatRequest, style: ToolStyle | None) -> CallWriter | None:
         return NamedWriter(body.named)
     only_one = body.parallel_tool_calls is False
     if body.must_call:
-        return ForcedWriter()
+        return ForcedWriter(ListParser(None, body.offered, is_open=True), only_one=only_one)
     if style is None or body.structure is not None:
         return None
     return FreeWriter(parser_of(style, body.offered), only_one=only_one)
@@ -72,39 +77,13 @@ class NamedWriter:
         """Pass the text on; the first piece names the function."""
         del ended
         name, self._name = self._name, None
-        if name is not None:
-            return ContentAndCalls(calls=(_begin(0, ParsedCall(name, text)),))
-        if not text:
+        if name is None and not text:
             return ContentAndCalls()
-        return ContentAndCalls(calls=(CallDelta(0, FunctionDelta(text)),))
-
-
-class ForcedWriter:
-    """All text is a list of calls, each passed on when it is complete."""
-
-    def __init__(self) -> None:
-        self._text = ""
-        self._num_calls = 0
-
-    def write(self, text: str, *, ended: bool) -> ContentAndCalls:
-        """Return the calls that are complete now; one cut off at the end is none."""
-        del ended
-        self._text = (self._text + text).lstrip(" \n\t[,")
-        calls: list[CallDelta] = []
-        # No call is complete without a brace: a long text is not parsed again for every token.
-        while "}" in text and self._text.startswith("{"):
-            value, end = _leading_object(self._text)
-            if value is None:
-                break
-            arguments = json.dumps(value["parameters"], ensure_ascii=False)
-            calls.append(_begin(self._num_calls, ParsedCall(value["name"], arguments)))
-            self._num_calls += 1
-            self._text = self._text[end:].lstrip(" \n\t,")
-        return ContentAndCalls(calls=tuple(calls))
+        return ContentAndCalls(calls=(_delta(0, CallPiece(text, name)),))
 
 
 class FreeWriter:
-    """The text holds calls in the model's own format, or none."""
+    """The text holds calls among content, or none."""
 
     def __init__(self, parser: ToolCallParser, *, only_one: bool) -> None:
         self._parser = parser
@@ -112,28 +91,28 @@ class FreeWriter:
         self._num_calls = 0
 
     def write(self, text: str, *, ended: bool) -> ContentAndCalls:
-        """Pass on content at once, and calls when they are complete."""
-        content = ""
-        calls: list[ParsedCall] = []
-        for read in (self._parser.push(text), *([self._parser.finish()] if ended else [])):
-            content += read.content
-            calls += read.calls
-        if self._only_one:
-            calls = calls[: 1 - self._num_calls]
-        first = self._num_calls
-        self._num_calls += len(calls)
-        written = (_begin(first + place, call) for place, call in enumerate(calls))
-        return ContentAndCalls(content, tuple(written))
+        """Pass on content and calls as they come."""
+        parts = (self._parser.push(text), *([self._parser.finish()] if ended else []))
+        deltas: list[CallDelta] = []
+        for piece in (piece for part in parts for piece in part.calls):
+            self._num_calls += piece.name is not None
+            if self._only_one and self._num_calls > 1:
+                break
+            deltas.append(_delta(self._num_calls - 1, piece))
+        return ContentAndCalls("".join(part.content for part in parts), tuple(deltas))
 
 
-def _begin(index: int, call: ParsedCall) -> CallDelta:
+class ForcedWriter(FreeWriter):
+    """The text holds calls and nothing else: what is no call, as at a cut, is dropped."""
+
+    def write(self, text: str, *, ended: bool) -> ContentAndCalls:
+        """Pass on calls as they come."""
+        return ContentAndCalls(calls=super().write(text, ended=ended).calls)
+
+
+def _delta(index: int, piece: CallPiece) -> CallDelta:
+    function = FunctionDelta(piece.arguments, piece.name)
+    if piece.name is None:
+        return CallDelta(index, function)
     id_ = "".join(_ids.choices(string.ascii_letters + string.digits, k=_ID_CHARACTERS))
-    return CallDelta(index, FunctionDelta(call.arguments, call.name), id_, "function")
-
-
-def _leading_object(text: str) -> tuple[dict[str, Any] | None, int]:
-    try:
-        value, end = json.JSONDecoder().raw_decode(text)
-    except ValueError:
-        return None, 0  # not whole yet
-    return value, end
+    return CallDelta(index, function, id_, "function")

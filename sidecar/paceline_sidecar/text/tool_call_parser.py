@@ -7,37 +7,32 @@ Each family writes calls in its own format, which its chat template shows:
               [TOOL_CALLS]name[ARGS]{...}                                 Mistral, newer
     llama     {"name": ..., "parameters": {...}}, and nothing else        Llama 3
 
-A parser takes text piece by piece. It passes content on at once, and a call when it is complete.
-What looks like a call and is none, or calls what was not offered, is content.
+A parser takes text piece by piece, and passes content on at once. A call has begun with its name,
+if that was offered, and the brace that opens its arguments: from there on these are passed on as
+they come. Calls in another form (the arguments before the name, or in a string) are passed on when
+they are complete. What looks like a call and is none, or calls what was not offered, is content.
 """
 
-import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
+
+from paceline_sidecar.text.call_reader import CallPiece, CallReader
+from paceline_sidecar.text.whole_calls import LLAMA_TAG, MISTRAL_TAG, call_in, calls_in
 
 ToolStyle = Literal["hermes", "mistral", "llama"]
 
-_HERMES = ("<tool_call>", "</tool_call>")
-_MISTRAL = "[TOOL_CALLS]"
-_MISTRAL_ARGUMENTS = "[ARGS]"
-_LLAMA_TAG = "<|python_tag|>"
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    """One function and its arguments, as JSON."""
-
-    name: str
-    arguments: str
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_BETWEEN_CALLS = re.compile(r"(?:\[TOOL_CALLS\]|<\|python_tag\|>|[\s,;\[\]])*")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """The content and the calls in one piece of text."""
+    """The content and the pieces of calls in one piece of text."""
 
     content: str = ""
-    calls: tuple[ParsedCall, ...] = ()
+    calls: tuple[CallPiece, ...] = ()
 
 
 class ToolCallParser(Protocol):
@@ -54,9 +49,9 @@ class ToolCallParser(Protocol):
 
 def style_of(template: str) -> ToolStyle:
     """Return how a model writes calls, from its chat template."""
-    if "<tool_call>" in template:
+    if _OPEN in template:
         return "hermes"
-    if _MISTRAL in template:
+    if MISTRAL_TAG in template:
         return "mistral"
     return "llama"
 
@@ -67,9 +62,9 @@ def parser_of(style: ToolStyle, names: Collection[str]) -> ToolCallParser:
         case "hermes":
             return HermesParser(names)
         case "mistral":
-            return WholeTextParser(_MISTRAL, names)
+            return ListParser(MISTRAL_TAG, names)
         case "llama":
-            return WholeTextParser(None, names)
+            return ListParser(None, names)
 
 
 class HermesParser:
@@ -78,132 +73,130 @@ class HermesParser:
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self._held = ""
-        self._in_call = False
+        self._call: CallReader | None = None
+        """Of the tag that is open."""
 
     def push(self, text: str) -> ParsedText:
-        """Pass on what is outside of tags, and each call whose tag is closed."""
+        """Pass on what is outside of tags, and calls as they come."""
         self._held += text
-        content, calls = "", []
+        content, calls = "", list[CallPiece]()
         while True:
-            before, tag, after = self._held.partition(_HERMES[self._in_call])
+            if self._call is not None:
+                piece, self._held = self._call.push(self._held)
+                calls += [] if piece is None else [piece]
+            before, tag, after = self._held.partition(_OPEN if self._call is None else _CLOSE)
             if not tag:
                 break
             self._held = after
-            if not self._in_call:
+            if self._call is None:
                 content += before
-            elif (call := _call(_parsed(before), self._names)) is not None:
-                calls.append(call)
-            else:
-                content += before.join(_HERMES)
-            self._in_call = not self._in_call
-        if not self._in_call:
-            safe = len(self._held) - overlap(self._held, _HERMES[0])
+                self._call = CallReader(self._names)
+                continue
+            if not self._call.has_begun:
+                call = call_in(before, self._names)
+                content += f"{_OPEN}{before}{_CLOSE}" if call is None else ""
+                calls += [] if call is None else [call]
+            self._call = None
+        if self._call is None:
+            safe = len(self._held) - overlap(self._held, _OPEN)
             content += self._held[:safe]
             self._held = self._held[safe:]
         # Space around calls belongs to their format.
-        is_space = not content.strip() and (calls or self._in_call)
+        is_space = not content.strip() and (calls or self._call is not None)
         return ParsedText("" if is_space else content, tuple(calls))
 
     def finish(self) -> ParsedText:
         """Count a call whose tag was not closed, if it is complete."""
         held, self._held = self._held, ""
-        if not self._in_call:
+        if self._call is None:
             return ParsedText(held)
-        call = _call(_parsed(held), self._names)
-        return ParsedText(_HERMES[0] + held) if call is None else ParsedText(calls=(call,))
+        if self._call.has_begun:
+            return ParsedText(held if held.strip() else "")
+        call = call_in(held, self._names)
+        return ParsedText(_OPEN + held) if call is None else ParsedText(calls=(call,))
 
 
-class WholeTextParser:
-    """Takes all from the first sign of a call on as calls, parsed when the text has ended."""
+class ListParser:
+    """Takes all from the first sign of a call on as calls."""
 
-    def __init__(self, tag: str | None, names: Collection[str]) -> None:
+    def __init__(self, tag: str | None, names: Collection[str], *, is_open: bool = False) -> None:
+        """Begin before the first sign, or with `is_open` after it."""
         self._tag = tag
         self._names = names
         self._held = ""
-        self._state: Literal["undecided", "content", "calling"] = "undecided"
+        self._state: Literal["undecided", "content", "calling"]
+        self._state = "calling" if is_open else "undecided"
+        self._call = self._next_call()
+        self._has_called = False
 
     def push(self, text: str) -> ParsedText:
-        """Pass content on until a call begins."""
+        """Pass content on until a call begins, and calls as they come."""
         self._held += text
-        if self._state == "calling":
-            return ParsedText()
-        if self._tag is None:
-            return self._push_bare()
-        before, tag, after = self._held.partition(self._tag)
-        if tag:
-            self._state, self._held = "calling", after
-            return ParsedText(before if before.strip() else "")
-        safe = len(self._held) - overlap(self._held, self._tag)
-        content, self._held = self._held[:safe], self._held[safe:]
-        return ParsedText(content)
+        before = ""
+        if self._state != "calling":
+            before = self._before_tag() if self._tag is not None else self._before_object()
+        calls = self._calls() if self._state == "calling" else []
+        return ParsedText(before, tuple(calls))
 
     def finish(self) -> ParsedText:
-        """Parse the calls; if there is anything else among them, all of it is content."""
+        """Read what was held back: calls, or content if there is anything else among them."""
         held, self._held = self._held, ""
         if self._state != "calling":
             return ParsedText(held)
-        found = _calls(held, self._names)
-        return ParsedText((self._tag or "") + held) if found is None else ParsedText(calls=found)
+        if self._has_called:
+            held = held[self._gap(held) :].rstrip("] \n\t")
+            if not held:
+                return ParsedText()
+        found = calls_in(held, self._names)
+        tag = "" if self._has_called or self._tag is None else self._tag
+        return ParsedText(tag + held) if found is None else ParsedText(calls=found)
 
-    def _push_bare(self) -> ParsedText:
+    def _before_tag(self) -> str:
+        before, tag, after = self._held.partition(self._tag or "")
+        if tag:
+            self._state, self._held = "calling", after
+            return before if before.strip() else ""
+        safe = len(self._held) - overlap(self._held, self._tag or "")
+        content, self._held = self._held[:safe], self._held[safe:]
+        return content
+
+    def _before_object(self) -> str:
         """Without a tag, an answer that begins with an object is calls."""
         start = self._held.lstrip()
         if self._state == "undecided" and start:
-            if start.startswith(("{", _LLAMA_TAG)):
+            if start.startswith(("{", LLAMA_TAG)):
                 self._state = "calling"
-                return ParsedText()
-            if _LLAMA_TAG.startswith(start):
-                return ParsedText()
+                return ""
+            if LLAMA_TAG.startswith(start):
+                return ""
             self._state = "content"
         if self._state == "undecided":
-            return ParsedText()
+            return ""
         content, self._held = self._held, ""
-        return ParsedText(content)
+        return content
 
+    def _calls(self) -> list[CallPiece]:
+        calls: list[CallPiece] = []
+        while self._held:
+            if self._call.is_over:
+                self._call = self._next_call()
+            gap = 0 if self._call.has_begun else self._gap(self._held)
+            piece, rest = self._call.push(self._held[gap:])
+            if not self._call.has_begun:
+                break
+            self._has_called = True
+            self._held = rest
+            calls += [] if piece is None else [piece]
+        if self._has_called:
+            self._held = self._held.lstrip()
+        return calls
 
-def _calls(text: str, names: Collection[str]) -> tuple[ParsedCall, ...] | None:
-    """Return calls written one after the other; None if there is anything else."""
-    found: list[ParsedCall] = []
-    rest = text.strip().removeprefix(_LLAMA_TAG).strip()
-    while rest:
-        name, rest = _leading_name(rest)
-        try:
-            value, end = json.JSONDecoder().raw_decode(rest)
-        except (ValueError, RecursionError):
-            return None
-        values = value if isinstance(value, list) else [value]
-        if name:
-            values = [{"name": name, "arguments": value}]
-        calls = [_call(each, names) for each in values]
-        if not calls or None in calls:
-            return None
-        found += [call for call in calls if call is not None]
-        rest = rest[end:].lstrip("; \n\t").removeprefix(_MISTRAL).strip()
-    return tuple(found) or None
+    def _next_call(self) -> CallReader:
+        return CallReader(self._names, may_lead=self._tag == MISTRAL_TAG)
 
-
-def _leading_name(text: str) -> tuple[str, str]:
-    """`name[ARGS]{...}` or `name{...}`: the name and the rest; no name before plain JSON."""
-    start = min((at for at in map(text.find, "{[") if at >= 0), default=0)
-    return text[:start].strip(), text[start:].removeprefix(_MISTRAL_ARGUMENTS)
-
-
-def _call(value: Any, names: Collection[str]) -> ParsedCall | None:
-    if not isinstance(value, dict) or value.get("name") not in names:
-        return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):
-        arguments = _parsed(arguments)
-    if not isinstance(arguments, dict):
-        return None
-    return ParsedCall(str(value["name"]), json.dumps(arguments, ensure_ascii=False))
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    def _gap(self, text: str) -> int:
+        found = _BETWEEN_CALLS.match(text)
+        return found.end() if found else 0
 
 
 def overlap(text: str, tag: str) -> int:
