@@ -11,6 +11,7 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch
 
+from paceline_sidecar.batches.objects import FileObject
 from paceline_sidecar.batches.runner import BatchRunner
 from paceline_sidecar.batches.store import BatchStore, NoRoom
 from paceline_sidecar.keys import ANYONE
@@ -424,20 +425,25 @@ def a_store(folder: Path, *, max_bytes: int) -> tuple[BatchStore, Path]:
 
 def test_a_folder_takes_no_more_than_it_may_hold(tmp_path: Path) -> None:
     """What is deleted makes room."""
-    store, source = a_store(tmp_path, max_bytes=150)
-    first = store.add_file(ANYONE, source, slice(0, 100), "a")
+    store = BatchStore(tmp_path / "store", max_bytes=150)
 
+    def add() -> FileObject:
+        source = tmp_path / "source"
+        source.write_bytes(b"x" * 100)
+        return store.add_file(ANYONE, source, "a")
+
+    first = add()
     with pytest.raises(NoRoom):
-        store.add_file(ANYONE, source, slice(0, 100), "b")
+        add()
     store.delete_file(ANYONE, first.id)
 
-    assert store.add_file(ANYONE, source, slice(0, 100), "b").bytes == 100
+    assert add().bytes == 100
 
 
 async def test_a_batch_whose_answers_find_no_room_fails(tmp_path: Path) -> None:
     """What was written before is kept."""
     store, source = a_store(tmp_path, max_bytes=1500)
-    file = store.add_file(ANYONE, source, slice(0, source.stat().st_size), "a")
+    file = store.add_file(ANYONE, source, "a")
     batch = store.add_batch(ANYONE, endpoint=CHAT, input_file_id=file.id, metadata=None)
 
     async def answer(*_: object) -> bytes:

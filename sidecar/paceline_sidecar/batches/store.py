@@ -115,10 +115,10 @@ class BatchStore:
         folder.mkdir(parents=True, exist_ok=True)
         return folder / uuid.uuid4().hex
 
-    def add_file(self, who: Principal, source: Path, part: slice, filename: str) -> FileObject:
-        """Keep a part of `source` as a new file; raises `InvalidRequest` above the bounds."""
+    def add_file(self, who: Principal, source: Path, filename: str) -> FileObject:
+        """Move `source` among the files; raises `InvalidRequest` above the bounds."""
         kept = self.files(who)
-        size = part.stop - part.start
+        size = source.stat().st_size
         if len(kept) >= MAX_FILES or sum(file.bytes for file in kept) + size > MAX_STORED_BYTES:
             message = (
                 f"There may be {MAX_FILES} files of {MAX_STORED_BYTES} bytes together:"
@@ -127,13 +127,9 @@ class BatchStore:
             raise InvalidRequest(message, param="file", code="too_many_files")
         self._room.take(size)
         file_id = f"file-{uuid.uuid4().hex}"
-        with source.open("rb") as given, self.data_path(who, file_id).open("wb") as data:
-            given.seek(part.start)
-            left = size
-            while left and (chunk := given.read(min(left, _COPY_BYTES))):
-                left -= data.write(chunk)
-            data.flush()
+        with source.open("rb") as data:
             os.fsync(data.fileno())
+        source.replace(self.data_path(who, file_id))
         return self._show_file(who, file_id, filename, "batch")
 
     def publish(self, who: Principal, file_id: str, filename: str) -> None:

@@ -1,101 +1,153 @@
-"""A `multipart/form-data` body (RFC 7578): written to the disk as it comes, then read in place."""
+"""An upload, as `multipart/form-data`: its file goes to the disk as it comes."""
 
 import asyncio
-import mmap
-from dataclasses import dataclass
-from email.message import Message
-from email.parser import HeaderParser
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from paceline_sidecar.errors import BodyTooLarge, ClientLeft, InvalidRequest
 
 _PIECE_BYTES = 1024 * 1024
 _MAX_PARTS = 16
-_MAX_HEAD_BYTES = 8 * 1024
 _MAX_FIELD_BYTES = 1024
 _MAX_NAME = 255
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Form:
-    """The fields of a form, and where its file is."""
+    """The fields of a form, and the name of its file."""
 
-    fields: dict[str, str]
-    filename: str
-    content: slice
+    fields: dict[str, str] = field(default_factory=dict)
+    filename: str | None = None
 
 
-async def receive(request: Request, path: Path, *, max_bytes: int) -> None:
-    """Write the body to `path`; raises `BodyTooLarge` before more than `max_bytes` are kept."""
+async def receive_form(request: Request, path: Path, *, max_bytes: int) -> Form:
+    """Write the file of a form to `path`.
+
+    Raises:
+        BodyTooLarge: The body has more than `max_bytes`.
+        InvalidRequest: It is no form, a form without a file, or one of too many or too long parts.
+        ClientLeft: It did not come to its end.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise BodyTooLarge(max_bytes)
-    waiting, size = bytearray(), 0
-    with path.open("wb") as data:
-        try:
-            async for chunk in request.stream():
-                waiting += chunk
-                size += len(chunk)
-                if size > max_bytes:
-                    raise BodyTooLarge(max_bytes)
-                if len(waiting) >= _PIECE_BYTES:
-                    await asyncio.to_thread(data.write, waiting)
-                    waiting = bytearray()
-        except ClientDisconnect as error:
-            raise ClientLeft("The client left while it sent the body.") from error
-        await asyncio.to_thread(data.write, waiting)
-
-
-def read_form(path: Path, content_type: str) -> Form:
-    """Find the parts of a form; raises `InvalidRequest`."""
-    header = Message()
-    header["content-type"] = content_type
-    boundary = header.get_boundary()
-    if header.get_content_type() != "multipart/form-data" or not boundary:
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    boundary = options.get(b"boundary")
+    if kind != b"multipart/form-data" or not boundary:
         message = "A file is uploaded as multipart/form-data, with a boundary."
         raise InvalidRequest(message, param="file")
-    if not path.stat().st_size:
-        raise InvalidRequest("The request has no body: a form is expected.", param="file")
-    with path.open("rb") as data, mmap.mmap(data.fileno(), 0, access=mmap.ACCESS_READ) as body:
-        return _form(body, data, b"--" + boundary.encode("latin-1", "replace"))
+    with path.open("wb") as data:
+        return await _read(request, _FormReader(boundary, data), max_bytes)
 
 
-def _form(body: mmap.mmap, data: BinaryIO, delimiter: bytes) -> Form:
-    fields: dict[str, str] = {}
-    filename, content = "", None
-    for head, part in _parts(body, delimiter):
-        described = HeaderParser().parsestr(head.decode("utf-8", "replace"))
-        name = described.get_param("name", "", header="content-disposition")
-        if name == "file" and content is None:
-            filename, content = described.get_filename("file"), part
-            continue
-        if part.stop - part.start > _MAX_FIELD_BYTES:
-            message = f"{str(name)[:100]}: a field may have {_MAX_FIELD_BYTES} bytes"
-            raise InvalidRequest(message, param=str(name)[:100])
-        data.seek(part.start)
-        fields[str(name)] = data.read(part.stop - part.start).decode("utf-8", "replace")
-    if content is None:
-        raise InvalidRequest("file: the form has no such part", param="file")
-    printable = "".join(letter for letter in filename if letter.isprintable())
-    return Form(fields, printable[:_MAX_NAME] or "file", content)
+async def _read(request: Request, reader: "_FormReader", max_bytes: int) -> Form:
+    waiting, size = bytearray(), 0
+    try:
+        async for chunk in request.stream():
+            waiting += chunk
+            size += len(chunk)
+            if size > max_bytes:
+                raise BodyTooLarge(max_bytes)
+            if len(waiting) >= _PIECE_BYTES:
+                await asyncio.to_thread(reader.write, bytes(waiting))
+                waiting = bytearray()
+    except ClientDisconnect as error:
+        raise ClientLeft("The client left while it sent the body.") from error
+    await asyncio.to_thread(reader.write, bytes(waiting))
+    return reader.finish()
 
 
-def _parts(body: mmap.mmap, delimiter: bytes) -> list[tuple[bytes, slice]]:
-    """Return the head and the place of each part."""
-    found: list[tuple[bytes, slice]] = []
-    at = body.find(delimiter)
-    while at >= 0:
-        start = at + len(delimiter)
-        if body[start : start + 2] == b"--":
-            return found
-        end = body.find(b"\r\n" + delimiter, start)
-        head_end = body.find(b"\r\n\r\n", start, start + _MAX_HEAD_BYTES)
-        if end < 0 or head_end < 0 or head_end > end or len(found) >= _MAX_PARTS:
-            break
-        found.append((body[start + 2 : head_end + 2], slice(head_end + 4, max(head_end + 4, end))))
-        at = end + 2
-    message = f"The form is cut off, or has more than {_MAX_PARTS} parts, or too long a head."
-    raise InvalidRequest(message, param="file")
+class _FormReader:
+    """Keeps the fields, and writes the first part called `file` to the disk."""
+
+    def __init__(self, boundary: bytes, data: BinaryIO) -> None:
+        self._data = data
+        self._form = Form()
+        self._num_parts = 0
+        self._is_over = False
+        self._header, self._value = b"", b""
+        self._name: str | None = None
+        """The part that is read; None for the file."""
+        self._field = b""
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._begin_part,
+                    "on_header_field": self._read_header,
+                    "on_header_value": self._read_value,
+                    "on_header_end": self._end_header,
+                    "on_part_data": self._read_part,
+                    "on_part_end": self._end_part,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as error:
+            raise _unreadable(error) from error
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes; raises `InvalidRequest`."""
+        try:
+            self._parser.write(data)
+        except FormParserError as error:
+            raise _unreadable(error) from error
+
+    def finish(self) -> Form:
+        """Return the form; raises `InvalidRequest` where it is cut off or has no file."""
+        if not self._is_over:
+            raise InvalidRequest("file: the form is cut off", param="file")
+        if self._form.filename is None:
+            raise InvalidRequest("file: the form has no such part", param="file")
+        return self._form
+
+    def _begin_part(self) -> None:
+        self._num_parts += 1
+        if self._num_parts > _MAX_PARTS:
+            message = f"file: the form has more than {_MAX_PARTS} parts"
+            raise InvalidRequest(message, param="file")
+        self._name, self._field = "", b""
+
+    def _read_header(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def _read_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        header, value = self._header.lower(), self._value
+        self._header = self._value = b""
+        if header != b"content-disposition":
+            return
+        _, options = parse_options_header(value)
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if self._name == "file" and self._form.filename is None:
+            self._name = None
+            given = options.get(b"filename", b"").decode("utf-8", "replace")
+            printable = "".join(letter for letter in given if letter.isprintable())
+            self._form.filename = printable[:_MAX_NAME] or "file"
+
+    def _read_part(self, data: bytes, start: int, end: int) -> None:
+        if self._name is None:
+            self._data.write(memoryview(data)[start:end])
+            return
+        self._field += data[start:end]
+        if len(self._field) > _MAX_FIELD_BYTES:
+            shown = self._name[:100]
+            message = f"{shown}: a field may have {_MAX_FIELD_BYTES} bytes"
+            raise InvalidRequest(message, param=shown)
+
+    def _end_part(self) -> None:
+        if self._name is not None:
+            self._form.fields[self._name] = self._field.decode("utf-8", "replace")
+
+    def _end(self) -> None:
+        self._is_over = True
+
+
+def _unreadable(error: FormParserError) -> InvalidRequest:
+    return InvalidRequest(f"file: the form cannot be read: {error}", param="file")

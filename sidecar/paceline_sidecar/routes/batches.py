@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 from paceline_sidecar.batches.objects import Batch, BatchPage, BatchRequest, FileObject, FilePage
 from paceline_sidecar.batches.runner import BatchRunner, aside
 from paceline_sidecar.batches.store import BatchStore
-from paceline_sidecar.batches.upload import read_form, receive
+from paceline_sidecar.batches.upload import receive_form
 from paceline_sidecar.connection import read_body
 from paceline_sidecar.errors import InvalidRequest
 from paceline_sidecar.keys import Principal
@@ -120,12 +120,11 @@ async def _upload(
 ) -> FileObject:
     path = await aside(store.staging)
     try:
-        await receive(request, path, max_bytes=max_file_bytes)
-        form = await aside(read_form, path, request.headers.get("content-type", ""))
+        form = await receive_form(request, path, max_bytes=max_file_bytes)
         if form.fields.get("purpose") != "batch":
             message = "purpose: files are for batches, so it must be `batch`"
             raise InvalidRequest(message, param="purpose")
-        return await aside(store.add_file, who, path, form.content, form.filename)
+        return await aside(store.add_file, who, path, form.filename or "file")
     finally:
         await aside(path.unlink, True)
 
