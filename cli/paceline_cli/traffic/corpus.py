@@ -4,5 +4,8 @@ from pydoc_data.topics import topics
 
 
 def help_topics() -> str:
-    """About 450,000 characters of prose and examples, in a fixed order."""
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    """About 400,000 characters of prose and examples, in a fixed order, one space between words.
+
+    Examples are indented by more than a short prompt is long.
+    """
+    return " ".join(word for name in sorted(topics) for word in topics[name].split())

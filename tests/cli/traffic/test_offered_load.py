@@ -49,6 +49,16 @@ def test_a_plan_is_cut_at_its_duration_and_ordered() -> None:
     assert times[-1] < 45.0
 
 
+def test_the_shortest_prompt_has_words() -> None:
+    """An empty one is refused, and no load means that."""
+    short = TokenLengths(median=8, sigma=0.0, min=8, max=8)
+    many = OfferedLoad(rate_rps=500.0, cv=0, prompt_tokens=short, output_tokens=short)
+
+    prompts = [each.prompt for each in plan(many, help_topics(), duration_s=30.0, seed=1)]
+
+    assert min(len(prompt.split()) for prompt in prompts) > 0
+
+
 def test_the_same_seed_plans_the_same_requests() -> None:
     """Arms of a comparison get the very same requests."""
     first, second, other = (
