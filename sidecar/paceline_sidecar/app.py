@@ -1,7 +1,6 @@
 """Wire the two applications, the public one and the admin port's; no behaviour of their own."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -9,13 +8,14 @@ from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from paceline_sidecar.anthropic.error_response import is_of_messages, reshaped
 from paceline_sidecar.batches.runner import BatchRunner
 from paceline_sidecar.batches.store import BatchStore, persistent_secret
 from paceline_sidecar.errors import SidecarError
+from paceline_sidecar.every_answer import EveryAnswer
 from paceline_sidecar.keys import BearerKeys
-from paceline_sidecar.last_answers import LastAnswers
 from paceline_sidecar.metrics.collector import Exposition
 from paceline_sidecar.openai.error_response import (
     ErrorBody,
@@ -23,7 +23,6 @@ from paceline_sidecar.openai.error_response import (
     plain_response,
     response_of,
 )
-from paceline_sidecar.request_id import RequestId, answer_headers
 from paceline_sidecar.routes.batches import batches_router, line_answerer
 from paceline_sidecar.routes.completions import completions_router
 from paceline_sidecar.routes.documents import documents_router
@@ -43,6 +42,11 @@ from paceline_sidecar.settings import SidecarSettings
 _MAX_LINE_BYTES = 1024 * 1024
 # A temporary folder lies on the node's own disk, and a node whose disk is full evicts its pods.
 _MAX_TEMPORARY_BYTES = 256 * 1024 * 1024
+
+
+def served(app: FastAPI, service: Service) -> ASGIApp:
+    """Return what the server runs: the application, and what all its answers have."""
+    return EveryAnswer(app, leaving=lambda: service.leaving, clock=service.clock)
 
 
 def create_public_app(service: Service, settings: SidecarSettings, *, batch_dir: Path) -> FastAPI:
@@ -97,11 +101,9 @@ def create_admin_app(
 
 def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAPI:
     app = FastAPI(openapi_url=None)
-    app.add_middleware(LastAnswers, leaving=lambda: service.leaving)
-    app.add_middleware(RequestId, clock=service.clock)
     app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(Exception, _answer_fault_at(service.clock))
+    app.add_exception_handler(Exception, _answer_fault)
     exposition = Exposition(vllm=settings.vllm_metrics, by_key=by_key)
     app.include_router(probes_router(service, exposition))
     return app
@@ -124,16 +126,11 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     return _in_shape(request, plain_response(error.status_code, body, headers), message)
 
 
-def _answer_fault_at(clock: Callable[[], float]) -> Callable[[Request, Exception], Response]:
-    def answer(request: Request, _: Exception) -> Response:
-        """Answer our own mistake: the log has it, the client learns no detail."""
-        message = "The server made a mistake."
-        body = ErrorBody(ErrorObject(message, "server_error", None, None))
-        # It is answered outside of all middleware.
-        told = plain_response(500, body, answer_headers(request.scope, clock()))
-        return _in_shape(request, told, message)
-
-    return answer
+def _answer_fault(request: Request, _: Exception) -> Response:
+    """Answer our own mistake: the log has it, the client learns no detail."""
+    message = "The server made a mistake."
+    body = ErrorBody(ErrorObject(message, "server_error", None, None))
+    return _in_shape(request, plain_response(500, body), message)
 
 
 def _in_shape(request: Request, answer: Response, message: str) -> Response:

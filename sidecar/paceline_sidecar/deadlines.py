@@ -19,11 +19,14 @@ def watch(service: Service, exchange: Exchange, *, lane: Lane, arrived_at: float
     """End the exchange when its deadline passes, or when its first token is hopelessly late."""
     deadline_at = exchange.generations[0].submit.deadline_at
     if deadline_at is not None:
-        passed = TimedOut("The request's deadline passed before it was done.")
         wait_s = max(0.0, deadline_at - service.clock())
         loop = asyncio.get_running_loop()
-        exchange.timers["deadline"] = loop.call_later(wait_s, exchange.fail, passed)
+        exchange.deadline = loop.call_later(wait_s, _end_late, exchange)
     _watch_first_token(service, exchange, lane, arrived_at)
+
+
+def _end_late(exchange: Exchange) -> None:
+    exchange.fail(TimedOut("The request's deadline passed before it was done."))
 
 
 def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived_at: float) -> None:
@@ -36,7 +39,7 @@ def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived
     wait_s = arrived_at + target_ms / 1e3 - service.clock()
     if wait_s > 0:
         # Asked again when it is over: the target may have been raised meanwhile.
-        exchange.timers["first_token"] = asyncio.get_running_loop().call_later(
+        exchange.first_token = asyncio.get_running_loop().call_later(
             wait_s, _watch_first_token, service, exchange, lane, arrived_at
         )
     elif _others_wait(service):

@@ -6,6 +6,7 @@ keys and values lie in the prefix cache, and the others find them there.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
@@ -55,6 +56,20 @@ class _Deaf:
 _DEAF = _Deaf()
 
 
+@dataclass(slots=True)
+class _Choice:
+    """One choice: what it gives, its place in the queue, and how far it is."""
+
+    generation: Generation
+    ticket: Ticket
+    is_ahead: bool
+    """It has siblings, which wait for its first token."""
+    is_silent: bool = True
+    """It has no token yet."""
+    is_running: bool = True
+    is_in_engine: bool = False
+
+
 class Exchange:
     """Started with `start`, and left as a context manager, whatever happens.
 
@@ -72,7 +87,6 @@ class Exchange:
         on_close: Callable[["Exchange"], None],
     ) -> None:
         self.generations = generations
-        self._tickets = tickets
         self._backend = backend
         self._ledger = ledger
         self._clock = clock
@@ -80,20 +94,17 @@ class Exchange:
         self._arrivals: list[tuple[int, Arrival | SidecarError]] = []
         self._waiting: asyncio.Future[None] | None = None
         self._reader: Reader | None = None
-        self._running = set(range(len(generations)))
-        self._in_engine: set[str] = set()
-        self._silent = set(self._running)
-        """Choices without a token yet."""
-        self._ahead = {
-            index
-            for index, generation in enumerate(generations)
-            if generation.shape.index == 0 and generation.shape.num_choices > 1
-        }
-        """First choices without a token yet, whose siblings wait for it."""
+        self._choices = [
+            _Choice(each, ticket, each.shape.index == 0 and each.shape.num_choices > 1)
+            for each, ticket in zip(generations, tickets, strict=True)
+        ]
+        self._num_running = len(generations)
         self._heard = False
         self._closed = False
-        self.timers: dict[str, asyncio.TimerHandle] = {}
-        """What may still end it from outside; cancelled when it closes."""
+        self.deadline: asyncio.TimerHandle | None = None
+        """Ends it when it has lasted too long."""
+        self.first_token: asyncio.TimerHandle | None = None
+        """Ends it when nothing has come for too long."""
 
     @property
     def heard(self) -> bool:
@@ -113,18 +124,18 @@ class Exchange:
     @property
     def is_complete(self) -> bool:
         """Whether every choice is finished."""
-        return not self._running
+        return not self._num_running
 
     async def next(self) -> tuple[int, Delta] | None:
         """The next piece and the index of its choice; None when every choice is finished."""
-        while self._running:
+        while self._num_running:
             while not self._arrivals:
                 self._waiting = asyncio.get_running_loop().create_future()
                 await self._waiting
             index, arrival = self._arrivals.pop(0)
             if isinstance(arrival, SidecarError):
                 raise arrival
-            if index in self._running:
+            if self._choices[index].is_running:
                 return index, self._read(index, arrival)
         return None
 
@@ -142,7 +153,7 @@ class Exchange:
                 self._waiting.set_result(None)
         elif isinstance(arrival, SidecarError):
             self._give_up(arrival)
-        elif index in self._running:
+        elif self._choices[index].is_running:
             try:
                 self._reader.take(index, self._read(index, arrival))
             except Exception as error:  # noqa: BLE001 - ours too: the reader's task ends with it
@@ -167,17 +178,17 @@ class Exchange:
             return
         self._closed = True
         self._reader = _DEAF
-        for timer in self.timers.values():
-            timer.cancel()
+        for timer in (self.deadline, self.first_token):
+            if timer is not None:
+                timer.cancel()
         outcome, epoch = outcome_of(error), self._epoch()
-        for ticket in self._tickets:
-            ticket.leave()
         was_offered = not isinstance(error, InvalidRequest)
-        for index in self._running if was_offered else ():
-            record = self.generations[index].record(outcome, now=self._clock(), epoch=epoch)
-            self._ledger.ended(record)
-        if self._in_engine:
-            self._abort(sorted(self._in_engine), _abort_cause(error))
+        for choice in self._choices:
+            choice.ticket.leave()
+            if choice.is_running and was_offered:
+                record = choice.generation.record(outcome, now=self._clock(), epoch=epoch)
+                self._ledger.ended(record)
+        self._abort([each for each in self._choices if each.is_in_engine], _abort_cause(error))
         self._on_close(self)
 
     def __enter__(self) -> Self:
@@ -192,16 +203,17 @@ class Exchange:
 
     def _submit(self, index: int) -> None:
         """Hand a choice to the engine when its turn comes."""
-        self._tickets[index].send(partial(self._hand_over, index))
+        self._choices[index].ticket.send(partial(self._hand_over, index))
 
     def _hand_over(self, index: int) -> None:
-        submit = self.generations[index].submit
+        choice = self._choices[index]
         try:
-            self._backend.submit(submit, partial(self._deliver, index))
+            self._backend.submit(choice.generation.submit, partial(self._deliver, index))
         except SidecarError as error:
             self.fail(error)
         else:
-            self._in_engine.add(submit.id)
+            choice.is_in_engine = True
+            choice.generation.forget_prompt()
 
     def _submit_siblings(self, first: int) -> None:
         """Start the other choices of a prompt whose first one has got a token."""
@@ -211,53 +223,65 @@ class Exchange:
 
     def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
         """Called by the backend, for every token: what happens once is asked for by one look."""
+        choice = self._choices[index]
         if not isinstance(arrival, Arrival):
-            self._tickets[index].leave()
-            self._in_engine.discard(self.generations[index].submit.id)
+            self._let_go(choice)
         else:
-            if index in self._silent:
+            if choice.is_silent:
                 self._hear(index, arrival.output)
             if arrival.output.finish is not None:
-                self._tickets[index].leave()
-                self._in_engine.discard(arrival.output.id)
+                self._let_go(choice)
         self._arrive(index, arrival)
+
+    def _let_go(self, choice: _Choice) -> None:
+        """Note that the engine knows it no more."""
+        choice.ticket.leave()
+        choice.is_in_engine = False
 
     def _hear(self, index: int, output: Output) -> None:
         """Take in the first word of a choice: it waits no more."""
-        self._tickets[index].start()
+        choice = self._choices[index]
+        choice.ticket.start()
         if not output.token_ids:
             return
         self._heard = True
-        self._silent.discard(index)
-        if index in self._ahead:
-            self._ahead.discard(index)
+        choice.is_silent = False
+        if self.first_token is not None:
+            self.first_token.cancel()
+            self.first_token = None
+        if choice.is_ahead:
             self._submit_siblings(index)
 
     def _finish(self, index: int, *, cut: bool) -> None:
-        generation = self.generations[index]
-        self._running.remove(index)
+        choice = self._choices[index]
+        choice.is_running = False
+        self._num_running -= 1
         longest = self._longest_choice(index)
-        record = generation.record(
+        record = choice.generation.record(
             "ok", now=self._clock(), epoch=self._epoch(), longest_choice=longest
         )
         self._ledger.ended(record)
-        self._tickets[index].leave()
-        if cut and generation.submit.id in self._in_engine:
-            self._abort([generation.submit.id], "stop_string")
+        choice.ticket.leave()
+        if cut and choice.is_in_engine:
+            self._abort([choice], "stop_string")
 
     def _longest_choice(self, index: int) -> int | None:
         """Return the output tokens of a prompt's longest choice; None until all have ended."""
         shape = self.generations[index].shape
         first = index - shape.index
-        if not self._running.isdisjoint(range(first, first + shape.num_choices)):
+        choices = self._choices[first : first + shape.num_choices]
+        if any(each.is_running for each in choices):
             return None
-        return max(each.output_tokens for each in self.generations[first:][: shape.num_choices])
+        return max(each.generation.output_tokens for each in choices)
 
-    def _abort(self, ids: list[str], cause: AbortCause | None) -> None:
-        self._in_engine.difference_update(ids)
-        self._backend.abort(ids)
+    def _abort(self, choices: list[_Choice], cause: AbortCause | None) -> None:
+        if not choices:
+            return
+        for choice in choices:
+            choice.is_in_engine = False
+        self._backend.abort([choice.generation.submit.id for choice in choices])
         if cause is not None:
-            self._ledger.aborts[cause] += len(ids)
+            self._ledger.aborts[cause] += len(choices)
 
     def _epoch(self) -> int:
         limits = self._backend.view.limits

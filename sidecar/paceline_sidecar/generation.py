@@ -9,7 +9,7 @@ from paceline_sidecar.errors import EngineFault, InvalidRequest, TimedOut
 from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
 from paceline_sidecar.metrics.ledger import Ledger
-from paceline_sidecar.text.codec import Codec, Detokenizer
+from paceline_sidecar.text.codec import TAIL_TOKENS, Codec, Detokenizer
 from paceline_sidecar.text.stop import StopMatcher
 from paceline_sidecar.text.token_text import TokenText
 from paceline_wire import Output, Submit, TokenLogprobs
@@ -79,12 +79,17 @@ class Generation:
         principal: Principal = ANYONE,
     ) -> None:
         self.submit = submit
+        """What the engine is told; without the prompt, once it has been told."""
+        self.num_prompt_tokens = len(submit.prompt_ids)
+        self.prompt_tail = submit.prompt_ids[-TAIL_TOKENS:]
+        """The prompt's last tokens."""
         self.shape = shape
         self.lane: Lane = submit.lane
         self.prompt_scores: tuple[TokenScore, ...] = ()
         """Logprobs of the prompt's tokens, where asked for, once the first output has come."""
         self.embedding = b""
         """The prompt's embedding, where asked for, once the first output has come."""
+        self._first_prompt_id = submit.prompt_ids[0]
         self._principal = principal
         self._texts = codec.token_texts
         self._detokenizer = Detokenizer(
@@ -92,9 +97,9 @@ class Generation:
             submit.prompt_ids,
             skip_special_tokens=not shape.shows_special_tokens,
         )
-        self._matcher = StopMatcher(stops)
-        self._has_stops = bool(stops)
-        self._hidden_ids = eos_token_ids | set(submit.sampling.stop_token_ids)
+        self._matcher = StopMatcher(stops) if stops else None
+        more_ids = submit.sampling.stop_token_ids
+        self._hidden_ids = eos_token_ids.union(more_ids) if more_ids else eos_token_ids
         self._ledger = ledger
         self._min_tokens = submit.sampling.min_tokens
         asked = (submit.sampling.logprobs, submit.sampling.prompt_logprobs, submit.sampling.pooling)
@@ -113,7 +118,7 @@ class Generation:
     @property
     def counted_prompt_tokens(self) -> int:
         """Return the prompt's tokens, or 0 after its first choice: a prompt counts once."""
-        return len(self.submit.prompt_ids) if self.shape.index == 0 else 0
+        return self.num_prompt_tokens if self.shape.index == 0 else 0
 
     @property
     def shown_tokens(self) -> int:
@@ -123,12 +128,16 @@ class Generation:
     @property
     def stop_string(self) -> str | None:
         """Return the stop string that ended it."""
-        return self._matcher.met
+        return None if self._matcher is None else self._matcher.met
 
     @property
     def started(self) -> bool:
         """Return whether its first token has come."""
         return self._first_at is not None
+
+    def forget_prompt(self) -> None:
+        """Let go of the prompt's tokens: the engine has them now, and there may be many."""
+        self.submit = msgspec.structs.replace(self.submit, prompt_ids=[])
 
     def feed(self, output: Output, at: float) -> Delta:
         """Take one output; raise the client's error where the engine gave the request up."""
@@ -143,7 +152,7 @@ class Generation:
             self.finish = "stop"
         elif output.finish is not None:
             self.finish = "stop" if output.finish == "stop" else "length"
-            text += self._matcher.flush()
+            text += "" if self._matcher is None else self._matcher.flush()
         return self._shown(output, text, cut=cut, opens=opens)
 
     def _shown(self, output: Output, text: str, *, cut: bool, opens: bool) -> Delta:
@@ -176,7 +185,7 @@ class Generation:
             ttft_ms=_milliseconds(arrived_at, self._first_at),
             tpot_ms=tpot_ms,
             itl_max_ms=self._longest_gap_ms if self._gaps else None,
-            prompt_tokens=len(self.submit.prompt_ids),
+            prompt_tokens=self.num_prompt_tokens,
             cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
             epoch=epoch,
@@ -203,7 +212,7 @@ class Generation:
         return self.submit.sampling.logprobs is not None
 
     def _score_prompt(self, told: list[TokenLogprobs]) -> tuple[TokenScore, ...]:
-        first = self.submit.prompt_ids[0]
+        first = self._first_prompt_id
         return TokenScore(self._texts.of(first), id=first), *map(self._score, told)
 
     def _score(self, told: TokenLogprobs) -> TokenScore:
@@ -221,7 +230,7 @@ class Generation:
         if output.finish == "stop" and token_ids and token_ids[-1] in self._hidden_ids:
             token_ids = token_ids[:-1]
         text = self._detokenizer.push(token_ids)
-        if not self._has_stops or self.output_tokens <= self._min_tokens:
+        if self._matcher is None or self.output_tokens <= self._min_tokens:
             return text, False
         return self._matcher.push(text)
 

@@ -13,9 +13,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
-from paceline_sidecar.app import create_admin_app, create_public_app
+from paceline_sidecar.app import create_admin_app, create_public_app, served
 from paceline_sidecar.bounded_protocol import BoundedProtocol, ConnectionLimits, Doors
 from paceline_sidecar.drain import drain
 from paceline_sidecar.logs import report_fault
@@ -96,9 +96,10 @@ async def _serve(
     service.configure = control.configure
     engine.listen(service)
     engine.listen(service.adapters)
-    app = create_public_app(service, settings, batch_dir=batch_dir)
-    public = _server(app, settings, tls=True)
-    admin = _server(create_admin_app(service, control, settings), settings, tls=settings.admin_tls)
+    public_app = create_public_app(service, settings, batch_dir=batch_dir)
+    admin_app = create_admin_app(service, control, settings)
+    public = _server(served(public_app, service), settings, tls=True)
+    admin = _server(served(admin_app, service), settings, tls=settings.admin_tls)
     sockets = sockets or [
         _listen(settings.host, settings.port),
         _listen(settings.host, settings.admin_port),
@@ -146,7 +147,7 @@ def allow_open_files(settings: SidecarSettings) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _server(app: FastAPI, settings: SidecarSettings, *, tls: bool) -> _Server:
+def _server(app: ASGIApp, settings: SidecarSettings, *, tls: bool) -> _Server:
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,

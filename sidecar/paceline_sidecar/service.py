@@ -33,6 +33,7 @@ class Serving:
     model: ModelInfo
     codec: Codec
     context_tokens: int
+    eos_token_ids: frozenset[int]
 
 
 class Service:
@@ -131,7 +132,8 @@ class Service:
         self.ledger.vllm.size_to(context)
         self.ledger.engine_starts += 1
         self.problem = ""
-        self._serving = Serving(view.instance, view.model, codec, context)
+        eos_token_ids = frozenset(view.model.eos_token_ids)
+        self._serving = Serving(view.instance, view.model, codec, context, eos_token_ids)
         self.outage.end(is_start=True)
 
     # --- what the outside asks ------------------------------------------------------------------

@@ -173,7 +173,7 @@ def _generation(
         submit,
         codec=serving.codec,
         stops=job.stops,
-        eos_token_ids=frozenset(serving.model.eos_token_ids),
+        eos_token_ids=serving.eos_token_ids,
         ledger=service.ledger,
         shape=shape,
         principal=job.principal,

@@ -52,6 +52,37 @@ def test_who_comes_anew_waits_for_one_item_of_each_other_flow() -> None:
     assert "modest" in [queue.pop() for _ in range(2)]
 
 
+def test_who_waits_is_not_passed_by_an_endless_row_of_newcomers() -> None:
+    """Each of them is a flow of its own, as requests without a key are."""
+    queue: FairQueue[str] = FairQueue()
+    for number in range(3):
+        queue.push(f"batch {number}", flow="batch", cost=10, weight=1.0)
+    for number in range(5):
+        queue.push(f"early {number}", flow=f"early {number}", cost=10, weight=1.0)
+    left = []
+
+    for number in range(60):
+        queue.push(f"late {number}", flow=f"late {number}", cost=10, weight=1.0)
+        left.append(queue.pop())
+
+    assert {"batch 0", "batch 1", "batch 2"} <= set(left)
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 300])
+def test_who_has_gone_is_forgotten(waiting: int) -> None:
+    """A server that has answered a million requests knows no more of them than a new one."""
+    queue: FairQueue[int] = FairQueue()
+    for number in range(waiting):
+        queue.push(-1 - number, flow=f"early {number}", cost=10, weight=1.0)
+
+    for number in range(10_000):
+        queue.push(number, flow=str(number), cost=10, weight=1.0)
+        queue.pop()
+
+    assert len(queue) == waiting
+    assert queue.num_known < 4 * (waiting + 100)
+
+
 def test_who_has_left_is_passed_over_and_costs_nothing() -> None:
     """A client that hangs up has not been served."""
     queue: FairQueue[str] = FairQueue()

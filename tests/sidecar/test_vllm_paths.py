@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from paceline_sidecar import __version__
-from paceline_sidecar.app import create_public_app
+from paceline_sidecar.app import create_public_app, served
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
@@ -160,14 +160,11 @@ def test_without_usage_the_option_asks_for_nothing(sidecar_of_module: Sidecar) -
 
 
 async def test_our_own_mistakes_carry_the_headers_as_well(tmp_path: Path) -> None:
-    """They are answered outside of all middleware, and are the ones that people ask about."""
-    app = create_public_app(
-        Service(_BrokenBackend(tmp_path / "none"), run_dir=tmp_path),
-        SidecarSettings(),
-        batch_dir=tmp_path,
-    )
+    """They are the ones that people ask about."""
+    service = Service(_BrokenBackend(tmp_path / "none"), run_dir=tmp_path)
+    app = create_public_app(service, SidecarSettings(), batch_dir=tmp_path)
 
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(served(app, service), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://sidecar") as client:
         answer = await client.get("/health", headers={"x-request-id": "mine"})
 

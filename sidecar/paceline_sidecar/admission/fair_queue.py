@@ -9,14 +9,15 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item", bound=Hashable)
 
-_MOST_IDLE = 64
-"""Finish tags of idle flows that are kept before those that say nothing any more are dropped."""
+_LEAST_KNOWN = 64
+"""So few flows are not worth a look at which of them say nothing any more."""
 
 
 @dataclass(slots=True)
 class _Flow(Generic[Item]):
     items: deque[tuple[Item, float]] = field(default_factory=deque)
     """Each with its cost over its weight."""
+    weight: float = 1.0
     finish: float = 0.0
     """Virtual time at which its last item is paid for."""
 
@@ -27,6 +28,10 @@ class FairQueue(Generic[Item]):
     A flow's items keep their order. While several flows wait, each gets a share of the cost that is
     worked off in proportion to its weight; one that comes anew waits for one item of each other
     flow at most, and gains nothing from having been away.
+
+    Virtual time is at the start of the item that left last, or where the work done since has moved
+    it, as in weighted fair queueing (Demers, Keshav and Shenker, 1989): else an endless row of
+    flows that come anew, all of which start at the same virtual time, would pass who waits.
     """
 
     def __init__(self) -> None:
@@ -35,7 +40,15 @@ class FairQueue(Generic[Item]):
         """Virtual start of the first item of each flow that waits."""
         self._held: set[Item] = set()
         self._now = 0.0
+        self._weight = 0.0
+        """Of the flows that wait."""
         self._numbers = count()
+        self._most_known = _LEAST_KNOWN
+
+    @property
+    def num_known(self) -> int:
+        """Count the flows that are remembered: those that wait, and those that have just left."""
+        return len(self._flows)
 
     def __len__(self) -> int:
         """Count who waits."""
@@ -59,9 +72,13 @@ class FairQueue(Generic[Item]):
     def push(self, item: Item, *, flow: str, cost: float, weight: float) -> None:
         """Let an item wait at the end of its flow."""
         self._held.add(item)
-        known = self._flows.setdefault(flow, _Flow())
+        known = self._flows.get(flow)
+        if known is None:
+            known = self._flows[flow] = _Flow()
         known.items.append((item, cost / weight))
         if len(known.items) == 1:
+            known.weight = weight
+            self._weight += weight
             start = max(self._now, known.finish)
             heapq.heappush(self._heads, (start, next(self._numbers), flow))
 
@@ -74,10 +91,14 @@ class FairQueue(Generic[Item]):
             is_held = item in self._held
             if is_held:
                 self._held.remove(item)
-                self._now, flow.finish = start, start + cost
+                self._now = max(start, self._now + cost * flow.weight / self._weight)
+                flow.finish = start + cost
             if flow.items:
                 following = flow.finish if is_held else start
                 heapq.heappush(self._heads, (following, next(self._numbers), name))
+            else:
+                # Without rounding errors that add up: nobody waits with a weight of nothing.
+                self._weight = self._weight - flow.weight if self._heads else 0.0
             if is_held:
                 self._forget_idle()
                 return item
@@ -87,9 +108,12 @@ class FairQueue(Generic[Item]):
         self._held.discard(item)
 
     def _forget_idle(self) -> None:
-        if len(self._flows) > 2 * len(self._heads) + _MOST_IDLE:
-            self._flows = {
-                name: flow
-                for name, flow in self._flows.items()
-                if flow.items or flow.finish > self._now
-            }
+        """Drop what says nothing any more, once as much has come as was kept the last time."""
+        if len(self._flows) <= self._most_known:
+            return
+        self._flows = {
+            name: flow
+            for name, flow in self._flows.items()
+            if flow.items or flow.finish > self._now
+        }
+        self._most_known = 2 * len(self._flows) + _LEAST_KNOWN

@@ -11,6 +11,7 @@ from paceline_sidecar.anthropic.error_response import messages_error
 from paceline_sidecar.anthropic.request import MessagesRequest
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.generation import Delta, Generation
+from paceline_sidecar.openai.call_writer import CallRules
 from paceline_sidecar.openai.choice_parser import (
     Block,
     BlockChange,
@@ -64,7 +65,7 @@ class MessagesBuilder:
     def __init__(self, service: Service, body: MessagesRequest) -> None:
         self._model = body.model or service.name
         self._id = f"msg_{uuid.uuid4().hex}"
-        self._chat = body.chat
+        self._rules = CallRules.of(body.chat)
         self._codec = service.codec
         self._reader = BlockReader(ChoiceParser(None))
         self._generations: Sequence[Generation] = ()
@@ -101,8 +102,8 @@ class MessagesBuilder:
 
     def _begin(self, generations: Sequence[Generation]) -> None:
         self._generations = generations
-        prompt_ids = generations[0].submit.prompt_ids
-        self._reader = BlockReader(parser_for(self._codec, self._chat, prompt_ids))
+        prompt_tail = generations[0].prompt_tail
+        self._reader = BlockReader(parser_for(self._codec, self._rules, prompt_tail))
 
     def _message(
         self,

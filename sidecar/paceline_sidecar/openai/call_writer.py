@@ -2,6 +2,7 @@
 
 import random
 import string
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import msgspec
@@ -53,18 +54,43 @@ class CallWriter(Protocol):
         ...
 
 
-def writer_of(body: ChatRequest, style: ToolStyle | None) -> CallWriter | None:
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """What a request says of calls: all that reading its answer needs, without its messages."""
+
+    offered: frozenset[str]
+    """The functions that may be called."""
+    named: str | None
+    """The one function that must be called."""
+    must_call: bool
+    only_one: bool
+    is_structured: bool
+    """The output follows a grammar."""
+
+    @classmethod
+    def of(cls, body: ChatRequest) -> "CallRules":
+        """Return a request's."""
+        return cls(
+            body.offered,
+            body.named,
+            body.must_call,
+            body.parallel_tool_calls is False,
+            body.structure is not None,
+        )
+
+
+def writer_of(rules: CallRules, style: ToolStyle | None) -> CallWriter | None:
     """Choose the writer for one choice; None where nothing can be called."""
-    if not body.offered:
+    if not rules.offered:
         return None
-    if body.named is not None:
-        return NamedWriter(body.named)
-    only_one = body.parallel_tool_calls is False
-    if body.must_call:
-        return ForcedWriter(ListParser(None, body.offered, is_open=True), only_one=only_one)
-    if style is None or body.structure is not None:
+    if rules.named is not None:
+        return NamedWriter(rules.named)
+    if rules.must_call:
+        parser = ListParser(None, rules.offered, is_open=True)
+        return ForcedWriter(parser, only_one=rules.only_one)
+    if style is None or rules.is_structured:
         return None
-    return FreeWriter(parser_of(style, body.offered), only_one=only_one)
+    return FreeWriter(parser_of(style, rules.offered), only_one=rules.only_one)
 
 
 class NamedWriter:

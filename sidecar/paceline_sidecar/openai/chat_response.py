@@ -9,7 +9,7 @@ import msgspec
 
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.generation import Delta, Generation
-from paceline_sidecar.openai.call_writer import CallDelta, ContentAndCalls, FunctionDelta
+from paceline_sidecar.openai.call_writer import CallDelta, CallRules, ContentAndCalls, FunctionDelta
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.choice_parser import ChatFinish, ChoiceParser, parser_for
 from paceline_sidecar.openai.logprobs import (
@@ -108,11 +108,13 @@ class ChatResponseBuilder:
     def __init__(self, service: Service, body: ChatRequest) -> None:
         self._model = body.model or service.name
         self._has_logprobs = bool(body.logprobs)
-        self._body = body
+        # The body itself is let go: the messages may be long, and the answer as well.
+        self._usage_at_end, self._usage_so_far = body.include_usage, body.include_usage_so_far
+        self._rules = CallRules.of(body)
         self._codec = service.codec
         # What a piece holds then is its text, with no state from one to the next.
-        self._is_plain = parser_for(self._codec, body, []).is_plain and not (
-            self._has_logprobs or body.include_usage_so_far
+        self._is_plain = parser_for(self._codec, self._rules, []).is_plain and not (
+            self._has_logprobs or self._usage_so_far
         )
         self._plain = PlainPieces(self._text_event)
         self._parsers: dict[int, ChoiceParser] = {}
@@ -148,7 +150,7 @@ class ChatResponseBuilder:
 
     def closing(self) -> bytes:
         """Return the chunk that holds the usage, where it was asked for, and the end."""
-        if not self._body.include_usage:
+        if not self._usage_at_end:
             return DONE
         return self._encoded([], usage_of(self._generations)) + DONE
 
@@ -180,16 +182,16 @@ class ChatResponseBuilder:
         return ChatChoice(index, message, parser.finish, logprobs)
 
     def _new_parser(self, generation: Generation) -> ChoiceParser:
-        return parser_for(self._codec, self._body, generation.submit.prompt_ids)
+        return parser_for(self._codec, self._rules, generation.prompt_tail)
 
     def _chunk_of(self, choice: ChatChunkChoice) -> bytes:
         return self._encoded([choice], self._usage(choice.index))
 
     def _usage(self, index: int) -> Usage | msgspec.UnsetType | None:
-        if self._body.include_usage_so_far:
+        if self._usage_so_far:
             return usage_so_far(self._generations[index])
         # With the option every chunk has the field, null but for the last one.
-        return None if self._body.include_usage else msgspec.UNSET
+        return None if self._usage_at_end else msgspec.UNSET
 
     def _encoded(
         self, choices: list[ChatChunkChoice], usage: Usage | msgspec.UnsetType | None

@@ -6,8 +6,7 @@ from typing import Literal
 import msgspec
 
 from paceline_sidecar.generation import FinishReason
-from paceline_sidecar.openai.call_writer import CallWriter, ContentAndCalls, writer_of
-from paceline_sidecar.openai.chat_request import ChatRequest
+from paceline_sidecar.openai.call_writer import CallRules, CallWriter, ContentAndCalls, writer_of
 from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.text.thoughts import ThoughtSplitter
 
@@ -44,14 +43,14 @@ class ChoiceParser:
         return parsed
 
 
-def parser_for(codec: Codec | None, body: ChatRequest, prompt_ids: list[int]) -> ChoiceParser:
-    """Return the parser for one choice of a chat whose prompt has these tokens."""
+def parser_for(codec: Codec | None, rules: CallRules, prompt_tail: list[int]) -> ChoiceParser:
+    """Return the parser for one choice of a chat whose prompt ends with these tokens."""
     if codec is None:
         return ChoiceParser(None)
     # What follows a grammar is the answer from its first token on.
-    has_thoughts = codec.thinks and body.structure is None
-    thoughts = ThoughtSplitter(is_open=codec.opens_thought(prompt_ids)) if has_thoughts else None
-    return ChoiceParser(writer_of(body, codec.tool_style), thoughts)
+    has_thoughts = codec.thinks and not rules.is_structured
+    thoughts = ThoughtSplitter(is_open=codec.opens_thought(prompt_tail)) if has_thoughts else None
+    return ChoiceParser(writer_of(rules, codec.tool_style), thoughts)
 
 
 @dataclass(slots=True)

@@ -55,7 +55,8 @@ class CompletionResponseBuilder:
     """Builds the responses of one completion request."""
 
     def __init__(self, service: Service, body: CompletionRequest) -> None:
-        self._body = body
+        # The body itself is let go: its prompts may be long, and the answer as well.
+        self._usage_at_end, self._usage_so_far = body.include_usage, body.include_usage_so_far
         self._model = body.model or service.name
         self._has_logprobs = body.logprobs is not None
         self._is_plain = not (self._has_logprobs or body.include_usage_so_far)
@@ -89,7 +90,7 @@ class CompletionResponseBuilder:
 
     def closing(self) -> bytes:
         """Return the chunk that holds the usage, where it was asked for, and the end."""
-        if not self._body.include_usage:
+        if not self._usage_at_end:
             return DONE
         return data_event(self._answer([], usage_of(self._generations))) + DONE
 
@@ -103,10 +104,10 @@ class CompletionResponseBuilder:
         return self._answer(shown, usage_of([choice.generation for choice in choices]))
 
     def _usage(self, index: int) -> Usage | msgspec.UnsetType | None:
-        if self._body.include_usage_so_far:
+        if self._usage_so_far:
             return usage_so_far(self._generations[index])
         # With the option every chunk has the field, null but for the last one.
-        return None if self._body.include_usage else msgspec.UNSET
+        return None if self._usage_at_end else msgspec.UNSET
 
     def _choice(self, index: int, choice: GatheredChoice) -> TextChoice:
         return TextChoice(

@@ -41,7 +41,7 @@ def usage_of(generations: Sequence[Generation]) -> Usage:
 
 def usage_so_far(generation: Generation) -> Usage:
     """Count one choice that still runs, with its prompt."""
-    prompt, output = len(generation.submit.prompt_ids), generation.shown_tokens
+    prompt, output = generation.num_prompt_tokens, generation.shown_tokens
     return Usage(prompt, output, prompt + output, PromptDetails(generation.cached_tokens))
 
 

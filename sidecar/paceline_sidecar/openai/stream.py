@@ -10,24 +10,27 @@ from starlette.types import Receive, Scope, Send
 
 from paceline_sidecar.bounded_protocol import EXTENSION, StreamWriter
 from paceline_sidecar.errors import ClientLeft, SidecarError
+from paceline_sidecar.every_answer import PREPARED_STREAM
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.generation import Delta
 from paceline_sidecar.openai.responses import ResponseBuilder
 
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # A proxy that buffers would turn tokens into lumps.
+    (b"x-accel-buffering", b"no"),
+)
+
 
 class EventStream(Response):
     """Sends an exchange's outputs as events, and closes it however the stream ends."""
-
-    media_type = "text/event-stream"
-    charset = "utf-8"
 
     def __init__(
         self, exchange: Exchange, builder: ResponseBuilder, first: tuple[int, Delta] | None
     ) -> None:
         self.status_code = 200
         self.background = None
-        # A proxy that buffers would turn tokens into lumps.
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._exchange = exchange
         self._builder = builder
         self._first = first
@@ -36,14 +39,21 @@ class EventStream(Response):
         self._error: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Leave the answer to the outermost layer."""
+        del receive, send
         self._writer = scope["extensions"][EXTENSION]["writer"]
+        scope[PREPARED_STREAM] = self
+
+    def abandon(self, error: BaseException) -> None:
+        """Give the stream up that was to be run."""
+        self._exchange.close(error)
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Answer one request."""
         try:
             with self._exchange:
                 self._writer.open()
-                await send(
-                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-                )
+                await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS]})
                 self._begin()
                 await self._ended(receive)
         except ClientLeft:

@@ -9,6 +9,7 @@ import msgspec
 
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.generation import Delta, Generation
+from paceline_sidecar.openai.call_writer import CallRules
 from paceline_sidecar.openai.choice_parser import (
     Block,
     BlockChange,
@@ -65,7 +66,13 @@ class ResponsesBuilder:
     """Builds the responses of one request; its one choice is seen as blocks, each one an item."""
 
     def __init__(self, service: Service, body: ResponsesRequest) -> None:
-        self._body = body
+        chat = body.chat
+        self._rules = CallRules.of(chat)
+        self._temperature = 1.0 if chat.temperature is None else chat.temperature
+        self._top_p = 1.0 if chat.top_p is None else chat.top_p
+        # What was asked is repeated, but for its input: that may be long, and the answer as well.
+        self._body = body.model_copy(update={"input": ""})
+        self._body.__dict__.pop("chat", None)
         self._model = body.model or service.name
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
@@ -106,8 +113,8 @@ class ResponsesBuilder:
 
     def _begin(self, generations: Sequence[Generation]) -> None:
         self._generations = generations
-        prompt_ids = generations[0].submit.prompt_ids
-        self._reader = BlockReader(parser_for(self._codec, self._body.chat, prompt_ids))
+        prompt_tail = generations[0].prompt_tail
+        self._reader = BlockReader(parser_for(self._codec, self._rules, prompt_tail))
 
     # --- items and events -------------------------------------------------------------------------
 
@@ -169,7 +176,6 @@ class ResponsesBuilder:
         self, status: str, *, reason: str | None = None, error: dict[str, Any] | None = None
     ) -> ModelResponse:
         body, has_ended = self._body, status in {"completed", "incomplete"}
-        chat = body.chat
         return ModelResponse(
             id=self._id,
             created_at=self._created,
@@ -183,8 +189,8 @@ class ResponsesBuilder:
             reasoning=_dumped(body.reasoning) or {"effort": None, "summary": None},
             instructions=body.instructions,
             max_output_tokens=body.max_output_tokens,
-            temperature=1.0 if chat.temperature is None else chat.temperature,
-            top_p=1.0 if chat.top_p is None else chat.top_p,
+            temperature=self._temperature,
+            top_p=self._top_p,
             metadata=body.metadata or {},
             user=body.user,
             service_tier=body.service_tier or "default",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
@@ -24,8 +24,8 @@ from paceline_sidecar.text.tool_call_parser import ToolStyle, style_of
 _SHORT_CHARACTERS = 2_000
 # Enough to tell a decoder that the output continues a text: it then keeps a leading space.
 _CONTEXT_TOKENS = 6
-# Enough for the tag that opens a thought, even of single bytes.
-_TAIL_TOKENS = 16
+TAIL_TOKENS: Final = 16
+"""Enough for the tag that opens a thought, even of single bytes."""
 # Of its own: whoever sends long prompts must not take the threads that everything else shares.
 _THREADS = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
 
@@ -73,9 +73,9 @@ class Codec:
         """The tokens of a piece of text, at once."""
         return self._encode_now(text, add_special_tokens=False)
 
-    def opens_thought(self, prompt_ids: list[int]) -> bool:
+    def opens_thought(self, prompt_tail: list[int]) -> bool:
         """Tell whether a prompt ends within a thought, which the output then goes on with."""
-        return self.thinks and self.decode(prompt_ids[-_TAIL_TOKENS:]).rstrip().endswith(OPEN)
+        return self.thinks and self.decode(prompt_tail).rstrip().endswith(OPEN)
 
     async def decode_aside(self, token_ids: list[int]) -> str:
         """As `decode`, of any number of tokens."""
