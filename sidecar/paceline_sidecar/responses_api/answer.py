@@ -72,7 +72,7 @@ class ResponsesBuilder:
         self._top_p = 1.0 if chat.top_p is None else chat.top_p
         # What was asked is repeated, but for its input: that may be long, and the answer as well.
         self._body = body.model_copy(update={"input": ""})
-        self._body.__dict__.pop("chat", None)
+        del self._body.chat
         self._model = body.model or service.name
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
