@@ -170,6 +170,8 @@ class Doors:
     """What the connections of one port share: who is there, and what is written to them."""
 
     limits: ConnectionLimits
+    refused: Counter[str]
+    """Connections by why they were closed."""
     open: Counter[str] = field(default_factory=Counter)
     """Connections by address."""
     outbox: Outbox = field(default_factory=Outbox)
@@ -390,6 +392,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, refusal: _Refusal) -> None:
         """Answer once more and close; what was asked before is given up."""
         self._is_refused = True
+        self._doors.refused[refusal.code] += 1
         self._disarm()
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started or self.pipeline:

@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -35,9 +36,9 @@ _OTHER_FILES = 256
 class _Server(uvicorn.Server):
     """Bounds its connections, and leaves the process's signals to `serve`, which drains first."""
 
-    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
+    def __init__(self, config: uvicorn.Config, doors: Doors) -> None:
         super().__init__(config)
-        self._doors = Doors(limits)
+        self._doors = doors
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -98,8 +99,9 @@ async def _serve(
     engine.listen(service.adapters)
     public_app = create_public_app(service, settings, batch_dir=batch_dir)
     admin_app = create_admin_app(service, control, settings)
-    public = _server(served(public_app, service), settings, tls=True)
-    admin = _server(served(admin_app, service), settings, tls=settings.admin_tls)
+    refused = service.ledger.refused_connections
+    public = _server(served(public_app, service), settings, refused, tls=True)
+    admin = _server(served(admin_app, service), settings, refused, tls=settings.admin_tls)
     sockets = sockets or [
         _listen(settings.host, settings.port),
         _listen(settings.host, settings.admin_port),
@@ -147,7 +149,9 @@ def allow_open_files(settings: SidecarSettings) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _server(app: ASGIApp, settings: SidecarSettings, *, tls: bool) -> _Server:
+def _server(
+    app: ASGIApp, settings: SidecarSettings, refused: Counter[str], *, tls: bool
+) -> _Server:
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -173,7 +177,7 @@ def _server(app: ASGIApp, settings: SidecarSettings, *, tls: bool) -> _Server:
         max_connections_per_address=settings.max_connections_per_address,
         max_unread_bytes=settings.max_unread_bytes,
     )
-    return _Server(config, limits)
+    return _Server(config, Doors(limits, refused))
 
 
 def _give_up_on_who_does_not_read(listening: socket.socket, after_s: float) -> None:

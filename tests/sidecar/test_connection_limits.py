@@ -1,6 +1,8 @@
 """A stranger's connection: how long a request may take to come, how much of it, how many."""
 
+import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -217,6 +219,21 @@ def _is_served(sidecar: Sidecar) -> bool:
     with connect(sidecar) as connection:
         connection.sendall(HEAD + b"\r\n")
         return connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_closed_connections_are_counted_by_reason(start: Callable[..., Sidecar]) -> None:
+    """Whoever watches a pod sees that strangers knock."""
+    sidecar = start()
+    for sent in (b"hello\r\n\r\n", HEAD + b"x-a: " + b"a" * 70_000 + b"\r\n\r\n"):
+        with connect(sidecar) as connection, contextlib.suppress(ConnectionError):
+            connection.sendall(sent)
+            until_closed(connection)
+
+    counted = sidecar.public.get("/metrics").text
+
+    for reason in ("invalid_http", "header_too_large"):
+        line = rf'^paceline_refused_connections_total{{.*reason="{reason}".*}} 1\.0$'
+        assert re.search(line, counted, re.MULTILINE), reason
 
 
 def test_who_asks_for_http_2_is_answered_in_http_1(

@@ -1,6 +1,7 @@
 """/metrics: what the page promises is what a scrape gives."""
 
 import re
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +47,7 @@ def value(sidecar: Sidecar, name: str, **labels: str) -> float:
 
 
 def use_everything(sidecar: Sidecar, engine: ScriptedEngine) -> None:
-    """Every metric has something to say: served, cut by a stop string, refused, targets, lease."""
+    """Every metric has something to say: served, cut by a stop string, refused, a stranger."""
     patch = {
         "epoch": 2,
         "lease_s": 60,
@@ -69,6 +70,9 @@ def use_everything(sidecar: Sidecar, engine: ScriptedEngine) -> None:
         assert sidecar.public.post("/v1/completions", json=body).status_code == 429
         engine.script.hold_after = None
         first.result(timeout=30)
+    with socket.create_connection(("127.0.0.1", sidecar.settings.port)) as stranger:
+        stranger.sendall(b"What is this?\r\n\r\n")
+        assert stranger.recv(65536).startswith(b"HTTP/1.1 400")
     wait_until(lambda: value(sidecar, "paceline_step_seconds_count") > 0)
 
 

@@ -83,6 +83,7 @@ class Ledger:
         self.step_s = {size: Histogram(STEP_EDGES_S) for size in (*STEP_SIZES, None)}
         self.host_s = 0.0
         self.refusals: Counter[str] = Counter()
+        self.refused_connections: Counter[str] = Counter()
         self.aborts: Counter[AbortCause] = Counter()
         self.limit_changes: Counter[str] = Counter()
         self.engine_starts = 0

@@ -51,6 +51,11 @@ SLA_REQUESTS = _counter(
     "reason",
 )
 REFUSALS = _counter("refusals", "Requests that were turned away, by reason.", "reason")
+REFUSED_CONNECTIONS = _counter(
+    "refused_connections",
+    "Connections that were closed before they had asked for anything, by reason.",
+    "reason",
+)
 KEY_REQUESTS = _counter(
     "key_requests", "Requests that ended, by the name of their key.", "key", "outcome"
 )

@@ -54,6 +54,8 @@ def _requests(seen: Snapshot) -> Iterator[Family]:
     ]
     yield values(names.SLA_REQUESTS, [*met, *missed])
     yield values(names.REFUSALS, (((name, why), n) for why, n in ledger.refusals.items()))
+    closed = ledger.refused_connections.items()
+    yield values(names.REFUSED_CONNECTIONS, (((name, why), n) for why, n in closed))
     yield values(names.ABORTS, (((name, why), n) for why, n in ledger.aborts.items()))
 
 
