@@ -166,6 +166,7 @@ def _generation(
         arrived_at=job.arrived_at,
         deadline_at=job.arrived_at + deadlines.timeout_s(job.timeout_s, service.config),
         cache_salt=job.cache_salt,
+        caller=job.principal.id,
         adapter=job.adapter,
         grammar=job.grammar,
     )

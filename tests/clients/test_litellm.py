@@ -35,3 +35,24 @@ def test_an_answer_streams_to_what_it_is_whole(served: Served, provider: str) ->
     assert text
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
     assert whole.usage.completion_tokens > 0
+
+
+def test_a_response_streams_to_what_it_is_whole(served: Served) -> None:
+    """By the newer of OpenAI's APIs."""
+    asked: Any = {
+        "model": f"openai/{served.model}",
+        "api_base": f"{served.url}/v1",
+        "api_key": "none",
+        "input": "Say hello.",
+        "max_output_tokens": 16,
+        "temperature": 0,
+    }
+
+    whole = litellm.responses(**asked)
+    events = list(litellm.responses(**asked, stream=True))
+
+    text = whole.output[0].content[0].text
+    assert text
+    pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(pieces) == text
+    assert events[-1].type in {"response.completed", "response.incomplete"}

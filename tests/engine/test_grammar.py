@@ -1,6 +1,7 @@
 """Structured output: what is allowed, what is refused, and in how much time."""
 
 import json
+import queue
 import re
 import threading
 import time
@@ -20,6 +21,7 @@ from paceline_engine.grammar.grammar import (
     GrammarCompiler,
     GrammarError,
     Grammars,
+    TokenMatcher,
 )
 from paceline_testing.byte_tokenizer import EOS_ID, VOCAB_SIZE, byte_tokenizer, write_tokenizer
 from paceline_wire import Grammar, Sampling, Submit
@@ -181,6 +183,41 @@ def test_a_request_that_was_forgotten_is_not_taken(grammars: Grammars) -> None:
     assert compiler.forget(["a", "b"]) == ["a"]
 
     assert not compiler.take(done[0])
+    compiler.close()
+
+
+class _Stuck(Grammars):
+    """Compiles a regular expression until it is let go, anything else at once."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    def refusal(self, grammar: Grammar) -> str:
+        del grammar
+        return ""
+
+    def constraint(self, grammar: Grammar) -> TokenMatcher:
+        if grammar.kind == "regex":
+            assert self.go_on.wait(timeout=300)
+        raise GrammarError(grammar.text)
+
+
+def test_one_caller_does_not_take_every_thread() -> None:
+    """Another one's grammar is compiled while the first one's next ones wait."""
+    grammars, told = _Stuck(), queue.SimpleQueue[CompiledGrammar]()
+    compiler = GrammarCompiler(grammars, told.put, num_threads=2)
+
+    def start(id_: str, caller: str, kind: Any) -> None:
+        grammar = Grammar(kind, id_)
+        compiler.start(Submit(id_, [1], Sampling(max_tokens=1), grammar=grammar, caller=caller))
+
+    for number in range(3):
+        start(f"greedy {number}", "greedy", "regex")
+    start("modest", "modest", "choice")
+
+    assert told.get(timeout=300).error == "modest"
+    grammars.go_on.set()
+    assert {told.get(timeout=300).error for _ in range(3)} == {f"greedy {n}" for n in range(3)}
     compiler.close()
 
 

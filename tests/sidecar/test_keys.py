@@ -212,4 +212,5 @@ def test_keys_are_asked_for_on_v1_only(
     alpha, beta, again = [submit.cache_salt for submit in engine.submitted]
     assert alpha == again != beta
     assert "alpha" not in alpha
+    assert [submit.caller for submit in engine.submitted] == [alpha, beta, again]
     assert sidecar.public.get("/metrics").status_code == 200

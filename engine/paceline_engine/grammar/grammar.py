@@ -21,6 +21,7 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
 from paceline_engine.core.constraint import Constraint, TokenBitmask
+from paceline_engine.grammar.turns import Turns
 from paceline_engine.hardware.placing import leave_core
 from paceline_wire import Grammar, Submit
 
@@ -169,13 +170,19 @@ class CompiledGrammar:
 class GrammarCompiler:
     """Compiles in a few threads for the requests that wait. Owned by the step loop's thread."""
 
-    def __init__(self, grammars: Grammars, done: Callable[[CompiledGrammar], None]) -> None:
+    def __init__(
+        self,
+        grammars: Grammars,
+        done: Callable[[CompiledGrammar], None],
+        *,
+        num_threads: int | None = None,
+    ) -> None:
+        """`done` is called in a thread. One for each core that may be used, two at most."""
         self._grammars = grammars
         self._done = done
-        """Is called in a thread of the pool."""
         self._waiting: set[str] = set()
-        # One for each core that the engine may use, and two at most.
-        count = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+        self._turns: Turns[Submit] = Turns()
+        count = num_threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         self._pool = ThreadPoolExecutor(count, "paceline-grammar", initializer=_stand_back)
 
     def __len__(self) -> int:
@@ -190,9 +197,10 @@ class GrammarCompiler:
             self._done(CompiledGrammar(submit, error=refused))
             return
         # The pool starts a thread when it is given work, so its stack is set here.
+        self._turns.add(submit, caller=submit.caller)
         usual = threading.stack_size(_STACK_BYTES)
         try:
-            self._pool.submit(self._compile, submit)
+            self._pool.submit(self._compile_in_turn)
         finally:
             threading.stack_size(usual)
 
@@ -216,6 +224,15 @@ class GrammarCompiler:
     def close(self) -> None:
         """Compile nothing more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _compile_in_turn(self) -> None:
+        """Compile what is due, until each that waits has another grammar in work."""
+        while (taken := self._turns.take()) is not None:
+            submit, caller = taken
+            try:
+                self._compile(submit)
+            finally:
+                self._turns.done(caller)
 
     def _compile(self, submit: Submit) -> None:
         if submit.id not in self._waiting or submit.grammar is None:

@@ -1,0 +1,50 @@
+"""Who compiles next: callers take turns, and none has more than one grammar in work at a time."""
+
+import threading
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Turns(Generic[Item]):
+    """Items of callers in a fair order, for several threads.
+
+    Each caller's items keep their order. Those of the caller without a name, who may be many, are
+    not held back for each other.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, deque[Item]] = OrderedDict()
+        """By caller; who has had a turn goes to the end."""
+        self._in_work: set[str] = set()
+        self._lock = threading.Lock()
+
+    def add(self, item: Item, *, caller: str) -> None:
+        """Let an item wait for its caller's turn."""
+        with self._lock:
+            self._waiting.setdefault(caller, deque()).append(item)
+
+    def take(self) -> tuple[Item, str] | None:
+        """Take the next item and its caller; None where each that waits has one in work.
+
+        `done` must follow, and another `take` after it: what was held back is due then.
+        """
+        with self._lock:
+            caller = next((each for each in self._waiting if each not in self._in_work), None)
+            if caller is None:
+                return None
+            items = self._waiting[caller]
+            item = items.popleft()
+            if items:
+                self._waiting.move_to_end(caller)
+            else:
+                del self._waiting[caller]
+            if caller:
+                self._in_work.add(caller)
+            return item, caller
+
+    def done(self, caller: str) -> None:
+        """Note that the caller's item is done."""
+        with self._lock:
+            self._in_work.discard(caller)
