@@ -1,6 +1,8 @@
 """Memory of a cache: zeros that cost nothing until they are touched, and are then there."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -50,3 +52,36 @@ def test_memory_is_taken_beside_who_uses_it() -> None:
     assert resident_mib() - before > 120
     assert fresh[1].sum() == 7 * len(fresh[1][::1000])
     assert not fresh[0].any()
+
+
+_ENDS_AT_ONCE = """
+import os, sys
+import torch
+from paceline_kernels.cpu import fresh_zeros, take_memory
+
+def take():
+    take_memory([fresh_zeros((1 << 22,), torch.float32) for _ in range(3)], lambda: None)
+
+for _ in range(12):
+    child = os.fork()
+    if not child:
+        take()
+        sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    if status:
+        sys.exit(f"a process that ended meanwhile ended with {status}")
+"""
+
+
+def test_a_process_that_ends_meanwhile_ends_well() -> None:
+    """What holds the last of a tensor then must not be torch's code in a thread that is unwound."""
+    run = subprocess.run(
+        [sys.executable, "-c", _ENDS_AT_ONCE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stderr

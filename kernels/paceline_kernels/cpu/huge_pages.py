@@ -6,7 +6,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterable
-from threading import Thread, get_native_id
+from threading import Thread, get_native_id, main_thread
 
 import torch
 from torch import Tensor
@@ -45,8 +45,6 @@ def take_memory(fresh: Iterable[Tensor], begin: Callable[[], None]) -> Thread:
     Memory that is not there is then missed right after the start, not in some later hour. Before
     Linux 5.14 nothing is done.
     """
-    # The tensors are held and not asked: where the process ends meanwhile, its threads are unwound,
-    # and torch's own code may not be: that would end it with SIGABRT.
     spans = [(tensor.data_ptr(), tensor.nbytes, tensor) for tensor in fresh]
 
     def take() -> None:
@@ -57,11 +55,15 @@ def take_memory(fresh: Iterable[Tensor], begin: Callable[[], None]) -> Thread:
         for start, num_bytes, _ in spans:
             end = start + num_bytes
             for at in range(start, end, _PIECE_BYTES):
+                if not main_thread().is_alive():
+                    return
                 # It faults pages in as a write would, but writes nothing: no race with who uses it.
                 if not _advise(at, min(_PIECE_BYTES, end - at), _POPULATE_WRITE):
                     return
 
-    thread = Thread(target=take, name="paceline-memory", daemon=True)
+    # No daemon: those are unwound wherever they are when the process ends. Here that may be in
+    # torch's code, which frees the last of a tensor and may not be unwound: it would abort.
+    thread = Thread(target=take, name="paceline-memory")
     thread.start()
     return thread
 
