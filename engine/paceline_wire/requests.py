@@ -66,7 +66,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     cache_salt: str = ""
     """Prefix blocks are shared only within one salt."""
     caller: str = ""
-    """Whose it is, where callers are told apart: the grammars of several are compiled in turns."""
+    """Who sent it, where callers are told apart: their grammars are compiled in turns."""
     grammar: Grammar | None = None
     """Compiled first; the request waits for it outside the queue."""
     adapter: str = ""

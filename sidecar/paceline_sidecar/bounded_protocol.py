@@ -171,7 +171,7 @@ class Doors:
 
     limits: ConnectionLimits
     refused: Counter[str]
-    """Connections by why they were closed."""
+    """Connections that were closed with an error, counted by reason."""
     open: Counter[str] = field(default_factory=Counter)
     """Connections by address."""
     outbox: Outbox = field(default_factory=Outbox)

@@ -1,4 +1,4 @@
-"""What every request and its answer have: an arrival, an id, and the headers that tell of them."""
+"""Gives each request an arrival time and an id, and each answer the headers that tell them."""
 
 import re
 import time
@@ -30,16 +30,16 @@ _KEPT_IN_SCOPE = (
     *("root_path", "path", "raw_path", "query_string", "headers"),
     *("arrived_at", "request_id", "answer_headers"),
 )
-"""What ASGI's HTTP scope has of itself, and what is read here when an answer begins."""
+"""The fields of an HTTP scope in ASGI, and those that are read here when an answer begins."""
 PREPARED_STREAM: Final = "paceline.prepared_stream"
-"""Where a request's scope has a stream that is to be run."""
+"""The key of a request's scope under which a prepared stream waits to be run."""
 
 
 class EveryAnswer:
     """Outermost: `scope["arrived_at"]` is the start of TTFT.
 
-    A stream is run from here, when the layers that have prepared it have returned: for as long as
-    it lasts it would hold their frames, half of all that it holds.
+    A stream is run from here, after the layers that prepared it have returned. Run inside of them,
+    it would hold their frames for as long as it lasts, and with them two fifths more memory.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class Generation:
         principal: Principal = ANYONE,
     ) -> None:
         self.submit = submit
-        """What the engine is told; without the prompt, once it has been told."""
+        """What the engine is told. The prompt is dropped once the engine has it."""
         self.num_prompt_tokens = len(submit.prompt_ids)
         self.prompt_tail = submit.prompt_ids[-TAIL_TOKENS:]
         """The prompt's last tokens."""

@@ -28,7 +28,7 @@ def _scope() -> dict[str, Any]:
 
 
 async def _receive() -> Message:
-    raise NotImplementedError
+    pytest.fail("nobody reads on")
 
 
 async def test_nothing_of_the_framework_is_left_while_a_stream_runs() -> None:
@@ -59,7 +59,7 @@ async def test_a_stream_is_given_up_where_its_preparation_fails() -> None:
         raise RuntimeError("too late")
 
     async def send(_: Message) -> None:
-        raise NotImplementedError
+        pytest.fail("nothing is answered")
 
     with pytest.raises(RuntimeError, match="too late") as raised:
         await EveryAnswer(app, leaving=lambda: False)(_scope(), _receive, send)

@@ -16,7 +16,7 @@ class Turns(Generic[Item]):
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[Item]] = OrderedDict()
-        """By caller; who has had a turn goes to the end."""
+        """The items of each caller; a caller that has had a turn moves to the end."""
         self._in_work: set[str] = set()
         self._lock = threading.Lock()
 

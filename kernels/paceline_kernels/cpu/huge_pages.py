@@ -45,6 +45,7 @@ def take_memory(fresh: Iterable[Tensor], begin: Callable[[], None]) -> Thread:
     Memory that is not there is then missed right after the start, not in some later hour. Before
     Linux 5.14 nothing is done.
     """
+    # The tensor is kept beside its place, so that its memory stays.
     spans = [(tensor.data_ptr(), tensor.nbytes, tensor) for tensor in fresh]
 
     def take() -> None:
@@ -61,8 +62,8 @@ def take_memory(fresh: Iterable[Tensor], begin: Callable[[], None]) -> Thread:
                 if not _advise(at, min(_PIECE_BYTES, end - at), _POPULATE_WRITE):
                     return
 
-    # No daemon: those are unwound wherever they are when the process ends. Here that may be in
-    # torch's code, which frees the last of a tensor and may not be unwound: it would abort.
+    # Not a daemon: when the process ends, a daemon is unwound wherever it is. This one may then be
+    # in torch's code, which frees a tensor: unwinding that aborts the process.
     thread = Thread(target=take, name="paceline-memory")
     thread.start()
     return thread

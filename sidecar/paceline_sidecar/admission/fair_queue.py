@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item", bound=Hashable)
 
 _LEAST_KNOWN = 64
-"""So few flows are not worth a look at which of them say nothing any more."""
+"""With no more flows than this, none is looked for that can be forgotten."""
 
 
 @dataclass(slots=True)
@@ -29,9 +29,9 @@ class FairQueue(Generic[Item]):
     worked off in proportion to its weight; one that comes anew waits for one item of each other
     flow at most, and gains nothing from having been away.
 
-    Virtual time is at the start of the item that left last, or where the work done since has moved
-    it, as in weighted fair queueing (Demers, Keshav and Shenker, 1989): else an endless row of
-    flows that come anew, all of which start at the same virtual time, would pass who waits.
+    The virtual time is the start of the item that left last, and it also moves on with the work
+    that is done, as in weighted fair queueing (Demers, Keshav and Shenker, 1989). Without that, an
+    endless row of new flows would all start at the same virtual time, before those that wait.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class FairQueue(Generic[Item]):
         self._held: set[Item] = set()
         self._now = 0.0
         self._weight = 0.0
-        """Of the flows that wait."""
+        """The sum of the weights of the flows that wait."""
         self._numbers = count()
         self._most_known = _LEAST_KNOWN
 
@@ -97,7 +97,7 @@ class FairQueue(Generic[Item]):
                 following = flow.finish if is_held else start
                 heapq.heappush(self._heads, (following, next(self._numbers), name))
             else:
-                # Without rounding errors that add up: nobody waits with a weight of nothing.
+                # Zero when nobody waits, so that rounding errors do not add up.
                 self._weight = self._weight - flow.weight if self._heads else 0.0
             if is_held:
                 self._forget_idle()
@@ -108,7 +108,7 @@ class FairQueue(Generic[Item]):
         self._held.discard(item)
 
     def _forget_idle(self) -> None:
-        """Drop what says nothing any more, once as much has come as was kept the last time."""
+        """Drop flows that no longer matter, whenever the number of flows has doubled."""
         if len(self._flows) <= self._most_known:
             return
         self._flows = {

@@ -1,7 +1,7 @@
 """An upload, as `multipart/form-data`: its file goes to the disk as it comes."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,12 +17,12 @@ _MAX_FIELD_BYTES = 1024
 _MAX_NAME = 255
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Form:
     """The fields of a form, and the name of its file."""
 
-    fields: dict[str, str] = field(default_factory=dict)
-    filename: str | None = None
+    fields: dict[str, str]
+    filename: str
 
 
 async def receive_form(request: Request, path: Path, *, max_bytes: int) -> Form:
@@ -67,7 +67,8 @@ class _FormReader:
 
     def __init__(self, boundary: bytes, data: BinaryIO) -> None:
         self._data = data
-        self._form = Form()
+        self._fields: dict[str, str] = {}
+        self._filename: str | None = None
         self._num_parts = 0
         self._is_over = False
         self._header, self._value = b"", b""
@@ -101,9 +102,9 @@ class _FormReader:
         """Return the form; raises `InvalidRequest` where it is cut off or has no file."""
         if not self._is_over:
             raise InvalidRequest("file: the form is cut off", param="file")
-        if self._form.filename is None:
+        if self._filename is None:
             raise InvalidRequest("file: the form has no such part", param="file")
-        return self._form
+        return Form(self._fields, self._filename)
 
     def _begin_part(self) -> None:
         self._num_parts += 1
@@ -125,11 +126,11 @@ class _FormReader:
             return
         _, options = parse_options_header(value)
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
-        if self._name == "file" and self._form.filename is None:
+        if self._name == "file" and self._filename is None:
             self._name = None
             given = options.get(b"filename", b"").decode("utf-8", "replace")
             printable = "".join(letter for letter in given if letter.isprintable())
-            self._form.filename = printable[:_MAX_NAME] or "file"
+            self._filename = printable[:_MAX_NAME] or "file"
 
     def _read_part(self, data: bytes, start: int, end: int) -> None:
         if self._name is None:
@@ -143,7 +144,7 @@ class _FormReader:
 
     def _end_part(self) -> None:
         if self._name is not None:
-            self._form.fields[self._name] = self._field.decode("utf-8", "replace")
+            self._fields[self._name] = self._field.decode("utf-8", "replace")
 
     def _end(self) -> None:
         self._is_over = True

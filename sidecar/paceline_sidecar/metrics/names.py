@@ -53,7 +53,7 @@ SLA_REQUESTS = _counter(
 REFUSALS = _counter("refusals", "Requests that were turned away, by reason.", "reason")
 REFUSED_CONNECTIONS = _counter(
     "refused_connections",
-    "Connections that were closed before they had asked for anything, by reason.",
+    "Connections that the server closed with an error, by reason.",
     "reason",
 )
 KEY_REQUESTS = _counter(

@@ -1,5 +1,6 @@
 """What all requests have in common: unknown fields are ignored, unsupported ones refused."""
 
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
@@ -142,7 +143,7 @@ class GenerationRequest(Structured, TextRequest):
         """Return the grammar that the fields ask for."""
         return requested_grammar(self)
 
-    @property
+    @cached_property
     def structure(self) -> RequestedGrammar | None:
         """Return the grammar that the output must match; raises `InvalidRequest`."""
         wanted = self.grammar_from_fields

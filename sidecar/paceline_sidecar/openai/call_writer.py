@@ -56,7 +56,7 @@ class CallWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """What a request says of calls: all that reading its answer needs, without its messages."""
+    """A request's rules for calls: all that is needed to read its answer, without its messages."""
 
     offered: frozenset[str]
     """The functions that may be called."""

@@ -124,7 +124,7 @@ async def _upload(
         if form.fields.get("purpose") != "batch":
             message = "purpose: files are for batches, so it must be `batch`"
             raise InvalidRequest(message, param="purpose")
-        return await aside(store.add_file, who, path, form.filename or "file")
+        return await aside(store.add_file, who, path, form.filename)
     finally:
         await aside(path.unlink, True)
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-MAX_BEGINNING: Final = 256
+_MAX_BEGINNING: Final = 256
 """A call that has not begun within so many characters is none that can be read piece by piece."""
 _BEGINNING = re.compile(
     r'\s{0,9}\{\s{0,9}"name"\s{0,9}:\s{0,9}"([^"\\]{1,64})"\s{0,9},'
@@ -57,10 +57,10 @@ class CallReader:
         if self.has_begun:
             arguments, rest = self._read(text)
             return (CallPiece(arguments) if arguments else None), rest
-        found = _BEGINNING.match(text, 0, MAX_BEGINNING)
+        found = _BEGINNING.match(text, 0, _MAX_BEGINNING)
         num_around = 1
         if found is None and self._may_lead:
-            found, num_around = _NAMED_BEGINNING.match(text, 0, MAX_BEGINNING), 0
+            found, num_around = _NAMED_BEGINNING.match(text, 0, _MAX_BEGINNING), 0
         if found is None or found[1] not in self._names:
             return None, text
         self.has_begun = True
