@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,6 +40,17 @@ class EveryThird:
         """Let everything through."""
         for gate in self.gates.values():
             gate.set()
+
+
+class SlowAtFirst(EveryThird):
+    """Its first mask takes 10 ms of its thread's own time: longer than a step waits."""
+
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
+        """Work, then go on as any other."""
+        until = time.thread_time() + 0.01
+        while not output_ids and time.thread_time() < until:
+            pass
+        super().fill_bitmask(output_ids, bitmask)
 
 
 @pytest.fixture(scope="module")
@@ -159,18 +171,13 @@ def test_outputs_are_the_same_however_late_masks_are(tiny: TinyEngine, seed: int
 
 
 def test_quick_masks_do_not_wait_behind_slow_ones(tiny: TinyEngine) -> None:
-    """Whoever was late once has threads apart: more slow rows than threads hold no quick one."""
+    """Slow rows have threads apart: more of them than threads hold no quick one."""
     engine = tiny.engine()
-    slow = [EveryThird([1]) for _ in range(6)]
+    slow = [SlowAtFirst([1]) for _ in range(6)]
     engine.submit(Submit("free", [5, 6, 7], Sampling(max_tokens=60, temperature=0.0)))
     for number, constraint in enumerate(slow):
-        constraint.gates[0] = threading.Event()
         engine.submit(Submit(f"slow {number}", [3, number], DRAWN), constraint)
     outputs: dict[str, list[Output]] = {}
-    for _ in range(3):
-        engine.step()
-    for constraint in slow:
-        constraint.gates[0].set()
     for _ in range(400):
         if any(1 in constraint.asked for constraint in slow):
             break
@@ -183,3 +190,31 @@ def test_quick_masks_do_not_wait_behind_slow_ones(tiny: TinyEngine) -> None:
         constraint.open()
 
     assert tokens(outputs["quick"]) == alone(tiny, "quick", [8, 9], DRAWN)
+
+
+def test_who_is_late_without_work_of_its_own_is_not_slow(tiny: TinyEngine) -> None:
+    """A busy machine makes a mask late; its row does not wait behind slow ones from then on."""
+    engine = tiny.engine()
+    delayed, slow = EveryThird([0]), [SlowAtFirst([0, 1]) for _ in range(4)]
+    engine.submit(Submit("free", [5, 6, 7], Sampling(max_tokens=60, temperature=0.0)))
+    engine.submit(Submit("delayed", [8, 9], DRAWN), delayed)
+    for number, constraint in enumerate(slow):
+        engine.submit(Submit(f"slow {number}", [3, number], DRAWN), constraint)
+    outputs: dict[str, list[Output]] = {}
+    for _ in range(3):
+        engine.step()
+    for constraint in slow:
+        constraint.gates[0].set()
+    for _ in range(400):
+        if any(1 in constraint.asked for constraint in slow):
+            break
+        engine.step()
+
+    delayed.open()
+    run_until_quiet(engine, outputs, {"delayed"})
+    were_held = [constraint.asked[-1] for constraint in slow]
+    for constraint in slow:
+        constraint.open()
+
+    assert tokens(outputs["delayed"]) == alone(tiny, "delayed", [8, 9], DRAWN)
+    assert max(were_held) == 1

@@ -43,6 +43,8 @@ class _Mask:
         self.bitmask: TokenBitmask = empty_bitmasks(1, vocab_size)[0]
         self.num_output = request.num_output_tokens
         self._constraint = constraint
+        self.took_s = 0.0
+        """Of its thread's own time, once it is done."""
         self._clock: tuple[int, float] | None = None
         """The thread's clock, and what it showed at the start."""
         self.done: Future[None]
@@ -53,18 +55,23 @@ class _Mask:
         self._clock = clock, time.clock_gettime(clock)
         output_ids = self.request.token_ids[self.request.num_prompt_tokens :]
         self._constraint.fill_bitmask(output_ids, self.bitmask)
+        self.took_s = self._so_far_s(self._clock)
 
     @property
     def is_stuck(self) -> bool:
         """Whether it has taken more than it may and is not done."""
         if self._clock is None or self.done.done():
             return False
-        clock, started = self._clock
-        return time.clock_gettime(clock) - started > _MOST_MASK_S
+        return self._so_far_s(self._clock) > _MOST_MASK_S
 
     def is_ready(self) -> bool:
         """Tell whether a step need not wait for it: it is done, called off or stuck."""
         return self.done.done() or self.is_stuck
+
+    @staticmethod
+    def _so_far_s(clock: tuple[int, float]) -> float:
+        number, started = clock
+        return time.clock_gettime(number) - started
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +98,9 @@ class PendingMasks:
         for _, mask in self.masks:
             if not mask.done.done():
                 self.late[mask.request.id] = mask.is_ready
-                self.maker.is_slow(mask)
                 words.append(np.full_like(mask.bitmask, _EVERY_TOKEN))
                 continue
-            self.maker.forget(mask)
+            self.maker.take(mask)
             # A RuntimeError: it was given up before, and its matcher is still at work.
             if isinstance(error := mask.done.exception(), ValueError | RuntimeError):
                 raise BadConstraint(mask.request.id, f"{_WHAT}: {error}") from error
@@ -132,8 +138,9 @@ class PendingMasks:
 class MaskMaker:
     """A few threads that work while the device does.
 
-    Whoever was late once is computed by a thread of its own kind: slow masks wait for each other,
-    and no quick one waits behind them.
+    A request whose mask once took longer than a step waits is computed by threads of its own kind
+    from then on: slow masks wait for each other, and no quick one waits behind them. Counted is the
+    thread's own time: being late on a busy machine makes nobody slow.
     """
 
     def __init__(self) -> None:
@@ -168,17 +175,15 @@ class MaskMaker:
         """Whether a mask has taken more than it may, of whichever request."""
         return any(mask.is_stuck for mask in self._begun.values())
 
-    def is_slow(self, mask: _Mask) -> None:
-        """Compute the masks of this request apart from now on."""
-        self._slow.add(mask.request.id)
-
-    def forget(self, mask: _Mask) -> None:
-        """Forget a mask that a step has taken."""
+    def take(self, mask: _Mask) -> None:
+        """Forget a mask that a step has taken; was it slow, the request's next are made apart."""
         self._begun.pop(mask.request.id, None)
+        if mask.took_s > _LEAST_WAIT_S:
+            self._slow.add(mask.request.id)
 
     def give_up(self, mask: _Mask) -> None:
         """Leave the threads to themselves; what waits for one is called off."""
-        self.forget(mask)
+        self._begun.pop(mask.request.id, None)
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
