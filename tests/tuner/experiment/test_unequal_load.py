@@ -123,13 +123,12 @@ def test_four_times_the_misses_are_found_although_loads_differ() -> None:
     assert found.count("Better") == 0
 
 
+def block_of(base: tuple[int, int], candidate: tuple[int, int], ratio: float) -> Block:
+    return Block(base[0], base[1], candidate[0], candidate[1], ratio)
+
+
 counts = st.integers(1, 500).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
-blocks = st.builds(
-    lambda base, candidate, ratio: Block(*base, *candidate, ratio),
-    counts,
-    counts,
-    st.floats(1e-4, 1e4),
-)
+blocks = st.builds(block_of, counts, counts, st.floats(1e-4, 1e4))
 
 
 def gathered(given_blocks: list[Block]) -> SequentialTest:
