@@ -1,98 +1,111 @@
-"""Write the children by server-side apply under one field manager; nobody else writes them."""
+"""Write the children: created where there are none, else by server-side apply as one field manager.
 
+A POST cannot take what is somebody else's: only where it meets an object is that one read.
+"""
+
+import asyncio
 import contextlib
-import hashlib
-import json
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import Manifest
+from paceline_operator.applied import digest, essence, holds, with_digest
 from paceline_operator.errors import ConflictError, GoneError
-from paceline_operator.field_managers import with_content_owned
+from paceline_operator.field_managers import was_created_by_us, with_content_owned
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import ObjectId, Observation
 from paceline_operator.ownership import is_orphan
 from paceline_operator.render.children import Children, token_secret
 from paceline_operator.token_key import TokenKey
 
-# Changed by others without a meaning for us, or by our own last write.
-_NOT_OURS = ("resourceVersion", "managedFields", "generation", "selfLink")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Applier:
-    """Writes a child when it is to change, or was changed by others, since the last write."""
+    """Writes a child when it is not as it was rendered."""
 
     cluster: KubernetesApi
     token_key: TokenKey
-    check_leadership: Callable[[], None]
-    """Raises before a write that another leader might be doing."""
+    permit: Callable[[], Awaitable[None]]
+    """Returns when a write may be done; raises where another leader might be doing it."""
     clock: Callable[[], float]
-    _written: dict[tuple[str, ObjectId], tuple[str, str]] = field(init=False, default_factory=dict)
-    """Two digests for each object: what was applied, and what the object then was."""
+    _altered: dict[tuple[str, ObjectId], tuple[str, str]] = field(init=False, default_factory=dict)
+    """Of what the API server keeps otherwise than it was written: the digest of what was written,
+    and of what the object then was."""
     _token_tried: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
     """By the service's key: its uid, and when the Secret of its token was last to be created."""
     _adopted: dict[str, list[str]] = field(init=False, default_factory=dict)
     """By the service's key: the orphans that got it as their owner, until somebody tells of it."""
 
-    async def apply(self, observation: Observation, children: Children) -> dict[ObjectId, Manifest]:
-        """Bring the children to what was rendered; return them as they are now."""
+    async def apply(
+        self, observation: Observation, children: Children, *, is_there: bool = False
+    ) -> dict[ObjectId, Manifest]:
+        """Bring the children to what was rendered; return them as they are now.
+
+        `is_there` says that the service was asked for a moment ago, and was there.
+        """
         service = observation.service
         found = dict(observation.children)
-        is_there = False
-        for manifest in children.wanted:
-            which = (manifest["kind"], manifest["metadata"]["name"])
-            # Where the watch shows none, one may be there that only lacks our labels.
-            live = found.get(which) or await self.cluster.get(
-                which[0], service.metadata.namespace, which[1]
-            )
-            if self._is_unowned(service, live) and not is_there:
-                await self._check_is_there(service)
-                is_there = True
-            found[which] = await self._apply_one(service, manifest, live)
+        lives = [found.get(_which(manifest)) for manifest in children.wanted]
+        if not is_there and any(self._is_unowned(service, live) for live in lives):
+            await self._check_is_there(service)
+        *others, deployment = zip(children.wanted, lives, strict=True)
+        # Side by side, and what needs them last.
+        await self._apply_all(service, others, found)
+        await self._apply_all(service, [deployment], found)
         for which in [one for one in found if children.is_unwanted(one)]:
             await self.delete_child(service, found.pop(which))
         return found
 
     async def apply_child(
-        self, service: InferenceService, manifest: Manifest, live: Manifest | None
+        self,
+        service: InferenceService,
+        manifest: Manifest,
+        live: Manifest | None,
+        *,
+        is_there: bool = False,
     ) -> Manifest:
         """Bring one child to what was rendered; return it as it is now.
 
         Raises NameTakenError or LeavingError where it is another's.
         """
-        if self._is_unowned(service, live):
+        if not is_there and self._is_unowned(service, live):
             await self._check_is_there(service)
         return await self._apply_one(service, manifest, live)
 
     async def delete_child(self, service: InferenceService, live: Manifest) -> None:
         """Delete one child; raises NameTakenError or LeavingError where it is another's."""
         is_orphan(service, live)
-        self.check_leadership()
+        await self.permit()
         await self.cluster.delete(live)
 
-    async def secure_token(self, service: InferenceService, *, again_after_s: float) -> None:
+    async def secure_token(self, service: InferenceService, *, again_after_s: float) -> bool:
         """Create the Secret of the service's runtime token, unless there is one.
 
+        Returns whether the service was asked for, and was there.
+
         Whether its content is right only the pods can tell: Secrets are neither read nor watched.
-        Once tried, it is tried again after `again_after_s`.
+        Once tried, it is tried again after `again_after_s`; where that is infinite it is not tried.
         """
+        if math.isinf(again_after_s):
+            return False
         uid = service.metadata.uid
         tried_uid, tried_at = self._token_tried.get(service.key, ("", 0.0))
         if tried_uid != uid:
             self.forget(service.key)
         elif self.clock() - tried_at < again_after_s:
-            return
+            return False
         await self._check_is_there(service)
-        self.check_leadership()
+        await self.permit()
         with contextlib.suppress(ConflictError):
             await self.cluster.create(token_secret(service, self.token(service)))
             _log.info("%s: made the Secret of its token", service.key)
         self._token_tried[service.key] = (uid, self.clock())
+        return True
 
     def token(self, service: InferenceService) -> str:
         """Give the service's runtime token."""
@@ -105,20 +118,46 @@ class Applier:
     def forget(self, key: str) -> None:
         """Drop what is remembered of a service that is gone."""
         self._adopted.pop(key, None)
-        for which in [one for one in self._written if one[0] == key]:
-            del self._written[which]
+        for which in [one for one in self._altered if one[0] == key]:
+            del self._altered[which]
         self._token_tried.pop(key, None)
+
+    async def _apply_all(
+        self,
+        service: InferenceService,
+        wanted: Iterable[tuple[Manifest, Manifest | None]],
+        found: dict[ObjectId, Manifest],
+    ) -> None:
+        """Bring each, and note how it is now; raises the first error once all are done."""
+        pairs = list(wanted)
+        brought = await asyncio.gather(
+            *(self._apply_one(service, manifest, live) for manifest, live in pairs),
+            return_exceptions=True,
+        )
+        for (manifest, _), now in zip(pairs, brought, strict=True):
+            if isinstance(now, BaseException):
+                raise now
+            found[_which(manifest)] = now
 
     async def _apply_one(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
     ) -> Manifest:
-        which = (service.key, (manifest["kind"], manifest["metadata"]["name"]))
-        wanted = _digest(manifest)
-        if live is not None and self._written.get(which) == (wanted, _digest(_essence(live))):
+        which = (service.key, _which(manifest))
+        wanted = with_digest(manifest)
+        if live is not None and self._is_as_wanted(which, wanted, live):
             return live
-        live = await self._write(service, manifest, live)
-        self._written[which] = (wanted, _digest(_essence(live)))
+        live = await self._write(service, wanted, live)
+        if holds(live, wanted):
+            self._altered.pop(which, None)
+        else:
+            self._altered[which] = digest(wanted), digest(essence(live))
         return live
+
+    def _is_as_wanted(self, which: tuple[str, ObjectId], wanted: Manifest, live: Manifest) -> bool:
+        if holds(live, wanted):
+            return True
+        altered = self._altered.get(which)
+        return altered is not None and altered == (digest(wanted), digest(essence(live)))
 
     def _is_unowned(self, service: InferenceService, live: Manifest | None) -> bool:
         """Whether a write makes or adopts the child; raises where it would take another's."""
@@ -131,21 +170,22 @@ class Applier:
 
         Where only the watch was late, the object is read and written once more.
         """
-        is_adopted = live is not None and is_orphan(service, live)
-        if is_adopted:
+        if live is None:
+            await self.permit()
+            try:
+                return await self.cluster.create(manifest)
+            except ConflictError:
+                live = await self._met(service, manifest)
+        is_adopted = is_orphan(service, live)
+        if is_adopted or was_created_by_us(live):
             live = await self._take_fields(manifest) or live
-        self.check_leadership()
+        await self.permit()
         try:
             written = await self.cluster.apply(at_version(manifest, live))
         except ConflictError:
-            metadata = manifest["metadata"]
-            live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
-            if live is None:
-                raise
-            is_adopted = self._is_unowned(service, live)
-            if is_adopted:
-                await self._check_is_there(service)
-            self.check_leadership()
+            live = await self._met(service, manifest)
+            is_adopted = is_orphan(service, live)
+            await self.permit()
             written = await self.cluster.apply(at_version(manifest, live))
         if is_adopted:
             name = f"{manifest['kind']} {manifest['metadata']['name']}"
@@ -153,8 +193,19 @@ class Applier:
             self._adopted.setdefault(service.key, []).append(name)
         return written
 
+    async def _met(self, service: InferenceService, manifest: Manifest) -> Manifest:
+        """Read what the watch has not told of yet; raises ConflictError where it is gone again."""
+        metadata = manifest["metadata"]
+        live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
+        if live is None:
+            name = f"{manifest['kind']}/{metadata['name']}"
+            raise ConflictError("apply", name, 409, "it comes and goes")
+        if self._is_unowned(service, live):
+            await self._check_is_there(service)
+        return live
+
     async def _take_fields(self, manifest: Manifest) -> Manifest | None:
-        """Become the only manager of an orphan's content; the watch does not tell who it is."""
+        """Become the only manager of the content, by apply; the watch does not tell who it is."""
         metadata = manifest["metadata"]
         live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
         if live is None:
@@ -163,7 +214,7 @@ class Applier:
         owned = with_content_owned(entries, manifest["apiVersion"])
         if owned == entries:
             return live
-        self.check_leadership()
+        await self.permit()
         named = {name: metadata[name] for name in ("name", "namespace")}
         bare = {"kind": manifest["kind"], "metadata": named | {"managedFields": owned}}
         return await self.cluster.merge(at_version(bare, live))
@@ -189,11 +240,5 @@ def at_version(manifest: Manifest, live: Manifest | None) -> Manifest:
     return manifest | {"metadata": manifest["metadata"] | version}
 
 
-def _essence(live: Manifest) -> Manifest:
-    """Strip what changes without us: status and the server's bookkeeping."""
-    metadata = {key: value for key, value in live["metadata"].items() if key not in _NOT_OURS}
-    return {key: value for key, value in live.items() if key != "status"} | {"metadata": metadata}
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+def _which(manifest: Manifest) -> ObjectId:
+    return manifest["kind"], manifest["metadata"]["name"]

@@ -53,9 +53,10 @@ class Extras:
     _kinds_read_at: float = field(init=False, default=-math.inf)
     _known: dict[tuple[str, ObjectId], _Known] = field(init=False, default_factory=dict)
 
-    async def bring(self, observation: Observation) -> tuple[Lack, ...]:
+    async def bring(self, observation: Observation, *, is_there: bool = False) -> tuple[Lack, ...]:
         """Write what differs; return what could not be written.
 
+        `is_there` says that the service was asked for a moment ago, and was there.
         Raises ApiError where the API server did not answer, and GoneError with the service.
         """
         service = observation.service
@@ -66,7 +67,7 @@ class Extras:
                 known = _Known(service.metadata.uid, None, None, None, -math.inf)
             if which[0] not in _UNWATCHED:
                 known = replace(known, live=observation.children.get(which))
-            now_known = await self._bring(service, which, manifest, known)
+            now_known = await self._bring(service, which, manifest, known, is_there=is_there)
             self._known[service.key, which] = now_known
             lacks.append(now_known.lack)
         return tuple(lack for lack in lacks if lack is not None)
@@ -77,7 +78,13 @@ class Extras:
             del self._known[which]
 
     async def _bring(
-        self, service: InferenceService, which: ObjectId, manifest: Manifest | None, known: _Known
+        self,
+        service: InferenceService,
+        which: ObjectId,
+        manifest: Manifest | None,
+        known: _Known,
+        *,
+        is_there: bool,
     ) -> _Known:
         """Bring one of them; a refusal is tried again after a while, or when another is wanted."""
         now, is_watched = self.clock(), which[0] not in _UNWATCHED
@@ -88,10 +95,10 @@ class Extras:
             return known.with_lack(manifest, _missing_kind(which[0]), now)
         live, at = known.live, known.at
         try:
-            if live is None or (not is_watched and now - at >= _REREAD_S):
+            if not is_watched and (live is None or now - at >= _REREAD_S):
                 live = await self.cluster.get(which[0], service.metadata.namespace, which[1])
                 at = now
-            live = await self._write(service, manifest, live)
+            live = await self._write(service, manifest, live, is_there=is_there)
         except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return known.with_lack(manifest, Lack(_reason(refusal), str(refusal)), now)
         except ApiError as problem:
@@ -102,10 +109,15 @@ class Extras:
         return replace(known, wanted=manifest, live=live, lack=None, at=at)
 
     async def _write(
-        self, service: InferenceService, manifest: Manifest | None, live: Manifest | None
+        self,
+        service: InferenceService,
+        manifest: Manifest | None,
+        live: Manifest | None,
+        *,
+        is_there: bool,
     ) -> Manifest | None:
         if manifest is not None:
-            return await self.applier.apply_child(service, manifest, live)
+            return await self.applier.apply_child(service, manifest, live, is_there=is_there)
         if live is not None:
             await self.applier.delete_child(service, live)
         return None

@@ -1,7 +1,8 @@
-"""Become the only manager of an orphan's content.
+"""Become the only manager of a child's content.
 
-A tool that restored it manages every field that it wrote. Server-side apply removes a field only
-when nobody else manages it: an environment variable that a later spec drops would stay for ever.
+A tool that restored an orphan manages every field that it wrote, and so does the POST that created
+a child, which is no server-side apply. That removes a field only when nobody else manages it: an
+environment variable that a later spec drops would stay for ever.
 """
 
 from copy import deepcopy
@@ -27,6 +28,8 @@ def with_content_owned(entries: list[Manifest], api_version: str) -> list[Manife
             kept.append(entry)
         elif (entry["manager"], entry["operation"]) == (MANAGER, "Apply"):
             ours = deepcopy(entry)
+        elif is_of_creation(entry):
+            moved = _union(moved, entry.get("fieldsV1") or {})
         else:
             fields = entry.get("fieldsV1") or {}
             moved = _union(moved, {k: v for k, v in fields.items() if k != _METADATA})
@@ -35,6 +38,17 @@ def with_content_owned(entries: list[Manifest], api_version: str) -> list[Manife
     if not moved:
         return entries
     return [*kept, ours | {"fieldsV1": _union(ours["fieldsV1"], moved)}]
+
+
+def is_of_creation(entry: Manifest) -> bool:
+    """Whether the entry is what our POST left."""
+    is_content = not entry.get("subresource")
+    return is_content and (entry["manager"], entry["operation"]) == (MANAGER, "Update")
+
+
+def was_created_by_us(live: Manifest) -> bool:
+    """Whether our POST still manages fields, as the watch or an answer shows it."""
+    return any(map(is_of_creation, live["metadata"].get("managedFields") or ()))
 
 
 def _union(one: Manifest, other: Manifest) -> Manifest:

@@ -12,6 +12,7 @@ import kopf
 
 from paceline_api.inference_service import GROUP, PLURAL, VERSION
 from paceline_api.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
+from paceline_operator.field_managers import is_of_creation
 from paceline_operator.operation import Operation
 from paceline_operator.watch_pace import Backoffs
 
@@ -126,7 +127,7 @@ async def index_child(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
 
 async def owned_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
     """Queue the service of a child or pod that changed or is gone."""
-    memo.queue.add(_owner_key(body))
+    memo.owned_changed(_owner_key(body))
 
 
 for _kind in _CHILDREN:
@@ -144,12 +145,19 @@ def _owner_key(body: kopf.Body) -> str:
 
 
 def _plain(body: kopf.Body) -> Manifest:
-    """Keep the object without the bookkeeping of field managers, which can outweigh the rest."""
-    plain = dict(body)
-    plain["metadata"] = {
-        key: value for key, value in body["metadata"].items() if key != "managedFields"
-    }
-    return plain
+    """Keep the object without the bookkeeping of field managers, which can outweigh the rest.
+
+    Only that our POST manages something is remembered: apply must take that over.
+    """
+    metadata = dict(body["metadata"])
+    entries = metadata.pop("managedFields", None) or ()
+    if of_creation := [_bare(entry) for entry in entries if is_of_creation(entry)]:
+        metadata["managedFields"] = of_creation
+    return dict(body) | {"metadata": metadata}
+
+
+def _bare(entry: Manifest) -> Manifest:
+    return {"manager": entry["manager"], "operation": entry["operation"]}
 
 
 def _server_in_cluster(by_name: str) -> str:

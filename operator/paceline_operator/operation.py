@@ -32,6 +32,7 @@ from paceline_operator.watch_pace import WatchPace
 from paceline_operator.watch_probe import WatchProbe
 from paceline_operator.watch_tasks import WatchTasks
 from paceline_operator.workqueue import WorkQueue
+from paceline_operator.write_permits import WritePermits
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_report import ServiceReport
 
@@ -40,6 +41,16 @@ _STUCK_AFTER_S: Final = 600.0
 
 # A key that waits for so long has failed six times in succession.
 _LASTING_CONFLICT_S: Final = 6.0
+
+# One whose status was left out, so that others got their children first.
+_TOLD_AFTER_S: Final = 1.0
+# Bursts of news of one service, as when its children's own controllers see to them, are one.
+_NEWS_S: Final = 0.1
+# What no watch tells of: a rollout's clock, a model that loads.
+_MOVING_S: Final = 5.0
+# With many services each is looked at, and its numbers are told, more seldom.
+_RESYNCED_PER_S: Final = 2.0
+_TOLD_PER_S: Final = 7.0
 
 # Twelve rounds of the tuner at its usual interval.
 _FRESH_S: Final = 60.0
@@ -103,8 +114,12 @@ class Operation:
         if self._wanted.get(key) == wanted and not metadata.get("deletionTimestamp"):
             self.queue.nudge(key)
         else:
-            self.queue.add(key)
+            self.queue.add(key, is_urgent=True)
         self._wanted[key] = wanted
+
+    def owned_changed(self, key: str) -> None:
+        """Queue the service of a child or pod that changed or is gone."""
+        self.queue.add_after(key, _NEWS_S)
 
     async def start(self, watched: Watched) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
@@ -125,9 +140,10 @@ class Operation:
             cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
         )
         await leader.try_once()
-        applier = Applier(cluster, key, leader.check, time.monotonic)
+        permits = WritePermits(leader.check, settings.writes_per_second)
+        applier = Applier(cluster, key, permits.for_change, time.monotonic)
         reporter = Reporter(
-            cluster, self.metrics, leader.check, time.monotonic, settings.status_interval_s
+            cluster, self.metrics, permits.for_report, time.monotonic, self._numbers_interval_s
         )
         self._pods = AiohttpPodClient(check_leadership=leader.check)
         warm_start = ConfigMapStore(cluster, settings.namespace, leader.check)
@@ -138,6 +154,7 @@ class Operation:
             leader=leader,
             token=applier.token,
             concluded=self.queue.nudge,
+            numbers_interval_s=self._numbers_interval_s,
             metrics=self.metrics,
         )
         reconciler = Reconciler(
@@ -237,7 +254,9 @@ class Operation:
             key = await self.queue.get()
             try:
                 with self.metrics.reconcile_duration.time():
-                    outcome = await reconciler.reconcile(key)
+                    outcome = await reconciler.reconcile(
+                        key, may_tell_later=self.queue.has_urgent()
+                    )
             except NotLeadingError as late:
                 _log.debug("%s: %s", key, late)
                 self.queue.failed(key)
@@ -272,8 +291,22 @@ class Operation:
             _log.warning("%s: %s; again in %.1f s", key, outcome.refusal, delay_s)
         else:
             self.queue.done(key)
-            self.queue.add_after(key, self.settings.resync_s)
+            self.queue.add_after(key, self._next_look_s(outcome))
         rounds.follow(key)
+
+    def _next_look_s(self, outcome: Outcome) -> float:
+        if not outcome.is_told:
+            return _TOLD_AFTER_S
+        if outcome.is_moving:
+            return min(_MOVING_S, self.settings.resync_s)
+        return max(self.settings.resync_s, self._num_services / _RESYNCED_PER_S)
+
+    def _numbers_interval_s(self) -> float:
+        return max(self.settings.status_interval_s, self._num_services / _TOLD_PER_S)
+
+    @property
+    def _num_services(self) -> int:
+        return len(self._wanted)
 
 
 def _asked_s(problem: Exception) -> float:

@@ -2,11 +2,13 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
 from paceline_api.inference_service import InferenceService
+from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import (
     ApiError,
@@ -21,7 +23,7 @@ from paceline_operator.events import adopted_event
 from paceline_operator.extras import Extras
 from paceline_operator.held_up import HeldUpPods
 from paceline_operator.loading import LoadingPods
-from paceline_operator.observe import Observation, Observer
+from paceline_operator.observe import ObjectId, Observation, Observer
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rollout.rollout import RolloutPlan, Rollouts
@@ -46,6 +48,10 @@ class Outcome:
     """None where it is gone."""
     refusal: OperatorError | None = None
     """Why its children could not be written: it is tried again, ever more seldom."""
+    is_told: bool = True
+    """Whether the status says what was found; else it is to be looked at again soon."""
+    is_moving: bool = False
+    """Whether it changes by itself, unseen by the watches: it is to be looked at often."""
 
 
 @dataclass(slots=True)
@@ -66,15 +72,19 @@ class Reconciler:
         """Let one service at a time get new images."""
         self._rollouts = Rollouts(self.observer.watched, self.around)
 
-    async def reconcile(self, key: str) -> Outcome:
-        """Look once and do what is needed; raises ApiError where it is to be tried again."""
+    async def reconcile(self, key: str, *, may_tell_later: bool = False) -> Outcome:
+        """Look once and do what is needed; raises ApiError where it is to be tried again.
+
+        Where others wait for their children, `may_tell_later` leaves out the status of a service
+        whose own have just been written: it would say that nothing is there yet.
+        """
         observation = self.observer.observe(key)
         if observation is None:
             self.forget(key)
             return Outcome(None)
         service = self.reporter.freshest(observation.service)
         observation = replace(observation, service=service)
-        rollout = self._rollouts.plan(observation)
+        rollout, before = self._rollouts.plan(observation), observation.children
         try:
             observation, refusal = await self._write(observation, rollout)
         except TerminatingError as going:  # the service goes too, a moment later
@@ -86,14 +96,19 @@ class Reconciler:
             return Outcome(None)
         except ApiError as failure:  # it is tried again; a person may wonder why nothing happens
             if not self._may_pass(key, failure):
+                observation = await self.loading.look(observation)
                 await self._report(observation, rollout, failure=str(failure))
             raise
         if adopted := self.applier.take_adopted(key):
             await self.reporter.tell(adopted_event(service, adopted))
-        if not self._may_pass(key, refusal):
+        is_passing = self._may_pass(key, refusal)
+        if may_tell_later and refusal is None and _has_written(before, observation.children):
+            return Outcome(service, is_told=False)
+        if not is_passing:
             observation = await self.held_up.explain(observation)
+            observation = await self.loading.look(observation)
             await self._report(observation, rollout, problem=str(refusal or ""))
-        return Outcome(service, refusal)
+        return Outcome(service, refusal, is_moving=_is_moving(observation))
 
     async def _report(
         self,
@@ -103,7 +118,7 @@ class Reconciler:
         problem: str = "",
         failure: str = "",
     ) -> None:
-        observation, plan = await self.loading.look(observation), rollout.writes
+        plan = rollout.writes
         conditions = service_conditions(observation, plan, problem=problem, failure=failure)
         status = rollout.told(service_status(observation, plan, conditions), observation)
         await self.reporter.report(observation.service, status)
@@ -128,11 +143,11 @@ class Reconciler:
         try:
             if writes:
                 again_after_s = _token_again_after_s(observation)
-                await self.applier.secure_token(service, again_after_s=again_after_s)
+                is_there = await self.applier.secure_token(service, again_after_s=again_after_s)
                 rendered = rollout.render(service, self.around)
-                found = await self.applier.apply(observation, rendered)
+                found = await self.applier.apply(observation, rendered, is_there=is_there)
                 observation = replace(observation, children=found)
-                lacks = await self.extras.bring(observation)
+                lacks = await self.extras.bring(observation, is_there=is_there)
                 observation = replace(observation, lacks=lacks)
         except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return observation, refusal
@@ -147,6 +162,25 @@ class Reconciler:
         self.held_up.forget(key)
         self.loading.forget(key)
         self.reporter.forget(key)
+
+
+def _has_written(before: Mapping[ObjectId, Manifest], after: Mapping[ObjectId, Manifest]) -> bool:
+    """Whether a pass has changed children: those that it left are the very objects of before."""
+    return len(before) != len(after) or any(
+        now is not before.get(which) for which, now in after.items()
+    )
+
+
+def _is_moving(observation: Observation) -> bool:
+    """Whether something goes on that no watch tells of: a rollout's clock, a model that loads."""
+    rollout = observation.service.status.rollout
+    pods = observation.report.pods if observation.report else ()
+    return (
+        (rollout is not None and rollout.phase != "Done")
+        or observation.loading is not None
+        or any(pod.waits_for_volumes for pod in observation.pods)
+        or any(pod.refuses_token for pod in pods)
+    )
 
 
 def _token_again_after_s(observation: Observation) -> float:

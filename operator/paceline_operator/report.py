@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from paceline_operator.events import crd_outdated_event, news
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.metrics import Metrics
 
-# Fields that hold measurements: a change of them alone is written at most every 30 s.
+# Fields that hold measurements: a change of them alone waits.
 _NUMBERS: Final = ("sla", "tuning", "loading")
 
 
@@ -35,9 +35,11 @@ class Reporter:
 
     cluster: KubernetesApi
     metrics: Metrics
-    check_leadership: Callable[[], None]
+    permit: Callable[[], Awaitable[None]]
+    """Returns when a write may be done; raises where another leader might be doing it."""
     clock: Callable[[], float]
-    numbers_interval_s: float
+    numbers_interval_s: Callable[[], float]
+    """How often numbers alone are told."""
     _written_at: dict[str, float] = field(init=False, default_factory=dict)
     _latest: dict[str, InferenceService] = field(init=False, default_factory=dict)
     """Each service as the API server answered our last write: the watch may still be behind it."""
@@ -58,7 +60,7 @@ class Reporter:
             old = pruned.sent  # what the CRD does not know is dropped each time: no news
         if _without_times(old) == _without_times(new) or not self._is_due(service.key, old, new):
             return
-        self.check_leadership()
+        await self.permit()
         answer = await self._write(_manifest(service, new))
         self._latest[uid] = latest = InferenceService.read(answer)
         await self._note_pruned(service, _Pruned(new, _plain(latest.status)))
@@ -69,7 +71,7 @@ class Reporter:
 
     async def tell(self, event: Manifest) -> None:
         """Write an event, or leave it: status says what matters, and has been written."""
-        self.check_leadership()
+        await self.permit()
         with contextlib.suppress(ApiError):
             await self.cluster.create(event)
 
@@ -96,7 +98,7 @@ class Reporter:
         if _without_numbers(old) != _without_numbers(new):
             return True
         written_at = self._written_at.get(key)
-        return written_at is None or self.clock() - written_at >= self.numbers_interval_s
+        return written_at is None or self.clock() - written_at >= self.numbers_interval_s()
 
     async def _write(self, manifest: Manifest) -> Manifest:
         """Apply the status; a conflict is a watch that is late, and no error."""

@@ -16,9 +16,13 @@ from paceline_operator.experiment_status import previous_report
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
+from paceline_operator.report_news import Told, is_news, told_by
 from paceline_operator.rollout.step import trial_name
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import ServiceTarget
+
+# Of a service without a pod that can be asked.
+_IDLE_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ class _Followed:
     """Set where a round should not wait for the interval's end."""
     target: ServiceTarget | None = None
     """What the last round was about."""
+    told: Told | None = None
 
 
 @dataclass(slots=True)
@@ -56,7 +61,9 @@ class Rounds:
     leader: Leader
     token: Callable[[InferenceService], str]
     concluded: Callable[[str], None]
-    """Called with the key after each round."""
+    """Called with the key after a round that found something to tell."""
+    numbers_interval_s: Callable[[], float]
+    """How often numbers alone are told."""
     metrics: Metrics
     reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
     _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
@@ -109,12 +116,13 @@ class Rounds:
             self._followed[key].target = target
             await self._round(target)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(target.spec.interval_s):
+                # Pods that come are news.
+                async with asyncio.timeout(target.spec.interval_s if target.pods else _IDLE_S):
                     await news.wait()
 
     async def _round(self, target: ServiceTarget) -> None:
         try:
-            self.reports[target.key] = await self.tuner.tick(target)
+            report = self.reports[target.key] = await self.tuner.tick(target)
         except NotLeadingError:
             _log.debug("a round of %s ended with the leadership", target.key)
         except Exception:  # noqa: BLE001 - one failure must not end a service's rounds
@@ -122,8 +130,12 @@ class Rounds:
             _log.exception("a round of %s failed", target.key)
         else:
             self.metrics.tuning_rounds.labels("ok").inc()
-            self.metrics.count_outcomes(self.reports[target.key])
-            self.concluded(target.key)
+            self.metrics.count_outcomes(report)
+            followed = self._followed[target.key]
+            told = told_by(report)
+            if is_news(told, followed.told, self.numbers_interval_s()):
+                followed.told = told
+                self.concluded(target.key)
 
     def _is_there(self, key: str) -> bool:
         raw = self.watched.service(key)

@@ -1,4 +1,7 @@
-"""A queue of keys: each waits once, has one worker at a time, and backs off on errors."""
+"""A queue of keys: each waits once, has one worker at a time, and backs off on errors.
+
+Urgent keys go first, but for every fourth: what is always urgent must not starve the rest.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -8,6 +11,7 @@ Clock = Callable[[], float]
 
 _FIRST_BACKOFF_S = 0.2
 _LONGEST_BACKOFF_S = 60.0
+_URGENT_IN_SUCCESSION = 3
 
 
 @dataclass(slots=True)
@@ -17,6 +21,10 @@ class WorkQueue:
     clock: Clock
     _waiting: dict[str, float] = field(init=False, default_factory=dict)
     """Keys in their order, with the time since when they wait."""
+    _urgent: dict[str, None] = field(init=False, default_factory=dict)
+    """Those of them that go first, in their order."""
+    _in_succession: int = field(init=False, default=0)
+    """Urgent keys taken since the last other."""
     _working: set[str] = field(init=False, default_factory=set)
     _again: dict[str, float] = field(init=False, default_factory=dict)
     """Added while worked on: they wait again as soon as they are done."""
@@ -26,11 +34,13 @@ class WorkQueue:
     """Keys of which the API server asked to be left alone until then."""
     _news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
-    def add(self, key: str) -> None:
-        """Let a key be worked on soon."""
+    def add(self, key: str, *, is_urgent: bool = False) -> None:
+        """Let a key be worked on soon; before those that are not urgent."""
         if (held_s := self._held_until.get(key, self.clock()) - self.clock()) > 0:
             self.add_after(key, held_s)
             return
+        if is_urgent:
+            self._urgent.setdefault(key)
         self._held_until.pop(key, None)
         if timer := self._timers.pop(key, None):
             timer.cancel()
@@ -60,14 +70,19 @@ class WorkQueue:
         self._timers[key] = loop.call_later(delay_s, self.add, key)
 
     async def get(self) -> str:
-        """Take the key that has waited longest."""
+        """Take the key that has waited longest, of the urgent ones if there are any."""
         while not self._waiting:
             self._news.clear()
             await self._news.wait()
-        key = next(iter(self._waiting))
+        key = self._choose()
         del self._waiting[key]
+        self._urgent.pop(key, None)
         self._working.add(key)
         return key
+
+    def has_urgent(self) -> bool:
+        """Whether an urgent key waits."""
+        return any(key in self._waiting for key in self._urgent)
 
     def done(self, key: str) -> None:
         """End the work on a key; errors are forgotten."""
@@ -96,6 +111,7 @@ class WorkQueue:
         """Drop what is remembered of a key that is gone."""
         self._held_until.pop(key, None)
         self._failures.pop(key, None)
+        self._urgent.pop(key, None)
         if timer := self._timers.pop(key, None):
             timer.cancel()
 
@@ -107,6 +123,14 @@ class WorkQueue:
         """Tell how long the oldest waiting key has waited."""
         since = next(iter(self._waiting.values()), None)
         return 0.0 if since is None else self.clock() - since
+
+    def _choose(self) -> str:
+        urgent = next((key for key in self._urgent if key in self._waiting), None)
+        if urgent is not None and self._in_succession < _URGENT_IN_SUCCESSION:
+            self._in_succession += 1
+            return urgent
+        self._in_succession = 0
+        return next(iter(self._waiting))
 
     def _leave(self, key: str) -> None:
         self._working.discard(key)

@@ -26,7 +26,7 @@ def _a_cluster() -> FakeCluster:
     return FakeCluster({("InferenceService", "quick"): a_live_service()})
 
 
-def _lead() -> None:
+async def _lead() -> None:
     """Hold the Lease."""
 
 
@@ -172,7 +172,7 @@ async def test_who_does_not_lead_writes_nothing() -> None:
     cluster = _a_cluster()
     checks = 0
 
-    def lose_after_two() -> None:
+    async def lose_after_two() -> None:
         nonlocal checks
         checks += 1
         if checks > 2:
@@ -209,7 +209,7 @@ async def test_a_leader_that_was_paused_does_not_undo_its_successors_write() -> 
     cluster = Paused({("InferenceService", "quick"): a_live_service()})
     leads = True
 
-    def check() -> None:
+    async def check() -> None:
         if not leads:
             raise NotLeadingError("gone")
 
@@ -253,7 +253,7 @@ async def test_a_token_is_made_without_reading_a_secret() -> None:
     service = _observed().service
     applier = Applier(cluster, _KEY, _lead, ManualClock())
 
-    await applier.secure_token(service, again_after_s=math.inf)
+    await applier.secure_token(service, again_after_s=0)
 
     secret = cluster.objects["Secret", "quick-runtime-token"]
     assert secret["stringData"]["token"] == applier.token(service)
@@ -268,7 +268,7 @@ async def test_a_secret_that_is_there_is_left_as_it_is() -> None:
     cluster.objects["Secret", "quick-runtime-token"] = theirs
     applier = Applier(cluster, _KEY, _lead, clock)
 
-    await applier.secure_token(_observed().service, again_after_s=math.inf)
+    await applier.secure_token(_observed().service, again_after_s=0)
     clock.advance(3600)
     await applier.secure_token(_observed().service, again_after_s=15)
 
@@ -281,7 +281,7 @@ async def test_a_known_secret_costs_no_call() -> None:
     cluster = _a_cluster()
     service = _observed().service
     applier = Applier(cluster, _KEY, _lead, ManualClock())
-    await applier.secure_token(service, again_after_s=math.inf)
+    await applier.secure_token(service, again_after_s=0)
     cluster.is_reachable = False
 
     await applier.secure_token(service, again_after_s=math.inf)
@@ -292,7 +292,7 @@ async def test_a_deleted_secret_comes_back_once_pods_miss_it() -> None:
     cluster, clock = _a_cluster(), ManualClock()
     service = _observed().service
     applier = Applier(cluster, _KEY, _lead, clock)
-    await applier.secure_token(service, again_after_s=math.inf)
+    await applier.secure_token(service, again_after_s=0)
     del cluster.objects["Secret", "quick-runtime-token"]
 
     clock.advance(14)
@@ -314,11 +314,11 @@ async def test_a_service_made_again_gets_its_secret_at_once() -> None:
         update={"metadata": before.metadata.model_copy(update={"uid": "another"})}
     )
     applier = Applier(cluster, _KEY, _lead, clock)
-    await applier.secure_token(before, again_after_s=math.inf)
+    await applier.secure_token(before, again_after_s=0)
     del cluster.objects["Secret", "quick-runtime-token"]
     cluster.objects["InferenceService", "quick"]["metadata"]["uid"] = "another"
 
-    await applier.secure_token(again, again_after_s=math.inf)
+    await applier.secure_token(again, again_after_s=0)
 
     secret = cluster.objects["Secret", "quick-runtime-token"]
     (owner,) = secret["metadata"]["ownerReferences"]
@@ -331,7 +331,7 @@ async def test_no_token_is_made_for_a_service_that_is_gone() -> None:
 
     with pytest.raises(GoneError):
         await Applier(cluster, _KEY, _lead, ManualClock()).secure_token(
-            _observed().service, again_after_s=math.inf
+            _observed().service, again_after_s=0
         )
 
     assert cluster.writes == []

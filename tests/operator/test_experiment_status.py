@@ -100,7 +100,11 @@ async def test_a_verdict_is_written_at_once_and_told() -> None:
     """Numbers wait half a minute, a rollback does not."""
     cluster = FakeCluster()
     cluster.objects["InferenceService", "quick"] = a_live_service()
-    reporter = Reporter(cluster, Metrics(), lambda: None, ManualClock(), 30.0)
+
+    async def lead() -> None:
+        """Hold the Lease."""
+
+    reporter = Reporter(cluster, Metrics(), lead, ManualClock(), lambda: 30.0)
 
     async def report(experiment: ExperimentReport) -> None:
         raw = cluster.objects["InferenceService", "quick"]

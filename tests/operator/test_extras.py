@@ -45,7 +45,7 @@ class World:
         return await self.extras.bring(observed)
 
 
-def _lead() -> None:
+async def _lead() -> None:
     """Hold the Lease."""
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_python.chart import Chart
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
@@ -23,6 +22,7 @@ from paceline_operator.kubernetes_api import KubernetesClient
 from paceline_operator.metrics import Metrics
 from paceline_operator.render.children import token_secret
 from paceline_operator.warm_start_map import ConfigMapStore
+from paceline_testing.chart_rights import chart_rights
 from paceline_testing.job_pods import as_account
 from paceline_testing.kubelet import hold_up, make_ready, pod_of, remove
 from paceline_testing.prometheus_kinds import kinds_of_prometheus
@@ -32,7 +32,6 @@ from paceline_testing.services import a_manifest
 pytestmark = pytest.mark.cluster
 
 CHART = Path(__file__).parents[2] / "charts" / "paceline"
-_KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 # Asked for by admission alone, which leaves no request of ours: see the test of owner references.
 _OF_ADMISSION = ("serving.paceline.dev", "inferenceservices/finalizers", "", "update")
 
@@ -113,11 +112,7 @@ def _installed(
 ) -> Iterator[Install]:
     """Make both namespaces and the chart's rights, less those on the resource `without`."""
     home, watched = f"{name}-system", name
-    values: dict[str, Any] = {"watchNamespaces": [watched] if is_namespaced else []}
-    rendered = Chart.load(CHART).render(values, name=name, namespace=home)
-    texts = [text for path, text in sorted(rendered.items()) if path.endswith(".yaml")]
-    documents = [document for text in texts for document in yaml.safe_load_all(text) if document]
-    rights = [document for document in documents if document["kind"] in _KINDS]
+    rights = chart_rights(name, home, watchNamespaces=[watched] if is_namespaced else [])
     for role in (found for found in rights if "rules" in found):
         role["rules"] = [rule for rule in role["rules"] if without not in rule["resources"]]
     wide = [found for found in rights if found["kind"].startswith("Cluster")]

@@ -30,7 +30,7 @@ _WITH_ADAPTER: dict[str, Any] = {
 _STATUS_WRITE = "apply InferenceService/quick/status"
 
 
-def _lead() -> None:
+async def _lead() -> None:
     """Hold the Lease."""
 
 
@@ -47,7 +47,7 @@ class World:
     def __post_init__(self) -> None:
         raw = a_live_service(**self.spec)
         self.cluster.objects["InferenceService", "quick"] = raw
-        self.reporter = Reporter(self.cluster, Metrics(), _lead, self.clock, 30.0)
+        self.reporter = Reporter(self.cluster, Metrics(), _lead, self.clock, lambda: 30.0)
 
     @property
     def now(self) -> datetime:
@@ -101,7 +101,7 @@ async def test_a_status_of_yesterday_does_not_cover_a_newer_one() -> None:
     """As of a leader that was paused while another wrote."""
     world = World()
     before = deepcopy(world.cluster.objects["InferenceService", "quick"])
-    successor = Reporter(world.cluster, Metrics(), _lead, world.clock, 30.0)
+    successor = Reporter(world.cluster, Metrics(), _lead, world.clock, lambda: 30.0)
     world.reporter, paused = successor, world.reporter
     world.is_ready = True
     await world.tell()

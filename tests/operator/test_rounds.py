@@ -98,6 +98,7 @@ class World:
             self.leader,
             lambda _: self.token,
             self.concluded.put_nowait,
+            lambda: 0.0,
             Metrics(),
         )
 

@@ -22,7 +22,7 @@ class FakeCluster:
     """`Kind field=value,...` of each list by a field selector."""
     is_reachable: bool = True
     refusals: dict[str, ApiError] = field(default_factory=dict)
-    """By kind: raised when an object of it is applied."""
+    """By kind: raised when an object of it is created or applied."""
     served_kinds: frozenset[str] = frozenset()
     """The kinds of the Prometheus Operator that the cluster has."""
     reads: list[str] = field(default_factory=list)
@@ -102,6 +102,8 @@ class FakeCluster:
     async def create(self, manifest: Manifest) -> Manifest:
         kind, name = _key(manifest)
         self._reach("create", name)
+        if kind in self.refusals:
+            raise self.refusals[kind]
         if (kind, name) in self.objects:
             raise ConflictError("create", name, 409, "exists")
         self.writes.append(f"create {kind}/{name}")

@@ -41,10 +41,10 @@ def a_reconciler(
         Extras(cluster, applier, clock),
         HeldUpPods(cluster, clock),
         LoadingPods(SilentPods(), clock),
-        Reporter(cluster, Metrics(), _lead, clock, 30.0),
+        Reporter(cluster, Metrics(), _lead, clock, lambda: 30.0),
         around,
     )
 
 
-def _lead() -> None:
+async def _lead() -> None:
     """Hold the Lease."""

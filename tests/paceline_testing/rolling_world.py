@@ -24,7 +24,7 @@ _WORSE_AFTER_S = 60.0
 _READY_AFTER_S = 20.0
 
 
-def _lead() -> None:
+async def _lead() -> None:
     """Hold the Lease."""
 
 
