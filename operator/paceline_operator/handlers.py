@@ -13,6 +13,7 @@ import kopf
 from paceline_api.inference_service import GROUP, PLURAL, VERSION
 from paceline_api.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
 from paceline_operator.field_managers import is_of_creation
+from paceline_operator.kopf_storage import NoDiffBase, NoProgress
 from paceline_operator.operation import Operation
 from paceline_operator.watch_pace import Backoffs
 
@@ -89,6 +90,8 @@ async def stop(memo: Operation, **_: Any) -> None:
 def configure(settings: kopf.OperatorSettings) -> None:
     """Fill kopf's settings: no peering, no posting, and a watch on our own children only."""
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = NoDiffBase()
+    settings.persistence.progress_storage = NoProgress()
     # The kinds are known, and operation.start waits for ours: neither definitions nor namespaces
     # need be watched.
     settings.scanning.disabled = True

@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.request import getproxies
 
 import aiohttp
 from kubernetes.aio import config
@@ -227,6 +228,8 @@ async def connect() -> ApiClient:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException:
         await config.load_kube_config(client_configuration=configuration)
+    # Looked for in the environment at each request, a proxy costs two changes of thread.
+    configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
     client = ApiClient(configuration)
     client.user_agent = f"paceline-operator/{__version__}"
     return client
