@@ -53,6 +53,49 @@ async def test_an_unchanged_world_is_not_written_again() -> None:
     assert len(cluster.writes) == num_writes
 
 
+async def test_new_children_cost_one_read_and_a_write_each_the_deployment_last() -> None:
+    """A thousand services at once are as many times less for the API server."""
+    cluster, observed = _a_cluster(), _observed()
+
+    await Applier(cluster, _KEY, _lead, ManualClock()).apply(observed, _rendered(observed))
+
+    assert cluster.reads == ["get InferenceService/quick"]
+    assert all(write.startswith("create ") for write in cluster.writes)
+    assert cluster.writes[-1] == "create Deployment/quick"
+
+
+async def test_after_a_restart_nothing_is_written_or_read() -> None:
+    """What was applied is told by the objects themselves."""
+    cluster, observed = _a_cluster(), _observed()
+    before = Applier(cluster, _KEY, _lead, ManualClock())
+    found = await before.apply(observed, _rendered(observed))
+    cluster.is_reachable = False
+
+    restarted = Applier(cluster, _KEY, _lead, ManualClock())
+    assert await restarted.apply(replace(observed, children=found), _rendered(observed)) == found
+
+
+async def test_what_the_api_server_keeps_otherwise_is_written_once() -> None:
+    """It writes a quantity in its own way, or a webhook puts a container beside ours."""
+    cluster, observed = _a_cluster(), _observed()
+    applier = Applier(cluster, _KEY, _lead, ManualClock())
+    found = await applier.apply(observed, _rendered(observed))
+    kept = found["ConfigMap", "quick-runtime"] | {"data": {"runtime.json": "as webhooks like it"}}
+
+    class Altering(FakeCluster):
+        async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
+            await super().apply(manifest, subresource=subresource)
+            return kept
+
+    altering = Altering(cluster.objects)
+    restarted = Applier(altering, _KEY, _lead, ManualClock())
+    observed = replace(observed, children=found | {("ConfigMap", "quick-runtime"): kept})
+    for _ in range(3):
+        await restarted.apply(observed, _rendered(observed))
+
+    assert altering.writes == ["apply ConfigMap/quick-runtime"]
+
+
 async def test_a_status_is_no_reason_to_write() -> None:
     """The Deployment's own controller writes it all the time."""
     cluster = _a_cluster()

@@ -174,6 +174,23 @@ def test_a_cold_change_rolls_the_pods(home: Home) -> None:
     assert old != new
 
 
+def test_what_a_spec_drops_is_dropped_of_a_child_that_was_created(home: Home) -> None:
+    """Its creation was no server-side apply, and must not keep what only it had set."""
+    overrides = {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}
+    home.serve("drops", podOverrides=overrides, tuning={"mode": "Fixed"})
+
+    home.apply(a_manifest("drops", tuning={"mode": "Fixed"}))
+
+    home.until(lambda: "NCCL_DEBUG" not in json.dumps(home.children("drops")))
+    deployment = home.get("deployment", "drops") or {}
+    managers = json.loads(
+        home.kubectl("get", "deployment", "drops", "-o", "json", "--show-managed-fields")
+    )["metadata"]["managedFields"]
+    ours = [each for each in managers if each["manager"] == "paceline-operator"]
+    assert [each["operation"] for each in ours] == ["Apply"]
+    assert deployment["metadata"]["annotations"]["serving.paceline.dev/applied"]
+
+
 def _generation(children: dict[str, Manifest]) -> int:
     (deployment,) = (child for key, child in children.items() if key.startswith("Deployment/"))
     return int(deployment["metadata"]["generation"])

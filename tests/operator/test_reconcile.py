@@ -154,3 +154,25 @@ async def test_adopted_orphans_are_told_in_one_event() -> None:
     assert adoption["type"] == "Normal"
     assert "Deployment quick" in adoption["note"]
     assert "NetworkPolicy quick" in adoption["note"]
+
+
+async def test_where_others_wait_a_new_service_is_told_of_later() -> None:
+    """Its status would say that nothing is there yet; the next look has more to tell."""
+    cluster, clock = FakeCluster(), ManualClock()
+    reconciler = _reconciler(cluster, clock)
+
+    first = await reconciler.reconcile(_KEY, may_tell_later=True)
+    has_deployment = ("Deployment", "quick") in cluster.objects
+    was_told = "apply InferenceService/quick/status" in cluster.writes
+    watched = reconciler.observer.watched
+    assert isinstance(watched, OneService)
+    not_watched = {"InferenceService", "Secret"}
+    watched.found.extend(
+        live for (kind, _), live in cluster.objects.items() if kind not in not_watched
+    )
+    second = await reconciler.reconcile(_KEY, may_tell_later=True)
+
+    assert has_deployment
+    assert (first.is_told, was_told) == (False, False)
+    assert second.is_told
+    assert "apply InferenceService/quick/status" in cluster.writes

@@ -148,3 +148,44 @@ async def test_nobody_waits_longer_than_the_longest_pause() -> None:
 
     assert queue.failed("a", not_before_s=3600.0) == 60.0
     queue.forget("a")
+
+
+async def test_urgent_keys_go_first_and_starve_nobody() -> None:
+    """A thousand new specs, and a pod that has just become ready."""
+    queue = WorkQueue(ManualClock())
+    for name in ("calm 1", "calm 2"):
+        queue.add(name)
+    for number in range(5):
+        queue.add(f"new {number}", is_urgent=True)
+
+    taken = [await queue.get() for _ in range(7)]
+
+    assert taken == ["new 0", "new 1", "new 2", "calm 1", "new 3", "new 4", "calm 2"]
+    assert not queue.has_urgent()
+
+
+async def test_an_urgent_key_that_is_worked_on_is_urgent_again_afterwards() -> None:
+    """Its spec changed meanwhile."""
+    queue = WorkQueue(ManualClock())
+    queue.add("a")
+    await queue.get()
+    queue.add("b")
+    queue.add("a", is_urgent=True)
+    is_waiting = queue.has_urgent()
+
+    queue.done("a")
+
+    assert not is_waiting
+    assert queue.has_urgent()
+    assert [await queue.get(), await queue.get()] == ["a", "b"]
+
+
+async def test_a_key_that_waits_becomes_urgent() -> None:
+    """It waited for news of its pods when its spec changed."""
+    queue = WorkQueue(ManualClock())
+    for name in ("a", "b"):
+        queue.add(name)
+
+    queue.add("b", is_urgent=True)
+
+    assert [await queue.get(), await queue.get()] == ["b", "a"]

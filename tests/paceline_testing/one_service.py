@@ -1,7 +1,7 @@
-"""`Watched`, of one service without children and pods."""
+"""`Watched`, of one service without pods."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline_api.labels import Manifest
 
@@ -12,6 +12,8 @@ class OneService:
 
     live: Manifest
     key: str = "default/quick"
+    found: list[Manifest] = field(default_factory=list)
+    """Its children."""
 
     def keys(self) -> Iterable[str]:
         return [self.key]
@@ -21,11 +23,11 @@ class OneService:
 
     def children(self, key: str) -> Iterable[Manifest]:
         assert key == self.key
-        return []
+        return self.found
 
     def pods(self, key: str) -> Iterable[Manifest]:
         assert key == self.key
         return []
 
     def owned(self) -> Iterable[tuple[str, Manifest]]:
-        return ()
+        return [(child["kind"], child) for child in self.found]

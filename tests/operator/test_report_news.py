@@ -1,0 +1,34 @@
+"""What a report says is told at once, its numbers in their turn."""
+
+from dataclasses import replace
+
+from paceline_operator.report_news import is_news, told_by
+from paceline_testing.reports import a_pod_report, a_report
+
+
+def test_numbers_alone_wait_for_their_turn() -> None:
+    """With a thousand services, minutes."""
+    report = a_report(pods=(a_pod_report(),), at=100.0)
+    later = replace(report, at=129.0, utilization=0.9, capacity_rps=7.0)
+
+    assert not is_news(told_by(later), told_by(report), 30.0)
+    assert is_news(told_by(replace(later, at=130.0)), told_by(report), 30.0)
+
+
+def test_the_first_report_is_news() -> None:
+    """Nothing was told before."""
+    assert is_news(told_by(a_report()), None, 30.0)
+
+
+def test_what_a_person_acts_on_is_news() -> None:
+    """A verdict, an error, a configuration that has arrived."""
+    report = a_report(pods=(a_pod_report(),))
+    (pod,) = report.pods
+
+    for other in (
+        replace(report, pods=(replace(pod, verdict="Violating"),)),
+        replace(report, pods=(replace(pod, error="it does not answer"),)),
+        replace(report, pods=()),
+        replace(report, acknowledged=not report.acknowledged),
+    ):
+        assert is_news(told_by(other), told_by(report), 30.0)
