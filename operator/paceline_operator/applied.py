@@ -21,10 +21,16 @@ _NOT_OURS: Final = ("resourceVersion", "managedFields", "generation", "selfLink"
 
 
 def with_digest(manifest: Manifest) -> Manifest:
-    """Add the annotation to what is to be written."""
-    annotations = manifest["metadata"].get("annotations") or {}
-    noted = annotations | {APPLIED: digest(manifest)}
-    return manifest | {"metadata": manifest["metadata"] | {"annotations": noted}}
+    """Add the annotation to what is to be written.
+
+    Who owns the child is left out of the digest, so that an orphan is adopted without another
+    generation; that it is owned is seen in the object.
+    """
+    metadata = manifest["metadata"]
+    unowned = {key: value for key, value in metadata.items() if key != "ownerReferences"}
+    noted = {APPLIED: digest(manifest | {"metadata": unowned})}
+    annotations = (metadata.get("annotations") or {}) | noted
+    return manifest | {"metadata": metadata | {"annotations": annotations}}
 
 
 def holds(live: Any, wanted: Any) -> bool:

@@ -163,7 +163,8 @@ class KubernetesClient:
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object; ConflictError where it exists."""
         path = _path(manifest["kind"], manifest["metadata"]["namespace"])
-        query = [("fieldManager", MANAGER)]
+        # Else the API server would drop what it does not know, where apply is refused.
+        query = [("fieldManager", MANAGER), ("fieldValidation", "Strict")]
         return await self._request("create", "POST", path, body=manifest, query=query)
 
     async def replace(self, manifest: Manifest) -> Manifest:

@@ -38,6 +38,7 @@ _PASSING_S: Final = 10.0
 moment: nobody is told."""
 _FORBIDDEN: Final = 403
 _TOKEN_DOUBT_S: Final = 15.0
+_NOBODYS: Final[Manifest] = {"metadata": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +187,11 @@ def _is_moving(observation: Observation) -> bool:
 def _token_again_after_s(observation: Observation) -> float:
     """Tell when the Secret of the token is to be made again, should it be gone; mostly never.
 
-    Nothing runs yet: the collector may still take the Secret of an earlier service, so at once.
-    Pods refuse the token or cannot start: it may have been deleted.
+    Nothing of this very service runs yet: the collector may still take the Secret of an earlier
+    one, so at once. Pods refuse the token or cannot start: it may have been deleted.
     """
-    if observation.deployment is None:
+    owners = (observation.deployment or _NOBODYS)["metadata"].get("ownerReferences") or ()
+    if not any(owner["uid"] == observation.service.metadata.uid for owner in owners):
         return 0.0
     pods = observation.report.pods if observation.report else ()
     is_refused = any(pod.refuses_token for pod in pods)

@@ -163,6 +163,14 @@ def _live_a_whole_life(install: Install, operator: RunningOperator) -> None:
 
     apply(replicas=2, monitoring={"podMonitor": True, "rules": True})
     until_there("pdb", "deploy", "secret", "netpol", "cm", "sa", "podmonitor", "prometheusrule")
+    watched = ("pdb,deploy,netpol,cm,sa,svc", "-l", "serving.paceline.dev/service")
+    theirs = "app.kubernetes.io/part-of=theirs"
+    install.kubectl("label", "--overwrite", *watched, theirs)
+    relabelled = ("get", watched[0], "-l", theirs, "-o", "name")
+    eventually(lambda: install.kubectl(*relabelled) == "", told_by=operator.log)
+    apply(replicas=2, monitoring={"podMonitor": True, "rules": True, "labels": {"team": "a"}})
+    labelled = ("get", "podmonitor,prometheusrule", "-l", "team=a", "-o", "name")
+    eventually(lambda: len(install.kubectl(*labelled).split()) == 2, told_by=operator.log)
     install.kubectl("delete", "sa,netpol", "judged")
     until_there("netpol", "sa")
     install.kubectl("scale", "pisvc/judged", "--replicas=1")
