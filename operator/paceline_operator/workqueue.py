@@ -67,7 +67,7 @@ class WorkQueue:
             return
         if timer is not None:
             timer.cancel()
-        self._timers[key] = loop.call_later(delay_s, self.add, key)
+        self._timers[key] = loop.call_later(delay_s, self._add_now, key)
 
     async def get(self) -> str:
         """Take the key that has waited longest, of the urgent ones if there are any."""
@@ -123,6 +123,11 @@ class WorkQueue:
         """Tell how long the oldest waiting key has waited."""
         since = next(iter(self._waiting.values()), None)
         return 0.0 if since is None else self.clock() - since
+
+    def _add_now(self, key: str) -> None:
+        """Let a key be worked on whose while is over; it may be held by now, for another while."""
+        del self._timers[key]
+        self.add(key)
 
     def _choose(self) -> str:
         urgent = next((key for key in self._urgent if key in self._waiting), None)

@@ -189,3 +189,20 @@ async def test_a_key_that_waits_becomes_urgent() -> None:
     queue.add("b", is_urgent=True)
 
     assert [await queue.get(), await queue.get()] == ["b", "a"]
+
+
+async def test_news_of_a_held_key_does_not_lose_it() -> None:
+    """The API server asked for a pause; a pod's event comes in it, and is seen after it."""
+    clock = ManualClock()
+    queue = WorkQueue(clock)
+    queue.add("a")
+    await queue.get()
+    queue.failed("a", not_before_s=0.05)
+
+    queue.add_after("a", 0)
+    for _ in range(3):
+        await asyncio.sleep(0)  # it is over, and the pause is not
+    clock.advance(1.0)
+
+    async with asyncio.timeout(30):
+        assert await queue.get() == "a"
