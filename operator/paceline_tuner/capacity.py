@@ -1,14 +1,16 @@
 """CapacityModel: what a pod could do at best: the largest batch, the useful budget, λ*, floors."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from paceline_tuner.balance import Balance, balance
 from paceline_tuner.demand import Demand
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_spec import Range, TuningSpec
-from paceline_tuner.step_target import StepTarget, step_target
+from paceline_tuner.step_target import StepTarget, step_target, tail
 from paceline_tuner.telemetry import CapacityValues, ModelFit
 from paceline_wire.step_cost import chunk_attention
 
@@ -16,6 +18,8 @@ _KV_SHARE = 0.95
 _KV_DEVIATIONS = 2.33  # 99 of 100
 _CAPACITY_SHARE = 0.9  # of what the model says: bursts, and the model's error
 _TTFT_MARGIN = 1.3
+_SIZES = tuple(dict.fromkeys(int(1.25**k) for k in range(40)))  # up to 6,000 sequences
+_LEAST_RPS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,26 @@ class CapacityModel:
             best = max(best, self._rate(n))
             n = max(n + 1, n * 9 // 8)
         return _CAPACITY_SHARE * max(best, self._rate(batch))
+
+    def capacity_by_target(self) -> Callable[[float], float]:
+        """Return λ*, requests per second at the present mix, by step target, ms."""
+        top = self._largest(self.capacity.max_batch_size, self._fits)
+        q_r, most_rps = self.forecast.model.q_r, 0.0
+        times, rates = [0.0], [0.0]
+        for n in sorted({top, *(size for size in _SIZES if size < top)}):
+            step_ms, ends = self._even_step(n)
+            most_rps = max(most_rps, _CAPACITY_SHARE * 1e3 * ends / step_ms)
+            times.append(max(step_ms * q_r, times[-1]))
+            rates.append(most_rps)
+
+        def capacity_rps(target_ms: float) -> float:
+            after = bisect_right(times, target_ms)
+            if after == len(times):
+                return most_rps
+            part = (target_ms - times[after - 1]) / (times[after] - times[after - 1])
+            return rates[after - 1] + part * (rates[after] - rates[after - 1])
+
+        return capacity_rps
 
     def full_step_ms(self, batch: int) -> float:
         """Predict a step with `batch` decodes and the least prefill, without q_r."""
@@ -133,7 +157,7 @@ class CapacityModel:
     def _fits(self, n: int) -> bool:
         tokens = self.capacity.num_blocks * self.capacity.block_size
         demand = self.demand
-        wanted = n * demand.held + _KV_DEVIATIONS * demand.held_deviation * math.sqrt(n)
+        wanted = n * demand.held + _KV_DEVIATIONS * demand.kv_deviation * math.sqrt(n)
         return wanted <= _KV_SHARE * tokens
 
     def _keeps_pace(self, n: int) -> bool:
@@ -146,16 +170,21 @@ class CapacityModel:
 
         It is 0 where their KV does not fit, or where such a step is slower than the target.
         """
+        step_ms, ends = self._even_step(n)
+        is_slow = self.target_ms is not None and step_ms * self.forecast.model.q_r > self.target_ms
+        return 0.0 if is_slow or not self._fits(n) else 1e3 * ends / step_ms
+
+    def _even_step(self, n: int) -> tuple[float, float]:
+        """Predict a step with `n` running, ms, in which as many begin as end, and how many end."""
         demand = self.demand
         ends = n / max(demand.output, 1.0)
         step_ms = self.forecast.step_ms(
             decode=n,
             prefill=ends * demand.prompt,
             context=n * demand.context,
-            attention=ends * chunk_attention(demand.prompt, before=0.0),
+            attention=ends * chunk_attention(demand.prompt, before=demand.cached),
         )
-        is_slow = self.target_ms is not None and step_ms * self.forecast.model.q_r > self.target_ms
-        return 0.0 if is_slow or not self._fits(n) else 1e3 * ends / step_ms
+        return step_ms, ends
 
     def _with_q_r(self, *, decode: float, prefill: float) -> float:
         step_ms = self.forecast.chunk_ms(
@@ -178,13 +207,16 @@ def capacity_for(
     """
     forecast, demand = Forecast(model), state.demand
     floor_ms = forecast.step_ms(decode=1, prefill=0, context=demand.context)
+    trim = state.trim * spec.step_margin
+    unpaced = CapacityModel(forecast, demand, engine.capacity, None, engine.min_prefill)
     target = step_target(
         spec.sla,
         model,
-        trim=state.trim * spec.step_margin,
+        trim=trim,
         floor_ms=min(floor_ms, quickest_ms),
         gives_up=state.believes_floor,
         has_slack=engine.has_slack,
+        balance=_balanced(spec.sla.itl_p99_ms, unpaced, trim) if model.valid else None,
     )
     capacity_model = CapacityModel(
         forecast,
@@ -195,6 +227,21 @@ def capacity_for(
         longest_ms=target.longest_ms,
     )
     return target, capacity_model
+
+
+def _balanced(itl_ms: float | None, unpaced: CapacityModel, trim: float) -> Balance | None:
+    """Weigh late gaps against capacity lost; None where gaps have no target."""
+    if itl_ms is None:
+        return None
+    capacity_rps, model = unpaced.capacity_by_target(), unpaced.forecast.model
+    most = tail(model)
+    most_rps = max(capacity_rps(itl_ms * most * trim), _LEAST_RPS)
+    return balance(
+        model.q_r,
+        unpaced.demand.output,
+        lambda share: capacity_rps(itl_ms * share * trim) / most_rps,
+        most=most,
+    )
 
 
 def within_bounds(

@@ -29,6 +29,23 @@ class Demand:
     held: float
     """Mean tokens whose KV one sequence holds when it ends."""
     held_deviation: float
+    whole_prompt_deviation: float = 0.0
+    """Of the tokens of a prompt, those that were cached included."""
+
+    @property
+    def cached(self) -> float:
+        """Mean prompt tokens that need not be computed."""
+        return max(self.held - self.output - self.prompt, 0.0)
+
+    @property
+    def kv_deviation(self) -> float:
+        """By how much the KV of one sequence may exceed the mean; below 0 where a batch may too.
+
+        A prompt's blocks are taken when it is admitted, so heavy prompts wait and only outputs
+        surprise. The more of a sequence is its prompt, the more may run while prompts are light.
+        """
+        known = max(self.held - self.output, 0.0) / max(self.held, 1.0)
+        return self.held_deviation - 2 * known * self.whole_prompt_deviation
 
 
 ASSUMED = Demand(
@@ -55,7 +72,9 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
     is_new = evidence.now - drift.prompt_since < _SOON_S
     prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
     output = _outputs(evidence, sample)
-    held = _held(served, output) if output is not None else (last.held, last.held_deviation)
+    held = (last.held, last.held_deviation, last.whole_prompt_deviation)
+    if output is not None:
+        held = _held(served, output)
     return Demand(
         arrival_rps=arrivals,
         prompt=prompt,
@@ -64,6 +83,7 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
         context=_context(evidence, last.context),
         held=held[0],
         held_deviation=held[1] if len(served) > 1 else last.held_deviation,
+        whole_prompt_deviation=held[2] if len(served) > 1 else last.whole_prompt_deviation,
     )
 
 
@@ -92,15 +112,18 @@ def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengt
     )
 
 
-def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float]:
-    """Measure mean and deviation of prompt plus output; the served ones tell how both correlate."""
+def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float, float]:
+    """Measure mean and deviation of prompt plus output, and the deviation of the prompt.
+
+    The served ones tell how both correlate.
+    """
     prompts = [float(r.prompt_tokens) for r in served]
     mean = _mean(prompts, 0.0)
     middle = _mean([float(r.output_tokens) for r in served], 0.0)
     both = sum((r.prompt_tokens - mean) * (r.output_tokens - middle) for r in served)
-    variance = sum((p - mean) ** 2 for p in prompts) + 2 * both
-    square = variance / max(len(served), 1) + output.deviation**2
-    return mean + output.mean, math.sqrt(max(0.0, square))
+    of_prompts = sum((p - mean) ** 2 for p in prompts) / max(len(served), 1)
+    square = of_prompts + 2 * both / max(len(served), 1) + output.deviation**2
+    return mean + output.mean, math.sqrt(max(0.0, square)), math.sqrt(of_prompts)
 
 
 def _context(evidence: Evidence, default: float) -> float:

@@ -1,5 +1,6 @@
 """The reason and the inputs of a decision, in words and numbers for people."""
 
+from paceline_tuner.balance import Balance
 from paceline_tuner.drift import Signal
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
@@ -46,10 +47,20 @@ def reason_of(view: PodView, proposal: LimitsProposal, chosen: TunedLimits) -> s
     if view.target.is_below_floor:
         floor = view.capacity_model.floor_ms()
         return f"one decode alone takes {floor:.1f} ms, over the target{pace}"
+    if view.target.balance is not None and target is not None:
+        pace = f"{pace} ({_weighed(view.target.balance)})"
     predicted = view.capacity_model.full_step_ms(chosen.batch_size) * model.q_r
     return (
         f"{_changed(view)}{bound} binds: a step with {chosen.batch_size} running is predicted to "
         f"take up to {predicted:.1f} ms{pace}{trimmed}"
+    )
+
+
+def _weighed(balance: Balance) -> str:
+    """Say how the step target was weighed: late gaps against late first tokens."""
+    return (
+        f"{balance.missed:.1%} of requests are expected to miss by their gaps, and the shorter "
+        f"steps cost {max(0.0, 1 - balance.served):.0%} of the capacity"
     )
 
 
@@ -97,4 +108,6 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "trim": view.state.trim,
         "step_target_ms": view.target.ms,
         "pace_tpot_ms": view.target.pace_tpot_ms,
+        "late_share": view.target.balance.missed if view.target.balance else None,
+        "capacity_share": view.target.balance.served if view.target.balance else None,
     }

@@ -102,7 +102,7 @@ TOTALS = np.dtype(
         ("decode", "i8"),  # of the next step
         ("context", "i8"),
         ("wanted", "i8"),
-        ("prefill_context", "i8"),
+        ("prompts", "i8"),  # listed in `ahead`
         ("preemptions", "i8"),
         ("prompt_tokens", "i8"),
         ("output_tokens", "i8"),
@@ -144,6 +144,8 @@ class EngineArrays(NamedTuple):
     """Jobs that hold blocks, in their order of admission [jobs + 1]."""
     granted: Whole
     """Jobs that the present step prefills [jobs + 1]."""
+    ahead: Whole
+    """Of the first prompts of the next step: tokens left, and before them [MOST_PROMPTS, 2]."""
     ended: Whole
     """Jobs in the order of their end [jobs]."""
     gaps: Whole

@@ -136,9 +136,11 @@ def test_every_step_is_the_schedulers(
     expected = scheduled(requests, capacity, limits, theirs, steps["at"].tolist())
     names = list(expected[0])
     assert [{n: int(step[n]) for n in names} for step in steps] == expected
-    asked = [(s.decode, s.context, s.prefill_wanted, s.prefill_context) for s in pacer.shapes]
+    asked = [
+        (s.decode, s.context, s.prefill_wanted, list(map(tuple, s.prompts))) for s in pacer.shapes
+    ]
     assert asked == [
-        (s.decode, s.context, s.prefill_wanted, s.prefill_context) for s in theirs.shapes
+        (s.decode, s.context, s.prefill_wanted, list(map(tuple, s.prompts))) for s in theirs.shapes
     ]
     assert [s.slack_ms or 0.0 for s in pacer.shapes] == pytest.approx(
         [s.slack_ms or 0.0 for s in theirs.shapes], abs=1e-6

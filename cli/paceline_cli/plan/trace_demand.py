@@ -79,6 +79,7 @@ def _demand(prompts: Tokens, outputs: Tokens) -> Demand:
         context=float((outputs * (prompts + outputs / 2)).sum()) / made,
         held=float(held.mean()),
         held_deviation=float(held.std(ddof=1)) if count > 1 else 0.0,
+        whole_prompt_deviation=float(prompts.std(ddof=1)) if count > 1 else 0.0,
     )
 
 

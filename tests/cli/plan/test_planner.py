@@ -163,7 +163,7 @@ def test_the_largest_batch_by_memory_is_shown_to_fit() -> None:
     room = 0.95 * found.memory.tokens
 
     def wanted(n: int) -> float:
-        return n * demand.held + 2.33 * demand.held_deviation * math.sqrt(n)
+        return n * demand.held + 2.33 * demand.kv_deviation * math.sqrt(n)
 
     assert wanted(batch) <= room < wanted(batch + 1)
     assert f"{wanted(batch):,.0f}" in occupancy_line(demand, batch=batch, tokens=100).result
