@@ -32,7 +32,7 @@ and the engine's own pacer and fit run in each step. Every arm serves the same r
 cold, and drops requests at the head of the queue that have waited for 70 % of the TTFT target. A
 dropped, refused or unfinished request is a miss, and the first minute counts. A load of 1.0 is the
 highest that the best fixed limits of the grid serve at 99 % attainment. [The tuner](tuner.md)
-explains its terms, and [long prompts](tuning-long-prompts.md) have a page of their own.
+explains its terms.
 
 """
 _METHOD = """\
