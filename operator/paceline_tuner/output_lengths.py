@@ -56,20 +56,20 @@ def seen(
     Both may be samples, of `num_ended` and `num_running` requests. `made` is how many tokens a
     request that ran all the time made since then: telemetry does not say when each began.
     """
-    ended_weight = num_ended / max(len(requests), 1)
+    ended_weight = num_ended / max(sum(record.weight for record in requests), 1)
     outputs = [
         Seen(
             _tokens_at(record, begin),
             record.output_tokens,
-            has_ended=record.outcome == "ok",
-            weight=ended_weight,
+            record.outcome == "ok",
+            ended_weight * record.weight,
         )
         for record in requests
         if record.output_tokens > 0
     ]
     weight = max(1.0, num_running / len(running_tokens)) if running_tokens else 1.0
     outputs.extend(
-        Seen(int(max(tokens - made, 0.0)), tokens, has_ended=False, weight=weight)
+        Seen(max(tokens - int(made), 0), tokens, False, weight)
         for tokens in running_tokens
         if tokens > 0
     )
