@@ -97,12 +97,14 @@ def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengt
 def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float]:
     """Measure mean and deviation of prompt plus output; the served ones tell how both correlate."""
     sizes = [(r.prompt_tokens, r.output_tokens, r.weight) for r in served]
-    total = max(sum(weight for _, _, weight in sizes), 1)
-    mean = sum(prompt * weight for prompt, _, weight in sizes) / total
-    middle = sum(made * weight for _, made, weight in sizes) / total
+    total = max(sum([weight for _, _, weight in sizes]), 1)
+    mean = sum([prompt * weight for prompt, _, weight in sizes]) / total
+    middle = sum([made * weight for _, made, weight in sizes]) / total
     variance = sum(
-        ((prompt - mean) ** 2 + 2 * (prompt - mean) * (made - middle)) * weight
-        for prompt, made, weight in sizes
+        [
+            (prompt - mean) * (prompt - mean + 2 * (made - middle)) * weight
+            for prompt, made, weight in sizes
+        ]
     )
     square = variance / total + output.deviation**2
     return mean + output.mean, math.sqrt(max(0.0, square))
@@ -133,7 +135,8 @@ def _mean(values: Sequence[tuple[float, int]], default: float) -> float:
     """Average values that each stand for some."""
     if not values:
         return default
-    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
+    total = sum([weight for _, weight in values])
+    return sum([value * weight for value, weight in values]) / total
 
 
 def _high(values: Sequence[tuple[float, int]], default: float) -> float:
