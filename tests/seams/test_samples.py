@@ -97,7 +97,7 @@ def test_both_ends_choose_the_same_steps() -> None:
 
 def test_rows_arrive_as_they_were_sent() -> None:
     """Value by value, though they have no names on their way."""
-    rows = {
+    rows: dict[str, list[msgspec.Struct]] = {
         "step_rows": [step_row(g) for g in written.sampled_steps(some_steps(100), 24)],
         "request_rows": [request_row(g) for g in written.sampled_requests(some_requests(99), 24)],
     }
