@@ -1,11 +1,11 @@
 """Attainment: p99s, misses and whether the SLA held. Every offered request counts."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from paceline_tuner.latency_sketch import LatencySketch, p99
+from paceline_tuner.latency_sketch import LatencySketch, weighted_p99
 from paceline_tuner.service_report import MeasuredLatency, Verdict
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
@@ -15,6 +15,7 @@ MIN_SAMPLES = 20
 _CONFIDENCE = 0.95
 _NEWEST = 200  # steps
 _SAMPLE = 500
+_AS_WANTED = frozenset({"ok", "cancelled"})  # by the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,15 @@ def count(
     sla: SLA, requests: Iterable[RequestRecord], gaps: LatencySketch, rows: float = 1.0
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
-    given = tuple(requests)
     ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
-    late = [r for r in given if (r.ttft_ms or 0.0) > ttft_ms or (r.tpot_ms or 0.0) > tpot_ms]
-    ended = Counter([r.outcome for r in given])
-    left = ended["cancelled"] - sum(r.outcome == "cancelled" for r in late)
-    unserved = len(given) - ended["ok"] - ended["cancelled"]
-    missed = unserved + sum(r.outcome in {"ok", "cancelled"} for r in late)
-    offered = len(given) - left
+    offered = missed = 0
+    for record in requests:
+        late = (record.ttft_ms or 0.0) > ttft_ms or (record.tpot_ms or 0.0) > tpot_ms
+        if late or record.outcome not in _AS_WANTED:
+            missed += record.weight
+            offered += record.weight
+        elif record.outcome == "ok":
+            offered += record.weight
     if sla.itl_p99_ms is None:
         return Counts(offered, missed)
     return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
@@ -80,8 +82,12 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
     counts = count(sla, evidence.requests, gaps, mean_rows(evidence.steps))
     requests = evidence.requests
     observed = MeasuredLatency(
-        ttft_p99_ms=p99([r.ttft_ms for r in requests if r.ttft_ms is not None]),
-        tpot_p99_ms=p99([r.tpot_ms for r in requests if r.tpot_ms is not None]),
+        ttft_p99_ms=weighted_p99(
+            [(r.ttft_ms, r.weight) for r in requests if r.ttft_ms is not None]
+        ),
+        tpot_p99_ms=weighted_p99(
+            [(r.tpot_ms, r.weight) for r in requests if r.tpot_ms is not None]
+        ),
         itl_p99_ms=gaps.quantile(0.99),
         samples=counts.requests,
         attainment=counts.attainment,
@@ -92,8 +98,8 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
 def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
     """Count what steps alone cause since a change: slow gaps, and requests with a slow mean."""
     finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
-    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
-    offered = len(finished) if sla.tpot_p99_ms is not None else 0
+    slow = sum(r.weight for r in finished if _is_over(r.tpot_ms, sla.tpot_p99_ms))
+    offered = sum(r.weight for r in finished) if sla.tpot_p99_ms is not None else 0
     if sla.itl_p99_ms is None:
         return Counts(offered, slow)
     gaps = evidence.gaps(since)
@@ -144,6 +150,7 @@ def is_certain(trials: float, misses: float, objective: float) -> bool:
     return 1 - _at_least(k + 1, n, 1 - objective) < 1 - _CONFIDENCE
 
 
+@lru_cache(maxsize=4096)  # one decision asks for the same several times
 def _at_least(k: int, n: int, p: float) -> float:
     """Sum P(X >= k) of a binomial exactly, in logarithms."""
     if k <= 0:
@@ -173,8 +180,14 @@ def large_step_tokens(steps: Sequence[Step]) -> int:
 
 def quick_step_ms(steps: Sequence[Step]) -> float:
     """Find the time within which one in ten of the newest steps with a decode ran."""
-    walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
-    return walls[len(walls) // 10] if walls else math.inf
+    walls, left = [], _NEWEST
+    for step in reversed(steps):
+        if left <= 0:
+            break
+        left -= step.weight
+        if step.decode:
+            walls.append(step.wall_ms)
+    return sorted(walls)[len(walls) // 10] if walls else math.inf
 
 
 def _worst(values: Sequence[float | None]) -> float | None:
