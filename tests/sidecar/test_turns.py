@@ -14,7 +14,8 @@ from paceline_sidecar.admission.turns import OrderKind, turn_at
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
-from paceline_testing.scripted_engine import a_step
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import ScriptedEngine, a_step
 from paceline_wire.limits import Limits
 
 TOKENS_PER_S = 1000.0
@@ -169,3 +170,14 @@ def test_a_flood_of_short_prompts_does_not_starve_a_long_one(keys: bool) -> None
     assert any(at > sent["long"].party.arrived_at for at in before)  # some have passed it
     # Of each of its ten steps the other half goes to those that are next: what came in 0.3 s.
     assert max(before) <= its_turn + 0.5
+
+
+def test_the_order_is_changed_without_a_restart(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """The engine gets turns from then on, and none before and after."""
+    for epoch, order in enumerate(("Fifo", "ShortestFirst", "Fifo"), 2):
+        patch = {"epoch": epoch, "lease_s": 60.0, "admission": {"order": order}}
+        assert sidecar.admin.patch("/runtime/limits", json=patch).status_code == 200
+        sidecar.openai.completions.create(model="scripted", prompt="Hi")
+
+    turns = [submit.turn_at for submit in engine.submitted]
+    assert turns == [None, engine.submitted[1].arrived_at, None]
