@@ -58,6 +58,11 @@ class LatencySketch:
 
 def p99(values: Sequence[float]) -> float | None:
     """Find the least value that 99 of 100 do not exceed (nearest rank)."""
-    # The hundredth part at the upper end is enough: a whole window is five thousand requests.
-    highest = heapq.nlargest(len(values) - math.ceil(0.99 * len(values)) + 1, values)
+    return quantile(values, 0.99)
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """Find the least value that a `share` of them does not exceed (nearest rank)."""
+    # The upper end is enough: a whole window is five thousand requests.
+    highest = heapq.nlargest(len(values) - math.ceil(share * len(values)) + 1, values)
     return highest[-1] if values else None

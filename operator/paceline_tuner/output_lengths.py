@@ -40,6 +40,8 @@ class OutputLengths:
 
     mean: float
     deviation: float
+    high: float
+    """The length that a share does not exceed; the longest seen where nobody knows."""
 
 
 def seen(
@@ -76,8 +78,8 @@ def seen(
     return outputs
 
 
-def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
-    """Estimate mean and deviation; None where none has ended.
+def lengths(outputs: Sequence[Seen], share: float = 0.99) -> OutputLengths | None:
+    """Estimate mean, deviation and the quantile `share`; None where none has ended.
 
     With S(x) the share that is longer than x: mean = sum S(x), and the second moment is
     sum (2x + 1) S(x), over whole tokens x from 0 up to the longest seen.
@@ -89,6 +91,7 @@ def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
     num = len(outputs)
     at_risk, survival, last = 0.0, 1.0, 0
     mean = square = 0.0
+    high: int | None = None
     entered = index = 0
     while index < num:
         length = leaving[index][0]
@@ -109,9 +112,12 @@ def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
             survival *= max(0.0, 1 - ended / (at_risk + 1))
         at_risk -= left
         last = length
+        if high is None and survival <= 1 - share:
+            high = length
         if survival <= 0:
             break
-    return OutputLengths(mean, math.sqrt(max(0.0, square - mean * mean)))
+    deviation = math.sqrt(max(0.0, square - mean * mean))
+    return OutputLengths(mean, deviation, float(last if high is None else high))
 
 
 def _tokens_at(record: RequestRecord, begin: float) -> int:

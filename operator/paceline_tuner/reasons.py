@@ -15,6 +15,7 @@ _SIGNALS: dict[Signal, str] = {
 _WORDS = {
     "SLA:itl": "the ITL target",
     "SLA:tpot": "the TPOT target",
+    "SLA:e2e": "the end-to-end target",
     "KV": "KV memory",
     "Capacity": "the capacity allocated at start",
     "Bounds": "the declared bounds",
@@ -77,10 +78,12 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "prompt_tokens": demand.prompt,
         "prompt_tokens_p99": demand.prompt_p99,
         "output_tokens": demand.output,
+        "output_tokens_high": demand.output_high,
         "context_tokens": demand.context,
         "ttft_p99_ms": view.observed.ttft_p99_ms,
         "tpot_p99_ms": view.observed.tpot_p99_ms,
         "itl_p99_ms": view.observed.itl_p99_ms,
+        "e2e_p99_ms": view.observed.e2e_p99_ms,
         "samples": view.observed.samples,
         "attainment": view.observed.attainment,
         "missing_pace": view.is_missing_pace,
@@ -97,4 +100,5 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "trim": view.state.trim,
         "step_target_ms": view.target.ms,
         "pace_tpot_ms": view.target.pace_tpot_ms,
+        "e2e_token_ms": room.queued_ms if (room := view.capacity_model.room) else None,
     }

@@ -161,6 +161,13 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int = 0
     epoch: int = 0
 
+    @property
+    def e2e_ms(self) -> float | None:
+        """Arrival to the end of one that was served, or whose client left; None of others."""
+        if self.outcome not in {"ok", "cancelled"}:
+            return None
+        return (self.finished_at - self.arrived_at) * 1e3
+
 
 class SketchSlice(msgspec.Struct, frozen=True):
     """Five seconds of one latency, in logarithmic bins."""
