@@ -63,7 +63,7 @@ class SlaSpec(Part):
     """Time per output token of one request: (end - first token) / (tokens - 1)."""
     itl: TokenTarget | None = None
     """Inter-token latency: one gap between two tokens."""
-    e2e: EndToEndTarget | None = None
+    e2e: Annotated[EndToEndTarget | None, Field(alias="e2e")] = None
     """End to end: arrival at the sidecar to the last token."""
     objective: Objective = "0.99"
     """Share of offered requests that must meet every target; status shows this quantile too."""

@@ -39,7 +39,7 @@ class QuantileLatency(Part):
     ttft: Word | None = None
     tpot: Word | None = None
     itl: Word | None = None
-    e2e: Word | None = None
+    e2e: Annotated[Word | None, Field(alias="e2e")] = None
 
 
 class ObservedLatency(Part):
@@ -48,7 +48,7 @@ class ObservedLatency(Part):
     ttft_p99: Word | None = None
     tpot_p99: Word | None = None
     itl_p99: Word | None = None
-    e2e_p99: Word | None = None
+    e2e_p99: Annotated[Word | None, Field(alias="e2eP99")] = None
     """Absent unless sla.e2e is declared."""
     at_objective: QuantileLatency | None = None
     """The same at the quantile that the objective asks for; absent where that is 0.99."""
@@ -110,7 +110,7 @@ class PodTuning(Part):
     waiting: int | None = None
     ttft_p99: Word | None = None
     tpot_p99: Word | None = None
-    e2e_p99: Word | None = None
+    e2e_p99: Annotated[Word | None, Field(alias="e2eP99")] = None
     """Absent unless sla.e2e is declared."""
     at_objective: QuantileLatency | None = None
     """Absent where the objective is 0.99."""

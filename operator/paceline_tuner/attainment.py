@@ -1,11 +1,11 @@
 """Attainment: p99s, misses and whether the SLA held. Every offered request counts."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from paceline_tuner.latency_sketch import LatencySketch, quantile
+from paceline_tuner.latency_sketch import LatencySketch, weighted_quantile
 from paceline_tuner.service_report import MeasuredLatency, Quantiles, Verdict
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
@@ -15,6 +15,7 @@ MIN_SAMPLES = 20
 _CONFIDENCE = 0.95
 _NEWEST = 200  # steps
 _SAMPLE = 500
+_AS_WANTED = frozenset({"ok", "cancelled"})  # by the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +57,17 @@ def count(
     sla: SLA, requests: Iterable[RequestRecord], gaps: LatencySketch, rows: float = 1.0
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
-    given = tuple(requests)
     ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
-    late = [r for r in given if (r.ttft_ms or 0.0) > ttft_ms or (r.tpot_ms or 0.0) > tpot_ms]
-    if sla.e2e_p99_ms is not None:
-        late = [r for r in given if is_late(sla, r)]
-    ended = Counter([r.outcome for r in given])
-    left = ended["cancelled"] - sum(r.outcome == "cancelled" for r in late)
-    unserved = len(given) - ended["ok"] - ended["cancelled"]
-    missed = unserved + sum(r.outcome in {"ok", "cancelled"} for r in late)
-    offered = len(given) - left
+    ends_late = sla.e2e_p99_ms is not None
+    offered = missed = 0
+    for record in requests:
+        late = (record.ttft_ms or 0.0) > ttft_ms or (record.tpot_ms or 0.0) > tpot_ms
+        late = late or (ends_late and _is_over(record.e2e_ms, sla.e2e_p99_ms))
+        if late or record.outcome not in _AS_WANTED:
+            missed += record.weight
+            offered += record.weight
+        elif record.outcome == "ok":
+            offered += record.weight
     if sla.itl_p99_ms is None:
         return Counts(offered, missed)
     return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
@@ -101,21 +103,26 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
 def _quantiles(
     sla: SLA, requests: Sequence[RequestRecord], gaps: LatencySketch, share: float
 ) -> Quantiles:
-    served = [r for r in requests if r.outcome == "ok"] if sla.e2e_p99_ms is not None else []
+    ended = [r for r in requests if r.outcome == "ok"] if sla.e2e_p99_ms is not None else []
     return Quantiles(
         share=share,
-        ttft_ms=quantile([r.ttft_ms for r in requests if r.ttft_ms is not None], share),
-        tpot_ms=quantile([r.tpot_ms for r in requests if r.tpot_ms is not None], share),
+        ttft_ms=_quantile([(r.ttft_ms, r.weight) for r in requests], share),
+        tpot_ms=_quantile([(r.tpot_ms, r.weight) for r in requests], share),
         itl_ms=gaps.quantile(share),
-        e2e_ms=quantile([r.e2e_ms for r in served if r.e2e_ms is not None], share),
+        e2e_ms=_quantile([(r.e2e_ms, r.weight) for r in ended], share),
     )
+
+
+def _quantile(values: Sequence[tuple[float | None, int]], share: float) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None]
+    return weighted_quantile(known, share)
 
 
 def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
     """Count what steps alone cause since a change: slow gaps, and requests with a slow mean."""
     finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
-    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
-    offered = len(finished) if sla.tpot_p99_ms is not None else 0
+    slow = sum(r.weight for r in finished if _is_over(r.tpot_ms, sla.tpot_p99_ms))
+    offered = sum(r.weight for r in finished) if sla.tpot_p99_ms is not None else 0
     if sla.itl_p99_ms is None:
         return Counts(offered, slow)
     gaps = evidence.gaps(since)
@@ -179,6 +186,7 @@ def is_certain(trials: float, misses: float, objective: float) -> bool:
     return 1 - _at_least(k + 1, n, 1 - objective) < 1 - _CONFIDENCE
 
 
+@lru_cache(maxsize=4096)  # one decision asks for the same several times
 def _at_least(k: int, n: int, p: float) -> float:
     """Sum P(X >= k) of a binomial exactly, in logarithms."""
     if k <= 0:
@@ -208,8 +216,14 @@ def large_step_tokens(steps: Sequence[Step]) -> int:
 
 def quick_step_ms(steps: Sequence[Step]) -> float:
     """Find the time within which one in ten of the newest steps with a decode ran."""
-    walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
-    return walls[len(walls) // 10] if walls else math.inf
+    walls, left = [], _NEWEST
+    for step in reversed(steps):
+        if left <= 0:
+            break
+        left -= step.weight
+        if step.decode:
+            walls.append(step.wall_ms)
+    return sorted(walls)[len(walls) // 10] if walls else math.inf
 
 
 def _worst(values: Sequence[float | None]) -> float | None:

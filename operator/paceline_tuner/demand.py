@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_tuner.drift import STEADY, Drift
+from paceline_tuner.latency_sketch import weighted_p99
 from paceline_tuner.output_lengths import OutputLengths, lengths, seen
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
 _ENOUGH = 20  # requests that arrived after a change and have ended
 _SOON_S = 60.0
-_SAMPLE = 500  # records: an even sample is enough for means, and hundreds of pods share one core
+_FIRST = 100  # records: who arrived first is among those that ended first
+_SAMPLE = 300  # records: an even sample is enough for means, and thousands of pods share a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tup
     if len(new) < _ENOUGH and drift.prompt_since > -math.inf:
         prompt = drift.uncached_prompt
         return prompt, last.prompt_p99 * prompt / max(last.prompt, 1.0)
-    uncached = [float(max(r.prompt_tokens - r.cached_tokens, 1)) for r in new]
+    uncached = [(float(max(r.prompt_tokens - r.cached_tokens, 1)), r.weight) for r in new]
     return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
 
 
@@ -93,9 +95,9 @@ def _outputs(
             sample,
             load.running_output_tokens,
             num_running=load.running,
-            num_ended=len(evidence.requests),
+            num_ended=evidence.num_requests,
             begin=begin,
-            made=evidence.made(begin),
+            made=evidence.made,
         ),
         share,
     )
@@ -103,12 +105,17 @@ def _outputs(
 
 def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float]:
     """Measure mean and deviation of prompt plus output; the served ones tell how both correlate."""
-    prompts = [float(r.prompt_tokens) for r in served]
-    mean = _mean(prompts, 0.0)
-    middle = _mean([float(r.output_tokens) for r in served], 0.0)
-    both = sum((r.prompt_tokens - mean) * (r.output_tokens - middle) for r in served)
-    variance = sum((p - mean) ** 2 for p in prompts) + 2 * both
-    square = variance / max(len(served), 1) + output.deviation**2
+    sizes = [(r.prompt_tokens, r.output_tokens, r.weight) for r in served]
+    total = max(sum([weight for _, _, weight in sizes]), 1)
+    mean = sum([prompt * weight for prompt, _, weight in sizes]) / total
+    middle = sum([made * weight for _, made, weight in sizes]) / total
+    variance = sum(
+        [
+            (prompt - mean) * (prompt - mean + 2 * (made - middle)) * weight
+            for prompt, made, weight in sizes
+        ]
+    )
+    square = variance / total + output.deviation**2
     return mean + output.mean, math.sqrt(max(0.0, square))
 
 
@@ -127,15 +134,20 @@ def _arrivals(evidence: Evidence) -> float:
         at_start = evidence.steps[0].running + evidence.steps[0].waiting
     begin = min(
         (evidence.steps[0].at if evidence.steps else evidence.now),
-        min((r.arrived_at for r in evidence.requests[:_SAMPLE]), default=evidence.now),
+        min((r.arrived_at for r in evidence.requests[:_FIRST]), default=evidence.now),
     )
     seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
-    return max(0.0, len(evidence.requests) + inside - at_start) / seconds
+    return max(0.0, evidence.num_requests + inside - at_start) / seconds
 
 
-def _mean(values: Sequence[float], default: float) -> float:
-    return sum(values) / len(values) if values else default
+def _mean(values: Sequence[tuple[float, int]], default: float) -> float:
+    """Average values that each stand for some."""
+    if not values:
+        return default
+    total = sum([weight for _, weight in values])
+    return sum([value * weight for value, weight in values]) / total
 
 
-def _high(values: Sequence[float], default: float) -> float:
-    return sorted(values)[int(0.99 * (len(values) - 1))] if values else default
+def _high(values: Sequence[tuple[float, int]], default: float) -> float:
+    highest = weighted_p99(values)
+    return default if highest is None else highest

@@ -13,6 +13,7 @@ from paceline_tuner.warm_start_entry import WarmStartEntry
 _BIN_TOKENS = 128  # where coefficients name no bins
 
 LEASE_S = 60.0
+_SPARE_S = 35.0
 
 
 def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
@@ -39,6 +40,20 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
 def renewal(epoch: int) -> dict[str, object]:
     """Renew the lease and change nothing."""
     return {"epoch": epoch, "lease_s": LEASE_S}
+
+
+def is_renewal(body: dict[str, object], limits: LimitsAnswer) -> bool:
+    """Whether the body changes nothing."""
+    return body["epoch"] == limits.epoch
+
+
+def lease_lasts(limits: LimitsAnswer, interval_s: float) -> bool:
+    """Whether the lease outlives the next round by far, so that this one need not renew it.
+
+    What is left must also cover an operator that starts anew, or another that takes its place.
+    """
+    left_s = limits.lease_expires_s
+    return left_s is not None and not limits.lease_lost and left_s >= interval_s + _SPARE_S
 
 
 def _limits(limits: TunedLimits) -> dict[str, object]:
