@@ -6,6 +6,7 @@ from pydantic import Field
 
 from paceline_api.part import Part, Rule, between, listed
 from paceline_api.units import Duration, Fraction, Latency, Objective
+from paceline_tuner.service_spec import Order
 
 
 class FirstTokenTarget(Part):
@@ -139,6 +140,10 @@ class AdmissionSpec(Part):
     """From arrival to the last token."""
     shed_hopeless: bool = True
     """Refuse a waiting request whose TTFT target is already lost."""
+    order: Order = "Fifo"
+    """Whose prompt is computed next of those that wait in a lane. ShortestFirst lets short prompts
+    pass longer ones, but none that came a TTFT target before: lower means, more good requests under
+    overload, and what is refused then are the longest prompts."""
     max_items_per_request: Annotated[int, Field(ge=1, le=1024)] = 1024
     """Prompts times choices, inputs or pairs of one request; more are answered 400."""
     max_prompt_tokens: Count | None = None

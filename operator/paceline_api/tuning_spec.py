@@ -97,6 +97,7 @@ def _admission(spec: Spec) -> AdmissionLimits:
         reject_at=float(admission.reject_at),
         request_timeout_s=seconds(admission.request_timeout),
         shed_hopeless=admission.shed_hopeless,
+        order=admission.order,
         max_items_per_request=admission.max_items_per_request,
         max_prompt_tokens=admission.max_prompt_tokens,
         max_output_tokens=admission.max_output_tokens,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from paceline_sidecar.admission.turns import OrderKind
 from paceline_wire.limits import Lane
 
 FIRST_TOKEN_SHARE = 0.25
@@ -54,6 +55,8 @@ class AdmissionPolicy:
     """A request, its waiting included, may take this long."""
     shed_hopeless: bool = True
     """Refuse requests that can no longer meet the TTFT target."""
+    order: OrderKind = "Fifo"
+    """In which those that wait in a lane have their turn."""
     max_items_per_request: int = 1024
     """Prompts, choices or pairs of one request."""
     max_prompt_tokens: int | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from paceline_sidecar.admission.turns import OrderKind
 from paceline_sidecar.hot_config import HotConfig, KeyLimits, Sla
 from paceline_wire import Coefficients
 
@@ -53,6 +54,7 @@ class AdmissionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reject_at: PositiveShare | UnsetType = UNSET
     request_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | UnsetType = UNSET
     shed_hopeless: bool | UnsetType = UNSET
+    order: OrderKind | UnsetType = UNSET
     max_items_per_request: Count | UnsetType = UNSET
     max_prompt_tokens: Count | UnsetType | None = UNSET
     max_output_tokens: Count | UnsetType | None = UNSET

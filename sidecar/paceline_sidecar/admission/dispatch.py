@@ -1,9 +1,10 @@
 """Hands what was admitted to the engine, fair between callers.
 
-The engine computes a lane's prompts in the order in which it gets them, so fairness is decided
-before it gets them: while somebody has several items without a first token, the engine gets no more
-of a lane than keeps it busy, and whoever is next by fair queueing comes next. Where nobody has more
-than one, that is their order of arrival, and all are handed over at once.
+The engine computes a lane's prompts in the order in which it gets them, or by their turns among
+those that it has (`turns`). So fairness is decided before it gets them: while somebody has several
+items without a first token, the engine gets no more of a lane than keeps it busy, and whoever is
+next by fair queueing comes next. Where nobody has more than one, that is their order of arrival,
+and all are handed over at once.
 """
 
 import math
@@ -66,7 +67,7 @@ class Dispatcher:
 
     def __iter__(self) -> Iterator[Ticket]:
         """Iterate over who waits here, in the order in which they are computed."""
-        yield from self.sent
+        yield from sorted(self.sent, key=_turn)
         yield from self._held
 
     def offer(self, item: Ticket, send: Callable[[], None], *, running: int) -> None:
@@ -76,7 +77,9 @@ class Dispatcher:
         self._tokens[item.flow] += item.tokens
         self._weights[item.flow] = item.weight
         self._num_crowded += self._items[item.flow] == 2  # noqa: PLR2004 - the second of its flow
-        self._held.push(item, flow=item.flow, cost=item.cost, weight=item.weight)
+        self._held.push(
+            item, flow=item.flow, cost=item.cost, weight=item.weight, turn_at=item.turn_at
+        )
         self.pump(running=running)
 
     def leave(self, item: Ticket) -> None:
@@ -109,3 +112,8 @@ class Dispatcher:
         return self.sent_tokens < _STEPS_AHEAD * self.step_tokens and num_sent < free_rows + max(
             _LEAST_AHEAD, self.rows / _ROWS_AHEAD
         )
+
+
+def _turn(item: Ticket) -> float:
+    """Sort by turns; who has none keeps its place."""
+    return 0.0 if item.turn_at is None else item.turn_at
