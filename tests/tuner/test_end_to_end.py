@@ -181,3 +181,4 @@ async def test_status_shows_the_promised_quantile() -> None:
     assert own is not None
     assert own.quantile == "0.95"
     assert None not in {own.ttft, own.tpot, own.itl, own.e2e}
+    assert trial.decision.inputs["e2e_p95_ms"] is not None
