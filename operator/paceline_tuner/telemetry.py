@@ -227,6 +227,8 @@ class Telemetry(msgspec.Struct, frozen=True):
     sketches: tuple[SketchSlice, ...] = ()
     adapters: tuple[PodAdapter, ...] = ()
     """LoRA adapters that were asked for."""
+    pod: str = ""
+    """The name of the pod that answers; empty of a sidecar that does not say."""
     step_rows: tuple[StepRow, ...] | UnsetType = UNSET
     """A sample in place of `steps`; unset by a sidecar that gives none."""
     request_rows: tuple[RequestRow, ...] = ()
