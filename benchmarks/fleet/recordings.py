@@ -97,5 +97,6 @@ def _ended_at(record: Step | RequestRecord) -> float:
 
 def _rest(answer: Telemetry) -> bytes:
     fields = msgspec.to_builtins(answer)
-    del fields["instance"], fields["limits"]
+    for name in ("instance", "limits", "pod"):
+        del fields[name]
     return msgspec.json.encode(fields)[1:]

@@ -5,14 +5,18 @@ differs from pod to pod is made live: the instance, the limits, their epoch and 
 """
 
 import asyncio
+import math
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from fleet.faults import FAULTS, SILENT
 from fleet.recordings import Recording
 
+PODS_A_SERVICE: Final = 3
 PORT: Final = 8001
 """The admin port, which the operator takes for granted."""
 _LIMITS: Final = ("max_batch_size", "token_budget", "step_target_ms", "pace_tpot_ms")
@@ -22,6 +26,11 @@ _SHARES: Final = ("interactive_share", "batch_share")
 def address(pod: int) -> str:
     """Give the pod's own address: all of 127.0.0.0/8 is this machine."""
     return f"127.{100 + pod // 40_000}.{pod // 200 % 200}.{1 + pod % 200}"
+
+
+def name(pod: int) -> str:
+    """Name a pod by its service's number and its own."""
+    return f"s{pod // PODS_A_SERVICE:04}-{pod}"
 
 
 @dataclass(slots=True)
@@ -36,8 +45,14 @@ class FakePod:
     instance: str = field(init=False)
     lease_until: float | None = field(init=False, default=None)
     starts: int = field(init=False, default=0)
-    polls: int = field(init=False, default=0)
-    patches: int = field(init=False, default=0)
+    fault: str = field(init=False, default="")
+    """Of `FAULTS`; empty while it is honest."""
+    neighbour: "FakePod | None" = field(init=False, default=None)
+    """Whose engine it answers with, in one of the faults."""
+    counts: Counter[str] = field(init=False, default_factory=Counter)
+    started_at: float = field(init=False, default=0.0)
+    told_at: float | None = field(init=False, default=None)
+    """When this engine was first sent what its service wants."""
 
     def __post_init__(self) -> None:
         """Begin somewhere in the recording."""
@@ -47,20 +62,29 @@ class FakePod:
         """Begin as a new engine, with the limits of the recording's first answer."""
         self.place = place
         self.starts += 1
+        self.started_at, self.told_at, self.lease_until = time.monotonic(), None, None
         self.instance = f"pod-{self.number}-{self.starts}"
         self.state = msgspec.json.decode(msgspec.json.encode(self.recording.limits))
         self.state |= {"instance": self.instance, "config_hash": "", "epoch": 1}
 
     def telemetry(self, since: int, *, is_sampled: bool) -> bytes:
         """Answer the next period to who has read the last one, and the last one once more."""
-        self.polls += 1
+        self.counts["polls"] += 1
+        if self.fault == "another pod's" and self.neighbour is not None:
+            return self.neighbour.shown(is_sampled=is_sampled)
         answers = self.recording.answers
         if since == answers[self.place].next or since == 0:
             self.place += 1
         if self.place == len(answers):
             self.restart(0)
-        head = b'{"instance":"%s","limits":%s,' % (self.instance.encode(), self.limits())
-        answer = answers[self.place]
+        answer = self.shown(is_sampled=is_sampled)
+        return FAULTS[self.fault](answer) if self.fault else answer
+
+    def shown(self, *, is_sampled: bool) -> bytes:
+        """Give the answer of the present period."""
+        live = self.instance.encode(), name(self.number).encode(), self.limits()
+        head = b'{"instance":"%s","pod":"%s","limits":%s,' % live
+        answer = self.recording.answers[self.place]
         return head + (answer.sample if is_sampled else answer.records)
 
     def limits(self) -> bytes:
@@ -71,8 +95,15 @@ class FakePod:
 
     def patch(self, body: dict[str, Any]) -> tuple[int, bytes]:
         """Take a greater epoch's change, renew an equal one's lease, refuse a lesser one's."""
-        self.patches += 1
+        self.counts["changes" if "max_batch_size" in body else "renewals"] += 1
+        self.counts["unsafe"] += not self._is_safe(body)
+        if self.fault == "another pod's":
+            self.counts["sent to the wrong pod"] += 1
+        if body.get("instance", self.instance) != self.instance:
+            self.counts["refused: another engine's"] += 1
+            return 409, self.limits()
         if body["epoch"] < self.state["epoch"]:
+            self.counts["refused: old epoch"] += 1
             return 409, self.limits()
         if body["epoch"] > self.state["epoch"]:
             held = {name: body[name] for name in (*_LIMITS, *_SHARES) if name in body}
@@ -82,8 +113,21 @@ class FakePod:
                 self.state["certified"] = self.state["requested"]
             self.state["epoch"] = body["epoch"]
             self.state["config_hash"] = body.get("config_hash", self.state["config_hash"])
+            self.told_at = self.told_at or time.monotonic()
         self.lease_until = time.monotonic() + body["lease_s"]
         return 200, self.limits()
+
+    def _is_safe(self, body: dict[str, Any]) -> bool:
+        """Whether the pod could serve within these limits."""
+        capacity, held = self.state["capacity"], self.state["requested"]
+        batch = body.get("max_batch_size", held["max_batch_size"])
+        budget = body.get("token_budget", held["token_budget"])
+        target = body.get("step_target_ms", held["step_target_ms"])
+        return (
+            1 <= batch <= capacity["max_batch_size"]
+            and batch <= budget <= capacity["max_token_budget"]
+            and (target is None or (math.isfinite(target) and target > 0))
+        )
 
 
 class _Connection(asyncio.Protocol):
@@ -115,13 +159,17 @@ class _Connection(asyncio.Protocol):
         if method == b"GET":
             since = path.partition(b"since=")[2].partition(b"&")[0]
             body = self._pod.telemetry(int(since), is_sampled=b"sample=" in path)
+            if body == SILENT:
+                return
         else:
             status, body = self._pod.patch(msgspec.json.decode(rest[:length]))
         self._transport.write(
             b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-            % (status, len(body))
+            % (status, len(body) * (2 if self._pod.fault == "half" else 1))
             + body
         )
+        if self._pod.fault == "half":
+            self._transport.close()
 
 
 def _length(head: bytes) -> int:

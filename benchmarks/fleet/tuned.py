@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import re
 import resource
 import sys
 import time
@@ -11,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.sidecars import address
+from fleet.sidecars import PODS_A_SERVICE, address
+from fleet.sidecars import name as pod_name
 from paceline_api.labels import Manifest
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -25,7 +27,7 @@ from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 
 INTERVAL_S = 5.0
-PODS_A_SERVICE = 3
+_FOLLOW_S = 0.01
 _SLA = {"ttft": {"p99": "1s"}, "itl": {"p99": "50ms"}}
 
 
@@ -46,7 +48,7 @@ class Fleet:
             self.services[f"default/{name}"] = service
             first = number * PODS_A_SERVICE
             self.of_service[f"default/{name}"] = [
-                _pod(f"{name}-{pod}", address(pod)) for pod in range(first, first + PODS_A_SERVICE)
+                _pod(pod_name(pod), address(pod)) for pod in range(first, first + PODS_A_SERVICE)
             ]
 
     def keys(self) -> Iterable[str]:
@@ -151,10 +153,11 @@ async def tune(num_pods: int, warm_s: float, seconds: float) -> dict[str, object
         )
         gc.collect()
         empty = _rss()
-        for key in fleet.services:
+        for key in fleet.services:  # as the workers of the operator's queue come to them
             rounds.follow(key)
-            await asyncio.sleep(0)
+            await asyncio.sleep(_FOLLOW_S)
         await asyncio.sleep(warm_s)
+        print("begun", flush=True)
         pace.late_s.clear()
         client.counts.clear()
         began, cpu = time.monotonic(), _cpu_s()
@@ -162,6 +165,12 @@ async def tune(num_pods: int, warm_s: float, seconds: float) -> dict[str, object
         took, cpu = time.monotonic() - began, _cpu_s() - cpu
         polls = client.counts["polls"]
         verdicts = Counter(pod.verdict for report in rounds.reports.values() for pod in report.pods)
+        errors = Counter(
+            re.sub("(of |pod )s[-0-9]+", r"\\1X", pod.error)[:60]
+            for report in rounds.reports.values()
+            for pod in report.pods
+            if pod.error
+        )
         full = _rss()
         await rounds.stop()
     return {
@@ -178,6 +187,7 @@ async def tune(num_pods: int, warm_s: float, seconds: float) -> dict[str, object
         "kib_a_pod": (full - empty) / num_pods / 2**10,
         "counts": dict(client.counts),
         "verdicts": dict(verdicts),
+        "errors": dict(errors),
     }
 
 

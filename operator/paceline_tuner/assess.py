@@ -47,6 +47,9 @@ def _floor(view: PodView) -> Obstacle:
         return "TPOTFloor"
     if ttft_ms is not None and view.capacity_model.ttft_floor_ms() > ttft_ms:
         return "TTFTFloor"
+    e2e_ms = view.spec.sla.e2e_p99_ms
+    if e2e_ms is not None and view.capacity_model.e2e_floor_ms() > e2e_ms:
+        return "E2EFloor"
     return ""
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline_tuner.latency_sketch import LatencySketch, weighted_p99
-from paceline_tuner.service_report import MeasuredLatency, Verdict
+from paceline_tuner.latency_sketch import LatencySketch, weighted_quantile
+from paceline_tuner.service_report import MeasuredLatency, Quantiles, Verdict
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
 from paceline_tuner.window import Evidence
@@ -58,9 +58,11 @@ def count(
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
     ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
+    ends_late = sla.e2e_p99_ms is not None
     offered = missed = 0
     for record in requests:
         late = (record.ttft_ms or 0.0) > ttft_ms or (record.tpot_ms or 0.0) > tpot_ms
+        late = late or (ends_late and _is_over(record.e2e_ms, sla.e2e_p99_ms))
         if late or record.outcome not in _AS_WANTED:
             missed += record.weight
             offered += record.weight
@@ -73,26 +75,47 @@ def count(
 
 def is_late(sla: SLA, record: RequestRecord) -> bool:
     """The request missed a per-request target."""
-    return _is_over(record.ttft_ms, sla.ttft_p99_ms) or _is_over(record.tpot_ms, sla.tpot_p99_ms)
+    return (
+        _is_over(record.ttft_ms, sla.ttft_p99_ms)
+        or _is_over(record.tpot_ms, sla.tpot_p99_ms)
+        or (sla.e2e_p99_ms is not None and _is_over(record.e2e_ms, sla.e2e_p99_ms))
+    )
 
 
 def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
     """Measure one pod over its window."""
     gaps = evidence.gaps()
     counts = count(sla, evidence.requests, gaps, mean_rows(evidence.steps))
-    requests = evidence.requests
+    high = _quantiles(sla, evidence.requests, gaps, 0.99)
+    is_own = sla.objective != high.share
     observed = MeasuredLatency(
-        ttft_p99_ms=weighted_p99(
-            [(r.ttft_ms, r.weight) for r in requests if r.ttft_ms is not None]
-        ),
-        tpot_p99_ms=weighted_p99(
-            [(r.tpot_ms, r.weight) for r in requests if r.tpot_ms is not None]
-        ),
-        itl_p99_ms=gaps.quantile(0.99),
+        ttft_p99_ms=high.ttft_ms,
+        tpot_p99_ms=high.tpot_ms,
+        itl_p99_ms=high.itl_ms,
         samples=counts.requests,
         attainment=counts.attainment,
+        e2e_p99_ms=high.e2e_ms,
+        at_objective=_quantiles(sla, evidence.requests, gaps, sla.objective) if is_own else None,
     )
     return observed, counts
+
+
+def _quantiles(
+    sla: SLA, requests: Sequence[RequestRecord], gaps: LatencySketch, share: float
+) -> Quantiles:
+    ended = [r for r in requests if r.outcome == "ok"] if sla.e2e_p99_ms is not None else []
+    return Quantiles(
+        share=share,
+        ttft_ms=_quantile([(r.ttft_ms, r.weight) for r in requests], share),
+        tpot_ms=_quantile([(r.tpot_ms, r.weight) for r in requests], share),
+        itl_ms=gaps.quantile(share),
+        e2e_ms=_quantile([(r.e2e_ms, r.weight) for r in ended], share),
+    )
+
+
+def _quantile(values: Sequence[tuple[float | None, int]], share: float) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None]
+    return weighted_quantile(known, share)
 
 
 def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
@@ -108,12 +131,25 @@ def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
 
 def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLatency:
     """Measure several pods together: counts are exact, a p99 is that of the worst pod."""
+    own = [latency.at_objective for latency in measured if latency.at_objective is not None]
     return MeasuredLatency(
         ttft_p99_ms=_worst([latency.ttft_p99_ms for latency in measured]),
         tpot_p99_ms=_worst([latency.tpot_p99_ms for latency in measured]),
         itl_p99_ms=_worst([latency.itl_p99_ms for latency in measured]),
         samples=counts.requests,
         attainment=counts.attainment,
+        e2e_p99_ms=_worst([latency.e2e_p99_ms for latency in measured]),
+        at_objective=_worst_of(own) if own else None,
+    )
+
+
+def _worst_of(measured: Sequence[Quantiles]) -> Quantiles:
+    return Quantiles(
+        share=measured[0].share,
+        ttft_ms=_worst([each.ttft_ms for each in measured]),
+        tpot_ms=_worst([each.tpot_ms for each in measured]),
+        itl_ms=_worst([each.itl_ms for each in measured]),
+        e2e_ms=_worst([each.e2e_ms for each in measured]),
     )
 
 

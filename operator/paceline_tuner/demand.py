@@ -26,6 +26,8 @@ class Demand:
     prompt_p99: float
     output: float
     """Mean output tokens, of requests that ended and of those that still run."""
+    output_high: float
+    """Output tokens that a share of requests, the SLA's objective, does not exceed."""
     context: float
     """Mean context of one running sequence."""
     held: float
@@ -38,6 +40,7 @@ ASSUMED = Demand(
     prompt=256.0,
     prompt_p99=1024.0,
     output=64.0,
+    output_high=256.0,
     context=300.0,
     held=320.0,
     held_deviation=160.0,
@@ -45,7 +48,9 @@ ASSUMED = Demand(
 """The demand of a pod that has served nothing yet."""
 
 
-def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
+def demand(
+    evidence: Evidence, last: Demand, drift: Drift = STEADY, *, objective: float = 0.99
+) -> Demand:
     """Measure the demand; what the window does not show stays as it was in `last`.
 
     What came before a change of the load is left out, and long prompts are known as they arrive.
@@ -56,13 +61,14 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
     served = [r for r in sample if r.outcome == "ok" and r.output_tokens > 0]
     is_new = evidence.now - drift.prompt_since < _SOON_S
     prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
-    output = _outputs(evidence, sample)
+    output = _outputs(evidence, sample, objective)
     held = _held(served, output) if output is not None else (last.held, last.held_deviation)
     return Demand(
         arrival_rps=arrivals,
         prompt=prompt,
         prompt_p99=prompt_p99,
         output=output.mean if output is not None else last.output,
+        output_high=output.high if output is not None else last.output_high,
         context=_context(evidence, last.context),
         held=held[0],
         held_deviation=held[1] if len(served) > 1 else last.held_deviation,
@@ -79,7 +85,9 @@ def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tup
     return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
 
 
-def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengths | None:
+def _outputs(
+    evidence: Evidence, sample: Sequence[RequestRecord], share: float
+) -> OutputLengths | None:
     load = evidence.load
     begin = evidence.now - evidence.window_s
     return lengths(
@@ -90,7 +98,8 @@ def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengt
             num_ended=evidence.num_requests,
             begin=begin,
             made=evidence.made,
-        )
+        ),
+        share,
     )
 
 

@@ -101,10 +101,15 @@ def p99(values: Sequence[float]) -> float | None:
 
 def weighted_p99(values: Sequence[tuple[float, int]]) -> float | None:
     """Find the least value that 99 of 100 do not exceed, of values that each stand for some."""
+    return weighted_quantile(values, 0.99)
+
+
+def weighted_quantile(values: Sequence[tuple[float, int]], share: float) -> float | None:
+    """Find the least value that a `share` does not exceed, of values that each stand for some."""
     total = sum([weight for _, weight in values])
-    # A sample keeps its highest values one by one: few of them are that hundredth.
+    # A sample keeps its highest values one by one: few of them are the last hundredth.
     for num in (_HIGHEST, len(values)):
-        left = total - math.ceil(0.99 * total)  # so many may be greater
+        left = total - math.ceil(share * total)  # so many may be greater
         for value, weight in heapq.nlargest(num, values):
             left -= weight
             if left < 0:

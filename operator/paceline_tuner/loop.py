@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
@@ -105,7 +105,7 @@ class TuningLoop:
         }
         specs = self._experiments.specs(target, self._clock())
         ticks = await asyncio.gather(
-            *(self._tick_pod(specs[pod.name], pod, service.pods[pod.name]) for pod in target.pods)
+            *(self._tick_pod(specs[pod.name], pod, service.pods) for pod in target.pods)
         )
         self._warm_start.save_soon()
         seen = {tick.report.name: tick.evidence for tick in ticks if tick.evidence is not None}
@@ -138,8 +138,11 @@ class TuningLoop:
         self._experiments.forget(key)
         self._image_trials.forget(key)
 
-    async def _tick_pod(self, spec: TuningSpec, pod: PodTarget, known: _KnownPod) -> PodTick:
-        evidence, error = await self._read(spec, pod, known)
+    async def _tick_pod(
+        self, spec: TuningSpec, pod: PodTarget, pods: Mapping[str, _KnownPod]
+    ) -> PodTick:
+        known = pods[pod.name]
+        evidence, error = await self._read(spec, pod, pods)
         if (settled := _settled(spec, known, evidence)) is not None:
             decision = settled
             refusal = await self._send(spec, pod, known, evidence, decision)
@@ -153,15 +156,19 @@ class TuningLoop:
         return PodTick(report, decision, error, evidence)
 
     async def _read(
-        self, spec: TuningSpec, pod: PodTarget, known: _KnownPod
+        self, spec: TuningSpec, pod: PodTarget, pods: Mapping[str, _KnownPod]
     ) -> tuple[Evidence | None, str]:
         """Fetch telemetry; without evidence, the second value says why there is none."""
+        known = pods[pod.name]
         try:
             telemetry = await self._pods.get_telemetry(pod, known.window.since)
         except PodError as error:
             known.refuses_token = isinstance(error, TokenRefusedError)
             return None, str(error)
         known.refuses_token = False
+        if telemetry.pod != pod.name and telemetry.pod in pods:
+            known.limits = None
+            return None, f"the pod answers as {telemetry.pod}"
         if disguise := self._disguise(known, telemetry.instance):
             known.limits = None  # where its address leads now, none of its limits are to be sent
             return None, disguise

@@ -40,6 +40,8 @@ class OutputLengths:
 
     mean: float
     deviation: float
+    high: float
+    """The length that a share does not exceed; the longest seen where nobody knows."""
 
 
 def seen(
@@ -76,8 +78,8 @@ def seen(
     return outputs
 
 
-def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
-    """Estimate mean and deviation; None where none has ended.
+def lengths(outputs: Sequence[Seen], share: float = 0.99) -> OutputLengths | None:
+    """Estimate mean, deviation and the quantile `share`; None where none has ended.
 
     With S(x) the share that is longer than x: mean = sum S(x), and the second moment is
     sum (2x + 1) S(x), over whole tokens x from 0 up to the longest seen.
@@ -98,6 +100,7 @@ def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
     late.sort(reverse=True)  # the next to enter comes last
     survival, last = 1.0, 0
     mean = square = 0.0
+    longer: list[tuple[int, float]] = []
     for length in sorted(left_at):
         while late and late[-1][0] < length:
             at_risk += late.pop()[1]
@@ -111,9 +114,12 @@ def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
             survival *= max(0.0, 1 - ended / (at_risk + 1))
         at_risk -= left
         last = length
+        longer.append((length, survival))
         if survival <= 0:
             break
-    return OutputLengths(mean, math.sqrt(max(0.0, square - mean * mean)))
+    high = next((length for length, left in longer if left <= 1 - share), last)
+    deviation = math.sqrt(max(0.0, square - mean * mean))
+    return OutputLengths(mean, deviation, float(high))
 
 
 def _tokens_at(record: RequestRecord, begin: float) -> int:

@@ -59,6 +59,7 @@ def _of_one_kind(records: Sequence[RequestRecord], room: int) -> list[RequestRow
     slowest = {record.seq: record for record in nlargest(room // 4, records, key=_ttft_ms)}
     slowest |= {record.seq: record for record in nlargest(room // 4, records, key=_tpot_ms)}
     slowest |= {record.seq: record for record in nlargest(room // 8, records, key=_itl_max_ms)}
+    slowest |= {record.seq: record for record in nlargest(room // 8, records, key=_lasted_s)}
     others = sorted([r for r in records if r.seq not in slowest], key=_output_tokens)
     chosen = [_request_row(record) for record in slowest.values()]
     for group in _groups(others, room - len(slowest)):
@@ -100,6 +101,10 @@ def _ttft_ms(record: RequestRecord) -> float:
 
 def _tpot_ms(record: RequestRecord) -> float:
     return record.tpot_ms or 0.0
+
+
+def _lasted_s(record: RequestRecord) -> float:
+    return record.finished_at - record.arrived_at
 
 
 def _itl_max_ms(record: RequestRecord) -> float:

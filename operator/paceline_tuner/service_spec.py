@@ -21,6 +21,8 @@ class SLA:
     itl_p99_ms: float | None = None
     objective: float = 0.99
     """Share of offered requests that must meet every target."""
+    e2e_p99_ms: float | None = None
+    """From a request's arrival to its last token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,13 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     weight: int = 1
     """Requests that it stands for, in a sample."""
 
+    @property
+    def e2e_ms(self) -> float | None:
+        """Arrival to the end of one that was served, or whose client left; None of others."""
+        if self.outcome not in {"ok", "cancelled"}:
+            return None
+        return (self.finished_at - self.arrived_at) * 1e3
+
 
 class RequestRow(RequestRecord, frozen=True, gc=False, array_like=True):
     """A request as a row of values, as samples have it."""
@@ -220,6 +227,8 @@ class Telemetry(msgspec.Struct, frozen=True):
     sketches: tuple[SketchSlice, ...] = ()
     adapters: tuple[PodAdapter, ...] = ()
     """LoRA adapters that were asked for."""
+    pod: str = ""
+    """The name of the pod that answers; empty of a sidecar that does not say."""
     step_rows: tuple[StepRow, ...] | UnsetType = UNSET
     """A sample in place of `steps`; unset by a sidecar that gives none."""
     request_rows: tuple[RequestRow, ...] = ()

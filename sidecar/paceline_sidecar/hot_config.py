@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from paceline_sidecar.admission.turns import OrderKind
 from paceline_wire.limits import Lane
 
+FIRST_TOKEN_SHARE = 0.25
+"""Of an end-to-end target, for the first token: as the tuner plans (`end_to_end.py`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sla:
@@ -16,6 +19,16 @@ class Sla:
     itl_p99_ms: float | None = None
     objective: float = 0.99
     """Share of the offered requests that must meet every target."""
+    e2e_p99_ms: float | None = None
+    """From a request's arrival to its last token."""
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """The latest first token that is of use; None where no target bounds it."""
+        if self.e2e_p99_ms is None:
+            return self.ttft_p99_ms
+        bound_ms = self.e2e_p99_ms * FIRST_TOKEN_SHARE
+        return bound_ms if self.ttft_p99_ms is None else min(bound_ms, self.ttft_p99_ms)
 
 
 @dataclass(frozen=True, slots=True)

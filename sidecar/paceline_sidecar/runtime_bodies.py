@@ -206,6 +206,8 @@ class TelemetryBody(msgspec.Struct, frozen=True):
     requests: list[RequestBody]
     sketches: list[SketchBody]
     adapters: list[AdapterState]
+    pod: str
+    """The name of this machine: in Kubernetes that of the pod."""
     step_rows: list[StepRow] | UnsetType = UNSET
     """A sample in place of `steps`, where one was asked for."""
     request_rows: list[RequestRow] | UnsetType = UNSET

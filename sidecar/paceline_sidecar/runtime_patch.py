@@ -30,6 +30,7 @@ class SlaPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tpot_p99_ms: TargetMs | UnsetType | None = UNSET
     itl_p99_ms: TargetMs | UnsetType | None = UNSET
     objective: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
+    e2e_p99_ms: TargetMs | UnsetType | None = UNSET
 
 
 class KeyLimitsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from paceline_sim.sim_pod import SimPod
 from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import LAPTOP_LIMITS, a_laptop, clients
@@ -208,6 +210,26 @@ async def test_no_limits_go_where_another_pods_engine_answers() -> None:
     pods.pods["other"] = other
     mended = await ticks(loop, target, [own, other], 2)
     assert [pod.error for pod in mended.pods] == ["", ""]
+
+
+async def test_no_limits_go_where_another_pod_answers_by_its_name() -> None:
+    """Whoever is asked first after a restart: the pod whose name it is keeps its engine."""
+
+    class Named(SimPod):
+        name = ""
+
+        async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+            return msgspec.structs.replace(await super().get_telemetry(pod, since), pod=self.name)
+
+    own = a_pod(1, kind=Named)
+    own.name = "own"  # type: ignore[attr-defined] # of Named
+    pods = Pods(own=own, other=own)
+    loop = TuningLoop(pods, lambda: 0.0)
+
+    report = await ticks(loop, a_target("other", "own"), [own], 20)
+
+    assert set(pods.told) == {"own"}
+    assert [pod.error for pod in report.pods] == ["the pod answers as own", ""]
 
 
 async def test_a_pod_that_rests_is_not_decided_on_again() -> None:

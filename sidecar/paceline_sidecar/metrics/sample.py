@@ -61,9 +61,15 @@ def _of_one_kind(
 ) -> list[Sequence[Numbered[FinishedRequest]]]:
     if len(requests) <= room:
         return _groups(requests, len(requests))
+    measures = (
+        (room // 4, _ttft_ms),
+        (room // 4, _tpot_ms),
+        (room // 8, _itl_ms),
+        (room // 8, _lasted_ms),
+    )
     slowest = {
         numbered.seq: numbered
-        for most, measure in ((room // 4, _ttft_ms), (room // 4, _tpot_ms), (room // 8, _itl_ms))
+        for most, measure in measures
         for numbered in nlargest(most, requests, key=measure)
     }
     others = [numbered for numbered in requests if numbered.seq not in slowest]
@@ -87,6 +93,10 @@ def _ttft_ms(numbered: Numbered[FinishedRequest]) -> float:
 
 def _tpot_ms(numbered: Numbered[FinishedRequest]) -> float:
     return numbered.record.tpot_ms or 0.0
+
+
+def _lasted_ms(numbered: Numbered[FinishedRequest]) -> float:
+    return numbered.record.e2e_ms
 
 
 def _itl_ms(numbered: Numbered[FinishedRequest]) -> float:

@@ -1,6 +1,7 @@
 """`/runtime/limits`, `/runtime/telemetry` and `/runtime/profile`, on the admin port only."""
 
 import math
+import socket
 
 import msgspec
 from fastapi import APIRouter
@@ -112,6 +113,7 @@ def telemetry_body(
         requests=[] if sample else [request_of(one.seq, one.record) for one in requests],
         sketches=[sketch_of(part) for part in parts],
         adapters=service.adapters.states(),
+        pod=socket.gethostname(),
         step_rows=[step_row(g) for g in sampled_steps(steps, sample)] if sample else UNSET,
         request_rows=[request_row(g) for g in sampled_requests(requests, sample)]
         if sample

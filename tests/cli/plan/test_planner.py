@@ -61,7 +61,7 @@ def test_an_easy_service_is_achievable_with_error_bars_around_each_number() -> N
 
     assert not found.obstacle
     bars = [outlook(found).capacity_rps, outlook(found).replicas]
-    for bar in bars + [latency.p99_ms for latency in outlook(found).latencies]:
+    for bar in bars + [latency.predicted_ms for latency in outlook(found).latencies]:
         assert bar.low <= bar.value <= bar.high
     assert outlook(found).capacity_rps.low < outlook(found).capacity_rps.high
 
