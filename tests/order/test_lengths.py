@@ -62,5 +62,7 @@ def test_quantiles_rise_and_stay_below_max_tokens(
     lengths = predicted(model, known)
 
     low, high = sorted((low, high))
-    assert 0 < lengths.quantile(low) <= lengths.quantile(high) <= max_tokens
-    assert lengths.mean <= max_tokens
+    rounding = 1 + 1e-9
+    assert 0 < lengths.quantile(low) <= lengths.quantile(high) * rounding
+    assert lengths.quantile(high) <= max_tokens
+    assert lengths.mean <= max_tokens * rounding
