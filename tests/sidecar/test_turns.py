@@ -54,7 +54,9 @@ def test_a_turn_is_the_later_the_longer_the_prompt_and_within_its_patience(
         for length in (tokens, tokens + more)
     ]
 
-    assert arrived_at <= turns[0] <= turns[1] <= arrived_at + patience_s
+    rounding = 1e-9 * (1 + arrived_at + patience_s)
+    assert arrived_at <= turns[0] <= turns[1] + rounding
+    assert turns[1] <= arrived_at + patience_s + rounding
 
 
 def test_where_nobody_has_waited_of_late_prompts_go_as_they_come() -> None:
@@ -93,6 +95,22 @@ def test_a_long_prompt_that_short_ones_have_passed_is_refused_when_it_is_hopeles
     admission.sweep(config, 0.0, computed_ahead=0)
 
     assert refused == ["long"]
+
+
+def test_when_to_come_back_counts_what_is_worked_off_by_the_order() -> None:
+    """The short prompt that came last is worked on: of the long one nothing is done."""
+    now = 0.0
+    admission = AdmissionControl(lambda: now)
+    admission.rate.learn([a_step(1, at=0.0, wall_ms=1e3, prefill=1000, waiting_tokens=9000)])
+    config = ordered("ShortestFirst", ttft_s=1.0)
+    admitted(admission, 800, config)
+    admitted(admission, 100, config)
+    now = 0.5
+
+    wait_s = admission.comeback_s("interactive", 900, config)
+
+    # 800 tokens too many are in the way; after half a second 100 of them are done, and not 500.
+    assert wait_s == pytest.approx(0.7, abs=0.1)
 
 
 def test_a_client_that_names_a_short_timeout_gains_no_earlier_turn() -> None:
