@@ -18,6 +18,7 @@ sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 from paceline_testing.telemetry import a_request, a_step, a_telemetry  # noqa: E402 - as above
 from paceline_tuner.decide import decide  # noqa: E402 - as above
 from paceline_tuner.pod_state import PodState  # noqa: E402 - as above
+from paceline_tuner.sample import SAMPLE  # noqa: E402 - as above
 from paceline_tuner.service_spec import SLA, TuningSpec  # noqa: E402 - as above
 from paceline_tuner.telemetry import (  # noqa: E402 - as above
     Load,
@@ -92,8 +93,8 @@ class Source:
             self.slices.append(SketchSlice("itl_ms", lane, begin, 0.01, 0, self._bins()))
         return tuple(self.slices)
 
-    def _bins(self) -> dict[str, int]:
-        return {str(index): self.random.randint(0, 40) for index in range(130, 260)}
+    def _bins(self) -> dict[int, int]:
+        return {index: self.random.randint(0, 40) for index in range(130, 260)}
 
 
 @dataclass
@@ -107,7 +108,7 @@ class Pod:
     @classmethod
     def full(cls, seed: int) -> "Pod":
         """Run for a little more than one window."""
-        pod = cls(Source(seed), Window(), PodState())
+        pod = cls(Source(seed), Window(SAMPLE), PodState())
         for _ in range(int(WINDOW_S / PERIOD_S) + 3):
             pod.period(pod.source.answer())
         return pod

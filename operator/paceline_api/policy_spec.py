@@ -65,7 +65,7 @@ class CandidatePolicy(Part):
 
 
 class ExperimentSpec(Part):
-    """Compares a candidate policy with the declared one, at matched load."""
+    """Compares a candidate policy with the declared one, allowing for unequal load."""
 
     cel_rules: ClassVar = (
         between("minDuration", "1m", "24h"),

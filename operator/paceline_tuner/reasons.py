@@ -4,6 +4,7 @@ from paceline_tuner.balance import Balance
 from paceline_tuner.drift import Signal
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
+from paceline_tuner.service_report import MeasuredLatency
 from paceline_tuner.tuned_limits import TunedLimits
 
 _SIGNALS: dict[Signal, str] = {
@@ -16,6 +17,7 @@ _SIGNALS: dict[Signal, str] = {
 _WORDS = {
     "SLA:itl": "the ITL target",
     "SLA:tpot": "the TPOT target",
+    "SLA:e2e": "the end-to-end target",
     "KV": "KV memory",
     "Capacity": "the capacity allocated at start",
     "Bounds": "the declared bounds",
@@ -75,6 +77,19 @@ def _changed(view: PodView) -> str:
     return ""
 
 
+def _promised(observed: MeasuredLatency) -> dict[str, float | int | str | bool | None]:
+    """List the quantile that the objective asks for, where it is not the 99th."""
+    own = observed.at_objective
+    if own is None:
+        return {}
+    return {
+        f"ttft_{own.name}_ms": own.ttft_ms,
+        f"tpot_{own.name}_ms": own.tpot_ms,
+        f"itl_{own.name}_ms": own.itl_ms,
+        f"e2e_{own.name}_ms": own.e2e_ms,
+    }
+
+
 def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
     """List what the decision was made from."""
     evidence, demand, model = view.evidence, view.state.demand, view.evidence.model
@@ -88,10 +103,13 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "prompt_tokens": demand.prompt,
         "prompt_tokens_p99": demand.prompt_p99,
         "output_tokens": demand.output,
+        "output_tokens_high": demand.output_high,
         "context_tokens": demand.context,
         "ttft_p99_ms": view.observed.ttft_p99_ms,
         "tpot_p99_ms": view.observed.tpot_p99_ms,
         "itl_p99_ms": view.observed.itl_p99_ms,
+        "e2e_p99_ms": view.observed.e2e_p99_ms,
+        **_promised(view.observed),
         "samples": view.observed.samples,
         "attainment": view.observed.attainment,
         "missing_pace": view.is_missing_pace,
@@ -110,4 +128,5 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "pace_tpot_ms": view.target.pace_tpot_ms,
         "late_share": view.target.balance.missed if view.target.balance else None,
         "capacity_share": view.target.balance.served if view.target.balance else None,
+        "e2e_token_ms": room.queued_ms if (room := view.capacity_model.room) else None,
     }

@@ -44,7 +44,11 @@ def arrive(e: EngineArrays) -> None:
             continue
         lane = e.lanes[job.lane]
         job.state = WAITING
-        e.queue[job.lane, lane.tail] = i
+        place = lane.tail
+        while place > lane.head and e.jobs[e.queue[job.lane, place - 1]].turn_s > job.turn_s:
+            e.queue[job.lane, place] = e.queue[job.lane, place - 1]
+            place -= 1
+        e.queue[job.lane, place] = i
         lane.tail += 1
         totals.queued_tokens += job.prompt
         lane.tokens += job.prompt
@@ -52,18 +56,23 @@ def arrive(e: EngineArrays) -> None:
 
 @compiled
 def shed(e: EngineArrays) -> None:
-    """Refuse from the head of each lane who has waited longer than the deadline."""
+    """Refuse who has waited in its lane longer than the deadline."""
     totals = e.totals[0]
+    if math.isinf(totals.shed_s):
+        return
     for number in range(2):
         lane = e.lanes[number]
-        while lane.head < lane.tail:
-            i = e.queue[number, lane.head]
+        kept = lane.head
+        for place in range(lane.head, lane.tail):
+            i = e.queue[number, place]
             if totals.now - e.jobs[i].arrival_s <= totals.shed_s:
-                break
-            lane.head += 1
+                e.queue[number, kept] = i
+                kept += 1
+                continue
             totals.queued_tokens -= e.jobs[i].prompt
             lane.tokens -= e.jobs[i].prompt
             end(e, i, SHED, totals.now)
+        lane.tail = kept
 
 
 @compiled

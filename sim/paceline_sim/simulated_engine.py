@@ -225,10 +225,10 @@ class SimulatedEngine:
         arrays = self._arrays
         oldest = self.now
         for number, lane in enumerate(arrays.lanes):
-            heads = arrays.stack[number, : lane["stacked"]].tolist()
-            if lane["head"] < lane["tail"]:
-                heads.append(int(arrays.queue[number, lane["head"]]))
-            oldest = min([oldest, *arrays.jobs["arrival_s"][heads].tolist()])
+            stacked = arrays.stack[number, : lane["stacked"]]
+            queued = arrays.queue[number, lane["head"] : lane["tail"]]
+            for waiting in (stacked, queued):
+                oldest = min([oldest, *arrays.jobs["arrival_s"][waiting].tolist()])
         return self.now - oldest
 
     @property

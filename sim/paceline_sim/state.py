@@ -23,6 +23,7 @@ GAP_SLICES_AHEAD = 240
 JOB = np.dtype(
     [
         ("arrival_s", "f8"),
+        ("turn_s", "f8"),  # orders those that wait in its lane
         ("prompt", "i8"),
         ("output", "i8"),
         ("cached", "i8"),
@@ -137,7 +138,7 @@ class EngineArrays(NamedTuple):
     totals: Fields
     """One record."""
     queue: Whole
-    """Jobs by lane, in their order of arrival [2, jobs]."""
+    """Jobs by lane, in the order of their turns [2, jobs]."""
     stack: Whole
     """Preempted jobs by lane [2, jobs]."""
     running: Whole
@@ -164,6 +165,7 @@ def jobs_of(requests: Requests) -> Records:
     jobs = np.zeros(len(requests), JOB)
     for name in ("arrival_s", "prompt", "output", "cached", "lane"):
         jobs[name] = getattr(requests, name)
+    jobs["turn_s"] = requests.arrival_s if requests.turn_s is None else requests.turn_s
     for name in ("scheduled_s", "first_s", "last_s", "finished_s"):
         jobs[name] = np.nan
     return jobs

@@ -1,8 +1,6 @@
-"""ArmTally: what one arm was asked and did, and whether both arms were asked alike."""
+"""ArmTally: what one arm was asked and did, and how the loads of both arms compare."""
 
 from dataclasses import dataclass
-
-_ALIKE = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,8 @@ class ArmTally:
 NOTHING = ArmTally()
 
 
-def are_alike(base: ArmTally, candidate: ArmTally) -> bool:
-    """Both arms were offered as many tokens per second and pod, within 15 %.
+def load_ratio(base: ArmTally, candidate: ArmTally) -> float:
+    """Compare the tokens per second and pod that the arms were offered: candidate over base.
 
     Asked of arrivals only: what an arm refuses or leaves waiting was offered all the same, with
     the mean output of both arms in place of the tokens that nobody knows.
@@ -62,10 +60,9 @@ def are_alike(base: ArmTally, candidate: ArmTally) -> bool:
     both = base + candidate
     output = both.output_tokens / both.served if both.served else 0.0
     prompt = both.prompt_tokens / both.ended if both.ended else 0.0
-    rates = [
-        (arm.prompt_tokens + arm.ended * output + arm.grown * (prompt + output)) / arm.pod_seconds
-        if arm.pod_seconds > 0
-        else 0.0
-        for arm in (base, candidate)
-    ]
-    return min(rates) > 0 and max(rates) <= _ALIKE * min(rates)
+
+    def rate(arm: ArmTally) -> float:
+        tokens = arm.prompt_tokens + arm.ended * output + arm.grown * (prompt + output)
+        return max(tokens, 1.0) / max(arm.pod_seconds, 1.0)
+
+    return rate(candidate) / rate(base)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from paceline_tuner.experiment.arms import candidates
 from paceline_tuner.experiment.member import Member, count_ended
-from paceline_tuner.experiment.sequential import SequentialTest
-from paceline_tuner.experiment.tally import NOTHING, ArmTally, are_alike
+from paceline_tuner.experiment.sequential import Block, SequentialTest
+from paceline_tuner.experiment.tally import NOTHING, ArmTally, load_ratio
 from paceline_tuner.service_report import Arm, ArmReport, ExperimentReport, ExperimentVerdict
 from paceline_tuner.service_spec import SLA, ExperimentPlan, Policy
 from paceline_tuner.window import Evidence
@@ -19,6 +19,7 @@ _BLOCK_S = 30.0  # of each arm's pods: bursts of a few seconds stay within one b
 _GOODPUT_LOSS = 0.05
 _MIN_BLOCKS = 3  # before goodput is judged: what is inside comes and goes
 _LACKING_S = 60.0
+_ALIKE = 1.15  # loads that nobody need be told of
 _MAX_LOST = 2  # canaries: a candidate that kills its pod must not go from pod to pod
 
 
@@ -37,13 +38,12 @@ class ExperimentTrial:
     open_base: ArmTally = NOTHING
     open_candidate: ArmTally = NOTHING
     seen_base: ArmTally = NOTHING
-    """Sum of the blocks that were compared."""
+    """Sum of the blocks that were closed."""
     seen_candidate: ArmTally = NOTHING
     misses: SequentialTest = field(default_factory=SequentialTest)
     shortfalls: SequentialTest = field(default_factory=SequentialTest)
-    compared: int = 0
-    """Blocks at matched load."""
-    unmatched: int = 0
+    closed: int = 0
+    """Blocks that were filled."""
     lacking_since: float | None = None
     lost: int = 0
     """Pods that went while they had the candidate."""
@@ -57,6 +57,7 @@ class ExperimentTrial:
 
     def report(self, held: Policy | None) -> ExperimentReport:
         """Tell how it stands."""
+        base, candidate = self.counted
         return ExperimentReport(
             name=self.plan.name,
             kind=self.plan.kind,
@@ -64,15 +65,35 @@ class ExperimentTrial:
             reason=self.reason or self._progress(),
             since=self.since,
             candidate_pods=self.candidate_pods,
-            base=ArmReport(self.seen_base.requests, self.seen_base.misses),
-            candidate=ArmReport(self.seen_candidate.requests, self.seen_candidate.misses),
+            base=ArmReport(base.requests, base.misses),
+            candidate=ArmReport(candidate.requests, candidate.misses),
             held=held,
         )
 
+    @property
+    def is_comparable(self) -> bool:
+        """Both arms have requests in the block that is being filled."""
+        return self.open_base.requests > 0 and self.open_candidate.requests > 0
+
+    @property
+    def counted(self) -> tuple[ArmTally, ArmTally]:
+        """What the evidence is made from: base, candidate."""
+        if not self.is_comparable:
+            return self.seen_base, self.seen_candidate
+        return self.seen_base + self.open_base, self.seen_candidate + self.open_candidate
+
+    @property
+    def evidence(self) -> SequentialTest:
+        """The test of misses up to the last request that both arms can be compared by."""
+        if not self.is_comparable:
+            return self.misses
+        return self.misses.look(_misses(self.open_base, self.open_candidate))
+
     def _progress(self) -> str:
-        if self.unmatched > self.compared:
-            return "waits for equal load: the arms are offered too different an amount of tokens"
-        return "compares the arms' misses at matched load"
+        ratio = load_ratio(*self.counted) if all(arm.requests for arm in self.counted) else 1.0
+        if 1 / _ALIKE <= ratio <= _ALIKE:
+            return "compares the arms' misses"
+        return f"compares the arms' misses, allowing for {_of_load(ratio)}"
 
 
 def enrol(trial: ExperimentTrial, pods: Collection[str], now: float) -> ExperimentTrial:
@@ -105,7 +126,7 @@ def assigned(
 
 
 def take(trial: ExperimentTrial, evidences: Mapping[str, Evidence]) -> ExperimentTrial:
-    """Count what each pod's requests came to; compare once both arms have a block."""
+    """Count what each pod's requests came to; close the block once both arms have one."""
     members = dict(trial.members)
     base, candidate = trial.open_base, trial.open_candidate
     for pod in members.keys() & evidences.keys():
@@ -115,12 +136,12 @@ def take(trial: ExperimentTrial, evidences: Mapping[str, Evidence]) -> Experimen
         else:
             candidate += seen
     trial = replace(trial, members=members, open_base=base, open_candidate=candidate)
-    return _compared(trial) if _is_block(base) and _is_block(candidate) else trial
+    return _closed(trial) if _is_block(base) and _is_block(candidate) else trial
 
 
 def judge(trial: ExperimentTrial, now: float) -> ExperimentTrial:
     """End the trial where it has its answer, or its time is up."""
-    test, plan = trial.misses, trial.plan
+    test, plan = trial.evidence, trial.plan
     if test.log_worse >= _CERTAIN:
         return ended(trial, "Worse", f"the candidate misses the SLA more often: {_rates(trial)}")
     if _has_lost_goodput(trial):
@@ -150,21 +171,37 @@ def _is_block(tally: ArmTally) -> bool:
     return tally.requests >= _BLOCK and tally.pod_seconds >= _BLOCK_S
 
 
-def _compared(trial: ExperimentTrial) -> ExperimentTrial:
+def _closed(trial: ExperimentTrial) -> ExperimentTrial:
     base, candidate = trial.open_base, trial.open_candidate
-    trial = replace(trial, open_base=NOTHING, open_candidate=NOTHING)
-    # Asked of the load alone, so that leaving a block out favours neither arm.
-    if not are_alike(base, candidate):
-        return replace(trial, unmatched=trial.unmatched + 1)
     return replace(
         trial,
-        compared=trial.compared + 1,
+        open_base=NOTHING,
+        open_candidate=NOTHING,
+        closed=trial.closed + 1,
         seen_base=trial.seen_base + base,
         seen_candidate=trial.seen_candidate + candidate,
-        misses=trial.misses.add(base.requests, base.misses, candidate.requests, candidate.misses),
-        shortfalls=trial.shortfalls.add(
-            base.offered, base.shortfall, candidate.offered, candidate.shortfall
-        ),
+        misses=trial.misses.add(_misses(base, candidate)),
+        shortfalls=trial.shortfalls.add(_shortfalls(base, candidate)),
+    )
+
+
+def _misses(base: ArmTally, candidate: ArmTally) -> Block:
+    return Block(
+        base.requests,
+        base.misses,
+        candidate.requests,
+        candidate.misses,
+        load_ratio(base, candidate),
+    )
+
+
+def _shortfalls(base: ArmTally, candidate: ArmTally) -> Block:
+    return Block(
+        base.offered,
+        base.shortfall,
+        candidate.offered,
+        candidate.shortfall,
+        load_ratio(base, candidate),
     )
 
 
@@ -172,21 +209,25 @@ def _has_lost_goodput(trial: ExperimentTrial) -> bool:
     """Requests pile up that no SLA calls late yet: less is served, and surely so."""
     floor = (1 - _GOODPUT_LOSS) * trial.seen_base.goodput
     return (
-        trial.compared >= _MIN_BLOCKS
+        trial.closed >= _MIN_BLOCKS
         and trial.seen_candidate.goodput < floor
         and trial.shortfalls.log_worse >= _CERTAIN
     )
 
 
 def _rates(trial: ExperimentTrial) -> str:
-    base, candidate = trial.seen_base, trial.seen_candidate
+    base, candidate = trial.counted
     shares = [arm.misses / arm.requests if arm.requests else 0.0 for arm in (candidate, base)]
     return f"{shares[0]:.1%} against {shares[1]:.1%}"
 
 
+def _of_load(ratio: float) -> str:
+    return f"{ratio:.1f} times the tokens per second at the candidate"
+
+
 def _undecided(trial: ExperimentTrial) -> str:
-    if trial.compared:
-        return f"no difference in misses was found in time: {_rates(trial)}"
-    if trial.unmatched:
-        return "the arms were never offered equal load"
-    return "too few requests came to compare"
+    if trial.evidence.log_apart >= _CERTAIN:
+        return f"{_of_load(load_ratio(*trial.counted))} may explain its misses: {_rates(trial)}"
+    if not trial.closed:
+        return "too few requests came to compare"
+    return f"no difference in misses was found in time: {_rates(trial)}"

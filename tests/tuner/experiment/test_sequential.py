@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from paceline_tuner.experiment.sequential import SequentialTest
+from paceline_tuner.experiment.sequential import Block, SequentialTest
 
 CERTAIN = math.log(3 / 0.05)
 Misses = Callable[[int], int]
@@ -55,7 +55,7 @@ def verdict(
     """Look after every block of a hundred; what was found first, and after how many."""
     test = SequentialTest()
     for block in range(1, blocks + 1):
-        test = test.add(base_requests, base(base_requests), 100, candidate(100))
+        test = test.add(Block(base_requests, base(base_requests), 100, candidate(100)))
         if test.log_worse >= CERTAIN:
             return "Worse", block
         if test.log_better >= CERTAIN:
@@ -123,7 +123,7 @@ def test_no_misses_are_no_evidence() -> None:
     """Two arms that never miss are not told apart, however long one looks."""
     test = SequentialTest()
     for _ in range(1000):
-        test = test.add(100, 0, 100, 0)
+        test = test.add(Block(100, 0, 100, 0))
 
     assert test.log_worse == 0.0
     assert test.log_better == 0.0
