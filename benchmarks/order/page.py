@@ -8,9 +8,10 @@ import msgspec
 
 from order.batches import GROUPINGS, useful_share
 from order.cases import Case
-from order.orders import ARRIVAL, ORDERS, PREDICTED
-from order.play import Figures
+from order.orders import ARRIVAL, BUILT, ORDERS, PREDICTED
+from order.play import Figures, waste
 
+_OVERLOAD, _WASTE_S = 1.2, 240.0
 _HEADER = (
     "| Order | good requests/s | TTFT mean | TTFT p99 | e2e mean"
     " | missed TTFT | of the longest 1 % | their slowdown, p99 |"
@@ -44,7 +45,9 @@ def page(rows: Sequence[Row], cases: Sequence[Case]) -> str:
         " ([why](../../../docs/decisions/0067-short-prompts-first-where-it-is-asked-for.md)).\n"
     )
     sections = [_section(rows, case) for case in cases]
-    return "\n".join([intro, *sections, _lengths(rows, cases), _batches(cases, num_seeds)])
+    return "\n".join(
+        [intro, *sections, _lengths(rows, cases), _waste(rows, cases), _batches(cases, num_seeds)]
+    )
 
 
 def _section(rows: Sequence[Row], case: Case) -> str:
@@ -116,6 +119,29 @@ def _lengths(rows: Sequence[Row], cases: Sequence[Case]) -> str:
         factors = [math.exp(run.length_error or 0.0) for run in runs]
         covered = [run.length_covered or 0.0 for run in runs]
         lines.append(f"| {case.name} | {_plain(factors, '.2f')} | {_plain(covered, '.1%')} |")
+    return "\n".join([*lines, ""])
+
+
+def _waste(rows: Sequence[Row], cases: Sequence[Case]) -> str:
+    lines = [
+        "## What a better forecast could win\n",
+        (
+            "At a load of 1.2, first seed: the share of the requests that were computed and came"
+            " too late, and of the prompt tokens that were computed again after a preemption. All"
+            " others that missed were refused in time.\n"
+        ),
+        "| Case | late, arrival | late, prompt, k=4 | again, arrival | again, prompt, k=4 |",
+        "|---|---|---|---|---|",
+    ]
+    for case in cases:
+        unit_rps = next(row.unit_rps for row in rows if row.case == case.name)
+        found = [
+            waste(case, order, _OVERLOAD * unit_rps, 1, _WASTE_S)
+            for order in ORDERS
+            if order.name in {ARRIVAL.name, BUILT}
+        ]
+        shares = [*(each.late for each in found), *(each.computed_again for each in found)]
+        lines.append(f"| {case.name} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
     return "\n".join([*lines, ""])
 
 

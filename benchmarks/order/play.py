@@ -67,8 +67,35 @@ class _Predictions:
             self.covered.append(output <= lengths.quantile(0.9))
 
 
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """Shares that a better forecast of who comes when could win at most."""
+
+    late: float
+    """Of the requests: computed, with the first token too late."""
+    computed_again: float
+    """Of the prompt tokens: those of requests that were preempted."""
+
+
 def play(case: Case, order: Order, rps: float, seed: int, duration_s: float) -> Figures:
     """Serve one load in one order. Deterministic in its arguments."""
+    engine, requests, predictions = _served(case, order, rps, seed, duration_s)
+    return _figures(case, engine, requests, duration_s, predictions)
+
+
+def waste(case: Case, order: Order, rps: float, seed: int, duration_s: float) -> Waste:
+    """Serve as `play` does; return what was computed in vain."""
+    engine, requests, _ = _served(case, order, rps, seed, duration_s)
+    served = engine.outcome == OK
+    late = served & (engine.ttft_ms > case.ttft_s * 1e3)
+    needed = int((requests.prompt - requests.cached)[served].sum())
+    computed = int(engine.totals["prompt_tokens"][0])
+    return Waste(float(np.mean(late)), max(0.0, 1 - needed / computed))
+
+
+def _served(
+    case: Case, order: Order, rps: float, seed: int, duration_s: float
+) -> tuple[SimulatedEngine, Requests, _Predictions]:
     requests, known = case.draw(seed, rps, duration_s)
     engine = _engine(case, _rows(requests, slice(0, 0), np.zeros(0)), seed)
     model, predictions, num_learned, first = LengthModel(), _Predictions(), 0, 0
@@ -89,7 +116,7 @@ def play(case: Case, order: Order, rps: float, seed: int, duration_s: float) -> 
         engine.run_until(float(end_s))
         first = last
     engine.run_until(duration_s + DRAIN_S)
-    return _figures(case, engine, requests, duration_s, predictions)
+    return engine, requests, predictions
 
 
 def capacity_rps(case: Case) -> float:

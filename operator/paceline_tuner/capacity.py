@@ -56,6 +56,16 @@ class CapacityModel:
             return by_pace, "SLA"
         return by_memory, "KV" if by_memory < top else "Capacity"
 
+    def serving_batch(self, batch: int, top: int) -> int:
+        """Find the occupancy that λ* is reckoned with: what is served without a queue.
+
+        That is `batch`, or a larger one up to `top` where a queue alone made it so small.
+        """
+        if self.room is None:
+            return batch
+        at_once = self._keeps_mean(top, self.room.at_once_ms)
+        return max(batch, min(at_once, self._largest(top, self._keeps_pace)))
+
     def useful_budget(self, top: int) -> int:
         """Find the most tokens that a step with at least one decode can hold within the target."""
         longest_ms = self.longest_ms or self.target_ms
@@ -159,13 +169,12 @@ class CapacityModel:
         taken with which an answer that begins at once is in time. Else there will be a queue, and
         who has waited as long as admission allows must still be in time.
         """
-
-        def within(room_ms: float) -> int:
-            return self._largest(top, lambda n: self._mean_step_ms(n) <= room_ms)
-
-        most = within(room.at_once_ms)
+        most = self._keeps_mean(top, room.at_once_ms)
         is_served = self.sustainable_rps(most) >= self.demand.arrival_rps
-        return most if is_served else within(room.queued_ms)
+        return most if is_served else self._keeps_mean(top, room.queued_ms)
+
+    def _keeps_mean(self, top: int, mean_ms: float) -> int:
+        return self._largest(top, lambda n: self._mean_step_ms(n) <= mean_ms)
 
     def _mean_step_ms(self, n: int) -> float:
         """Predict the mean step with `n` running; prompts come as fast as sequences end."""

@@ -14,7 +14,8 @@ from paceline_sidecar.admission.turns import OrderKind, turn_at
 from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
-from paceline_testing.scripted_engine import a_step
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import ScriptedEngine, a_step
 from paceline_wire.limits import Limits
 
 TOKENS_PER_S = 1000.0
@@ -53,7 +54,9 @@ def test_a_turn_is_the_later_the_longer_the_prompt_and_within_its_patience(
         for length in (tokens, tokens + more)
     ]
 
-    assert arrived_at <= turns[0] <= turns[1] <= arrived_at + patience_s
+    rounding = 1e-9 * (1 + arrived_at + patience_s)
+    assert arrived_at <= turns[0] <= turns[1] + rounding
+    assert turns[1] <= arrived_at + patience_s + rounding
 
 
 def test_where_nobody_has_waited_of_late_prompts_go_as_they_come() -> None:
@@ -92,6 +95,22 @@ def test_a_long_prompt_that_short_ones_have_passed_is_refused_when_it_is_hopeles
     admission.sweep(config, 0.0, computed_ahead=0)
 
     assert refused == ["long"]
+
+
+def test_when_to_come_back_counts_what_is_worked_off_by_the_order() -> None:
+    """The short prompt that came last is worked on: of the long one nothing is done."""
+    now = 0.0
+    admission = AdmissionControl(lambda: now)
+    admission.rate.learn([a_step(1, at=0.0, wall_ms=1e3, prefill=1000, waiting_tokens=9000)])
+    config = ordered("ShortestFirst", ttft_s=1.0)
+    admitted(admission, 800, config)
+    admitted(admission, 100, config)
+    now = 0.5
+
+    wait_s = admission.comeback_s("interactive", 900, config)
+
+    # 800 tokens too many are in the way; after half a second 100 of them are done, and not 500.
+    assert wait_s == pytest.approx(0.7, abs=0.1)
 
 
 def test_a_client_that_names_a_short_timeout_gains_no_earlier_turn() -> None:
@@ -169,3 +188,14 @@ def test_a_flood_of_short_prompts_does_not_starve_a_long_one(keys: bool) -> None
     assert any(at > sent["long"].party.arrived_at for at in before)  # some have passed it
     # Of each of its ten steps the other half goes to those that are next: what came in 0.3 s.
     assert max(before) <= its_turn + 0.5
+
+
+def test_the_order_is_changed_without_a_restart(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """The engine gets turns from then on, and none before and after."""
+    for epoch, order in enumerate(("Fifo", "ShortestFirst", "Fifo"), 2):
+        patch = {"epoch": epoch, "lease_s": 60.0, "admission": {"order": order}}
+        assert sidecar.admin.patch("/runtime/limits", json=patch).status_code == 200
+        sidecar.openai.completions.create(model="scripted", prompt="Hi")
+
+    turns = [submit.turn_at for submit in engine.submitted]
+    assert turns == [None, engine.submitted[1].arrived_at, None]

@@ -247,7 +247,9 @@ class Planner:
             min_prefill=inputs.memory.device.min_prefill,
             has_slack=True,
         )
-        settled = PodState(demand=demand, unattainable="TPOTFloor")
+        # Replicas are added until there is no queue to speak of.
+        served = replace(demand, arrival_rps=0.0)
+        settled = PodState(demand=served, unattainable="TPOTFloor")
         return capacity_for(inputs.spec, settled, model, engine)
 
     def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:

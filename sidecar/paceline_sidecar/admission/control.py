@@ -41,10 +41,11 @@ from paceline_sidecar.admission.tickets import (
     Ticket,
     batch_requests_to_displace,
     hopeless,
+    turn_of,
 )
 from paceline_sidecar.admission.turns import turn_at
 from paceline_sidecar.errors import Refused
-from paceline_sidecar.hot_config import HotConfig
+from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig
 from paceline_wire import EngineLoad
 from paceline_wire.limits import Lane, Limits
 
@@ -199,8 +200,7 @@ class AdmissionControl:
     ) -> float:
         now, queue, policy = self._clock(), self.queue, config.admission
         rate = self.rate.tokens_per_s
-        head = next(iter(self.waiting)).tokens if self.waiting else 0
-        worked = min((now - self._head_since) * (rate or 0.0), head)
+        worked = min((now - self._head_since) * (rate or 0.0), self._first_tokens(policy))
         places, tokens = self._expected.until_now(now)
         if refusal is not None and refusal.reason in {"queue_full", "displaced"}:
             missing = queue.requests + arrival.places + places - most_requests(policy)
@@ -213,6 +213,14 @@ class AdmissionControl:
         ahead += tokens
         over = ahead + arrival.tokens - allowed
         return seconds_until_fewer(over, ahead=ahead, rate=rate, worked=worked)
+
+    def _first_tokens(self, policy: AdmissionPolicy) -> int:
+        """Return the prompt tokens of the request that is worked on; 0 where nobody waits."""
+        if not self.waiting:
+            return 0
+        is_as_arrived = policy.order == "Fifo"
+        first = next(iter(self.waiting)) if is_as_arrived else min(self.waiting, key=turn_of)
+        return first.tokens
 
     # --- who waits ------------------------------------------------------------------------------
 

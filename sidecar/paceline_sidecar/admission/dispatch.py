@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from paceline_sidecar.admission.fair_queue import FairQueue
-from paceline_sidecar.admission.tickets import Ticket
+from paceline_sidecar.admission.tickets import Ticket, turn_of
 
 _STEPS_AHEAD = 4
 """Steps full of prompts that the engine holds: it chooses one while another runs, and news of a
@@ -67,7 +67,7 @@ class Dispatcher:
 
     def __iter__(self) -> Iterator[Ticket]:
         """Iterate over who waits here, in the order in which they are computed."""
-        yield from sorted(self.sent, key=_turn)
+        yield from sorted(self.sent, key=turn_of)
         yield from self._held
 
     def offer(self, item: Ticket, send: Callable[[], None], *, running: int) -> None:
@@ -112,8 +112,3 @@ class Dispatcher:
         return self.sent_tokens < _STEPS_AHEAD * self.step_tokens and num_sent < free_rows + max(
             _LEAST_AHEAD, self.rows / _ROWS_AHEAD
         )
-
-
-def _turn(item: Ticket) -> float:
-    """Sort by turns; who has none keeps its place."""
-    return 0.0 if item.turn_at is None else item.turn_at

@@ -141,6 +141,11 @@ class Ticket:
             self.desk.run(-1)
 
 
+def turn_of(ticket: Ticket) -> float:
+    """Sort by turns; those without one keep their order, before all others."""
+    return 0.0 if ticket.turn_at is None else ticket.turn_at
+
+
 def batch_requests_to_displace(
     waiting: Iterable[Ticket], queue: Backlog, arrival: Arrival, policy: AdmissionPolicy
 ) -> list[Party]:
