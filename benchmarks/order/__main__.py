@@ -1,4 +1,4 @@
-"""Measure orders: PYTHONPATH=... python -m order [--seeds 3] [--only long] [--out FOLDER].
+"""Measure orders: PYTHONPATH=... python -m order [--seeds 7] [--only long] [--out FOLDER].
 
 The simulated engine serves each load in each order, the same requests in all of them and one order
 after the other, paced by a pacer that has learned its device. A load of 1.0 is the most that the
@@ -25,7 +25,7 @@ DURATION_S = 240.0
 def main() -> None:
     """Measure, and write the page and the figures."""
     parser = argparse.ArgumentParser(prog="order", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=7)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--out", type=Path, default=RESULTS)
