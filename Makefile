@@ -137,6 +137,10 @@ overload: install ## Ten times what a pod can serve, clients that misbehave, and
 tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tuning-report.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --jobs 2
 
+.PHONY: tune-report-long
+tune-report-long: install ## Evaluate the tuner on long prompts; writes docs/tuning-long-prompts.md.
+	PYTHONPATH=benchmarks $(PY) -m tune_report --long --jobs 2
+
 .PHONY: sim-to-real
 sim-to-real: install ## Measure the simulator against the real engine; writes docs/sim-to-real.md.
 	PYTHONPATH=benchmarks $(PY) -m sim_to_real

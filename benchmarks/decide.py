@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 
 from paceline_testing.telemetry import a_request, a_step, a_telemetry  # noqa: E402 - as above
 from paceline_tuner.decide import decide  # noqa: E402 - as above
 from paceline_tuner.pod_state import PodState  # noqa: E402 - as above
+from paceline_tuner.sample import SAMPLE, sampled_requests, sampled_steps  # noqa: E402 - as above
 from paceline_tuner.service_spec import SLA, TuningSpec  # noqa: E402 - as above
 from paceline_tuner.telemetry import (  # noqa: E402 - as above
     Load,
@@ -25,6 +28,7 @@ from paceline_tuner.telemetry import (  # noqa: E402 - as above
     SketchSlice,
     Step,
     Telemetry,
+    decode_telemetry,
 )
 from paceline_tuner.window import Window  # noqa: E402 - as above
 
@@ -50,8 +54,20 @@ class Source:
         """Draw from a seed of its own."""
         self.random = random.Random(self.seed)
 
-    def answer(self) -> Telemetry:
-        """Return the records of one period."""
+    def answer(self) -> bytes:
+        """Return one period as a sidecar sends it: a sample, and the slices that grew."""
+        told = self._told()
+        sampled = msgspec.structs.replace(
+            told,
+            steps=(),
+            requests=(),
+            sketches=told.sketches[-4:],
+            step_rows=tuple(sampled_steps(told.steps, SAMPLE)),
+            request_rows=tuple(sampled_requests(told.requests, SAMPLE)),
+        )
+        return msgspec.json.encode(sampled)
+
+    def _told(self) -> Telemetry:
         begin, self.now = self.now, self.now + PERIOD_S
         return a_telemetry(
             self.now,
@@ -92,8 +108,8 @@ class Source:
             self.slices.append(SketchSlice("itl_ms", lane, begin, 0.01, 0, self._bins()))
         return tuple(self.slices)
 
-    def _bins(self) -> dict[str, int]:
-        return {str(index): self.random.randint(0, 40) for index in range(130, 260)}
+    def _bins(self) -> dict[int, int]:
+        return {index: self.random.randint(0, 40) for index in range(130, 260)}
 
 
 @dataclass
@@ -107,15 +123,15 @@ class Pod:
     @classmethod
     def full(cls, seed: int) -> "Pod":
         """Run for a little more than one window."""
-        pod = cls(Source(seed), Window(), PodState())
+        pod = cls(Source(seed), Window(SAMPLE), PodState())
         for _ in range(int(WINDOW_S / PERIOD_S) + 3):
             pod.period(pod.source.answer())
         return pod
 
-    def period(self, telemetry: Telemetry) -> tuple[float, float, float]:
-        """Take in one answer and decide: milliseconds to add, to gather, to decide."""
+    def period(self, answer: bytes) -> tuple[float, float, float]:
+        """Take in one answer and decide: milliseconds to read, to gather, to decide."""
         began = time.process_time()
-        self.window.add(telemetry)
+        self.window.add(decode_telemetry(answer))
         added = time.process_time()
         evidence = self.window.evidence(WINDOW_S)
         assert evidence is not None
@@ -129,7 +145,7 @@ def main() -> None:
     """Print one line for one pod, and one for two hundred."""
     pod = Pod.full(1)
     parts = [pod.period(pod.source.answer()) for _ in range(PERIODS)]
-    for name, values in zip(("add", "gather", "decide"), zip(*parts, strict=True), strict=True):
+    for name, values in zip(("read", "gather", "decide"), zip(*parts, strict=True), strict=True):
         print(f"{name:7} median {statistics.median(values):.2f} ms, worst {max(values):.2f} ms")
     whole = [sum(part) for part in parts]
     print(f"{'all':7} median {statistics.median(whole):.2f} ms, worst {max(whole):.2f} ms")

@@ -10,11 +10,12 @@ import msgspec
 
 from tune_report.cache import ROOT
 from tune_report.jobs import Bench
+from tune_report.long_page import long_page
 from tune_report.page import page
 from tune_report.plots import draw
-from tune_report.run import Results, check_names, evaluate
+from tune_report.run import Results, check_names, evaluate, evaluate_briefly
 from tune_report.targets import figures
-from tune_report.workloads import QUICK, workloads
+from tune_report.workloads import QUICK, long_prompts, workloads
 
 _TRACE = ROOT.parent / "shared" / "traces" / "azure-llm-2023-conv.csv"
 _SEEDS = (1, 2, 3, 4, 5)
@@ -28,6 +29,9 @@ def main() -> None:
     check_names()
     trace = options.trace if options.trace.exists() else None
     chosen = list(workloads(trace))
+    if options.long:
+        _long(options)
+        return
     if options.quick:
         first = chosen[0].setting.name
         chosen = [w for w in chosen if w.name in {f"{first}: {name}" for name in QUICK}]
@@ -43,6 +47,19 @@ def main() -> None:
     for figure in figures(results):
         print(f"{figure.verdict:10} {figure.claim} {figure.target}: {figure.measured}")
     print(f"{time.perf_counter() - begun:.0f} s in all")
+
+
+def _long(options: argparse.Namespace) -> None:
+    """Run the family of long prompts, which has a page of its own."""
+    chosen = [w for w in long_prompts() if options.only in w.name]
+    results = evaluate_briefly(
+        Bench(options.cache, options.jobs), chosen, _SEEDS[: options.seeds], None
+    )
+    root = ROOT / "out" / "tune-report" if options.only else ROOT
+    folder = root / "docs"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tuning-long-prompts.md").write_text(long_page(results, options.revision))
+    print(f"written: {folder / 'tuning-long-prompts.md'}")
 
 
 def _write(results: Results, root: Path, note: str) -> None:
@@ -92,6 +109,7 @@ def _rounded(value: object) -> object:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tune_report", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, five workloads, into out/")
+    parser.add_argument("--long", action="store_true", help="the family of long prompts alone")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seeds", type=int, default=len(_SEEDS), help="how many of five")
     parser.add_argument("--only", default="", help="workloads whose name holds this, into out/")

@@ -3,6 +3,14 @@
 Conversation and code follow the Azure LLM inference traces of 2023 (Azure Public Dataset:
 prompt mean 1,155 and median 1,020, output 211 and 129 for conversation; 2,048, 1,469, 28 and 13
 for code). Reasoning has short prompts and outputs beyond 1,500 tokens, so that KV memory binds.
+
+Long prompts follow what is published of Mooncake's conversation and tool-and-agent traces (FAST'25:
+mean prompts of some 12,000 and 8,600 tokens, outputs of 340 and 180, a third to three fifths of the
+prompt tokens computed before). Growing conversations make their prefix hits: of a k-th turn all but
+the last of k equal parts was computed before, and a conversation goes on with a chance of q after
+each turn, so that turns are geometric and the mean hit is
+
+    1 - (1 - q) / q * ln(1 / (1 - q))                   0.31 at q 0.5, 0.60 at 0.8, 0.90 at 0.975
 """
 
 import math
@@ -12,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Shares = float | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,8 @@ class Mix:
     prompt: Lengths
     output: Lengths
     cached_share: float = 0.0
+    goes_on: float = 0.0
+    """q: the chance of another turn, by which conversations grow; 0 leaves `cached_share`."""
     long_share: float = 0.0
     """Share of the requests whose prompt is a long document instead."""
     long_prompt: tuple[int, int] = (8_000, 16_000)
@@ -48,8 +59,11 @@ class Mix:
         output = self.output.draw(random, count)
         is_long = random.random(count) < self.long_share
         prompt = np.where(is_long, random.integers(*self.long_prompt, count), prompt)
+        shares: Shares = self.cached_share
+        if self.goes_on:
+            shares = 1 - 1 / random.geometric(1 - self.goes_on, count)
         # Whole blocks of 16 are shared, and at least one token is computed.
-        cached = np.minimum((self.cached_share * prompt).astype(np.int64), prompt - 1)
+        cached = np.minimum((shares * prompt).astype(np.int64), prompt - 1)
         return prompt, output, cached // 16 * 16
 
 
@@ -62,3 +76,10 @@ HEAVY_TAIL = Mix(
 )
 SHORT = Mix("short", Lengths(60, 50, 200, 8), Lengths(40, 32, 120, 2))
 """For a small model on a CPU."""
+
+_LONG, _LONG_OUTPUT = Lengths(9000, 8000, 16_000, 4000), Lengths(340, 270, 1000, 100)
+LONG = Mix("long", _LONG, _LONG_OUTPUT)
+LONG_30 = Mix("long, 30 % cached", _LONG, _LONG_OUTPUT, goes_on=0.5)
+LONG_60 = Mix("long, 60 % cached", _LONG, _LONG_OUTPUT, goes_on=0.8)
+AGENTS = Mix("agents, 90 % cached", _LONG, Lengths(180, 150, 1000, 100), goes_on=0.975)
+VERY_LONG = Mix("up to 64,000", Lengths(14_000, 10_000, 64_000, 4000), _LONG_OUTPUT, goes_on=0.5)

@@ -27,6 +27,8 @@ _DOUBLINGS, _HALVINGS = 12, 6
 _GPU_BATCHES = (32, 64, 96, 128, 192, 256, 384, 512, 1024)
 _GPU_BUDGETS = (128, 256, 384, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048, 3072, 4096, 8192)
 _PROBED_BATCHES = (8, 16, 32, 64, 128, 192, 256)
+_FEW_ROWS = (8, 12, 16, 24, 32, 48, 64, 128)
+"""Where prompts are long: past 64 rows KV memory binds before the batch size does."""
 """The batch sizes of the grid by which capacity is found: dozens of rates are tried."""
 _CPU_BATCHES = (4, 8, 12, 16, 24, 32, 48, 64)
 _CPU_BUDGETS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 512, 1024, 2048)
@@ -35,7 +37,7 @@ _CPU_BUDGETS = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 512, 1024, 2048)
 def grid(setting: ServingSetting) -> tuple[Pair, ...]:
     """Max batch sizes and token budgets, within what the setting allocates."""
     is_small = setting.max_batch_size <= _CPU_BATCHES[-1]
-    batches = _CPU_BATCHES if is_small else _GPU_BATCHES
+    batches = _CPU_BATCHES if is_small else _FEW_ROWS if setting.has_few_rows else _GPU_BATCHES
     budgets = _CPU_BUDGETS if is_small else _GPU_BUDGETS
     return tuple((n, b) for n in batches for b in budgets if b >= n)
 

@@ -65,6 +65,17 @@ def evaluate(
     return results
 
 
+def evaluate_briefly(
+    bench: Bench, workloads: Sequence[ReportWorkload], seeds: tuple[int, ...], trace: Path | None
+) -> Results:
+    """Run the grid and the product, without other rules, searches and ablations."""
+    results = Results(tuple(workloads), seeds, _units(bench, workloads, trace))
+    player = _Player(bench, results, trace)
+    _fixed(player)
+    player.play([(w, OURS) for w in workloads], "ours")
+    return results
+
+
 def _units(
     bench: Bench, workloads: Sequence[ReportWorkload], trace: Path | None
 ) -> dict[str, float]:

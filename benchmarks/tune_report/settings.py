@@ -6,7 +6,7 @@ from paceline_sim.hardware import A100_8B, CPU_135M, H100_8B, H100_70B_TP4, Hard
 from paceline_sim.published import A100_8B_PROFILED
 from paceline_tuner.service_spec import SLA
 from paceline_wire.limits import Capacity
-from tune_report.mixes import CONVERSATION, SHORT, Mix
+from tune_report.mixes import CONVERSATION, LONG_30, SHORT, Mix
 
 _BLOCK_TOKENS = 16
 
@@ -21,6 +21,9 @@ class ServingSetting:
     mix: Mix = CONVERSATION
     max_batch_size: int = 1024
     max_token_budget: int = 8192
+    max_model_len: int = 32_768
+    has_few_rows: bool = False
+    """Prompts are so long that KV memory holds few of them: the grid looks closely at few rows."""
 
     @property
     def capacity(self) -> Capacity:
@@ -30,7 +33,7 @@ class ServingSetting:
             max_token_budget=self.max_token_budget,
             num_blocks=self.hardware.num_kv_tokens // _BLOCK_TOKENS,
             block_size=_BLOCK_TOKENS,
-            max_model_len=32_768,
+            max_model_len=self.max_model_len,
         )
 
     @property
@@ -58,4 +61,16 @@ CPU_ITL = ServingSetting(
     SHORT,
     max_batch_size=64,
     max_token_budget=2048,
+)
+
+
+def _long(name: str, hardware: Hardware, sla: SLA) -> ServingSetting:
+    return ServingSetting(name, hardware, sla, mix=LONG_30, max_model_len=65_536, has_few_rows=True)
+
+
+H100_LONG_ITL = _long("H100 long ITL 60", H100_8B, SLA(ttft_p99_ms=8000.0, itl_p99_ms=60.0))
+H100_LONG_TPOT = _long("H100 long TPOT 60", H100_8B, SLA(ttft_p99_ms=8000.0, tpot_p99_ms=60.0))
+A100_LONG_ITL = _long("A100 long ITL 100", A100_8B, SLA(ttft_p99_ms=16_000.0, itl_p99_ms=100.0))
+H100_70B_LONG_ITL = _long(
+    "4xH100 70B long ITL 100", H100_70B_TP4, SLA(ttft_p99_ms=12_000.0, itl_p99_ms=100.0)
 )

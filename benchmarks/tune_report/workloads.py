@@ -17,18 +17,34 @@ from paceline_sim.requests import Requests
 from paceline_tuner.service_spec import SLA
 from tune_report import traces
 from tune_report.arrivals import Rate, arrivals, constant, pieces, wave
-from tune_report.mixes import CACHED, CODE, HEAVY_TAIL, REASONING, Mix
+from tune_report.mixes import (
+    AGENTS,
+    CACHED,
+    CODE,
+    HEAVY_TAIL,
+    LONG,
+    LONG_30,
+    LONG_60,
+    REASONING,
+    VERY_LONG,
+    Mix,
+)
 from tune_report.settings import (
     A100_ITL,
+    A100_LONG_ITL,
     CPU_ITL,
     H100_70B_ITL,
+    H100_70B_LONG_ITL,
     H100_ITL,
+    H100_LONG_ITL,
+    H100_LONG_TPOT,
     H100_TPOT,
     PUBLISHED_ITL,
     ServingSetting,
 )
 
 DURATION_S = 480.0
+LONG_LOADS = (0.6, 0.95, 1.2)
 SWEEP = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 
 
@@ -197,6 +213,24 @@ def _some(setting: ServingSetting, names: Sequence[str]) -> tuple[ReportWorkload
     return tuple(w for w in _changing(setting) if w.name in wanted)
 
 
+def long_prompts() -> tuple[ReportWorkload, ...]:
+    """The family of long prompts, a report of its own."""
+    main = H100_LONG_ITL
+    return (
+        *(_of_mix(main, mix, load) for mix in (LONG, LONG_30, LONG_60) for load in LONG_LOADS),
+        *(_of_mix(main, mix, load) for mix in (AGENTS, VERY_LONG) for load in LONG_LOADS),
+        *_some(main, ("step", "burst CV 2.5")),
+        *(_of_mix(H100_LONG_TPOT, LONG_30, load) for load in LONG_LOADS),
+        *_some(H100_LONG_TPOT, ("step",)),
+        *(_of_mix(A100_LONG_ITL, LONG_30, load) for load in LONG_LOADS),
+        *(_of_mix(H100_70B_LONG_ITL, LONG_30, load) for load in LONG_LOADS),
+    )
+
+
+def _of_mix(setting: ServingSetting, mix: Mix, load: float) -> ReportWorkload:
+    return replace(steady(setting, load, mix), name=f"{setting.name}: {mix.name} {load:g}")
+
+
 def _one(setting: ServingSetting, name: str, shape: _Shape) -> ReportWorkload:
     return ReportWorkload(f"{setting.name}: {name}", setting, shape, shape.mix)
 
@@ -270,7 +304,7 @@ def _interactive(count: int) -> "np.ndarray[tuple[int], np.dtype[np.int8]]":
 @lru_cache
 def workload_named(name: str, trace: Path | None) -> ReportWorkload:
     """Find a workload by its name, in any process. Raises KeyError."""
-    return {workload.name: workload for workload in workloads(trace)}[name]
+    return {w.name: w for w in (*workloads(trace), *long_prompts())}[name]
 
 
 QUICK = ("steady 0.6", "steady 1.15", "step", "burst CV 2.5", "hot neighbour")

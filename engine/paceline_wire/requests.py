@@ -63,6 +63,8 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """When the sidecar accepted the HTTP request: the start of TTFT."""
     deadline_at: float | None = None
     """Past it the request is refused while waiting and aborted while running."""
+    turn_at: float | None = None
+    """While it waits it passes those of its lane with a later turn; None passes nobody."""
     cache_salt: str = ""
     """Prefix blocks are shared only within one salt."""
     caller: str = ""

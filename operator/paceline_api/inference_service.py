@@ -48,15 +48,28 @@ class Spec(Part):
     cel_rules: ClassVar = (
         Rule(
             "self.tuning.mode != 'Auto' || has(self.sla)",
-            "tuning.mode Auto needs at least one target: sla.ttft, sla.tpot or sla.itl",
+            "tuning.mode Auto needs at least one target: sla.ttft, sla.tpot, sla.itl or sla.e2e",
             ".sla",
             is_required=True,
         ),
         Rule(
             "!has(self.tuning.experiment) || has(self.sla)",
-            "tuning.experiment compares misses of the SLA: declare sla.ttft, sla.tpot or sla.itl",
+            "tuning.experiment compares misses of the SLA: declare sla.ttft, sla.tpot, sla.itl or"
+            " sla.e2e",
             ".sla",
             is_required=True,
+        ),
+        Rule(
+            "!has(self.sla) || !has(self.sla.e2e) ||"
+            " duration(self.sla.e2e.p99) <= duration(self.admission.requestTimeout)",
+            "must not exceed admission.requestTimeout: a request is ended by then",
+            ".sla.e2e.p99",
+        ),
+        Rule(
+            "!has(self.lanes.batch.sla) || !has(self.lanes.batch.sla.e2e) ||"
+            " duration(self.lanes.batch.sla.e2e.p99) <= duration(self.admission.requestTimeout)",
+            "must not exceed admission.requestTimeout: a request is ended by then",
+            ".lanes.batch.sla.e2e.p99",
         ),
         Rule(
             "self.resources.gpu.count == 0 ||"

@@ -35,6 +35,8 @@ _WIDE_COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
     ("Target-TTFT", "string", ".spec.sla.ttft.p99"),
     ("Target-TPOT", "string", ".spec.sla.tpot.p99"),
     ("Target-ITL", "string", ".spec.sla.itl.p99"),
+    ("Target-E2E", "string", ".spec.sla.e2e.p99"),
+    ("E2E-P99", "string", ".status.sla.observed.e2eP99"),
     ("Mode", "string", ".spec.tuning.mode"),
     ("Model", "string", ".spec.model.uri"),
     ("Capacity", "string", ".status.sla.capacity.requestsPerSecond"),

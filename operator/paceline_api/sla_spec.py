@@ -6,6 +6,7 @@ from pydantic import Field
 
 from paceline_api.part import Part, Rule, between, listed
 from paceline_api.units import Duration, Fraction, Latency, Objective
+from paceline_tuner.service_spec import Order
 
 
 class FirstTokenTarget(Part):
@@ -26,19 +27,34 @@ class TokenTarget(Part):
     """99 of 100 are faster, such as `50ms`."""
 
 
+class EndToEndTarget(Part):
+    """From a request's arrival to its last token, queueing included."""
+
+    cel_rules: ClassVar = (between("p99", "1ms", "1h"),)
+
+    p99: Latency
+    """99 of 100 requests are done within this, such as `20s`."""
+
+
 class SlaSpec(Part):
     """The declared targets; the percentile is in the field's path."""
 
     cel_rules: ClassVar = (
         Rule(
-            "has(self.ttft) || has(self.tpot) || has(self.itl)",
-            "declare at least one of ttft, tpot and itl",
+            "has(self.ttft) || has(self.tpot) || has(self.itl) || has(self.e2e)",
+            "declare at least one of ttft, tpot, itl and e2e",
         ),
         Rule(
             "!has(self.ttft) || !has(self.tpot) ||"
             " duration(self.tpot.p99) <= duration(self.ttft.p99)",
             "must not exceed ttft.p99: the first token costs at least one step",
             ".tpot.p99",
+        ),
+        Rule(
+            "!has(self.ttft) || !has(self.e2e) ||"
+            " duration(self.ttft.p99) <= duration(self.e2e.p99)",
+            "must not be below ttft.p99: the last token comes after the first",
+            ".e2e.p99",
         ),
     )
 
@@ -48,8 +64,10 @@ class SlaSpec(Part):
     """Time per output token of one request: (end - first token) / (tokens - 1)."""
     itl: TokenTarget | None = None
     """Inter-token latency: one gap between two tokens."""
+    e2e: Annotated[EndToEndTarget | None, Field(alias="e2e")] = None
+    """End to end: arrival at the sidecar to the last token."""
     objective: Objective = "0.99"
-    """Share of offered requests that must meet every target."""
+    """Share of offered requests that must meet every target; status shows this quantile too."""
 
 
 class InteractiveLane(Part):
@@ -122,6 +140,10 @@ class AdmissionSpec(Part):
     """From arrival to the last token."""
     shed_hopeless: bool = True
     """Refuse a waiting request whose TTFT target is already lost."""
+    order: Order = "Fifo"
+    """Whose prompt is computed next of those that wait in a lane. ShortestFirst lets short prompts
+    pass longer ones, but none that came a TTFT target before: lower means, more good requests under
+    overload, and what is refused then are the longest prompts."""
     max_items_per_request: Annotated[int, Field(ge=1, le=1024)] = 1024
     """Prompts times choices, inputs or pairs of one request; more are answered 400."""
     max_prompt_tokens: Count | None = None

@@ -31,12 +31,27 @@ class ConditionEntry(Part):
     message: Annotated[str, Field(max_length=2048)]
 
 
+class QuantileLatency(Part):
+    """The quantile that sla.objective asks for."""
+
+    quantile: Word
+    """The objective, such as `0.95`."""
+    ttft: Word | None = None
+    tpot: Word | None = None
+    itl: Word | None = None
+    e2e: Annotated[Word | None, Field(alias="e2e")] = None
+
+
 class ObservedLatency(Part):
     """What was measured over tuning.window, as durations such as `48.2ms`."""
 
     ttft_p99: Word | None = None
     tpot_p99: Word | None = None
     itl_p99: Word | None = None
+    e2e_p99: Annotated[Word | None, Field(alias="e2eP99")] = None
+    """Absent unless sla.e2e is declared."""
+    at_objective: QuantileLatency | None = None
+    """The same at the quantile that the objective asks for; absent where that is 0.99."""
     samples: int | None = None
     """Offered requests in the window."""
     window_end: Time | None = None
@@ -95,6 +110,10 @@ class PodTuning(Part):
     waiting: int | None = None
     ttft_p99: Word | None = None
     tpot_p99: Word | None = None
+    e2e_p99: Annotated[Word | None, Field(alias="e2eP99")] = None
+    """Absent unless sla.e2e is declared."""
+    at_objective: QuantileLatency | None = None
+    """Absent where the objective is 0.99."""
     phase: Word | None = None
     """ColdStart, Learning, Tracking, Transition, Backoff, Frozen or Unattainable."""
     binding: Word | None = None

@@ -48,6 +48,7 @@ def _sla(sla: SlaSpec | None) -> SLA:
         ttft_p99_ms=milliseconds(sla.ttft.p99) if sla.ttft else None,
         tpot_p99_ms=milliseconds(sla.tpot.p99) if sla.tpot else None,
         itl_p99_ms=milliseconds(sla.itl.p99) if sla.itl else None,
+        e2e_p99_ms=milliseconds(sla.e2e.p99) if sla.e2e else None,
         objective=float(sla.objective),
     )
 
@@ -96,6 +97,7 @@ def _admission(spec: Spec) -> AdmissionLimits:
         reject_at=float(admission.reject_at),
         request_timeout_s=seconds(admission.request_timeout),
         shed_hopeless=admission.shed_hopeless,
+        order=admission.order,
         max_items_per_request=admission.max_items_per_request,
         max_prompt_tokens=admission.max_prompt_tokens,
         max_output_tokens=admission.max_output_tokens,

@@ -9,6 +9,7 @@ import msgspec
 
 from paceline_operator.observe import PodLoading
 from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded, tls_context
+from paceline_tuner.sample import SAMPLE
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry, decode_limits, decode_telemetry
 
@@ -54,8 +55,10 @@ class AiohttpPodClient:
             self._session = None
 
     async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
-        """Read what happened after record `since`."""
-        answer = await self._call(pod, "GET", f"/runtime/telemetry?since={since}", None)
+        """Read what happened after record `since`, as a sample where the pod gives one."""
+        answer = await self._call(
+            pod, "GET", f"/runtime/telemetry?since={since}&sample={SAMPLE}", None
+        )
         return decoded(pod, *answer, decode_telemetry)
 
     async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +27,16 @@ from paceline_tuner.service_target import ServiceTarget
 _IDLE_S = 60.0
 
 _log = logging.getLogger(__name__)
+
+
+def next_round(uid: str, now: float, interval_s: float) -> float:
+    """Give the time of the round after one that begins now: its own phase, half a round away.
+
+    Rounds that began together, as at the operator's start, do not stay together.
+    """
+    phase_s = zlib.crc32(uid.encode()) / 2**32 * interval_s
+    earliest = now + interval_s / 2
+    return phase_s + math.ceil((earliest - phase_s) / interval_s) * interval_s
 
 
 class ServiceTuner(Protocol):
@@ -114,10 +126,11 @@ class Rounds:
                 return
             target = found[1]
             self._followed[key].target = target
+            interval_s = target.spec.interval_s if target.pods else _IDLE_S  # pods are news
+            next_at = next_round(uid, asyncio.get_running_loop().time(), interval_s)
             await self._round(target)
             with contextlib.suppress(TimeoutError):
-                # Pods that come are news.
-                async with asyncio.timeout(target.spec.interval_s if target.pods else _IDLE_S):
+                async with asyncio.timeout_at(next_at):
                     await news.wait()
 
     async def _round(self, target: ServiceTarget) -> None:

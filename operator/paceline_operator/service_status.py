@@ -16,6 +16,7 @@ from paceline_api.status import (
     LoadingStatus,
     ObservedLatency,
     PodTuning,
+    QuantileLatency,
     ServiceCapacity,
     SlaStatus,
     Status,
@@ -142,8 +143,23 @@ def _observed(observed: tuner.MeasuredLatency, at: float | None) -> ObservedLate
         ttft_p99=as_latency(observed.ttft_p99_ms),
         tpot_p99=as_latency(observed.tpot_p99_ms),
         itl_p99=as_latency(observed.itl_p99_ms),
+        e2e_p99=as_latency(observed.e2e_p99_ms),
+        at_objective=_at_objective(observed),
         samples=observed.samples,
         window_end=None if at is None else _time(at),
+    )
+
+
+def _at_objective(observed: tuner.MeasuredLatency) -> QuantileLatency | None:
+    own = observed.at_objective
+    if own is None:
+        return None
+    return QuantileLatency(
+        quantile=f"{own.share:g}",
+        ttft=as_latency(own.ttft_ms),
+        tpot=as_latency(own.tpot_ms),
+        itl=as_latency(own.itl_ms),
+        e2e=as_latency(own.e2e_ms),
     )
 
 
@@ -174,6 +190,8 @@ def _pod(pod: tuner.PodReport) -> PodTuning:
         waiting=pod.waiting,
         ttft_p99=as_latency(pod.observed.ttft_p99_ms),
         tpot_p99=as_latency(pod.observed.tpot_p99_ms),
+        e2e_p99=as_latency(pod.observed.e2e_p99_ms),
+        at_objective=_at_objective(pod.observed),
         phase=pod.phase,
         binding=pod.binding,
         verdict=pod.verdict,

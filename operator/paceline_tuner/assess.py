@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from paceline_tuner.capacity import within
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
@@ -30,7 +31,15 @@ def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
     """
     if not view.is_trusted:
         return Assessment("", None)
-    capacity_rps = view.capacity_model.sustainable_rps(proposal.limits.batch_size)
+    capacity_model = view.capacity_model
+    top = within(
+        capacity_model.capacity.max_batch_size,
+        view.spec.batch_size,
+        capacity_model.capacity.max_batch_size,
+    )
+    capacity_rps = capacity_model.sustainable_rps(
+        capacity_model.serving_batch(proposal.limits.batch_size, top)
+    )
     burn, objective, now = view.state.burn, view.spec.sla.objective, view.evidence.now
     obstacle = _floor(view)
     if not obstacle and burn.is_burning(objective, now) and burn.is_spent(objective):
@@ -47,6 +56,9 @@ def _floor(view: PodView) -> Obstacle:
         return "TPOTFloor"
     if ttft_ms is not None and view.capacity_model.ttft_floor_ms() > ttft_ms:
         return "TTFTFloor"
+    e2e_ms = view.spec.sla.e2e_p99_ms
+    if e2e_ms is not None and view.capacity_model.e2e_floor_ms() > e2e_ms:
+        return "E2EFloor"
     return ""
 
 

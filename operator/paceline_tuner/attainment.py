@@ -1,12 +1,12 @@
 """Attainment: p99s, misses and whether the SLA held. Every offered request counts."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from paceline_tuner.latency_sketch import LatencySketch, p99
-from paceline_tuner.service_report import MeasuredLatency, Verdict
+from paceline_tuner.latency_sketch import LatencySketch, weighted_quantile
+from paceline_tuner.service_report import MeasuredLatency, Quantiles, Verdict
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
 from paceline_tuner.window import Evidence
@@ -15,6 +15,7 @@ MIN_SAMPLES = 20
 _CONFIDENCE = 0.95
 _NEWEST = 200  # steps
 _SAMPLE = 500
+_AS_WANTED = frozenset({"ok", "cancelled"})  # by the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,17 @@ def count(
     sla: SLA, requests: Iterable[RequestRecord], gaps: LatencySketch, rows: float = 1.0
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
-    given = tuple(requests)
     ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
-    late = [r for r in given if (r.ttft_ms or 0.0) > ttft_ms or (r.tpot_ms or 0.0) > tpot_ms]
-    ended = Counter([r.outcome for r in given])
-    left = ended["cancelled"] - sum(r.outcome == "cancelled" for r in late)
-    unserved = len(given) - ended["ok"] - ended["cancelled"]
-    missed = unserved + sum(r.outcome in {"ok", "cancelled"} for r in late)
-    offered = len(given) - left
+    ends_late = sla.e2e_p99_ms is not None
+    offered = missed = 0
+    for record in requests:
+        late = (record.ttft_ms or 0.0) > ttft_ms or (record.tpot_ms or 0.0) > tpot_ms
+        late = late or (ends_late and _is_over(record.e2e_ms, sla.e2e_p99_ms))
+        if late or record.outcome not in _AS_WANTED:
+            missed += record.weight
+            offered += record.weight
+        elif record.outcome == "ok":
+            offered += record.weight
     if sla.itl_p99_ms is None:
         return Counts(offered, missed)
     return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
@@ -71,29 +75,54 @@ def count(
 
 def is_late(sla: SLA, record: RequestRecord) -> bool:
     """The request missed a per-request target."""
-    return _is_over(record.ttft_ms, sla.ttft_p99_ms) or _is_over(record.tpot_ms, sla.tpot_p99_ms)
+    return (
+        _is_over(record.ttft_ms, sla.ttft_p99_ms)
+        or _is_over(record.tpot_ms, sla.tpot_p99_ms)
+        or (sla.e2e_p99_ms is not None and _is_over(record.e2e_ms, sla.e2e_p99_ms))
+    )
 
 
 def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
     """Measure one pod over its window."""
     gaps = evidence.gaps()
     counts = count(sla, evidence.requests, gaps, mean_rows(evidence.steps))
-    requests = evidence.requests
+    high = _quantiles(sla, evidence.requests, gaps, 0.99)
+    is_own = sla.objective != high.share
     observed = MeasuredLatency(
-        ttft_p99_ms=p99([r.ttft_ms for r in requests if r.ttft_ms is not None]),
-        tpot_p99_ms=p99([r.tpot_ms for r in requests if r.tpot_ms is not None]),
-        itl_p99_ms=gaps.quantile(0.99),
+        ttft_p99_ms=high.ttft_ms,
+        tpot_p99_ms=high.tpot_ms,
+        itl_p99_ms=high.itl_ms,
         samples=counts.requests,
         attainment=counts.attainment,
+        e2e_p99_ms=high.e2e_ms,
+        at_objective=_quantiles(sla, evidence.requests, gaps, sla.objective) if is_own else None,
     )
     return observed, counts
+
+
+def _quantiles(
+    sla: SLA, requests: Sequence[RequestRecord], gaps: LatencySketch, share: float
+) -> Quantiles:
+    ended = [r for r in requests if r.outcome == "ok"] if sla.e2e_p99_ms is not None else []
+    return Quantiles(
+        share=share,
+        ttft_ms=_quantile([(r.ttft_ms, r.weight) for r in requests], share),
+        tpot_ms=_quantile([(r.tpot_ms, r.weight) for r in requests], share),
+        itl_ms=gaps.quantile(share),
+        e2e_ms=_quantile([(r.e2e_ms, r.weight) for r in ended], share),
+    )
+
+
+def _quantile(values: Sequence[tuple[float | None, int]], share: float) -> float | None:
+    known = [(value, weight) for value, weight in values if value is not None]
+    return weighted_quantile(known, share)
 
 
 def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
     """Count what steps alone cause since a change: slow gaps, and requests with a slow mean."""
     finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
-    slow = sum(_is_over(r.tpot_ms, sla.tpot_p99_ms) for r in finished)
-    offered = len(finished) if sla.tpot_p99_ms is not None else 0
+    slow = sum(r.weight for r in finished if _is_over(r.tpot_ms, sla.tpot_p99_ms))
+    offered = sum(r.weight for r in finished) if sla.tpot_p99_ms is not None else 0
     if sla.itl_p99_ms is None:
         return Counts(offered, slow)
     gaps = evidence.gaps(since)
@@ -102,12 +131,25 @@ def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
 
 def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLatency:
     """Measure several pods together: counts are exact, a p99 is that of the worst pod."""
+    own = [latency.at_objective for latency in measured if latency.at_objective is not None]
     return MeasuredLatency(
         ttft_p99_ms=_worst([latency.ttft_p99_ms for latency in measured]),
         tpot_p99_ms=_worst([latency.tpot_p99_ms for latency in measured]),
         itl_p99_ms=_worst([latency.itl_p99_ms for latency in measured]),
         samples=counts.requests,
         attainment=counts.attainment,
+        e2e_p99_ms=_worst([latency.e2e_p99_ms for latency in measured]),
+        at_objective=_worst_of(own) if own else None,
+    )
+
+
+def _worst_of(measured: Sequence[Quantiles]) -> Quantiles:
+    return Quantiles(
+        share=measured[0].share,
+        ttft_ms=_worst([each.ttft_ms for each in measured]),
+        tpot_ms=_worst([each.tpot_ms for each in measured]),
+        itl_ms=_worst([each.itl_ms for each in measured]),
+        e2e_ms=_worst([each.e2e_ms for each in measured]),
     )
 
 
@@ -144,6 +186,7 @@ def is_certain(trials: float, misses: float, objective: float) -> bool:
     return 1 - _at_least(k + 1, n, 1 - objective) < 1 - _CONFIDENCE
 
 
+@lru_cache(maxsize=4096)  # one decision asks for the same several times
 def _at_least(k: int, n: int, p: float) -> float:
     """Sum P(X >= k) of a binomial exactly, in logarithms."""
     if k <= 0:
@@ -173,8 +216,14 @@ def large_step_tokens(steps: Sequence[Step]) -> int:
 
 def quick_step_ms(steps: Sequence[Step]) -> float:
     """Find the time within which one in ten of the newest steps with a decode ran."""
-    walls = sorted(step.wall_ms for step in steps[-_NEWEST:] if step.decode)
-    return walls[len(walls) // 10] if walls else math.inf
+    walls, left = [], _NEWEST
+    for step in reversed(steps):
+        if left <= 0:
+            break
+        left -= step.weight
+        if step.decode:
+            walls.append(step.wall_ms)
+    return sorted(walls)[len(walls) // 10] if walls else math.inf
 
 
 def _worst(values: Sequence[float | None]) -> float | None:

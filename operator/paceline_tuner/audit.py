@@ -56,15 +56,18 @@ class Audit:
         size, open_misses = self.open_block
         misses = 0
         for record in new:
-            missed = is_missed(sla, record)
-            size, open_misses, misses = size + 1, open_misses + missed, misses + missed
-            if size >= _BLOCK:
-                blocks.append(open_misses)
-                size = open_misses = 0
+            left, is_miss = record.weight, is_missed(sla, record)
+            misses += left * is_miss
+            while left:  # one that stands for many may fill several blocks
+                part = min(left, _BLOCK - size)
+                left, size, open_misses = left - part, size + part, open_misses + part * is_miss
+                if size == _BLOCK:
+                    blocks.append(open_misses)
+                    size = open_misses = 0
         return replace(
             self,
             last_seq=new[-1].seq,
-            requests=self.requests + len(new),
+            requests=self.requests + sum(record.weight for record in new),
             misses=self.misses + misses,
             blocks=tuple(blocks[-_MAX_BLOCKS:]),
             open_block=(size, open_misses),

@@ -49,7 +49,11 @@ class BurnWindow:
         now, requests = evidence.now, evidence.requests
         ended = requests[bisect.bisect_right(requests, self.last_seq, key=_seq) :]
         new = [record for record in ended if record.arrived_at >= self.since]
-        period = BurnPeriod(now, len(new), sum(_is_missed(sla, record) for record in new))
+        period = BurnPeriod(
+            now,
+            requests=sum(record.weight for record in new),
+            misses=sum(record.weight for record in new if _is_missed(sla, record)),
+        )
         kept = tuple(old for old in self.periods if old.at > now - _WINDOW_S)
         last_seq = ended[-1].seq if ended else self.last_seq
         return replace(self, last_seq=last_seq, periods=(*kept, period))

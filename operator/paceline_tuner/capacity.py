@@ -1,14 +1,17 @@
 """CapacityModel: what a pod could do at best: the largest batch, the useful budget, λ*, floors."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from paceline_tuner.balance import Balance, balance
 from paceline_tuner.demand import Demand
+from paceline_tuner.end_to_end import TokenRoom, token_room
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_spec import Range, TuningSpec
-from paceline_tuner.step_target import StepTarget, step_target
+from paceline_tuner.step_target import StepTarget, step_target, tail
 from paceline_tuner.telemetry import CapacityValues, ModelFit
 from paceline_wire.step_cost import chunk_attention
 
@@ -16,6 +19,8 @@ _KV_SHARE = 0.95
 _KV_DEVIATIONS = 2.33  # 99 of 100
 _CAPACITY_SHARE = 0.9  # of what the model says: bursts, and the model's error
 _TTFT_MARGIN = 1.3
+_SIZES = tuple(dict.fromkeys(int(1.25**k) for k in range(40)))  # up to 6,000 sequences
+_LEAST_RPS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +46,29 @@ class CapacityModel:
     min_prefill: int
     longest_ms: float | None = None
     """What a step may take where requests are ahead; None where `target_ms` holds for each."""
+    room: TokenRoom | None = None
+    """What the end-to-end target leaves for a mean step; None without one."""
 
     def largest_batch(self, top: int) -> tuple[int, str]:
         """Find the largest safe occupancy up to `top`, and what bounds it."""
         by_memory = self._largest(top, self._fits)
         by_pace = self._largest(top, self._keeps_pace)
+        by_end = top if self.room is None else self._in_time(top, self.room)
+        if by_end < min(by_memory, by_pace):
+            return by_end, "SLA:e2e"
         if by_pace < by_memory:
             return by_pace, "SLA"
         return by_memory, "KV" if by_memory < top else "Capacity"
+
+    def serving_batch(self, batch: int, top: int) -> int:
+        """Find the occupancy that λ* is reckoned with: what is served without a queue.
+
+        That is `batch`, or a larger one up to `top` where a queue alone made it so small.
+        """
+        if self.room is None:
+            return batch
+        at_once = self._keeps_mean(top, self.room.at_once_ms)
+        return max(batch, min(at_once, self._largest(top, self._keeps_pace)))
 
     def useful_budget(self, top: int) -> int:
         """Find the most tokens that a step with at least one decode can hold within the target."""
@@ -72,6 +92,26 @@ class CapacityModel:
             best = max(best, self._rate(n))
             n = max(n + 1, n * 9 // 8)
         return _CAPACITY_SHARE * max(best, self._rate(batch))
+
+    def capacity_by_target(self) -> Callable[[float], float]:
+        """Return λ*, requests per second at the present mix, by step target, ms."""
+        top = self._largest(self.capacity.max_batch_size, self._fits)
+        q_r, most_rps = self.forecast.model.q_r, 0.0
+        times, rates = [0.0], [0.0]
+        for n in sorted({top, *(size for size in _SIZES if size < top)}):
+            step_ms, ends = self._mean_step_ms(n), n / max(self.demand.output, 1.0)
+            most_rps = max(most_rps, _CAPACITY_SHARE * 1e3 * ends / step_ms)
+            times.append(max(step_ms * q_r, times[-1]))
+            rates.append(most_rps)
+
+        def capacity_rps(target_ms: float) -> float:
+            after = bisect_right(times, target_ms)
+            if after == len(times):
+                return most_rps
+            part = (target_ms - times[after - 1]) / (times[after] - times[after - 1])
+            return rates[after - 1] + part * (rates[after] - rates[after - 1])
+
+        return capacity_rps
 
     def full_step_ms(self, batch: int) -> float:
         """Predict a step with `batch` decodes and the least prefill, without q_r."""
@@ -106,6 +146,11 @@ class CapacityModel:
         """Predict the longest usual prompt, alone on the pod."""
         return self.prefill_ms(decode=0, budget=self.capacity.max_token_budget)
 
+    def e2e_floor_ms(self) -> float:
+        """Predict a long prompt and an answer of the objective's length, alone on the pod."""
+        tokens = max(self.demand.output_high - 1, 0.0)
+        return self.ttft_floor_ms() + tokens * self.floor_ms()
+
     def _chunk(self, decode: float, budget: int) -> int:
         """Find how many prefill tokens a paced step holds beside `decode` sequences."""
         top = max(budget - int(decode), 1)
@@ -133,7 +178,7 @@ class CapacityModel:
     def _fits(self, n: int) -> bool:
         tokens = self.capacity.num_blocks * self.capacity.block_size
         demand = self.demand
-        wanted = n * demand.held + _KV_DEVIATIONS * demand.held_deviation * math.sqrt(n)
+        wanted = n * demand.held + _KV_DEVIATIONS * demand.kv_deviation * math.sqrt(n)
         return wanted <= _KV_SHARE * tokens
 
     def _keeps_pace(self, n: int) -> bool:
@@ -141,19 +186,38 @@ class CapacityModel:
             return True
         return self._with_q_r(decode=n, prefill=self.min_prefill) <= self.target_ms
 
-    def _rate(self, n: int) -> float:
-        """Predict requests per second with `n` running; prompts come as fast as sequences end.
+    def _in_time(self, top: int, room: TokenRoom) -> int:
+        """Find the occupancy with which long answers end in time.
 
-        It is 0 where their KV does not fit, or where such a step is slower than the target.
+        Where all that arrive can be served so, nobody waits long, and the largest occupancy is
+        taken with which an answer that begins at once is in time. Else there will be a queue, and
+        who has waited as long as admission allows must still be in time.
         """
+        most = self._keeps_mean(top, room.at_once_ms)
+        is_served = self.sustainable_rps(most) >= self.demand.arrival_rps
+        return most if is_served else self._keeps_mean(top, room.queued_ms)
+
+    def _keeps_mean(self, top: int, mean_ms: float) -> int:
+        return self._largest(top, lambda n: self._mean_step_ms(n) <= mean_ms)
+
+    def _mean_step_ms(self, n: int) -> float:
+        """Predict the mean step with `n` running; prompts come as fast as sequences end."""
         demand = self.demand
         ends = n / max(demand.output, 1.0)
-        step_ms = self.forecast.step_ms(
+        return self.forecast.step_ms(
             decode=n,
             prefill=ends * demand.prompt,
             context=n * demand.context,
-            attention=ends * chunk_attention(demand.prompt, before=0.0),
+            attention=ends * chunk_attention(demand.prompt, before=demand.cached),
         )
+
+    def _rate(self, n: int) -> float:
+        """Predict requests per second with `n` running.
+
+        It is 0 where their KV does not fit, or where such a step is slower than the target.
+        """
+        ends = n / max(self.demand.output, 1.0)
+        step_ms = self._mean_step_ms(n)
         is_slow = self.target_ms is not None and step_ms * self.forecast.model.q_r > self.target_ms
         return 0.0 if is_slow or not self._fits(n) else 1e3 * ends / step_ms
 
@@ -178,13 +242,16 @@ def capacity_for(
     """
     forecast, demand = Forecast(model), state.demand
     floor_ms = forecast.step_ms(decode=1, prefill=0, context=demand.context)
+    trim = state.trim * spec.step_margin
+    unpaced = CapacityModel(forecast, demand, engine.capacity, None, engine.min_prefill)
     target = step_target(
         spec.sla,
         model,
-        trim=state.trim * spec.step_margin,
+        trim=trim,
         floor_ms=min(floor_ms, quickest_ms),
         gives_up=state.believes_floor,
         has_slack=engine.has_slack,
+        balance=_balanced(spec.sla.itl_p99_ms, unpaced, trim) if model.valid else None,
     )
     capacity_model = CapacityModel(
         forecast,
@@ -194,7 +261,25 @@ def capacity_for(
         engine.min_prefill,
         longest_ms=target.longest_ms,
     )
-    return target, capacity_model
+    if spec.sla.e2e_p99_ms is None:
+        return target, capacity_model
+    room = token_room(spec.sla, demand, first_token_ms=capacity_model.ttft_floor_ms())
+    return target, replace(capacity_model, room=room)
+
+
+def _balanced(itl_ms: float | None, unpaced: CapacityModel, trim: float) -> Balance | None:
+    """Weigh late gaps against capacity lost; None where gaps have no target."""
+    if itl_ms is None:
+        return None
+    capacity_rps, model = unpaced.capacity_by_target(), unpaced.forecast.model
+    most = tail(model)
+    most_rps = max(capacity_rps(itl_ms * most * trim), _LEAST_RPS)
+    return balance(
+        model.q_r,
+        unpaced.demand.output,
+        lambda share: capacity_rps(itl_ms * share * trim) / most_rps,
+        most=most,
+    )
 
 
 def within_bounds(

@@ -42,7 +42,9 @@ def detect_changes(
     state = replace(state, at=now, policy=policy, drift=drift, slowdown=slowdown)
     state = _drifted(state, evidence)
     state = replace(state, burn=state.burn.add(spec.sla, judged(spec, evidence)))
-    return replace(state, demand=demand(evidence, state.demand, drift))
+    return replace(
+        state, demand=demand(evidence, state.demand, drift, objective=spec.sla.objective)
+    )
 
 
 def _new_engine(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodState:

@@ -24,6 +24,7 @@ Obstacle = Literal[
     "TTFTvsTPOTConflict",
     "TPOTFloor",
     "TTFTFloor",
+    "E2EFloor",
     "DegradedHardware",
 ]
 """Why no limits keep the SLA: a reason of `SLAAchievable`, empty where some limits keep it."""

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_tuner.drift import STEADY, Drift
+from paceline_tuner.latency_sketch import weighted_p99
 from paceline_tuner.output_lengths import OutputLengths, lengths, seen
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
 _ENOUGH = 20  # requests that arrived after a change and have ended
 _SOON_S = 60.0
-_SAMPLE = 500  # records: an even sample is enough for means, and hundreds of pods share one core
+_FIRST = 100  # records: who arrived first is among those that ended first
+_SAMPLE = 300  # records: an even sample is enough for means, and thousands of pods share a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,30 @@ class Demand:
     prompt_p99: float
     output: float
     """Mean output tokens, of requests that ended and of those that still run."""
+    output_high: float
+    """Output tokens that a share of requests, the SLA's objective, does not exceed."""
     context: float
     """Mean context of one running sequence."""
     held: float
     """Mean tokens whose KV one sequence holds when it ends."""
     held_deviation: float
+    whole_prompt_deviation: float = 0.0
+    """Of the tokens of a prompt, those that were cached included."""
+
+    @property
+    def cached(self) -> float:
+        """Mean prompt tokens that need not be computed."""
+        return max(self.held - self.output - self.prompt, 0.0)
+
+    @property
+    def kv_deviation(self) -> float:
+        """By how much the KV of one sequence may exceed the mean; below 0 where a batch may too.
+
+        A prompt's blocks are taken when it is admitted, so heavy prompts wait and only outputs
+        surprise. The more of a sequence is its prompt, the more may run while prompts are light.
+        """
+        known = max(self.held - self.output, 0.0) / max(self.held, 1.0)
+        return self.held_deviation - 2 * known * self.whole_prompt_deviation
 
 
 ASSUMED = Demand(
@@ -36,6 +57,7 @@ ASSUMED = Demand(
     prompt=256.0,
     prompt_p99=1024.0,
     output=64.0,
+    output_high=256.0,
     context=300.0,
     held=320.0,
     held_deviation=160.0,
@@ -43,7 +65,9 @@ ASSUMED = Demand(
 """The demand of a pod that has served nothing yet."""
 
 
-def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
+def demand(
+    evidence: Evidence, last: Demand, drift: Drift = STEADY, *, objective: float = 0.99
+) -> Demand:
     """Measure the demand; what the window does not show stays as it was in `last`.
 
     What came before a change of the load is left out, and long prompts are known as they arrive.
@@ -54,16 +78,20 @@ def demand(evidence: Evidence, last: Demand, drift: Drift = STEADY) -> Demand:
     served = [r for r in sample if r.outcome == "ok" and r.output_tokens > 0]
     is_new = evidence.now - drift.prompt_since < _SOON_S
     prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
-    output = _outputs(evidence, sample)
-    held = _held(served, output) if output is not None else (last.held, last.held_deviation)
+    output = _outputs(evidence, sample, objective)
+    held = (last.held, last.held_deviation, last.whole_prompt_deviation)
+    if output is not None:
+        held = _held(served, output)
     return Demand(
         arrival_rps=arrivals,
         prompt=prompt,
         prompt_p99=prompt_p99,
         output=output.mean if output is not None else last.output,
+        output_high=output.high if output is not None else last.output_high,
         context=_context(evidence, last.context),
         held=held[0],
         held_deviation=held[1] if len(served) > 1 else last.held_deviation,
+        whole_prompt_deviation=held[2] if len(served) > 1 else last.whole_prompt_deviation,
     )
 
 
@@ -73,11 +101,13 @@ def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tup
     if len(new) < _ENOUGH and drift.prompt_since > -math.inf:
         prompt = drift.uncached_prompt
         return prompt, last.prompt_p99 * prompt / max(last.prompt, 1.0)
-    uncached = [float(max(r.prompt_tokens - r.cached_tokens, 1)) for r in new]
+    uncached = [(float(max(r.prompt_tokens - r.cached_tokens, 1)), r.weight) for r in new]
     return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
 
 
-def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengths | None:
+def _outputs(
+    evidence: Evidence, sample: Sequence[RequestRecord], share: float
+) -> OutputLengths | None:
     load = evidence.load
     begin = evidence.now - evidence.window_s
     return lengths(
@@ -85,22 +115,27 @@ def _outputs(evidence: Evidence, sample: Sequence[RequestRecord]) -> OutputLengt
             sample,
             load.running_output_tokens,
             num_running=load.running,
-            num_ended=len(evidence.requests),
+            num_ended=evidence.num_requests,
             begin=begin,
-            made=evidence.made(begin),
-        )
+            made=evidence.made,
+        ),
+        share,
     )
 
 
-def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float]:
-    """Measure mean and deviation of prompt plus output; the served ones tell how both correlate."""
-    prompts = [float(r.prompt_tokens) for r in served]
-    mean = _mean(prompts, 0.0)
-    middle = _mean([float(r.output_tokens) for r in served], 0.0)
-    both = sum((r.prompt_tokens - mean) * (r.output_tokens - middle) for r in served)
-    variance = sum((p - mean) ** 2 for p in prompts) + 2 * both
-    square = variance / max(len(served), 1) + output.deviation**2
-    return mean + output.mean, math.sqrt(max(0.0, square))
+def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float, float]:
+    """Measure mean and deviation of prompt plus output, and the deviation of the prompt.
+
+    The served ones tell how both correlate.
+    """
+    sizes = [(r.prompt_tokens, r.output_tokens, r.weight) for r in served]
+    total = max(sum([weight for _, _, weight in sizes]), 1)
+    mean = sum([prompt * weight for prompt, _, weight in sizes]) / total
+    middle = sum([made * weight for _, made, weight in sizes]) / total
+    of_prompts = sum([(prompt - mean) ** 2 * weight for prompt, _, weight in sizes]) / total
+    both = sum([(prompt - mean) * (made - middle) * weight for prompt, made, weight in sizes])
+    square = of_prompts + 2 * both / total + output.deviation**2
+    return mean + output.mean, math.sqrt(max(0.0, square)), math.sqrt(of_prompts)
 
 
 def _context(evidence: Evidence, default: float) -> float:
@@ -118,15 +153,20 @@ def _arrivals(evidence: Evidence) -> float:
         at_start = evidence.steps[0].running + evidence.steps[0].waiting
     begin = min(
         (evidence.steps[0].at if evidence.steps else evidence.now),
-        min((r.arrived_at for r in evidence.requests[:_SAMPLE]), default=evidence.now),
+        min((r.arrived_at for r in evidence.requests[:_FIRST]), default=evidence.now),
     )
     seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
-    return max(0.0, len(evidence.requests) + inside - at_start) / seconds
+    return max(0.0, evidence.num_requests + inside - at_start) / seconds
 
 
-def _mean(values: Sequence[float], default: float) -> float:
-    return sum(values) / len(values) if values else default
+def _mean(values: Sequence[tuple[float, int]], default: float) -> float:
+    """Average values that each stand for some."""
+    if not values:
+        return default
+    total = sum([weight for _, weight in values])
+    return sum([value * weight for value, weight in values]) / total
 
 
-def _high(values: Sequence[float], default: float) -> float:
-    return sorted(values)[int(0.99 * (len(values) - 1))] if values else default
+def _high(values: Sequence[tuple[float, int]], default: float) -> float:
+    highest = weighted_p99(values)
+    return default if highest is None else highest

@@ -1,7 +1,7 @@
 """Drift: what changed about the load or the device from one decision to the next. Pure."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -111,12 +111,20 @@ def _samples(
 ) -> Iterator[_Sample]:
     """Measure one period; a signal that it does not show is left out."""
     yield _Sample("device", fast)
-    arrived = len(ended) + load.running + load.waiting - before.running - before.waiting
+    arrived = (
+        sum(record.weight for record in ended)
+        + load.running
+        + load.waiting
+        - before.running
+        - before.waiting
+    )
     # One more than was counted: a period without arrivals has a logarithm too.
     yield _Sample("rate", math.log((max(arrived, 0) + 1) / seconds))
-    outputs = [math.log(r.output_tokens) for r in ended if r.outcome == "ok" and r.output_tokens]
-    if len(outputs) >= _MIN_REQUESTS:
-        yield _Sample("output", sum(outputs) / len(outputs), len(outputs))
+    served = [record for record in ended if record.outcome == "ok" and record.output_tokens]
+    num_served = sum(record.weight for record in served)
+    if num_served >= _MIN_REQUESTS:
+        logs = sum(record.weight * math.log(record.output_tokens) for record in served)
+        yield _Sample("output", logs / num_served, num_served)
     if arrived < _MIN_REQUESTS:
         return
     hits = load.prefix_hits - before.prefix_hits
@@ -130,7 +138,7 @@ def _samples(
         yield _Sample("prompt", math.log(tokens / arrived), arrived)
 
 
-def _ended_after(requests: tuple[RequestRecord, ...], seq: int) -> Iterator[RequestRecord]:
+def _ended_after(requests: Sequence[RequestRecord], seq: int) -> Iterator[RequestRecord]:
     """Yield the newest first, so that a full window is not read each time."""
     for record in reversed(requests):
         if record.seq <= seq:
@@ -138,5 +146,5 @@ def _ended_after(requests: tuple[RequestRecord, ...], seq: int) -> Iterator[Requ
         yield record
 
 
-def _last_seq(requests: tuple[RequestRecord, ...]) -> int:
+def _last_seq(requests: Sequence[RequestRecord]) -> int:
     return requests[-1].seq if requests else 0

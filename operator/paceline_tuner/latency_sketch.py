@@ -1,55 +1,91 @@
-"""LatencySketch: logarithmic bins that are merged by adding."""
+"""LatencySketch: logarithmic bins of several slices of time, read as one."""
 
 import heapq
 import math
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from paceline_tuner.telemetry import SketchSlice
+
+_LEAST_BIN = -(2**15)
+_MOST = 2**32
+_HIGHEST = 16
+
+
+class SliceCounts:
+    """One slice's bins in some hundred bytes: their indices, and how many values lie above each."""
+
+    __slots__ = ("_above", "_indices", "alpha", "count", "lane", "start_at", "zero")
+
+    def __init__(self, piece: SketchSlice) -> None:
+        """Take the bins over; negative counts are left out."""
+        kept = sorted([(index, n) for index, n in piece.bins.items() if n > 0])
+        self.lane = piece.lane
+        self.start_at = piece.start_at
+        self.alpha = piece.alpha
+        self.zero = max(piece.zero, 0)
+        self._indices = array("h", [index for index, _ in kept])
+        # One more than there are bins: what lies at or above each, and nothing above the last.
+        sums = [*accumulate([n for _, n in reversed(kept)], initial=0)]
+        self._above = array("I" if sums[-1] < _MOST else "q", reversed(sums))
+        self.count = self.zero + self._above[0]
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """The lowest and the highest bin with a value in it; nothing where there is none."""
+        return (self._indices[0], self._indices[-1]) if self._indices else ()
+
+    def at_or_above(self, index: int) -> int:
+        """Count the values in this bin and all above it."""
+        return self._above[bisect_left(self._indices, index)]
 
 
 class LatencySketch:
     """Counts of many values, each within `alpha` of what it was."""
 
-    __slots__ = ("_alpha", "_bins", "_log_gamma", "_zero", "count")
+    __slots__ = ("_alpha", "_log_gamma", "_slices", "count")
 
-    def __init__(self, slices: Iterable[SketchSlice]) -> None:
-        """Merge slices of equal alpha; others, and negative counts, are left out."""
-        self._zero = 0
-        self._alpha = 0.0
-        merged: dict[str, int] = {}
-        for piece in slices:
-            self._add(piece, merged)
-        self._bins: dict[int, int] = {int(index): n for index, n in merged.items()}
+    def __init__(self, slices: Iterable[SketchSlice | SliceCounts]) -> None:
+        """Read slices of equal alpha together; others are left out."""
+        given = [s if isinstance(s, SliceCounts) else SliceCounts(s) for s in slices]
+        given = [piece for piece in given if 0 < piece.alpha < 1]
+        self._alpha = given[0].alpha if given else 0.0
+        self._slices = [piece for piece in given if piece.alpha == self._alpha]
         self._log_gamma = math.log((1 + self._alpha) / (1 - self._alpha)) if self._alpha else 1.0
-        self.count = self._zero + sum(self._bins.values())
+        self.count = sum(piece.count for piece in self._slices)
 
     def quantile(self, q: float) -> float | None:
         """Find the value that a share `q` of the counted ones does not exceed."""
         if self.count == 0:
             return None
-        left = math.ceil(q * self.count) - self._zero
-        if left <= 0:
+        above = self.count - math.ceil(q * self.count)  # so many may be greater
+        ends = [end for piece in self._slices for end in piece.ends]
+        if self._at_or_above(_LEAST_BIN) <= above:
             return 0.0
-        for index in sorted(self._bins):
-            left -= self._bins[index]
-            if left <= 0:
-                return self._middle(index)
-        return self._middle(max(self._bins))
+        low, high = min(ends), max(ends)
+        while low < high:  # the least bin with no more than `above` values in those above it
+            middle = (low + high) // 2
+            if self._at_or_above(middle + 1) <= above:
+                high = middle
+            else:
+                low = middle + 1
+        return self._middle(low)
 
     def over(self, value: float) -> int:
         """Count the values above `value`, to within a bin."""
-        return sum(n for index, n in self._bins.items() if self._middle(index) > value)
+        if not self._slices or value <= 0:
+            return self._at_or_above(_LEAST_BIN)
+        index = math.floor(math.log(value * (1 + math.exp(self._log_gamma)) / 2) / self._log_gamma)
+        while self._middle(index) <= value:
+            index += 1
+        while self._middle(index - 1) > value:
+            index -= 1
+        return self._at_or_above(index)
 
-    def _add(self, piece: SketchSlice, merged: dict[str, int]) -> None:
-        if not 0 < piece.alpha < 1:
-            return
-        self._alpha = self._alpha or piece.alpha
-        if piece.alpha != self._alpha:
-            return
-        self._zero += max(piece.zero, 0)
-        for index, n in piece.bins.items():
-            if n > 0:
-                merged[index] = merged.get(index, 0) + n
+    def _at_or_above(self, index: int) -> int:
+        return sum([piece.at_or_above(index) for piece in self._slices])
 
     def _middle(self, index: int) -> float:
         gamma = math.exp(self._log_gamma)
@@ -61,3 +97,21 @@ def p99(values: Sequence[float]) -> float | None:
     # The hundredth part at the upper end is enough: a whole window is five thousand requests.
     highest = heapq.nlargest(len(values) - math.ceil(0.99 * len(values)) + 1, values)
     return highest[-1] if values else None
+
+
+def weighted_p99(values: Sequence[tuple[float, int]]) -> float | None:
+    """Find the least value that 99 of 100 do not exceed, of values that each stand for some."""
+    return weighted_quantile(values, 0.99)
+
+
+def weighted_quantile(values: Sequence[tuple[float, int]], share: float) -> float | None:
+    """Find the least value that a `share` does not exceed, of values that each stand for some."""
+    total = sum([weight for _, weight in values])
+    # A sample keeps its highest values one by one: few of them are the last hundredth.
+    for num in (_HIGHEST, len(values)):
+        left = total - math.ceil(share * total)  # so many may be greater
+        for value, weight in heapq.nlargest(num, values):
+            left -= weight
+            if left < 0:
+                return value
+    return None

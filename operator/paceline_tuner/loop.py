@@ -2,41 +2,48 @@
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
+
+from msgspec import UNSET
 
 from paceline_tuner.annotations import Annotation, annotations
 from paceline_tuner.conclude import hold
 from paceline_tuner.decide import decide
 from paceline_tuner.decision import Decision
+from paceline_tuner.decision_log import DecisionLog
 from paceline_tuner.experiment.experiments import Experiments
 from paceline_tuner.experiment.image_trials import ImageTrials
 from paceline_tuner.lanes import with_batch_target
-from paceline_tuner.patch import patch_body, renewal
+from paceline_tuner.patch import is_renewal, lease_lasts, patch_body, renewal
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pods import PodClient, PodError, TokenRefusedError
+from paceline_tuner.sample import SAMPLE
 from paceline_tuner.service_report import PodReport, ServiceReport
 from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.service_summary import PodTick, summarize
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, PodAdapter, Telemetry
+from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
-_DECISIONS = 200
 _STALE_PERIODS = 3
 _UNHELD_READS = 2
 """In succession: a read that follows a change at once may be a moment older than it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _KnownPod:
     """What the loop keeps of one pod between ticks."""
 
-    window: Window = field(default_factory=Window)
+    name: str
+    window: Window = field(default_factory=lambda: Window(sample=SAMPLE))
     state: PodState = field(default_factory=PodState)
-    decisions: deque[Decision] = field(default_factory=lambda: deque(maxlen=_DECISIONS))
+    log: DecisionLog = field(default_factory=DecisionLog)
+    spec: TuningSpec | None = None
+    """What the newest decision was made for."""
     limits: LimitsAnswer | None = None
     seen_at: float = -math.inf
     adapters: tuple[PodAdapter, ...] = ()
@@ -44,6 +51,8 @@ class _KnownPod:
     """Whether its last answer was 401."""
     instance: str = ""
     acknowledged_epoch: int = 0
+    knows_instances: bool = False
+    """It refuses a change that is meant for another engine, where the change names one."""
     num_unheld: int = 0
     """Reads in succession that showed older limits than this instance acknowledged."""
 
@@ -84,15 +93,19 @@ class TuningLoop:
         self._experiments = Experiments()
         self._image_trials = ImageTrials()
         self._warm_start = LiveWarmStart(store, clock)
+        self._engines: WeakValueDictionary[str, _KnownPod] = WeakValueDictionary()
+        """Who answered last as this instance."""
 
     async def tick(self, target: ServiceTarget) -> ServiceReport:
         """Read, decide, change, conclude. Never raises for what a pod does."""
         await self._warm_start.open()
         service = self._services.setdefault(target.key, _KnownService())
-        service.pods = {pod.name: service.pods.get(pod.name, _KnownPod()) for pod in target.pods}
+        service.pods = {
+            pod.name: service.pods.get(pod.name) or _KnownPod(pod.name) for pod in target.pods
+        }
         specs = self._experiments.specs(target, self._clock())
         ticks = await asyncio.gather(
-            *(self._tick_pod(specs[pod.name], pod, service.pods[pod.name]) for pod in target.pods)
+            *(self._tick_pod(specs[pod.name], pod, service.pods) for pod in target.pods)
         )
         self._warm_start.save_soon()
         seen = {tick.report.name: tick.evidence for tick in ticks if tick.evidence is not None}
@@ -107,7 +120,7 @@ class TuningLoop:
         """The last decisions on one pod, oldest first; empty for a pod that is not known."""
         service = self._services.get(key)
         known = service.pods.get(pod) if service is not None else None
-        return list(known.decisions) if known is not None else []
+        return known.log.decisions() if known is not None else []
 
     def annotations(self, since_ms: float) -> list[Annotation]:
         """Mark what the decision log tells of the time since, of all pods, oldest first."""
@@ -115,7 +128,7 @@ class TuningLoop:
             mark
             for key, service in self._services.items()
             for known in service.pods.values()
-            for mark in annotations(key, known.decisions, since_ms)
+            for mark in annotations(key, known.log.milestones(), since_ms)
         ]
         return sorted(marks, key=lambda mark: mark.time)
 
@@ -125,32 +138,57 @@ class TuningLoop:
         self._experiments.forget(key)
         self._image_trials.forget(key)
 
-    async def _tick_pod(self, spec: TuningSpec, pod: PodTarget, known: _KnownPod) -> PodTick:
-        evidence, error = await self._read(spec, pod, known)
-        decision = self._decide(spec, pod, known, evidence, error)
-        refusal = await self._send(spec, pod, known, evidence, decision)
-        decision = decision.refused() if refusal else decision
-        known.state = decision.acknowledged_state
-        known.decisions.append(decision)
+    async def _tick_pod(
+        self, spec: TuningSpec, pod: PodTarget, pods: Mapping[str, _KnownPod]
+    ) -> PodTick:
+        known = pods[pod.name]
+        evidence, error = await self._read(spec, pod, pods)
+        if (settled := _settled(spec, known, evidence)) is not None:
+            decision = settled
+            refusal = await self._send(spec, pod, known, evidence, decision)
+        else:
+            decision = self._decide(spec, pod, known, evidence, error)
+            refusal = await self._send(spec, pod, known, evidence, decision)
+            decision = decision.refused() if refusal else decision
+            known.state, known.spec = decision.acknowledged_state, spec
+            known.log.append(decision)
         report = _report(pod, known, evidence, decision, error or refusal)
         return PodTick(report, decision, error, evidence)
 
     async def _read(
-        self, spec: TuningSpec, pod: PodTarget, known: _KnownPod
+        self, spec: TuningSpec, pod: PodTarget, pods: Mapping[str, _KnownPod]
     ) -> tuple[Evidence | None, str]:
         """Fetch telemetry; without evidence, the second value says why there is none."""
+        known = pods[pod.name]
         try:
             telemetry = await self._pods.get_telemetry(pod, known.window.since)
         except PodError as error:
             known.refuses_token = isinstance(error, TokenRefusedError)
             return None, str(error)
         known.refuses_token = False
+        if telemetry.pod != pod.name and telemetry.pod in pods:
+            known.limits = None
+            return None, f"the pod answers as {telemetry.pod}"
+        if disguise := self._disguise(known, telemetry.instance):
+            known.limits = None  # where its address leads now, none of its limits are to be sent
+            return None, disguise
         known.window.add(telemetry)
         known.limits = telemetry.limits or known.limits
         known.adapters = telemetry.adapters
+        known.knows_instances = telemetry.step_rows is not UNSET
         if trouble := known.window.trouble or known.broken_word(telemetry):
             return None, trouble
         return known.window.evidence(spec.window_s), ""
+
+    def _disguise(self, known: _KnownPod, instance: str) -> str:
+        """Say whose engine another pod answers with; empty where the engine is its own."""
+        owner = self._engines.get(instance)
+        if owner is not None and owner is not known and owner.instance == instance:
+            return f"the pod answers with the engine of {owner.name}"
+        if self._engines.get(known.instance) is known:
+            del self._engines[known.instance]
+        self._engines[instance] = known
+        return ""
 
     def _decide(
         self,
@@ -184,6 +222,10 @@ class TuningLoop:
             body = patch_body(spec, evidence.limits, decision)
             if decision.applied:
                 body = with_batch_target(body, spec, evidence, trim=decision.state.trim)
+            if is_renewal(body, evidence.limits) and lease_lasts(evidence.limits, spec.interval_s):
+                return ""
+            if known.knows_instances:
+                body["instance"] = evidence.instance
         elif known.limits is not None and spec.on_telemetry_loss == "Hold":
             # Blind, but the pod may still hear: without a lease it would fall back.
             body = renewal(known.limits.epoch)
@@ -194,6 +236,25 @@ class TuningLoop:
         except PodError as error:
             return str(error)
         return ""
+
+
+def _settled(spec: TuningSpec, known: _KnownPod, evidence: Evidence | None) -> Decision | None:
+    """Give the newest decision where nothing has happened that another could be made from."""
+    newest = known.log.newest
+    is_quiet = (
+        newest is not None
+        and evidence is not None
+        and not (evidence.steps or evidence.requests or evidence.slices)
+        and evidence.load.running == evidence.load.waiting == 0
+        and newest.verdict == "Idle"
+        and not newest.obstacle
+        and newest.phase != "Transition"
+        and newest.chosen == newest.current == TunedLimits.of(evidence.limits.requested)
+        and known.spec == spec
+        and known.state.instance == evidence.instance
+        and evidence.limits.config_hash == spec.config_hash
+    )
+    return newest if is_quiet else None
 
 
 def _report(

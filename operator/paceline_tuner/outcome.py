@@ -1,9 +1,10 @@
 """What became of a change: the prediction against the next clean period. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.latency_sketch import p99
+from paceline_tuner.latency_sketch import weighted_p99
 from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
 from paceline_tuner.telemetry import ModelFit, Step
 from paceline_tuner.tuned_limits import TunedLimits
@@ -86,16 +87,18 @@ class PendingOutcome:
 
     def _ttft_ms(self, evidence: Evidence) -> float | None:
         """Measure the slowest first token of the requests that arrived since."""
-        firsts = [r.ttft_ms for r in evidence.finished(self.since) if r.ttft_ms is not None]
-        return p99(firsts) if len(firsts) >= _MIN_REQUESTS else None
+        ended = evidence.finished(self.since)
+        firsts = [(r.ttft_ms, r.weight) for r in ended if r.ttft_ms is not None]
+        return weighted_p99(firsts) if len(firsts) >= _MIN_REQUESTS else None
 
-    def _served_rps(self, evidence: Evidence, steps: list[Step]) -> float | None:
+    def _served_rps(self, evidence: Evidence, steps: Sequence[Step]) -> float | None:
         """Count requests served per second; unknown where the queue emptied in between."""
         seconds = evidence.now - self.since
         if not all(step.waiting > 0 for step in steps):
             return None
         ended = [r for r in evidence.requests if r.finished_at >= self.since and r.outcome == "ok"]
-        return len(ended) / seconds if len(ended) >= _MIN_REQUESTS else None
+        num_served = sum(record.weight for record in ended)
+        return num_served / seconds if num_served >= _MIN_REQUESTS else None
 
 
 def settle(

@@ -40,6 +40,8 @@ class OutputLengths:
 
     mean: float
     deviation: float
+    high: float
+    """The length that a share does not exceed; the longest seen where nobody knows."""
 
 
 def seen(
@@ -56,62 +58,68 @@ def seen(
     Both may be samples, of `num_ended` and `num_running` requests. `made` is how many tokens a
     request that ran all the time made since then: telemetry does not say when each began.
     """
-    ended_weight = num_ended / max(len(requests), 1)
+    ended_weight = num_ended / max(sum([record.weight for record in requests]), 1)
     outputs = [
         Seen(
-            _tokens_at(record, begin),
+            _tokens_at(record, begin) if record.arrived_at < begin else 0,
             record.output_tokens,
-            has_ended=record.outcome == "ok",
-            weight=ended_weight,
+            record.outcome == "ok",
+            ended_weight * record.weight,
         )
         for record in requests
         if record.output_tokens > 0
     ]
     weight = max(1.0, num_running / len(running_tokens)) if running_tokens else 1.0
     outputs.extend(
-        Seen(int(max(tokens - made, 0.0)), tokens, has_ended=False, weight=weight)
+        Seen(max(tokens - int(made), 0), tokens, False, weight)
         for tokens in running_tokens
         if tokens > 0
     )
     return outputs
 
 
-def lengths(outputs: Sequence[Seen]) -> OutputLengths | None:
-    """Estimate mean and deviation; None where none has ended.
+def lengths(outputs: Sequence[Seen], share: float = 0.99) -> OutputLengths | None:
+    """Estimate mean, deviation and the quantile `share`; None where none has ended.
 
     With S(x) the share that is longer than x: mean = sum S(x), and the second moment is
     sum (2x + 1) S(x), over whole tokens x from 0 up to the longest seen.
     """
-    if not any(output.has_ended for output in outputs):
+    ended_at: dict[int, float] = {}
+    left_at: dict[int, float] = {}
+    at_risk, late = 0.0, []
+    for start, end, has_ended, weight in outputs:
+        left_at[end] = left_at.get(end, 0.0) + weight
+        if has_ended:
+            ended_at[end] = ended_at.get(end, 0.0) + weight
+        if start > 0:
+            late.append((start, weight))
+        else:
+            at_risk += weight
+    if not ended_at:
         return None
-    entering = sorted([(output.start, output.weight) for output in outputs])
-    leaving = sorted([(output.end, output.weight, output.has_ended) for output in outputs])
-    num = len(outputs)
-    at_risk, survival, last = 0.0, 1.0, 0
+    late.sort(reverse=True)  # the next to enter comes last
+    survival, last = 1.0, 0
     mean = square = 0.0
-    entered = index = 0
-    while index < num:
-        length = leaving[index][0]
-        while entered < num and entering[entered][0] < length:
-            at_risk += entering[entered][1]
-            entered += 1
+    longer: list[tuple[int, float]] = []
+    for length in sorted(left_at):
+        while late and late[-1][0] < length:
+            at_risk += late.pop()[1]
         mean += survival * (length - last)
-        square += survival * (length**2 - last**2)
-        ended = left = 0.0
-        while index < num and leaving[index][0] == length:
-            left += leaving[index][1]
-            ended += leaving[index][1] if leaving[index][2] else 0.0
-            index += 1
+        square += survival * (length * length - last * last)
+        ended, left = ended_at.get(length, 0.0), left_at[length]
         # Few at the long end are all there is; while more are to enter, none may end it all.
-        if entered == num:
+        if not late:
             survival *= max(0.0, 1 - ended / at_risk)
         elif at_risk >= _MIN_AT_RISK:
             survival *= max(0.0, 1 - ended / (at_risk + 1))
         at_risk -= left
         last = length
+        longer.append((length, survival))
         if survival <= 0:
             break
-    return OutputLengths(mean, math.sqrt(max(0.0, square - mean * mean)))
+    high = next((length for length, left in longer if left <= 1 - share), last)
+    deviation = math.sqrt(max(0.0, square - mean * mean))
+    return OutputLengths(mean, deviation, float(high))
 
 
 def _tokens_at(record: RequestRecord, begin: float) -> int:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from msgspec import UNSET
 
 from paceline_tuner.decision import Decision
-from paceline_tuner.service_spec import AdmissionLimits, TuningSpec
+from paceline_tuner.service_spec import SLA, AdmissionLimits, TuningSpec
 from paceline_tuner.telemetry import LimitsAnswer
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
@@ -13,6 +13,7 @@ from paceline_tuner.warm_start_entry import WarmStartEntry
 _BIN_TOKENS = 128  # where coefficients name no bins
 
 LEASE_S = 60.0
+_SPARE_S = 35.0
 
 
 def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
@@ -26,10 +27,11 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
     if decision.applied and decision.start is not None:
         body["coefficients"] = _coefficients(decision.start.coefficients)
     if (limits.config_hash or "") != spec.config_hash:
-        knows_keys = limits.admission.max_items_per_request is not UNSET
-        body.update(_configuration(spec, knows_keys=knows_keys))
+        knows = limits.admission.max_items_per_request is not UNSET
+        body.update(_configuration(spec, knows_newer=knows))
         if limits.requested.batch_step_target_ms is not UNSET:
-            body["batch_sla"] = None if spec.batch_sla is None else asdict(spec.batch_sla)
+            batch_sla = spec.batch_sla
+            body["batch_sla"] = None if batch_sla is None else sla_body(batch_sla, knows_e2e=knows)
     if decision.is_proven and not body and limits.certified != limits.requested:
         body["certified"] = True
     return {**body, "epoch": limits.epoch + bool(body), "lease_s": LEASE_S}
@@ -38,6 +40,20 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
 def renewal(epoch: int) -> dict[str, object]:
     """Renew the lease and change nothing."""
     return {"epoch": epoch, "lease_s": LEASE_S}
+
+
+def is_renewal(body: dict[str, object], limits: LimitsAnswer) -> bool:
+    """Whether the body changes nothing."""
+    return body["epoch"] == limits.epoch
+
+
+def lease_lasts(limits: LimitsAnswer, interval_s: float) -> bool:
+    """Whether the lease outlives the next round by far, so that this one need not renew it.
+
+    What is left must also cover an operator that starts anew, or another that takes its place.
+    """
+    left_s = limits.lease_expires_s
+    return left_s is not None and not limits.lease_lost and left_s >= interval_s + _SPARE_S
 
 
 def _limits(limits: TunedLimits) -> dict[str, object]:
@@ -72,14 +88,22 @@ def admission_body(admission: AdmissionLimits, *, knows_keys: bool) -> dict[str,
     }
 
 
-def _configuration(spec: TuningSpec, *, knows_keys: bool) -> dict[str, object]:
+def sla_body(sla: SLA, *, knows_e2e: bool) -> dict[str, object]:
+    """Write `sla`; a pod of before 0.3 refuses the end-to-end target, and has none."""
+    wanted = asdict(sla)
+    if not knows_e2e and sla.e2e_p99_ms is None:
+        del wanted["e2e_p99_ms"]
+    return wanted
+
+
+def _configuration(spec: TuningSpec, *, knows_newer: bool) -> dict[str, object]:
     adapters: dict[str, object] = {}
     if spec.adapters is not None:
         adapters["adapters"] = [asdict(adapter) for adapter in spec.adapters]
     return {
         **adapters,
-        "sla": asdict(spec.sla),
-        "admission": admission_body(spec.admission, knows_keys=knows_keys),
+        "sla": sla_body(spec.sla, knows_e2e=knows_newer),
+        "admission": admission_body(spec.admission, knows_keys=knows_newer),
         "interactive_share": spec.interactive_share,
         "batch_share": spec.batch_share,
         "config_hash": spec.config_hash,

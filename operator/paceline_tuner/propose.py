@@ -25,7 +25,7 @@ class LimitsProposal:
     limits: TunedLimits
     binding: str
     batch_bound: str
-    """What bounds the batch size alone: `SLA`, `KV`, `Capacity`."""
+    """What bounds the batch size alone: `SLA`, `SLA:e2e`, `KV`, `Capacity`."""
 
 
 def propose(view: PodView) -> LimitsProposal:
@@ -57,7 +57,7 @@ def choose_limits(
     capacity = capacity_model.capacity
     top = min(spec.batch_size.max or capacity.max_batch_size, capacity.max_batch_size)
     batch, bound = capacity_model.largest_batch(top)
-    if bound == "SLA":
+    if bound in {"SLA", "SLA:e2e"}:
         batch = max(batch, min(_MIN_BATCH, top))
     most = _fence(capacity_model).useful_budget(capacity.max_token_budget)
     budget = most if most < _TILE else most // _TILE * _TILE

@@ -1,8 +1,10 @@
 """The reason and the inputs of a decision, in words and numbers for people."""
 
+from paceline_tuner.balance import Balance
 from paceline_tuner.drift import Signal
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
+from paceline_tuner.service_report import MeasuredLatency
 from paceline_tuner.tuned_limits import TunedLimits
 
 _SIGNALS: dict[Signal, str] = {
@@ -15,6 +17,7 @@ _SIGNALS: dict[Signal, str] = {
 _WORDS = {
     "SLA:itl": "the ITL target",
     "SLA:tpot": "the TPOT target",
+    "SLA:e2e": "the end-to-end target",
     "KV": "KV memory",
     "Capacity": "the capacity allocated at start",
     "Bounds": "the declared bounds",
@@ -46,10 +49,20 @@ def reason_of(view: PodView, proposal: LimitsProposal, chosen: TunedLimits) -> s
     if view.target.is_below_floor:
         floor = view.capacity_model.floor_ms()
         return f"one decode alone takes {floor:.1f} ms, over the target{pace}"
+    if view.target.balance is not None and target is not None:
+        pace = f"{pace} ({_weighed(view.target.balance)})"
     predicted = view.capacity_model.full_step_ms(chosen.batch_size) * model.q_r
     return (
         f"{_changed(view)}{bound} binds: a step with {chosen.batch_size} running is predicted to "
         f"take up to {predicted:.1f} ms{pace}{trimmed}"
+    )
+
+
+def _weighed(balance: Balance) -> str:
+    """Say how the step target was weighed: late gaps against late first tokens."""
+    return (
+        f"{balance.missed:.1%} of requests are expected to miss by their gaps, and the shorter "
+        f"steps cost {max(0.0, 1 - balance.served):.0%} of the capacity"
     )
 
 
@@ -62,6 +75,19 @@ def _changed(view: PodView) -> str:
     if slowdown.is_slow:
         return f"steps take {slowdown.ratio:.2f} times as long as they did on this device; "
     return ""
+
+
+def _promised(observed: MeasuredLatency) -> dict[str, float | int | str | bool | None]:
+    """List the quantile that the objective asks for, where it is not the 99th."""
+    own = observed.at_objective
+    if own is None:
+        return {}
+    return {
+        f"ttft_{own.name}_ms": own.ttft_ms,
+        f"tpot_{own.name}_ms": own.tpot_ms,
+        f"itl_{own.name}_ms": own.itl_ms,
+        f"e2e_{own.name}_ms": own.e2e_ms,
+    }
 
 
 def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
@@ -77,10 +103,13 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "prompt_tokens": demand.prompt,
         "prompt_tokens_p99": demand.prompt_p99,
         "output_tokens": demand.output,
+        "output_tokens_high": demand.output_high,
         "context_tokens": demand.context,
         "ttft_p99_ms": view.observed.ttft_p99_ms,
         "tpot_p99_ms": view.observed.tpot_p99_ms,
         "itl_p99_ms": view.observed.itl_p99_ms,
+        "e2e_p99_ms": view.observed.e2e_p99_ms,
+        **_promised(view.observed),
         "samples": view.observed.samples,
         "attainment": view.observed.attainment,
         "missing_pace": view.is_missing_pace,
@@ -97,4 +126,7 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "trim": view.state.trim,
         "step_target_ms": view.target.ms,
         "pace_tpot_ms": view.target.pace_tpot_ms,
+        "late_share": view.target.balance.missed if view.target.balance else None,
+        "capacity_share": view.target.balance.served if view.target.balance else None,
+        "e2e_token_ms": room.queued_ms if (room := view.capacity_model.room) else None,
     }

@@ -16,6 +16,23 @@ ExperimentVerdict = Literal["Running", "Better", "NoDifference", "Worse", "Abort
 
 
 @dataclass(frozen=True, slots=True)
+class Quantiles:
+    """One quantile of each latency; milliseconds, None without samples."""
+
+    share: float
+    """The quantile, such as 0.95."""
+    ttft_ms: float | None
+    tpot_ms: float | None
+    itl_ms: float | None
+    e2e_ms: float | None
+
+    @property
+    def name(self) -> str:
+        """Such as `p95`."""
+        return f"p{100 * self.share:g}"
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredLatency:
     """What was measured over the spec's window; milliseconds, None without samples."""
 
@@ -26,6 +43,17 @@ class MeasuredLatency:
     """Offered requests in the window."""
     attainment: float | None
     """Share of them that met every target; refused, shed, failed and timed out ones missed."""
+    e2e_p99_ms: float | None = None
+    """Measured only where it has a target."""
+    at_objective: Quantiles | None = None
+    """The quantile that the objective asks for; None where that is 0.99."""
+
+    @property
+    def promised(self) -> Quantiles:
+        """The quantile that is held against the targets."""
+        return self.at_objective or Quantiles(
+            0.99, self.ttft_p99_ms, self.tpot_p99_ms, self.itl_p99_ms, self.e2e_p99_ms
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from typing import Literal
 Mode = Literal["Auto", "Observe", "Fixed"]
 OnTelemetryLoss = Literal["Hold", "RevertToCertified"]
 RolloutMode = Literal["All", "Canary"]
+Order = Literal["Fifo", "ShortestFirst"]
+"""Of the requests that wait in a lane."""
 ExperimentKind = Literal["Canary", "AB", "Rollout"]
 """A Rollout is the canary of a change of the declared policy."""
 
@@ -19,6 +21,8 @@ class SLA:
     itl_p99_ms: float | None = None
     objective: float = 0.99
     """Share of offered requests that must meet every target."""
+    e2e_p99_ms: float | None = None
+    """From a request's arrival to its last token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class AdmissionLimits:
     reject_at: float = 0.8
     request_timeout_s: float = 60.0
     shed_hopeless: bool = True
+    order: Order = "Fifo"
     max_items_per_request: int = 1024
     max_prompt_tokens: int | None = None
     max_output_tokens: int | None = None

@@ -18,6 +18,8 @@ _OBSTACLES: Mapping[Obstacle, str] = {
     "TPOTFloor": "one request alone is slower than the token target; replicas do not help, a "
     "faster device or a smaller model does",
     "TTFTFloor": "a long prompt alone takes longer than the TTFT target; replicas do not help",
+    "E2EFloor": "a long answer alone takes longer than the end-to-end target; replicas do not "
+    "help, a faster device, a smaller model or shorter answers do",
     "DegradedHardware": "a pod's device is slower than it was; replace the pod",
 }
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline_tuner.balance import Balance
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import ModelFit
 
@@ -36,6 +37,8 @@ class StepTarget:
     """Not even one decode alone keeps the SLA."""
     pace_tpot_ms: float | None = None
     """Mean time per token that each request keeps, where no single gap counts."""
+    balance: Balance | None = None
+    """How late gaps were weighed against capacity; None where they were not."""
 
     @property
     def longest_ms(self) -> float | None:
@@ -53,16 +56,19 @@ def step_target(
     floor_ms: float,
     gives_up: bool,
     has_slack: bool = False,
+    balance: Balance | None = None,
 ) -> StepTarget:
     """Derive τ. The pacer keeps t^ * q_r <= τ, so 95 of 100 steps are within τ.
 
     With `gives_up`, a target below the floor is left for a pace that serves all requests well.
     With `has_slack` the engine can pace each request, and does so where TPOT alone counts.
+    `balance` says what part of the ITL target steps may take; without it, what keeps 99 of 100.
     """
     wanted: list[tuple[float, Literal["SLA:itl", "SLA:tpot"], float]] = []
     if sla.itl_p99_ms is not None:
         # The 99th of 100 gaps counts, not the 95th.
-        wanted.append((sla.itl_p99_ms * tail(model) * trim, "SLA:itl", sla.itl_p99_ms))
+        share = tail(model) if balance is None else balance.share
+        wanted.append((sla.itl_p99_ms * share * trim, "SLA:itl", sla.itl_p99_ms))
     if sla.tpot_p99_ms is not None:
         # A mean over many steps does not see the tail that q_r covers.
         mean = min(max(model.q_r, 1.0), _MEAN_OVER_TAIL)
@@ -76,7 +82,13 @@ def step_target(
     pace_ms = None
     if has_slack and sla.itl_p99_ms is None and sla.tpot_p99_ms is not None:
         pace_ms = sla.tpot_p99_ms * trim
-    return StepTarget(target_ms, binding, is_below_floor, pace_ms)
+    return StepTarget(
+        target_ms,
+        binding,
+        is_below_floor,
+        pace_ms,
+        balance=balance if binding == "SLA:itl" else None,
+    )
 
 
 def starting_target_ms(sla: SLA) -> float | None:

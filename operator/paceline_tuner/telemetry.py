@@ -142,6 +142,19 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     """Blocks."""
     draft_ms: float = 0.0
     """Time of a draft model before the step, not in `wall_ms`."""
+    weight: int = 1
+    """Steps that it stands for, in a sample."""
+    decodes: int | None = None
+    """Of those, how many had a decode; None of a step that stands for itself."""
+
+    @property
+    def num_decodes(self) -> int:
+        """Steps with a decode among those that it stands for."""
+        return int(self.decode > 0) if self.decodes is None else self.decodes
+
+
+class StepRow(Step, frozen=True, gc=False, array_like=True):
+    """A step as a row of values, as samples have it."""
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):
@@ -160,6 +173,19 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     itl_max_ms: float | None = None
     cached_tokens: int = 0
     epoch: int = 0
+    weight: int = 1
+    """Requests that it stands for, in a sample."""
+
+    @property
+    def e2e_ms(self) -> float | None:
+        """Arrival to the end of one that was served, or whose client left; None of others."""
+        if self.outcome not in {"ok", "cancelled"}:
+            return None
+        return (self.finished_at - self.arrived_at) * 1e3
+
+
+class RequestRow(RequestRecord, frozen=True, gc=False, array_like=True):
+    """A request as a row of values, as samples have it."""
 
 
 class SketchSlice(msgspec.Struct, frozen=True):
@@ -170,7 +196,7 @@ class SketchSlice(msgspec.Struct, frozen=True):
     start_at: float
     alpha: float
     zero: int
-    bins: dict[str, int]
+    bins: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +227,12 @@ class Telemetry(msgspec.Struct, frozen=True):
     sketches: tuple[SketchSlice, ...] = ()
     adapters: tuple[PodAdapter, ...] = ()
     """LoRA adapters that were asked for."""
+    pod: str = ""
+    """The name of the pod that answers; empty of a sidecar that does not say."""
+    step_rows: tuple[StepRow, ...] | UnsetType = UNSET
+    """A sample in place of `steps`; unset by a sidecar that gives none."""
+    request_rows: tuple[RequestRow, ...] = ()
+    """A sample in place of `requests`."""
 
 
 decode_telemetry = msgspec.json.Decoder(Telemetry).decode

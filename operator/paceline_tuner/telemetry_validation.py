@@ -57,6 +57,8 @@ def is_valid_step(step: Step, now: float) -> bool:
         and 0 <= step.context <= _LARGEST
         and 0 <= step.running <= _LARGEST
         and 0 <= step.waiting <= _LARGEST
+        and 1 <= step.weight <= _LARGEST
+        and 0 <= step.num_decodes <= step.weight
     )
 
 
@@ -71,6 +73,7 @@ def is_valid_request(record: RequestRecord, now: float) -> bool:
         and 0 <= record.prompt_tokens <= _LARGEST
         and 0 <= record.cached_tokens <= _LARGEST
         and 0 <= record.output_tokens <= _LARGEST
+        and 1 <= record.weight <= _LARGEST
     )
 
 
@@ -81,14 +84,18 @@ def is_valid_slice(piece: SketchSlice, now: float) -> bool:
         and piece.start_at <= now + _AHEAD_S
         and 0 < piece.alpha <= _LARGEST_ALPHA
         and piece.zero >= 0
-        and all(_is_bin(index) and 0 <= n <= _LARGEST for index, n in piece.bins.items())
+        and (not piece.bins or _are_bins(piece.bins))
     )
 
 
-def _is_bin(index: str) -> bool:
-    digits = index.removeprefix("-")
-    is_number = digits.isascii() and digits.isdigit() and len(digits) <= len(str(_LARGEST_BIN))
-    return is_number and int(digits) <= _LARGEST_BIN
+def _are_bins(bins: dict[int, int]) -> bool:
+    counts = bins.values()
+    return (
+        min(bins) >= -_LARGEST_BIN
+        and max(bins) <= _LARGEST_BIN
+        and min(counts) >= 0
+        and max(counts) <= _LARGEST
+    )
 
 
 def _contradiction(last: Telemetry, telemetry: Telemetry) -> str:

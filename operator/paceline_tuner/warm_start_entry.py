@@ -144,6 +144,7 @@ def is_as_strict(kept: SLA, declared: SLA) -> bool:
         (kept.ttft_p99_ms, declared.ttft_p99_ms),
         (kept.tpot_p99_ms, declared.tpot_p99_ms),
         (kept.itl_p99_ms, declared.itl_p99_ms),
+        (kept.e2e_p99_ms, declared.e2e_p99_ms),
     )
     return kept.objective >= declared.objective and all(
         wanted is None or (had is not None and had <= wanted) for had, wanted in pairs

@@ -3,18 +3,25 @@
 import bisect
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import attrgetter
 
-from paceline_tuner.latency_sketch import LatencySketch
+import msgspec
+from msgspec import UNSET
+
+from paceline_tuner.latency_sketch import LatencySketch, SliceCounts
+from paceline_tuner.sample import sampled_requests, sampled_steps
 from paceline_tuner.telemetry import (
     EngineInfo,
     LimitsAnswer,
     Load,
     ModelFit,
     RequestRecord,
-    SketchSlice,
+    RequestRow,
     Step,
+    StepRow,
     Telemetry,
 )
 from paceline_tuner.telemetry_validation import (
@@ -25,12 +32,9 @@ from paceline_tuner.telemetry_validation import (
     trouble_of,
 )
 
-_MAX_STEPS = 3000
-_MAX_REQUESTS = 5000
 REACT_S = 10.0
 """Gross breaches are looked for in the last seconds, so many."""
 SLICE_S = 5.0
-PROGRESS_S = 1.0
 _step_at = attrgetter("at")
 _finished_at = attrgetter("finished_at")
 
@@ -48,27 +52,21 @@ class Evidence:
     info: EngineInfo
     window_s: float
     steps: tuple[Step, ...]
+    """Ran in the window, oldest first; each may stand for several."""
     requests: tuple[RequestRecord, ...]
-    """Finished in the window, oldest first."""
-    slices: tuple[SketchSlice, ...]
+    """Finished in the window, oldest first; each may stand for several."""
+    slices: tuple[SliceCounts, ...]
     """Inter-token gaps in the window."""
-    progress: tuple[tuple[float, int], ...] = ()
-    """One entry a second: when, and the tokens of a sequence that ran all the time."""
 
-    def made(self, since: float) -> float:
-        """Count the tokens that one sequence made since then, one by each step that decoded."""
-        if not self.progress:
-            return math.inf
-        times = [at for at, _ in self.progress]
-        counts = [count for _, count in self.progress]
-        index = bisect.bisect_right(times, since)
-        if index == 0:
-            return float(counts[-1] - counts[0])
-        if index == len(times):
-            return 0.0
-        share = (since - times[index - 1]) / max(times[index] - times[index - 1], 1e-9)
-        before = counts[index - 1] + share * (counts[index] - counts[index - 1])
-        return counts[-1] - before
+    @property
+    def num_requests(self) -> int:
+        """How many requests finished in the window."""
+        return sum([record.weight for record in self.requests])
+
+    @property
+    def made(self) -> int:
+        """Count the tokens that one sequence made in the window, one by each step that decoded."""
+        return sum([step.num_decodes for step in self.steps])
 
     def gaps(self, since: float = -math.inf) -> LatencySketch:
         """Merge the inter-token gaps of slices that began after `since`."""
@@ -92,17 +90,29 @@ class Evidence:
         return tuple(r for r in self.requests[first:] if r.arrived_at >= since)
 
 
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """The records of one answer, as bytes: objects would take ten times the memory."""
+
+    newest_at: float
+    """When the last of them ran or ended."""
+    rows: bytes
+
+
 class Window:
     """Gathers one pod's telemetry. Starts anew with a new engine, or a clock that went back."""
 
-    def __init__(self, max_steps: int = _MAX_STEPS) -> None:
-        """Hold nothing yet; later the newest `max_steps` steps."""
+    def __init__(self, sample: int | None = None) -> None:
+        """Hold nothing yet.
+
+        With `sample`, keep about so many steps and requests of each 5 s, which stand for the rest.
+        """
+        self._sample = sample
         self._last: Telemetry | None = None
-        self._steps: deque[Step] = deque(maxlen=max_steps)
-        self._requests: deque[RequestRecord] = deque(maxlen=_MAX_REQUESTS)
-        self._slices: dict[tuple[str, str, float], SketchSlice] = {}
-        self._progress: deque[tuple[float, int]] = deque()
-        self._made = 0
+        self._steps: deque[_Packed] = deque()
+        self._requests: deque[_Packed] = deque()
+        self._slices: dict[tuple[str, float], SliceCounts] = {}
+        self._complete_until = -math.inf
         self.trouble = "no telemetry yet"
         """Why no decision can be made from the last answer; empty when one can."""
 
@@ -120,31 +130,44 @@ class Window:
             self._steps.clear()
             self._requests.clear()
             self._slices.clear()
-            self._progress.clear()
-        self._last = telemetry
-        self._add_steps(telemetry)
-        self._add_requests(telemetry)
-        for piece in telemetry.sketches:
-            key = piece.metric, piece.lane, piece.start_at
-            # Each answer brings two minutes of slices again; only the newest has grown.
-            if self._slices.get(key) != piece and is_valid_slice(piece, telemetry.now):
-                self._slices[key] = piece
+            self._complete_until = -math.inf
+        self._last = _without_records(telemetry)
+        rows = telemetry.step_rows
+        self._add_steps(telemetry.steps if rows is UNSET else rows, telemetry.now)
+        self._add_requests(telemetry.request_rows or telemetry.requests, telemetry.now)
+        self._add_slices(telemetry)
 
-    def _add_steps(self, telemetry: Telemetry) -> None:
+    def _add_steps(self, steps: Sequence[Step], now: float) -> None:
         """Take the valid steps in the order in which they ran; older ones came out of turn."""
-        newest = self._steps[-1].at if self._steps else -math.inf
-        for step in telemetry.steps:
-            if step.at >= newest and is_valid_step(step, telemetry.now):
+        newest = self._steps[-1].newest_at if self._steps else -math.inf
+        valid = []
+        for step in steps:
+            if step.at >= newest and is_valid_step(step, now):
                 newest = step.at
-                self._steps.append(step)
-                self._count(step)
+                valid.append(step)
+        if valid:
+            rows = sampled_steps(valid, self._sample)
+            self._steps.append(_Packed(newest, _pack(rows)))
 
-    def _add_requests(self, telemetry: Telemetry) -> None:
-        newest = self._requests[-1].finished_at if self._requests else -math.inf
-        for record in telemetry.requests:
-            if record.finished_at >= newest and is_valid_request(record, telemetry.now):
+    def _add_requests(self, requests: Sequence[RequestRecord], now: float) -> None:
+        newest = self._requests[-1].newest_at if self._requests else -math.inf
+        valid = []
+        for record in requests:
+            if record.finished_at >= newest and is_valid_request(record, now):
                 newest = record.finished_at
-                self._requests.append(record)
+                valid.append(record)
+        if valid:
+            rows = sampled_requests(valid, self._sample)
+            self._requests.append(_Packed(newest, _pack(rows)))
+
+    def _add_slices(self, telemetry: Telemetry) -> None:
+        """Take what has grown: an answer may bring two minutes of slices again."""
+        for piece in telemetry.sketches:
+            is_new = piece.start_at >= self._complete_until
+            if is_new and piece.metric == "itl_ms" and is_valid_slice(piece, telemetry.now):
+                self._slices[piece.lane, piece.start_at] = SliceCounts(piece)
+        # Slices that had ended by now are complete.
+        self._complete_until = max(self._complete_until, telemetry.now - SLICE_S)
 
     def evidence(self, window_s: float) -> Evidence | None:
         """Give all that a decision may use, or None while there is `trouble`."""
@@ -155,7 +178,8 @@ class Window:
             return None
         begin = last.now - window_s
         self._forget(last.now - max(window_s, 60.0) - SLICE_S)
-        steps, requests = tuple(self._steps), tuple(self._requests)
+        steps = [row for packed in self._steps for row in _unpack_steps(packed.rows)]
+        requests = [row for packed in self._requests for row in _unpack_requests(packed.rows)]
         return Evidence(
             now=last.now,
             instance=last.instance,
@@ -165,21 +189,12 @@ class Window:
             model=last.model,
             info=last.info or EngineInfo(),
             window_s=window_s,
-            steps=steps[bisect.bisect_left(steps, begin, key=_step_at) :],
-            requests=requests[bisect.bisect_left(requests, begin, key=_finished_at) :],
+            steps=tuple(steps[bisect.bisect_left(steps, begin, key=_step_at) :]),
+            requests=tuple(requests[bisect.bisect_left(requests, begin, key=_finished_at) :]),
             slices=tuple(
-                piece
-                for (metric, _, start_at), piece in self._slices.items()
-                if metric == "itl_ms" and start_at + SLICE_S > begin
+                piece for (_, start_at), piece in self._slices.items() if start_at + SLICE_S > begin
             ),
-            progress=(*self._progress, (last.now, self._made)),
         )
-
-    def _count(self, step: Step) -> None:
-        """Keep how far steps brought sequences: steps beyond the newest thousands are dropped."""
-        self._made += step.decode > 0
-        if not self._progress or step.at >= self._progress[-1][0] + PROGRESS_S:
-            self._progress.append((step.at, self._made))
 
     def _must_restart(self, telemetry: Telemetry) -> bool:
         last = self._last
@@ -188,11 +203,26 @@ class Window:
         )
 
     def _forget(self, before: float) -> None:
-        while self._steps and self._steps[0].at < before:
-            self._steps.popleft()
-        while self._requests and self._requests[0].finished_at < before:
-            self._requests.popleft()
-        while self._progress and self._progress[0][0] < before:
-            self._progress.popleft()
-        for key in [key for key in self._slices if key[2] < before]:
+        for held in (self._steps, self._requests):
+            while held and held[0].newest_at < before:
+                held.popleft()
+        for key in [key for key in self._slices if key[1] < before]:
             del self._slices[key]
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_steps = msgspec.msgpack.Decoder(list[StepRow]).decode
+_unpack_requests = msgspec.msgpack.Decoder(list[RequestRow]).decode
+
+
+def _without_records(telemetry: Telemetry) -> Telemetry:
+    info = None if telemetry.info is None else _one_of_its_kind(telemetry.info)
+    return msgspec.structs.replace(
+        telemetry, steps=(), requests=(), sketches=(), step_rows=UNSET, request_rows=(), info=info
+    )
+
+
+@lru_cache(maxsize=4096)
+def _one_of_its_kind(info: EngineInfo) -> EngineInfo:
+    """Share one copy among all pods of a kind."""
+    return info

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from paceline_sidecar.admission.turns import OrderKind
 from paceline_wire.limits import Lane
+
+FIRST_TOKEN_SHARE = 0.25
+"""Of an end-to-end target, for the first token: as the tuner plans (`end_to_end.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +19,16 @@ class Sla:
     itl_p99_ms: float | None = None
     objective: float = 0.99
     """Share of the offered requests that must meet every target."""
+    e2e_p99_ms: float | None = None
+    """From a request's arrival to its last token."""
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """The latest first token that is of use; None where no target bounds it."""
+        if self.e2e_p99_ms is None:
+            return self.ttft_p99_ms
+        bound_ms = self.e2e_p99_ms * FIRST_TOKEN_SHARE
+        return bound_ms if self.ttft_p99_ms is None else min(bound_ms, self.ttft_p99_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,8 @@ class AdmissionPolicy:
     """A request, its waiting included, may take this long."""
     shed_hopeless: bool = True
     """Refuse requests that can no longer meet the TTFT target."""
+    order: OrderKind = "Fifo"
+    """In which those that wait in a lane have their turn."""
     max_items_per_request: int = 1024
     """Prompts, choices or pairs of one request."""
     max_prompt_tokens: int | None = None

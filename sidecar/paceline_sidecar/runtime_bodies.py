@@ -1,12 +1,16 @@
 """The bodies that the runtime API answers with (docs/runtime-api.md)."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, Sla
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
+from paceline_sidecar.metrics.ring import Numbered
+from paceline_sidecar.metrics.sample import middle
 from paceline_sidecar.metrics.sketch import ALPHA, GapSlice
 from paceline_wire import (
     Capacity,
@@ -128,6 +132,53 @@ class RequestBody(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class StepRow(msgspec.Struct, frozen=True, array_like=True):
+    """One step of a sample, without names: in the order of the tuner's type."""
+
+    seq: int
+    at: float
+    wall_ms: float
+    decode: int
+    prefill: int
+    context: int
+    attention: int
+    running: int
+    waiting: int
+    waiting_tokens: int
+    preemptions: int
+    epoch: int
+    paced_tokens: int
+    predicted_ms: float
+    clean: bool
+    host_ms: float
+    kv_used: int
+    draft_ms: float
+    weight: int
+    """Steps that it stands for."""
+    decodes: int
+    """Of those, how many had a decode."""
+
+
+class RequestRow(msgspec.Struct, frozen=True, array_like=True):
+    """One request of a sample, without names: in the order of the tuner's type."""
+
+    seq: int
+    arrived_at: float
+    finished_at: float
+    prompt_tokens: int
+    output_tokens: int
+    outcome: Outcome
+    lane: Lane
+    queue_ms: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
+    itl_max_ms: float | None
+    cached_tokens: int
+    epoch: int
+    weight: int
+    """Requests that it stands for."""
+
+
 class SketchBody(msgspec.Struct, frozen=True):
     """Five seconds of one lane's inter-token gaps."""
 
@@ -155,6 +206,11 @@ class TelemetryBody(msgspec.Struct, frozen=True):
     requests: list[RequestBody]
     sketches: list[SketchBody]
     adapters: list[AdapterState]
+    pod: str
+    """The name of this machine: in Kubernetes that of the pod."""
+    step_rows: list[StepRow] | UnsetType = UNSET
+    """A sample in place of `steps`, where one was asked for."""
+    request_rows: list[RequestRow] | UnsetType = UNSET
 
 
 # --- GET /runtime/profile ------------------------------------------------------------------------
@@ -176,6 +232,26 @@ def step_of(seq: int, record: StepRecord) -> StepBody:
 def request_of(seq: int, record: FinishedRequest) -> RequestBody:
     """One record of the ring."""
     return RequestBody(seq, *(getattr(record, name) for name in RequestBody.__struct_fields__[1:]))
+
+
+def step_row(group: Sequence[Numbered[StepRecord]]) -> StepRow:
+    """Give the middle step of a group, which stands for all of it."""
+    chosen = middle(group)
+    values = [_short(getattr(chosen.record, name)) for name in StepRow.__struct_fields__[1:-2]]
+    decodes = sum(each.record.decode > 0 for each in group)
+    return StepRow(*[chosen.seq, *values, len(group), decodes])
+
+
+def request_row(group: Sequence[Numbered[FinishedRequest]]) -> RequestRow:
+    """Give the middle request of a group, which stands for all of it."""
+    chosen = middle(group)
+    values = [_short(getattr(chosen.record, name)) for name in RequestRow.__struct_fields__[1:-1]]
+    return RequestRow(*[chosen.seq, *values, len(group)])
+
+
+def _short(value: Any) -> Any:
+    """Leave out what is below a microsecond: a row is a third shorter."""
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def sketch_of(part: GapSlice) -> SketchBody:

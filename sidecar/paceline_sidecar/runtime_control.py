@@ -21,6 +21,10 @@ class EpochTooOld(Exception):  # noqa: N818 - a state of affairs
     """Somebody has changed the limits since the caller last looked."""
 
 
+class AnotherEngine(Exception):  # noqa: N818 - as EpochTooOld
+    """The change is meant for an engine that is not this one."""
+
+
 class ChangeRefused(Exception):  # noqa: N818 - as EpochTooOld
     """The engine refuses the values."""
 
@@ -48,8 +52,13 @@ class RuntimeControl:
         )
 
     async def patch(self, patch: LimitsPatch) -> LimitsBody:
-        """Apply a change, or renew the lease; raises `EpochTooOld`, `ChangeRefused`."""
+        """Apply a change, or renew the lease.
+
+        Raises `EpochTooOld`, `AnotherEngine`, `ChangeRefused`.
+        """
         async with self._one_at_a_time:
+            if patch.instance not in {None, self._held().instance}:
+                raise AnotherEngine
             held = self._held().state.epoch
             if patch.epoch < held:
                 raise EpochTooOld

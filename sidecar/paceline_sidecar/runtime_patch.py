@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from paceline_sidecar.admission.turns import OrderKind
 from paceline_sidecar.hot_config import HotConfig, KeyLimits, Sla
 from paceline_wire import Coefficients
 
@@ -29,6 +30,7 @@ class SlaPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tpot_p99_ms: TargetMs | UnsetType | None = UNSET
     itl_p99_ms: TargetMs | UnsetType | None = UNSET
     objective: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
+    e2e_p99_ms: TargetMs | UnsetType | None = UNSET
 
 
 class KeyLimitsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +54,7 @@ class AdmissionPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reject_at: PositiveShare | UnsetType = UNSET
     request_timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | UnsetType = UNSET
     shed_hopeless: bool | UnsetType = UNSET
+    order: OrderKind | UnsetType = UNSET
     max_items_per_request: Count | UnsetType = UNSET
     max_prompt_tokens: Count | UnsetType | None = UNSET
     max_output_tokens: Count | UnsetType | None = UNSET
@@ -102,6 +105,8 @@ class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=
     """The body of `PATCH /runtime/limits`."""
 
     epoch: Annotated[int, Meta(ge=0, le=2**62)]
+    instance: Annotated[str, Meta(max_length=256)] | None = None
+    """The engine that it is meant for; None where the caller does not say."""
 
 
 def coefficients_of(patch: ConfigPatch) -> Coefficients | None:

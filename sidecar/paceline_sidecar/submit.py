@@ -70,7 +70,14 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
     try:
         prompts = await _encoded(service, job, serving.codec)
         generations = [
-            _generation(service, job, serving, prompt_ids, _shape(job, serving, place, index))
+            _generation(
+                service,
+                job,
+                serving,
+                prompt_ids,
+                _shape(job, serving, place, index),
+                turn_at=admitted.tickets[place * job.num_choices + index].turn_at,
+            )
             for place, prompt_ids in enumerate(prompts)
             for index in range(job.num_choices)
         ]
@@ -145,7 +152,13 @@ def _shape(job: Job, serving: Serving, place: int, index: int) -> ChoiceShape:
 
 
 def _generation(
-    service: Service, job: Job, serving: Serving, prompt_ids: list[int], shape: ChoiceShape
+    service: Service,
+    job: Job,
+    serving: Serving,
+    prompt_ids: list[int],
+    shape: ChoiceShape,
+    *,
+    turn_at: float | None,
 ) -> Generation:
     room = serving.context_tokens - len(prompt_ids)
     policy = service.config.admission
@@ -165,6 +178,7 @@ def _generation(
         lane=job.lane,
         arrived_at=job.arrived_at,
         deadline_at=job.arrived_at + deadlines.timeout_s(job.timeout_s, service.config),
+        turn_at=turn_at,
         cache_salt=job.cache_salt,
         caller=job.principal.id,
         adapter=job.adapter,

@@ -44,7 +44,11 @@ def arrive(e: EngineArrays) -> None:
             continue
         lane = e.lanes[job.lane]
         job.state = WAITING
-        e.queue[job.lane, lane.tail] = i
+        place = lane.tail
+        while place > lane.head and e.jobs[e.queue[job.lane, place - 1]].turn_s > job.turn_s:
+            e.queue[job.lane, place] = e.queue[job.lane, place - 1]
+            place -= 1
+        e.queue[job.lane, place] = i
         lane.tail += 1
         totals.queued_tokens += job.prompt
         lane.tokens += job.prompt
@@ -52,18 +56,23 @@ def arrive(e: EngineArrays) -> None:
 
 @compiled
 def shed(e: EngineArrays) -> None:
-    """Refuse from the head of each lane who has waited longer than the deadline."""
+    """Refuse who has waited in its lane longer than the deadline."""
     totals = e.totals[0]
+    if math.isinf(totals.shed_s):
+        return
     for number in range(2):
         lane = e.lanes[number]
-        while lane.head < lane.tail:
-            i = e.queue[number, lane.head]
+        kept = lane.head
+        for place in range(lane.head, lane.tail):
+            i = e.queue[number, place]
             if totals.now - e.jobs[i].arrival_s <= totals.shed_s:
-                break
-            lane.head += 1
+                e.queue[number, kept] = i
+                kept += 1
+                continue
             totals.queued_tokens -= e.jobs[i].prompt
             lane.tokens -= e.jobs[i].prompt
             end(e, i, SHED, totals.now)
+        lane.tail = kept
 
 
 @compiled
@@ -147,19 +156,28 @@ def rows_to_take(e: EngineArrays) -> int:
 
 
 @compiled
+def _list(e: EngineArrays, listed: int, remaining: int, before: int) -> int:
+    """Add a prompt to those of the next step, if there is room; return how many are listed."""
+    if listed == len(e.ahead):
+        return listed
+    e.ahead[listed, 0], e.ahead[listed, 1] = remaining, before
+    return listed + 1
+
+
+@compiled
 def measure(e: EngineArrays) -> None:
     """Note the next step's decodes and what could be prefilled in it."""
     totals = e.totals[0]
-    decode = context = wanted = before = 0
+    decode = context = wanted = listed = 0
     for k in range(totals.running):
         job = e.jobs[e.running[k]]
         if job.state == DECODE:
             decode += 1
             context += job.computed + 1
         else:
-            if wanted == 0:
-                before = job.computed
-            wanted += job.prompt + job.tokens - job.computed
+            remaining = job.prompt + job.tokens - job.computed
+            listed = _list(e, listed, remaining, job.computed)
+            wanted += remaining
     rows = totals.max_batch_size - totals.running
     prompts = totals.running - decode
     for number in range(2):
@@ -174,10 +192,13 @@ def measure(e: EngineArrays) -> None:
                 i = e.stack[number, lane.stacked - 1 - k]
             else:
                 i = e.queue[number, lane.head + k - lane.stacked]
-            wanted += e.jobs[i].prompt + e.jobs[i].tokens
+            job = e.jobs[i]
+            hits = job.cached if totals.now < totals.collapse_s else 0
+            listed = _list(e, listed, job.prompt + job.tokens - hits, hits)
+            wanted += job.prompt + job.tokens
             rows -= 1
     totals.decode, totals.context = decode, context
-    totals.wanted, totals.prefill_context = wanted, before
+    totals.wanted, totals.prompts = wanted, listed
     totals.slack_ms = math.nan
     if totals.pace_s > 0 and decode > 0 and prompts <= MANY_PROMPTS:
         totals.slack_ms = _slack_ms(e)

@@ -19,10 +19,14 @@ class Requests:
     """Prompt tokens found in the prefix cache, fewer than `prompt`."""
     lane: npt.NDArray[np.int8]
     """0 interactive, 1 batch."""
+    turn_s: npt.NDArray[np.float64] | None = None
+    """In the order of this time those that wait in a lane have their turn; that of their arrival
+    where None."""
 
     def __post_init__(self) -> None:
         """Refuse lists that no run could be made from."""
-        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        lengths = {name: len(column) for name, column in columns.items() if column is not None}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"the arrays must have equal lengths, got {lengths}")
         if np.any(np.diff(self.arrival_s) < 0):

@@ -4,6 +4,7 @@ Limits behave as in the engine, whose `engine/control.py` it calls: a growing ep
 return to what was certified when the lease runs out. Faults are switched on and off while it runs.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from paceline_tuner.service_target import PodTarget
 from paceline_wire import Limits, LimitsState, SetLimits
 
 _ALPHA = 0.01
+_numbers = itertools.count(1)
 _SKETCH_SLICES = 24
 _MAX_LENGTHS = 256
 # Those after it tell of a draft model, which is not simulated.
@@ -41,11 +43,11 @@ class SimPod:
     """One pod. Drive it by `run_until`, which also lets leases run out on time."""
 
     def __init__(
-        self, engine: SimulatedEngine, *, instance: str = "a", engine_version: str = ""
+        self, engine: SimulatedEngine, *, instance: str = "", engine_version: str = ""
     ) -> None:
         """Put a pod around `engine`, whose limits it owns from now on."""
         self.engine = engine
-        self.instance = instance
+        self.instance = instance or f"sim-{next(_numbers)}"
         self.engine_version = engine_version
         self.config_hash = ""
         self.is_down = False
@@ -227,8 +229,8 @@ def _sampled(lengths: list[int]) -> tuple[int, ...]:
 
 def _sketch(row: int, counts: Whole) -> answers.SketchSlice:
     columns = np.flatnonzero(counts)
-    names = map(str, (columns + FIRST_BIN).tolist())
-    bins = dict(zip(names, counts[columns].tolist(), strict=True))
+    indices = (columns + FIRST_BIN).tolist()
+    bins = dict(zip(indices, counts[columns].tolist(), strict=True))
     return answers.SketchSlice("itl_ms", "interactive", row * SLICE_S, _ALPHA, 0, bins)
 
 

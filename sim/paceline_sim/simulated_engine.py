@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline_engine.pacing import Pacer, StepShape
+from paceline_engine.pacing.pacer import MOST_PROMPTS
 from paceline_sim import steps
 from paceline_sim.hardware import Disturbance, Hardware
 from paceline_sim.noise import noise_factors
@@ -167,7 +168,7 @@ class SimulatedEngine:
                 totals["decode"].item(),
                 totals["context"].item(),
                 totals["wanted"].item(),
-                totals["prefill_context"].item(),
+                arrays.ahead[: totals["prompts"]].tolist(),
                 None if math.isnan(slack_ms := totals["slack_ms"].item()) else slack_ms,
             )
             status = steps.execute(arrays, pacer.token_total(shape, limits))
@@ -224,10 +225,10 @@ class SimulatedEngine:
         arrays = self._arrays
         oldest = self.now
         for number, lane in enumerate(arrays.lanes):
-            heads = arrays.stack[number, : lane["stacked"]].tolist()
-            if lane["head"] < lane["tail"]:
-                heads.append(int(arrays.queue[number, lane["head"]]))
-            oldest = min([oldest, *arrays.jobs["arrival_s"][heads].tolist()])
+            stacked = arrays.stack[number, : lane["stacked"]]
+            queued = arrays.queue[number, lane["head"] : lane["tail"]]
+            for waiting in (stacked, queued):
+                oldest = min([oldest, *arrays.jobs["arrival_s"][waiting].tolist()])
         return self.now - oldest
 
     @property
@@ -316,6 +317,7 @@ def _empty(
         stack=np.zeros((2, count), np.int64),
         running=np.zeros(count + 1, np.int64),
         granted=np.zeros(count + 1, np.int64),
+        ahead=np.zeros((MOST_PROMPTS, 2), np.int64),
         ended=np.zeros(count, np.int64),
         gaps=np.zeros((GAP_SLICES_AHEAD, NUM_BINS), np.int64),
         dense_ms=hardware.dense_ms,

@@ -23,6 +23,7 @@ GAP_SLICES_AHEAD = 240
 JOB = np.dtype(
     [
         ("arrival_s", "f8"),
+        ("turn_s", "f8"),  # orders those that wait in its lane
         ("prompt", "i8"),
         ("output", "i8"),
         ("cached", "i8"),
@@ -102,7 +103,7 @@ TOTALS = np.dtype(
         ("decode", "i8"),  # of the next step
         ("context", "i8"),
         ("wanted", "i8"),
-        ("prefill_context", "i8"),
+        ("prompts", "i8"),  # listed in `ahead`
         ("preemptions", "i8"),
         ("prompt_tokens", "i8"),
         ("output_tokens", "i8"),
@@ -137,13 +138,15 @@ class EngineArrays(NamedTuple):
     totals: Fields
     """One record."""
     queue: Whole
-    """Jobs by lane, in their order of arrival [2, jobs]."""
+    """Jobs by lane, in the order of their turns [2, jobs]."""
     stack: Whole
     """Preempted jobs by lane [2, jobs]."""
     running: Whole
     """Jobs that hold blocks, in their order of admission [jobs + 1]."""
     granted: Whole
     """Jobs that the present step prefills [jobs + 1]."""
+    ahead: Whole
+    """Of the first prompts of the next step: tokens left, and before them [MOST_PROMPTS, 2]."""
     ended: Whole
     """Jobs in the order of their end [jobs]."""
     gaps: Whole
@@ -162,6 +165,7 @@ def jobs_of(requests: Requests) -> Records:
     jobs = np.zeros(len(requests), JOB)
     for name in ("arrival_s", "prompt", "output", "cached", "lane"):
         jobs[name] = getattr(requests, name)
+    jobs["turn_s"] = requests.arrival_s if requests.turn_s is None else requests.turn_s
     for name in ("scheduled_s", "first_s", "last_s", "finished_s"):
         jobs[name] = np.nan
     return jobs

@@ -3,6 +3,7 @@
 import math
 
 from paceline_engine.pacing.lane_pace import step_allowance_ms
+from paceline_engine.pacing.prompts_ahead import shared_attention
 from paceline_sim.compiled import compiled
 from paceline_sim.holding import arrive, end, extend_decodes, measure, shed
 from paceline_sim.sharing import share
@@ -22,6 +23,7 @@ from paceline_wire.step_cost import chunk_attention
 
 READY, REACHED, FULL, STUCK = range(4)
 _chunk_attention = compiled(chunk_attention)
+_shared_attention = compiled(shared_attention)
 _LOG_GAMMA = math.log(GAMMA)
 _allowance_ms = compiled(step_allowance_ms)
 _HOST_MS = 0.1
@@ -169,7 +171,7 @@ def settled_total(e: EngineArrays) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         prefill = middle - decode
-        pairs = int(_chunk_attention(prefill, totals.prefill_context))
+        pairs = int(_shared_attention(e.ahead, totals.prompts, prefill))
         ms = step_ms(e.dense_ms, e.costs, decode, prefill, totals.context, pairs, decode)
         if ms * totals.q_r <= target_ms:
             low = middle

@@ -17,6 +17,7 @@ HOT: list[dict[str, Any]] = [
     {"tuning": {"mode": "Observe"}},
     {"tuning": {"batchSize": {"max": 8}}},
     {"admission": {"shedHopeless": False}},
+    {"admission": {"order": "ShortestFirst"}},
     {"admission": {"perKey": {"tokensPerMinute": 1000}, "keys": [{"name": "a", "weight": 3}]}},
     {"adapters": [{"name": "sql", "uri": "file:///a"}]},
 ]

@@ -178,6 +178,21 @@ def test_the_load_tells_who_waits_and_how_long() -> None:
     assert load.running_by_lane == {"interactive": 1, "batch": 0}
 
 
+def test_who_was_passed_by_others_waits_the_longest_all_the_same() -> None:
+    """The next one of a lane need not be the one that came first."""
+    under_test = EngineUnderTest(limits=Limits(1, 64))
+    under_test.submit(a_submit("running", max_tokens=20))
+    under_test.step()
+    now = under_test.clock.now
+    under_test.submit(
+        Submit("long", [1] * 7, Sampling(4), arrived_at=now, turn_at=now + 9.0),
+        Submit("short", [1], Sampling(4), arrived_at=now + 1.0, turn_at=now + 2.0),
+    )
+    under_test.clock.advance(3.0)
+
+    assert under_test.engine.load().oldest_waiting_s == pytest.approx(3.0)
+
+
 def test_the_load_tells_how_far_running_requests_are() -> None:
     """Outputs that have not ended are the long ones: leaving them out biases lengths."""
     under_test = EngineUnderTest(limits=Limits(8, 64))

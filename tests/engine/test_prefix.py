@@ -1,8 +1,12 @@
 """What one prompt can share with those before it."""
 
+import pytest
+
 from paceline_engine.core.block import BlockHash
+from paceline_engine.core.request import Request
 from paceline_engine.kv_cache.ledger import extend_hashes
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit
+from paceline_wire import Sampling
 
 BLOCK = 4
 PROMPT = list(range(100, 110))
@@ -149,3 +153,19 @@ def test_shared_blocks_that_lie_free_are_counted_as_needed() -> None:
     assert under_test.engine.load().waiting == 1
     under_test.run_to_end()
     assert cached_tokens(under_test, "long") == 12
+
+
+@pytest.mark.parametrize("shared", [0, 3, 4, 7, 10])
+def test_a_prefix_is_foreseen_as_it_will_be_found(shared: int) -> None:
+    """A step that is planned before admission must know what its chunks attend to."""
+    under_test = an_engine()
+    under_test.submit(a_submit("first", PROMPT))
+    under_test.run_to_end()
+    blocks = under_test.engine.requests.blocks
+    prompt = PROMPT[:shared] + list(range(200, 210 - shared))
+    waiting = Request("next", prompt, len(prompt), Sampling(max_tokens=1))
+
+    foreseen = blocks.foreseen(waiting)
+
+    assert blocks.allocate(waiting, spare=0)
+    assert foreseen == waiting.num_computed

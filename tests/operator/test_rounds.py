@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
+
 from paceline_api.labels import Manifest
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
-from paceline_operator.rounds import Rounds
+from paceline_operator.rounds import Rounds, next_round
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
@@ -350,3 +352,19 @@ async def test_a_service_that_nobody_follows_is_untuned_until_it_goes() -> None:
         watched.raw = watched.raw | {"metadata": going}
 
         assert world.rounds.untuned() == []
+
+
+@pytest.mark.parametrize("began", [0.0, 3.3, 1234.5, 99_999.9])
+def test_rounds_that_began_together_do_not_stay_together(began: float) -> None:
+    """A thousand services start with the operator; soon their rounds lie evenly in the interval."""
+    services = [f"uid-{number}" for number in range(1000)]
+
+    first = [next_round(uid, began, 5.0) for uid in services]
+    second = [next_round(uid, at, 5.0) for uid, at in zip(services, first, strict=True)]
+
+    assert all(2.5 <= at - began < 7.5 for at in first)
+    steps = [later - at for at, later in zip(first, second, strict=True)]
+    assert steps == pytest.approx([5.0] * 1000)
+    for tenth in range(10):
+        here = sum(tenth / 2 <= (at % 5.0) < (tenth + 1) / 2 for at in first)
+        assert 60 <= here <= 140

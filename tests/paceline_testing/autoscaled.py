@@ -143,8 +143,12 @@ class AutoscaledService:
         chosen = np.arange(self._offered, end)
         for place, name in enumerate(names):
             rows = chosen[chosen % len(names) == place]
-            share = [getattr(self.requests, column.name)[rows] for column in fields(Requests)]
-            self._all[name].pod.engine.offer(Requests(*share))
+            share = {
+                column.name: getattr(self.requests, column.name)[rows]
+                for column in fields(Requests)
+                if column.name != "turn_s"  # they have their turns as they come
+            }
+            self._all[name].pod.engine.offer(Requests(**share))
         self._offered = end if names else self._offered
         for replica in self._all.values():
             replica.pod.run_until(until)

@@ -102,6 +102,33 @@ CASES = (
         sla(ttft="50ms", tpot="50ms"),
         sla(ttft="50ms", tpot="51ms"),
     ),
+    Case("e2e has a floor", "spec.sla.e2e.p99", sla(e2e="1ms"), sla(e2e="0.9ms")),
+    Case(
+        "e2e has a ceiling",
+        "spec.sla.e2e.p99",
+        sla(e2e="3600s") | {"admission": {"requestTimeout": "1h"}},
+        sla(e2e="3601s") | {"admission": {"requestTimeout": "1h"}},
+    ),
+    Case(
+        "e2e not before ttft",
+        "spec.sla.e2e.p99",
+        sla(ttft="5s", e2e="5s"),
+        sla(ttft="5s", e2e="4s"),
+    ),
+    Case(
+        "e2e within the timeout",
+        "spec.sla.e2e.p99",
+        sla(e2e="60s"),
+        sla(e2e="61s"),
+        "a request is ended by then",
+    ),
+    Case(
+        "the batch lane's e2e within the timeout",
+        "spec.lanes.batch.sla.e2e.p99",
+        {"lanes": {"batch": sla(e2e="60s")}},
+        {"lanes": {"batch": sla(e2e="61s")}},
+        "a request is ended by then",
+    ),
     Case(
         "batch min within max",
         "spec.tuning.batchSize.max",

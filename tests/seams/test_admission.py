@@ -51,3 +51,16 @@ def test_a_service_that_limits_no_key_is_admitted_to_as_before(knows_keys: bool)
 
     assert obeyed({"admission": body}).admission == AdmissionPolicy()
     assert knows_keys or body.keys() == BEFORE
+
+
+def test_the_order_of_the_manifest_is_the_sidecars() -> None:
+    """Both ways, as it is hot; a sidecar that knows no other order is not told of its own."""
+    spec = tuning_spec(a_service(admission={"order": "ShortestFirst"}).spec)
+    default = tuning_spec(a_service().spec)
+
+    asked = obeyed({"admission": admission_body(spec.admission, knows_keys=True)})
+    back = obeyed({"admission": admission_body(default.admission, knows_keys=True)})
+
+    assert asked.admission.order == "ShortestFirst"
+    assert back.admission.order == "Fifo"
+    assert "order" not in admission_body(default.admission, knows_keys=False)

@@ -180,7 +180,6 @@ _BLIND: Mapping[str, Lie] = {
 async def test_a_pod_that_cannot_be_believed_costs_itself_alone(pair: Pair, kind: str) -> None:
     """Bounded time and memory, a reason for that pod, the other one tuned, and back by itself."""
     await pair.rounds(2)
-    told = len(pair.honest.pod.bodies)
     tracemalloc.start()
     pair.liar.lie = _BLIND[kind]
 
@@ -193,7 +192,7 @@ async def test_a_pod_that_cannot_be_believed_costs_itself_alone(pair: Pair, kind
     assert took_s < _ROUND_WITHIN_S
     assert peak < _MEMORY
     assert lied["liar"].error
-    assert (lied["honest"].error, len(pair.honest.pod.bodies)) == ("", told + 1)
+    assert lied["honest"].error == ""
     pair.liar.lie = None
     mended = await pair.rounds(2)  # the first may contradict the lie
     assert mended["liar"].error == ""

@@ -19,6 +19,7 @@ from paceline_tuner.pods import (
     PodUnreachableError,
     TokenRefusedError,
 )
+from paceline_tuner.sample import SAMPLE
 from paceline_tuner.service_target import PodTarget
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -76,16 +77,17 @@ async def client(kind: Client) -> AsyncIterator[PodClient]:
 
 
 async def test_telemetry_is_read_from_where_the_last_read_ended(
-    pod: Pod, client: PodClient
+    pod: Pod, kind: Client, client: PodClient
 ) -> None:
-    """The answer is typed, the token sent, and `since` resumes."""
+    """The answer is typed, the token sent, and `since` resumes; the operator reads a sample."""
     told = a_telemetry(100.0)
     pod.answer = msgspec.json.encode(told)
 
     read = await client.get_telemetry(pod.target, 41)
 
     assert read == told
-    assert pod.seen == [("GET", "/runtime/telemetry?since=41", "Bearer secret", b"")]
+    sample = f"&sample={SAMPLE}" if kind is AiohttpPodClient else ""
+    assert pod.seen == [("GET", f"/runtime/telemetry?since=41{sample}", "Bearer secret", b"")]
 
 
 async def test_limits_are_patched_as_given(pod: Pod, client: PodClient) -> None:

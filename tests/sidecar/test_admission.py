@@ -100,6 +100,25 @@ def test_a_hopeless_request_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sla", "refused"),
+    [
+        (Sla(e2e_p99_ms=4000), True),
+        (Sla(e2e_p99_ms=4800), False),
+        (Sla(ttft_p99_ms=1000, e2e_p99_ms=60_000), True),
+        (Sla(ttft_p99_ms=9000, e2e_p99_ms=4000), True),
+    ],
+    ids=["a quarter is too short", "a quarter is enough", "the nearer is TTFT", "or the quarter"],
+)
+def test_the_first_token_has_a_quarter_of_an_end_to_end_target(sla: Sla, refused: bool) -> None:
+    """1,100 tokens at 1,000 a second: who begins later than that ends too late."""
+    arrival = Arrival("interactive", 100)
+
+    refusal = refuse(Backlog(3, 1000), arrival, config=HotConfig(sla), rate=1000.0)
+
+    assert (refusal is not None) is refused
+
+
+@pytest.mark.parametrize(
     ("queue", "rate", "lane", "config"),
     [
         (Backlog(), 1000.0, "interactive", HALF_A_SECOND),

@@ -99,7 +99,7 @@ def a_record(outcome: Outcome = "ok", **values: float) -> FinishedRequest:
     return FinishedRequest(
         lane="interactive",
         arrived_at=1.0,
-        finished_at=2.0,
+        finished_at=fields.get("finished_at", 2.0),
         outcome=outcome,
         ttft_ms=fields["ttft_ms"],
         tpot_ms=fields["tpot_ms"],
@@ -116,16 +116,17 @@ def a_record(outcome: Outcome = "ok", **values: float) -> FinishedRequest:
         (a_record(tpot_ms=51.0), "tpot"),
         (a_record(slow_gaps=0.01), None),
         (a_record(slow_gaps=0.02), "itl"),
+        (a_record(finished_at=3.1), "e2e"),
         (a_record("refused"), "refused"),
         (a_record("shed"), "shed"),
         (a_record("timeout"), "timeout"),
         (a_record("failed"), "failed"),
     ],
-    ids=["met", "at target", "ttft", "tpot", "1% slow", "2% slow", *"RSTF"],
+    ids=["met", "at target", "ttft", "tpot", "1% slow", "2% slow", "e2e", *"RSTF"],
 )
 def test_a_miss_has_one_reason(record: FinishedRequest, reason: str | None) -> None:
     """The first target that was missed, or how it ended."""
-    sla = Sla(ttft_p99_ms=500, tpot_p99_ms=50, itl_p99_ms=80)
+    sla = Sla(ttft_p99_ms=500, tpot_p99_ms=50, itl_p99_ms=80, e2e_p99_ms=2000)
 
     assert miss_reason(record, sla) == reason
 

@@ -322,3 +322,59 @@ def test_a_profile_has_the_fields_of_the_page(
     assert answer["profile"]["steps"][1]["ms"] == 5.5
     assert 'paceline_step_profile_seconds{model_name="scripted"} 1.5' in scraped
     assert 'paceline_step_profile_sizes{model_name="scripted"} 2.0' in scraped
+
+
+def test_a_sample_is_small_and_stands_for_all(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """Who reads thousands of pods asks for one; the answer's other fields are the same."""
+    engine.script.steps = [a_step()] * 100
+    sidecar.openai.completions.create(model="scripted", prompt="Hi")
+    wait_until(lambda: len(sidecar.admin.get("/runtime/telemetry").json()["steps"]) >= 100)
+
+    whole = sidecar.admin.get("/runtime/telemetry").json()
+    sampled = sidecar.admin.get("/runtime/telemetry?sample=5").json()
+
+    assert sampled.keys() - whole.keys() == {"step_rows", "request_rows"}
+    assert (sampled["steps"], sampled["requests"]) == ([], [])
+    assert len(sampled["step_rows"]) <= 5
+    assert sum(row[-2] for row in sampled["step_rows"]) >= len(whole["steps"])
+    assert sum(row[-1] for row in sampled["request_rows"]) == len(whole["requests"])
+    assert sampled["sketches"] == whole["sketches"]
+
+
+def test_slices_that_were_read_are_not_sent_again(sidecar: Sidecar) -> None:
+    """Two minutes of them are most of an answer; all are there for who has read nothing."""
+    sidecar.openai.completions.create(model="scripted", prompt="Hi")
+    wait_until(lambda: sidecar.admin.get("/runtime/telemetry").json()["sketches"])
+    first = sidecar.admin.get("/runtime/telemetry?sample=5").json()
+
+    later = sidecar.admin.get(f"/runtime/telemetry?sample=5&since={first['next']}").json()
+
+    oldest = min(part["start_at"] for part in first["sketches"])
+    assert first["sketches"]
+    assert all(part["start_at"] >= oldest for part in later["sketches"])
+
+
+@pytest.mark.parametrize("sample", ["-1", "x", "²", "1" * 30])
+def test_a_sample_that_is_no_number_is_refused(sidecar: Sidecar, sample: str) -> None:
+    """With the field's name, as `since` is."""
+    answer = sidecar.admin.get("/runtime/telemetry", params={"sample": sample})
+
+    assert answer.status_code == 422
+    assert answer.json()["error"]["param"] == "sample"
+
+
+def test_a_change_for_another_engine_is_refused(sidecar: Sidecar) -> None:
+    """It was decided for what that one can do; the answer shows who is here."""
+    here = sidecar.admin.get("/runtime/limits").json()
+
+    wrong = sidecar.admin.patch(
+        "/runtime/limits", json={"epoch": 7, "max_batch_size": 3, "instance": "another"}
+    )
+    right = sidecar.admin.patch(
+        "/runtime/limits", json={"epoch": 7, "max_batch_size": 3, "instance": here["instance"]}
+    )
+
+    assert wrong.status_code == 409
+    assert wrong.json()["requested"] == here["requested"]
+    assert wrong.json()["instance"] == here["instance"]
+    assert right.json()["requested"]["max_batch_size"] == 3

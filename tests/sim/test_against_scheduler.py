@@ -1,8 +1,10 @@
 """The simulated engine decides as the real scheduler does, step by step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -55,6 +57,7 @@ def a_request(requests: Requests, number: int) -> Request:
         sampling=Sampling(max_tokens=int(requests.output[number]), ignore_eos=True),
         lane="batch" if requests.lane[number] else "interactive",
         number=number,
+        turn_at=None if requests.turn_s is None else float(requests.turn_s[number]),
     )
 
 
@@ -114,19 +117,31 @@ def chance_limits(draw: st.DrawFn) -> Limits:
     limits=chance_limits(),
     blocks=st.integers(9, 60),
     script=st.lists(st.integers(1, 140), min_size=1, max_size=5),
+    delays_s=st.none() | st.lists(st.floats(0, 2), min_size=24, max_size=24),
 )
 @example(  # the batch lane is given more than it may have once it turns out to be alone
     rows=[(0.0, 1, 2, 0, 1), (0.0, 1, 4, 0, 0), (0.0, 6, 1, 0, 0), (0.0, 6, 1, 0, 0)],
     limits=Limits(2, 7),
     blocks=9,
     script=[7],
+    delays_s=None,
 )
 def test_every_step_is_the_schedulers(
-    rows: list[Row], limits: Limits, blocks: int, script: list[int]
+    rows: list[Row],
+    limits: Limits,
+    blocks: int,
+    script: list[int],
+    delays_s: list[float] | None,
 ) -> None:
-    """Steps, preemptions, blocks and what the pacer is asked, however tight all of it is."""
+    """Steps, preemptions, blocks and what the pacer is asked, however tight all of it is.
+
+    Also where requests have their turns in another order than that of their arrival.
+    """
     capacity = Capacity(12, 256, blocks, 16, 256)
     requests = a_list(rows)
+    if delays_s is not None:
+        turn_s = requests.arrival_s + np.array(delays_s[: len(rows)])
+        requests = replace(requests, turn_s=turn_s)
     pacer, theirs = ScriptedPacer(script), ScriptedPacer(script)
     engine = SimulatedEngine(PLAIN, requests, capacity=capacity, limits=limits, pacer=pacer, seed=0)
 
@@ -136,9 +151,11 @@ def test_every_step_is_the_schedulers(
     expected = scheduled(requests, capacity, limits, theirs, steps["at"].tolist())
     names = list(expected[0])
     assert [{n: int(step[n]) for n in names} for step in steps] == expected
-    asked = [(s.decode, s.context, s.prefill_wanted, s.prefill_context) for s in pacer.shapes]
+    asked = [
+        (s.decode, s.context, s.prefill_wanted, list(map(tuple, s.prompts))) for s in pacer.shapes
+    ]
     assert asked == [
-        (s.decode, s.context, s.prefill_wanted, s.prefill_context) for s in theirs.shapes
+        (s.decode, s.context, s.prefill_wanted, list(map(tuple, s.prompts))) for s in theirs.shapes
     ]
     assert [s.slack_ms or 0.0 for s in pacer.shapes] == pytest.approx(
         [s.slack_ms or 0.0 for s in theirs.shapes], abs=1e-6

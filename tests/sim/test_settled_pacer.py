@@ -37,14 +37,16 @@ def test_it_allows_as_many_tokens_as_the_engines_pacer() -> None:
         budget, decode = random.randint(64, 2048), random.randint(1, 64)
         target_ms, pace_ms = random.uniform(5, 60), random.choice([None, random.uniform(10, 60)])
         slack_ms = random.uniform(-50, 200) if pace_ms is not None else None
-        shape = StepShape(decode, decode * random.randint(1, 4000), 9999, random.randint(0, 4000))
+        prompts = [(random.randint(1, 4000), random.randint(0, 4000))] * random.randint(0, 3)
+        shape = StepShape(decode, decode * random.randint(1, 4000), 9999, prompts)
         engine = an_engine(
             [], hardware=hardware, budget=budget, pacer=SettledPacer(Q_R, min_prefill=16),
             limits=Limits(64, budget, step_target_ms=target_ms, pace_tpot_ms=pace_ms),
         )  # fmt: skip
         totals = engine._totals
         totals["decode"], totals["context"] = shape.decode, shape.context
-        totals["prefill_context"] = shape.prefill_context
+        totals["prompts"] = len(prompts)
+        engine._arrays.ahead[: len(prompts)] = np.array(prompts).reshape(-1, 2)
         totals["slack_ms"] = np.nan if slack_ms is None else slack_ms
 
         allowed = settled_total(engine._arrays)

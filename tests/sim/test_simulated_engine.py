@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,30 @@ def test_a_hopeless_request_is_shed() -> None:
     assert engine.outcome.tolist() == [OK, SHED, OK]
     assert math.isnan(engine.ttft_ms[1])
     assert engine.finished_s[1] == pytest.approx(0.11, abs=0.011)
+
+
+def test_those_that_wait_have_their_turns_in_their_order() -> None:
+    """A short prompt passes a long one that came before it, and waits for what has begun."""
+    requests = a_list([(0.0, 500, 1), (0.001, 500, 1), (0.002, 20, 1)])
+    ordered = replace(requests, turn_s=np.array([0.0, 1.0, 0.5]))
+
+    engine = an_engine(ordered, batch=1)
+    engine.run_until(5.0)
+
+    assert engine.ended.tolist() == [0, 2, 1]
+
+
+def test_who_waits_too_long_is_shed_wherever_it_waits() -> None:
+    """Others may have passed it; those behind it stay."""
+    rows = [(0.0, 10, 20), (0.001, 10, 1), (0.1, 10, 1), (0.101, 10, 1)]
+    ordered = replace(a_list(rows), turn_s=np.array([0.0, 8.0, 0.5, 9.0]))
+
+    engine = an_engine(ordered, batch=1, shed_ttft_ms=150.0)
+    engine.run_until(0.15)
+    assert engine.oldest_waiting_s == pytest.approx(engine.now - 0.001)
+    engine.run_until(5.0)
+
+    assert engine.outcome.tolist() == [OK, SHED, OK, OK]
 
 
 def test_without_a_deadline_nothing_is_shed() -> None:

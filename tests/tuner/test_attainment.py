@@ -31,9 +31,7 @@ def test_a_client_that_left_in_time_is_not_counted() -> None:
 
 def test_slow_gaps_lower_the_attainment() -> None:
     """A gap target is kept by gaps, whatever the requests' means are."""
-    gaps = LatencySketch(
-        [SketchSlice("itl_ms", "interactive", 0.0, 0.01, 0, {"200": 90, "300": 10})]
-    )
+    gaps = LatencySketch([SketchSlice("itl_ms", "interactive", 0.0, 0.01, 0, {200: 90, 300: 10})])
 
     counts = count(SLA(itl_p99_ms=100.0), [a_request(1, 10.0)], gaps)
 
@@ -81,7 +79,7 @@ def test_verdicts(counts: Counts, expected: str) -> None:
 def test_sketch_quantiles_are_within_alpha() -> None:
     """Merged slices keep the relative error that they promise."""
     slices = [
-        SketchSlice("itl_ms", "interactive", start, 0.01, 0, {str(i): 1 for i in range(first, 300)})
+        SketchSlice("itl_ms", "interactive", start, 0.01, 0, dict.fromkeys(range(first, 300), 1))
         for start, first in ((0.0, 100), (5.0, 200))
     ]
     sketch = LatencySketch(slices)

@@ -266,7 +266,8 @@ async def test_longer_prompts_are_answered_by_one_jump(seed: int) -> None:
         phases.append(trial.decision.phase)
 
     assert "Transition" in phases
-    assert trial.decision.state.demand.prompt == pytest.approx(1200, rel=0.2)
+    # Short prompts have a mean of 300; of the long ones the shorter end first.
+    assert trial.decision.state.demand.prompt == pytest.approx(1200, rel=0.25)
 
 
 async def test_a_slow_device_is_named_a_suspect() -> None:

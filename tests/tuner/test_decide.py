@@ -23,7 +23,7 @@ SPEC = TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one")
 def an_evidence(now: float = 100.0, *, slow_gaps: int = 0, **fields: Any) -> Evidence:
     """A minute of a busy laptop."""
     window = Window()
-    gaps = {"200": 1000 - slow_gaps, "320": slow_gaps}  # 54 ms and 596 ms
+    gaps = {200: 1000 - slow_gaps, 320: slow_gaps}  # 54 ms and 596 ms
     slices = tuple(
         SketchSlice("itl_ms", "interactive", now - 5 * i, 0.01, 0, gaps) for i in range(1, 10)
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from paceline_sim.sim_pod import SimPod
 from paceline_sim.simulated_engine import SimulatedEngine
 from paceline_testing.simulated import LAPTOP_LIMITS, a_laptop, clients
@@ -25,11 +27,13 @@ class Pods:
 
     def __init__(self, **pods: PodClient) -> None:
         self.pods = pods
+        self.told: list[str] = []
 
     async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
         return await self.pods[pod.name].get_telemetry(pod, since)
 
     async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
+        self.told.append(pod.name)
         return await self.pods[pod.name].patch_limits(pod, body)
 
 
@@ -148,10 +152,13 @@ async def test_a_raise_that_did_not_arrive_leaves_the_audit_as_it_was() -> None:
     pod = a_pod(rate=1.2, limits=Limits(16, 256, 250.0), kind=RefusesRaises)
     loop = TuningLoop(Pods(pod=pod), lambda: pod.engine.now)
 
-    await ticks(loop, a_target("pod"), [pod], 24)
+    await ticks(loop, a_target("pod"), [pod], 1)
+    (decision,) = loop.explain("ns/name", "pod")
+    first = decision.acknowledged_state.audit
+    await ticks(loop, a_target("pod"), [pod], 23)
 
     decisions = loop.explain("ns/name", "pod")
-    first, last = (d.acknowledged_state.audit for d in (decisions[0], decisions[-1]))
+    last = decisions[-1].acknowledged_state.audit
     assert all(d.chosen is not None and d.chosen.batch_size > 16 for d in decisions[-6:])
     assert last.since == first.since
     assert last.requests > 50
@@ -171,15 +178,73 @@ async def test_a_blind_tuner_renews_the_lease_when_told_to_hold() -> None:
         assert len(pod.bodies) - seen == renewals
 
 
-async def test_every_tick_renews_the_lease() -> None:
-    """Sixty seconds without a word and the engine falls back."""
+async def test_the_lease_is_renewed_long_before_it_ends() -> None:
+    """Sixty seconds without a word and the engine falls back; a word each tick is not needed."""
     pod = a_pod()
     loop = TuningLoop(Pods(pod=pod), lambda: 0.0)
 
-    await ticks(loop, a_target("pod"), [pod], 20)
+    left = []
+    for _ in range(40):
+        await ticks(loop, a_target("pod"), [pod], 1)
+        left.append((await pod.get_telemetry(PodTarget("pod", "", ""), 0)).limits)
 
-    assert len(pod.bodies) == 20
+    assert min((limits and limits.lease_expires_s) or 0.0 for limits in left) >= 35.0
     assert all(body["lease_s"] == 60.0 for body in pod.bodies)
+    assert len(pod.bodies) < 20
+
+
+async def test_no_limits_go_where_another_pods_engine_answers() -> None:
+    """An address may lead elsewhere for a while; who has the engine is tuned on by its own name."""
+    own, other = a_pod(1), a_pod(2)
+    pods = Pods(own=own, other=other)
+    loop, target = TuningLoop(pods, lambda: 0.0), a_target("own", "other")
+    await ticks(loop, target, [own, other], 3)
+    pods.told.clear()
+    pods.pods["other"] = own
+
+    report = await ticks(loop, target, [own, other], 20)
+
+    assert pods.told
+    assert set(pods.told) == {"own"}
+    assert [pod.error for pod in report.pods] == ["", "the pod answers with the engine of own"]
+    pods.pods["other"] = other
+    mended = await ticks(loop, target, [own, other], 2)
+    assert [pod.error for pod in mended.pods] == ["", ""]
+
+
+async def test_no_limits_go_where_another_pod_answers_by_its_name() -> None:
+    """Whoever is asked first after a restart: the pod whose name it is keeps its engine."""
+
+    class Named(SimPod):
+        name = ""
+
+        async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+            return msgspec.structs.replace(await super().get_telemetry(pod, since), pod=self.name)
+
+    own = a_pod(1, kind=Named)
+    own.name = "own"  # type: ignore[attr-defined] # of Named
+    pods = Pods(own=own, other=own)
+    loop = TuningLoop(pods, lambda: 0.0)
+
+    report = await ticks(loop, a_target("other", "own"), [own], 20)
+
+    assert set(pods.told) == {"own"}
+    assert [pod.error for pod in report.pods] == ["the pod answers as own", ""]
+
+
+async def test_a_pod_that_rests_is_not_decided_on_again() -> None:
+    """Nothing new is no ground for another decision; its lease is renewed all the same."""
+    pod = a_pod(rate=0.0)
+    loop = TuningLoop(Pods(pod=pod), lambda: 0.0)
+    await ticks(loop, a_target("pod"), [pod], 30)
+    before, renewed = len(loop.explain("ns/name", "pod")), len(pod.bodies)
+
+    report = await ticks(loop, a_target("pod"), [pod], 30)
+
+    assert len(loop.explain("ns/name", "pod")) == before
+    assert len(pod.bodies) > renewed
+    assert report.pods[0].verdict == "Idle"
+    assert report.pods[0].error == ""
 
 
 async def test_capacity_adds_up_over_pods() -> None:

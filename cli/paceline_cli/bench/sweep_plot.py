@@ -62,6 +62,7 @@ def _latency_panel(
         "TTFT": sweep.sla.ttft_p99_ms,
         "TPOT": sweep.sla.tpot_p99_ms,
         "ITL": sweep.sla.itl_p99_ms,
+        "E2E": sweep.sla.e2e_p99_ms,
     }.get(name)
     if target is not None:
         axis.axhline(target, color=INK, linestyle="--", linewidth=1)
@@ -147,7 +148,8 @@ def _legend(sweep: Sweep) -> list[Line2D]:
             Line2D([], [], color=AFTER, marker="*", markersize=11, markeredgecolor=CHOSEN,
                    linestyle="none", label="the tuner's own point"),
         )  # fmt: skip
-    if (sweep.sla.ttft_p99_ms or sweep.sla.tpot_p99_ms or sweep.sla.itl_p99_ms) is not None:
+    sla = sweep.sla
+    if (sla.ttft_p99_ms or sla.tpot_p99_ms or sla.itl_p99_ms or sla.e2e_p99_ms) is not None:
         handles.append(Line2D([], [], color=INK, linestyle="--", label="declared p99 target"))
     if any(value == math.inf for point in _all(sweep) for value in _values(point)):
         handles.append(

@@ -120,7 +120,7 @@ def rolling_p99(
 
 def _met_targets(sla: SLA, seen: MeasuredLatency) -> list[str]:
     return [
-        f"{name} p99 {value:,.0f} ms of {target:,.0f} ms"
+        f"{name} {seen.promised.name} {value:,.0f} ms of {target:,.0f} ms"
         for name, target, value in targets(sla, seen)
         if value is not None
     ]

@@ -66,7 +66,7 @@ def summary(run: DemoRun) -> list[SummaryRow]:
     if sidecar := run.last_observed():
         rows += [
             SummaryRow(
-                f"{name} p99, as the sidecar measured",
+                f"{name} {sidecar.promised.name}, as the sidecar measured",
                 _ms(target),
                 "",
                 _ms(value),
@@ -78,14 +78,15 @@ def summary(run: DemoRun) -> list[SummaryRow]:
 
 
 def _target_rows(run: DemoRun, before: ClientSpan, after: ClientSpan) -> list[SummaryRow]:
+    seen = before.observed(run.sla)
     pairs = zip(
-        targets(run.sla, before.observed(run.sla)),
+        targets(run.sla, seen),
         targets(run.sla, after.observed(run.sla)),
         strict=True,
     )
     return [
         SummaryRow(
-            f"{name} p99",
+            f"{name} {seen.promised.name}",
             _ms(target),
             _ms(old),
             _ms(new),

@@ -13,8 +13,6 @@ from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.telemetry import Telemetry
 from paceline_tuner.window import Window
 
-_MAX_STEPS = 20_000  # what a pod keeps
-
 
 class UndiagnosableError(Exception):
     """The pod's answer holds nothing to judge by; the message says why."""
@@ -42,15 +40,13 @@ class Diagnosis:
 
 def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
     """Judge the newest `window_s` seconds. Raises UndiagnosableError."""
-    window = Window(max_steps=_MAX_STEPS)
+    window = Window()
     window.add(telemetry)
     evidence = window.evidence(window_s)
     if evidence is None:
         raise UndiagnosableError(window.trouble or "it holds no limits, load or step model yet")
     if not evidence.steps:
         raise UndiagnosableError(f"no step ran in the last {window_s:g} s: send some requests")
-    if len(evidence.steps) == _MAX_STEPS:
-        evidence = evidence.since(evidence.steps[0].at)
     spec = TuningSpec(sla=evidence.limits.sla, window_s=evidence.window_s)
     view = view_pod(spec, evidence, detect_changes(spec, evidence, PodState()))
     time = engine_time(evidence)

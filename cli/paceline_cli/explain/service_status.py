@@ -50,9 +50,21 @@ def _adapter(adapter: AdapterStatus) -> str:
     return f"  {adapter.name}: on {adapter.loaded_pods} of {adapter.pods} pods{why}"
 
 
+def _observed(pod: PodTuning) -> Iterator[str]:
+    own = pod.at_objective
+    if own is None:
+        name, ttft, tpot, e2e = "p99", pod.ttft_p99, pod.tpot_p99, pod.e2e_p99
+    else:
+        name, ttft, tpot, e2e = f"p{100 * float(own.quantile):g}", own.ttft, own.tpot, own.e2e
+    yield f"TTFT {name} {ttft or 'none'}"
+    yield f"TPOT {name} {tpot or 'none'}"
+    if e2e is not None:
+        yield f"E2E {name} {e2e}"
+
+
 def _pod(pod: PodTuning) -> Iterator[str]:
     yield f"pod/{pod.name}"
-    yield f"  observed    TTFT p99 {pod.ttft_p99 or 'none'}, TPOT p99 {pod.tpot_p99 or 'none'}"
+    yield f"  observed    {', '.join(_observed(pod))}"
     yield f"  inputs      {pod.running or 0} running, {pod.waiting or 0} waiting"
     yield f"  limits      batch {pod.batch_size}, tokens {pod.token_budget}"
     yield f"  binding     {pod.binding or 'unknown'}"

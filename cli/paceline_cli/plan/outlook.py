@@ -23,7 +23,7 @@ class PlannedLimits:
 
     batch_size: int
     batch_bound: str
-    """`SLA:itl`, `SLA:tpot`, `KV`, `Capacity` or `Bounds`."""
+    """`SLA:itl`, `SLA:tpot`, `SLA:e2e`, `KV`, `Capacity` or `Bounds`."""
     token_budget: int
     step_target_ms: float | None
     kv_batch_size: int
@@ -32,16 +32,16 @@ class PlannedLimits:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One predicted p99 beside its target."""
+    """One predicted quantile beside its target."""
 
     name: str
     target_ms: float | None
-    p99_ms: Estimate
+    predicted_ms: Estimate
 
     @property
     def is_met(self) -> bool | None:
         """None without a target."""
-        return None if self.target_ms is None else self.p99_ms.value <= self.target_ms
+        return None if self.target_ms is None else self.predicted_ms.value <= self.target_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Outlook:
     rate_replicas: int
     """By capacity and peak alone."""
     replicas: Estimate
+    quantile: float
+    """Of the latencies: the SLA's objective."""
     latencies: tuple[Latency, ...]
     attainment: Estimate
     demand: Demand

@@ -47,7 +47,6 @@ _ENOUGH_REQUESTS: Final = 1000
 _ALONE_REQUESTS: Final = 300
 _LOW, _HIGH = 0.05, 0.95
 _Z: Final = 1.645  # from there to there
-_SHARE: Final = 0.99
 _MOST_TIMES: Final = 16
 """Past so many times the replicas that the rate asks for, more do not help."""
 
@@ -106,7 +105,7 @@ class Planner:
         self._whole = Stretch(tuple(requests), requests[-1].at_s - requests[0].at_s)
         self._busiest = peak(requests)
         self._played = around_peak(requests, SIMULATED_REQUESTS)
-        self._demand = mix(requests)
+        self._demand = mix(requests, inputs.spec.sla.objective)
         self._lengths = LengthBlocks.of(self._whole)
         target, room = self._aim(inputs.model, self._demand)
         self._chosen = choose_limits(inputs.spec, room, target)
@@ -150,6 +149,7 @@ class Planner:
             mean_rps=self._whole.rps,
             rate_replicas=by_rate,
             replicas=_estimate(replicas, [math.ceil(n - 1e-9) for n in wanted]),
+            quantile=sla.objective,
             latencies=tuple(
                 Latency(name, target, _estimate(read(served), [read(drawn) for drawn in redraws]))
                 for name, target, read in readings
@@ -172,15 +172,21 @@ class Planner:
             return "TTFTFloor", "a long prompt alone takes longer than the target"
         if outlook.limits.kv_batch_size < 1:
             return "KVBound", "not one usual request fits into the KV cache"
-        alone = self._alone(model)
+        return self._alone_misses(self._alone(model))
+
+    def _alone_misses(self, alone: SimulatedLatencies) -> tuple[Obstacle, str]:
+        """Name the target that requests miss that have a pod to themselves."""
+        sla = self._inputs.spec.sla
         if any(
             target is not None and read(alone) > target
             for name, target, read in _readings(sla)
-            if name != "TTFT"
+            if name in {"TPOT", "ITL"}
         ):
             return "TPOTFloor", "the slowest of a hundred steps of one decode misses the target"
-        if sla.ttft_p99_ms is not None and alone.ttft(_SHARE) > sla.ttft_p99_ms:
+        if sla.ttft_p99_ms is not None and alone.ttft(sla.objective) > sla.ttft_p99_ms:
             return "TTFTFloor", "requests that each have a pod alone miss the target"
+        if sla.e2e_p99_ms is not None and alone.e2e(sla.objective) > sla.e2e_p99_ms:
+            return "E2EFloor", "answers that each have a pod alone miss the target"
         return "", ""
 
     def _enough(self, by_rate: int) -> int:
@@ -220,7 +226,7 @@ class Planner:
 
     def _draw(self, quantile: float, random: Random) -> tuple[float, float]:
         """λ* and the peak, had the steps another speed and the trace come in another order."""
-        demand = self._lengths.redrawn_mix(random)
+        demand = self._lengths.redrawn_mix(random, self._inputs.spec.sla.objective)
         model = self._scaled(quantile)
         target, room = self._aim(model, demand)
         batch = choose_limits(self._inputs.spec, room, target).limits.batch_size
@@ -241,7 +247,9 @@ class Planner:
             min_prefill=inputs.memory.device.min_prefill,
             has_slack=True,
         )
-        settled = PodState(demand=demand, unattainable="TPOTFloor")
+        # Replicas are added until there is no queue to speak of.
+        served = replace(demand, arrival_rps=0.0)
+        settled = PodState(demand=served, unattainable="TPOTFloor")
         return capacity_for(inputs.spec, settled, model, engine)
 
     def _room(self, model: ModelFit, demand: Demand) -> CapacityModel:
@@ -249,11 +257,15 @@ class Planner:
 
 
 def _readings(sla: SLA) -> list[tuple[str, float | None, Callable[[SimulatedLatencies], float]]]:
-    return [
-        ("TTFT", sla.ttft_p99_ms, lambda served: served.ttft(_SHARE)),
-        ("TPOT", sla.tpot_p99_ms, lambda served: served.tpot(_SHARE)),
-        ("ITL", sla.itl_p99_ms, lambda served: served.itl(_SHARE)),
+    share = sla.objective
+    readings: list[tuple[str, float | None, Callable[[SimulatedLatencies], float]]] = [
+        ("TTFT", sla.ttft_p99_ms, lambda served: served.ttft(share)),
+        ("TPOT", sla.tpot_p99_ms, lambda served: served.tpot(share)),
+        ("ITL", sla.itl_p99_ms, lambda served: served.itl(share)),
     ]
+    if sla.e2e_p99_ms is not None:
+        readings.append(("E2E", sla.e2e_p99_ms, lambda served: served.e2e(share)))
+    return readings
 
 
 def _shares(count: int) -> list[float]:

@@ -117,7 +117,7 @@ def _outlook(outlook: Outlook) -> dict[str, Any]:
     fields["walked_s"] = fields.pop("simulated_s")
     fields["latencies"] = {
         latency.name.lower(): {
-            "p99_ms": asdict(latency.p99_ms),
+            f"p{100 * outlook.quantile:g}_ms": asdict(latency.predicted_ms),
             "target_ms": latency.target_ms,
             "is_met": latency.is_met,
         }
@@ -198,17 +198,17 @@ def _service(outlook: Outlook) -> Table:
 
 def _latencies(outlook: Outlook) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    table.add_column("p99")
+    table.add_column(f"p{100 * outlook.quantile:g}")
     table.add_column("predicted", justify="right")
     table.add_column("low .. high", justify="right")
     table.add_column("target", justify="right")
     table.add_column("")
     for latency in outlook.latencies:
-        p99 = latency.p99_ms
+        predicted = latency.predicted_ms
         table.add_row(
             latency.name,
-            Text(_ms(p99.value), style="bold"),
-            f"{_ms(p99.low)} .. {_ms(p99.high)}",
+            Text(_ms(predicted.value), style="bold"),
+            f"{_ms(predicted.low)} .. {_ms(predicted.high)}",
             "-" if latency.target_ms is None else _ms(latency.target_ms),
             _compared(latency),
         )
@@ -221,8 +221,8 @@ def _compared(latency: Latency) -> Text:
     if latency.target_ms is None:
         return Text("")
     if not latency.is_met:
-        return Text(f"✗ {latency.p99_ms.value / latency.target_ms:.1f} times", style=_BAD)
-    if latency.p99_ms.high > latency.target_ms:
+        return Text(f"✗ {latency.predicted_ms.value / latency.target_ms:.1f} times", style=_BAD)
+    if latency.predicted_ms.high > latency.target_ms:
         return Text("✓ met, not surely", style=_GOOD)
     return Text("✓ met", style=_GOOD)
 

@@ -35,6 +35,8 @@ class SimulatedLatencies:
     ttft_ms: Floats
     tpot_ms: Floats
     """By request; nan where an answer has one token."""
+    e2e_ms: Floats
+    """By request: arrival to last token."""
     gap_counts: npt.NDArray[np.int64]
     """Gaps between tokens, by logarithmic bin (`paceline_sim.gaps`)."""
 
@@ -46,6 +48,10 @@ class SimulatedLatencies:
         """Return the same of the mean time per output token; 0 without any."""
         return _quantile(self.tpot_ms[~np.isnan(self.tpot_ms)], share)
 
+    def e2e(self, share: float) -> float:
+        """Return the same of the whole request."""
+        return _quantile(self.e2e_ms, share)
+
     def itl(self, share: float) -> float:
         """Return the same of the gaps between tokens, to within 1 %; 0 without any."""
         return gap_quantile_ms(self.gap_counts, share) if self.gap_counts.any() else 0.0
@@ -54,6 +60,7 @@ class SimulatedLatencies:
         """Return the lesser share, of requests or of gaps, that kept its targets."""
         is_kept = self.ttft_ms <= (sla.ttft_p99_ms or math.inf)
         is_kept &= ~(self.tpot_ms > (sla.tpot_p99_ms or math.inf))
+        is_kept &= self.e2e_ms <= (sla.e2e_p99_ms or math.inf)
         kept = float(np.mean(is_kept))
         if sla.itl_p99_ms is None or not self.gap_counts.any():
             return kept
@@ -81,8 +88,12 @@ class SimulatedPod:
         limits = replace(self.limits, batch_size=1)
         at_once = [replace(request, at_s=0.0) for request in requests]
         engine = self._run(limits, at_once, seed=1)
-        ttft_ms = (engine.jobs["first_s"] - engine.jobs["scheduled_s"]) * 1e3
-        return replace(_latencies(engine), ttft_ms=np.asarray(ttft_ms, np.float64))
+        jobs = engine.jobs
+        return replace(
+            _latencies(engine),
+            ttft_ms=np.asarray((jobs["first_s"] - jobs["scheduled_s"]) * 1e3, np.float64),
+            e2e_ms=np.asarray((jobs["last_s"] - jobs["scheduled_s"]) * 1e3, np.float64),
+        )
 
     def _run(
         self, limits: TunedLimits, requests: Sequence[TracedRequest], seed: int
@@ -162,6 +173,7 @@ def joined(parts: Sequence[SimulatedLatencies]) -> SimulatedLatencies:
     return SimulatedLatencies(
         np.concatenate([part.ttft_ms for part in parts]),
         np.concatenate([part.tpot_ms for part in parts]),
+        np.concatenate([part.e2e_ms for part in parts]),
         np.sum([part.gap_counts for part in parts], axis=0),
     )
 
@@ -180,7 +192,9 @@ def _offered(requests: Sequence[TracedRequest]) -> Requests:
 
 
 def _latencies(engine: SimulatedEngine) -> SimulatedLatencies:
-    return SimulatedLatencies(engine.ttft_ms, engine.tpot_ms, engine.gap_counts.sum(axis=0))
+    jobs = engine.jobs
+    e2e_ms = np.asarray((jobs["last_s"] - jobs["arrival_s"]) * 1e3, np.float64)
+    return SimulatedLatencies(engine.ttft_ms, engine.tpot_ms, e2e_ms, engine.gap_counts.sum(axis=0))
 
 
 def _quantile(values: Floats, share: float) -> float:

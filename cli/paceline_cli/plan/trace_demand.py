@@ -37,9 +37,9 @@ class Stretch:
         return len(self.requests) / self.seconds
 
 
-def mix(requests: Sequence[TracedRequest]) -> Demand:
+def mix(requests: Sequence[TracedRequest], objective: float = 0.99) -> Demand:
     """The lengths of these requests, offered as fast as a pod can take them."""
-    return _demand(*_lengths(requests))
+    return _demand(*_lengths(requests), objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class LengthBlocks:
         """Cut as `redrawn` does."""
         return cls(tuple(_lengths(block) for block in _blocks(stretch, _BLOCKS)))
 
-    def redrawn_mix(self, random: Random) -> Demand:
+    def redrawn_mix(self, random: Random, objective: float = 0.99) -> Demand:
         """Draw as many blocks anew, and measure their mix."""
         count = len(self.blocks)
         drawn = [self.blocks[random.randrange(count)] for _ in range(count)]
         prompts, outputs = (np.concatenate(tokens) for tokens in zip(*drawn, strict=True))
         if not len(prompts):
             prompts, outputs = (np.concatenate(each) for each in zip(*self.blocks, strict=True))
-        return _demand(prompts, outputs)
+        return _demand(prompts, outputs, objective)
 
 
 def _lengths(requests: Sequence[TracedRequest]) -> tuple[Tokens, Tokens]:
@@ -69,16 +69,18 @@ def _lengths(requests: Sequence[TracedRequest]) -> tuple[Tokens, Tokens]:
     return prompts, np.array([request.output for request in requests], np.float64)
 
 
-def _demand(prompts: Tokens, outputs: Tokens) -> Demand:
+def _demand(prompts: Tokens, outputs: Tokens, objective: float) -> Demand:
     count, made, held = len(prompts), float(outputs.sum()), prompts + outputs
     return Demand(
         arrival_rps=_FULL_LOAD_RPS,
         prompt=float(prompts.mean()),
         prompt_p99=float(np.partition(prompts, place := int(0.99 * (count - 1)))[place]),
         output=made / count,
+        output_high=float(np.quantile(outputs, objective, method="inverted_cdf")),
         context=float((outputs * (prompts + outputs / 2)).sum()) / made,
         held=float(held.mean()),
         held_deviation=float(held.std(ddof=1)) if count > 1 else 0.0,
+        whole_prompt_deviation=float(prompts.std(ddof=1)) if count > 1 else 0.0,
     )
 
 

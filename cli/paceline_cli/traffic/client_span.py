@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_cli.traffic.record import ClientRecord, percentile
-from paceline_tuner.service_report import MeasuredLatency
+from paceline_tuner.service_report import MeasuredLatency, Quantiles
 from paceline_tuner.service_spec import SLA
 
 P99 = 0.99
@@ -44,12 +44,26 @@ class ClientSpan:
 
     def observed(self, sla: SLA) -> MeasuredLatency:
         """Return the span's percentiles and attainment as the tuner reports them."""
+        high = self._quantiles(sla, P99)
+        is_own = sla.objective != P99
         return MeasuredLatency(
-            ttft_p99_ms=percentile(self.ttft_ms, P99),
-            tpot_p99_ms=percentile(self.tpot_ms, P99),
-            itl_p99_ms=percentile(self.itl_ms, P99),
+            ttft_p99_ms=high.ttft_ms,
+            tpot_p99_ms=high.tpot_ms,
+            itl_p99_ms=high.itl_ms,
             samples=self.offered,
             attainment=self._attainment(sla),
+            e2e_p99_ms=high.e2e_ms,
+            at_objective=self._quantiles(sla, sla.objective) if is_own else None,
+        )
+
+    def _quantiles(self, sla: SLA, share: float) -> Quantiles:
+        whole_ms = () if sla.e2e_p99_ms is None else [_whole_ms(record) for record in self.due]
+        return Quantiles(
+            share=share,
+            ttft_ms=percentile(self.ttft_ms, share),
+            tpot_ms=percentile(self.tpot_ms, share),
+            itl_ms=percentile(self.itl_ms, share),
+            e2e_ms=percentile(whole_ms, share),
         )
 
     def _attainment(self, sla: SLA) -> float | None:
@@ -85,7 +99,13 @@ def _is_met(sla: SLA, record: ClientRecord) -> bool:
         record.outcome == "ok"
         and _first_token_ms(record) <= ttft_target
         and (record.tpot_ms or 0.0) <= tpot_target
+        and (sla.e2e_p99_ms is None or _whole_ms(record) <= sla.e2e_p99_ms)
     )
+
+
+def _whole_ms(record: ClientRecord) -> float:
+    """Planned sending to the end; infinite for a request that got no whole answer."""
+    return (record.finished_at - record.planned_at) * 1e3 if record.outcome == "ok" else math.inf
 
 
 def _first_token_ms(record: ClientRecord) -> float:

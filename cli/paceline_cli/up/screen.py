@@ -10,9 +10,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from paceline_cli.sla_targets import all_targets
 from paceline_cli.up.loading import LoadingStage, loading_stage
 from paceline_tuner.service_report import LimitsChange, MeasuredLatency, PodReport, ServiceReport
-from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_spec import TuningSpec
 
 _VERDICT_STYLES: Final = {
     "Meeting": "bold bright_blue",
@@ -75,8 +76,8 @@ def line(view: LiveView) -> str:
     if pod is None:
         return f"{view.name}: {view.state}"
     metrics = ", ".join(
-        f"{name} p99 {_ms(seen)} of {_ms(target)}"
-        for name, target, seen in _rows(view.spec.sla, pod.observed)
+        f"{name} {pod.observed.promised.name} {_ms(seen)} of {_ms(target)}"
+        for name, target, seen in all_targets(view.spec.sla, pod.observed.promised)
         if target is not None
     )
     limits = f"batch {_number(pod.batch_size)}, tokens {_number(pod.token_budget)}"
@@ -104,14 +105,6 @@ def clock_time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
 
 
-def _rows(sla: SLA, observed: MeasuredLatency) -> list[tuple[str, float | None, float | None]]:
-    return [
-        ("TTFT", sla.ttft_p99_ms, observed.ttft_p99_ms),
-        ("TPOT", sla.tpot_p99_ms, observed.tpot_p99_ms),
-        ("ITL", sla.itl_p99_ms, observed.itl_p99_ms),
-    ]
-
-
 def _progress(loading: LoadingStage) -> Progress:
     shown = Progress(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     shown.add_task(loading.name, total=100, completed=round(100 * loading.fraction))
@@ -120,17 +113,20 @@ def _progress(loading: LoadingStage) -> Progress:
 
 def _targets(view: LiveView) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for header in ("p99", "target", f"last {view.spec.window_s:.0f} s", ""):
-        table.add_column(header, justify="left" if header in {"p99", ""} else "right")
-    if view.client:
-        table.add_column("client, last 20 s", justify="right")
     unseen = MeasuredLatency(None, None, None, 0, None)
     seen = view.pod.observed if view.pod else unseen
-    at_client = {name: value for name, _, value in _rows(view.spec.sla, view.client or unseen)}
-    for name, target, value in _rows(view.spec.sla, seen):
+    table.add_column(f"p{100 * view.spec.sla.objective:g}")
+    for header in ("target", f"last {view.spec.window_s:.0f} s"):
+        table.add_column(header, justify="right")
+    table.add_column("")
+    if view.client:
+        table.add_column("client, last 20 s", justify="right")
+    client = (view.client or unseen).promised
+    at_client = {name: value for name, _, value in all_targets(view.spec.sla, client)}
+    for name, target, value in all_targets(view.spec.sla, seen.promised):
         cells: list[str | Text] = [name, _ms(target), _ms(value), _compared(value, target)]
         if view.client:
-            cells.append(_ms(at_client[name]))
+            cells.append(_ms(at_client.get(name)))
         table.add_row(*cells)
     attainment = "-" if seen.attainment is None else f"{seen.attainment:.1%}"
     table.add_row("attainment", f"{view.spec.sla.objective:.1%}", attainment, _samples(seen))

@@ -32,6 +32,8 @@ class Request:
     lane: Lane = "interactive"
     arrived_at: float = 0.0
     deadline_at: float | None = None
+    turn_at: float | None = None
+    """While it waits it passes those of its lane with a later turn; None passes nobody."""
     cache_salt: str = ""
     adapter_slot: int | None = None
     """Where the weights of its LoRA adapter lie, if it has one."""

@@ -256,6 +256,7 @@ def _request(
         lane=submit.lane,
         arrived_at=submit.arrived_at,
         deadline_at=submit.deadline_at,
+        turn_at=submit.turn_at,
         cache_salt=salt,
         adapter_slot=None if adapter is None else adapter.slot,
         number=number,

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import chain
 
 from paceline_engine.engine.stepping import Counters
 from paceline_engine.runner.graph_use import GraphUse
@@ -22,8 +23,8 @@ def load_of(
 ) -> EngineLoad:
     """Describe the engine now."""
     pool = requests.blocks.pool
-    heads = [lane.head for lane in requests.waiting.values()]
-    oldest = min((head.arrived_at for head in heads if head is not None), default=now)
+    waiting = chain.from_iterable(requests.waiting.values())
+    oldest = min((request.arrived_at for request in waiting), default=now)
     return EngineLoad(
         running=requests.num_running,
         waiting=requests.num_waiting,

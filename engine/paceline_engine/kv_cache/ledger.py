@@ -5,6 +5,7 @@ H(parent, tokens, salt): equal hashes mean equal tokens from the first one on, u
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -54,6 +55,20 @@ class BlockLedger:
             self.prefix.queries += request.num_prompt_tokens
             self.prefix.hits += request.num_cached
         return True
+
+    def foreseen(self, request: Request) -> int:
+        """Estimate how many tokens of a waiting request need not be computed.
+
+        Its prefix is looked up in a few places: the pool lets go of a chain from its end.
+        """
+        held = request.num_swapped if request.swap_slots else 0
+        if not self._prefix_caching:
+            return held
+        self._extend_hashes(request)
+        last = (len(request.token_ids) - 1) // self._block_size
+        hashes = request.block_hashes
+        found = bisect_left(range(last), True, key=lambda k: self.pool.find(hashes[k]) is None)
+        return max(held, found * self._block_size)
 
     def most_needed(self, request: Request) -> int:
         """Count the blocks of every known token, as if none could be shared."""

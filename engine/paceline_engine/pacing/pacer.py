@@ -8,6 +8,12 @@ from typing import Protocol
 from paceline_wire import Coefficients, MeasuredStep, StepFeatures, StepModelInfo
 from paceline_wire.limits import Limits
 
+Prompt = tuple[int, int]
+"""A prompt that the next step may compute: tokens left to compute, and tokens before them."""
+
+MOST_PROMPTS = 8
+"""Prompts that are told of one by one: what a step computes of more is small beside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
@@ -19,8 +25,8 @@ class StepShape:
     """C: sum of their context lengths, tokens."""
     prefill_wanted: int
     """Uncached prompt tokens that wait to be prefilled, of requests that could run now."""
-    prefill_context: int
-    """Tokens already computed of the first request to be prefilled."""
+    prompts: Sequence[Prompt] = ()
+    """The first of those requests, in the order of their turns."""
     slack_ms: float | None = None
     """How far the decodes are ahead of `limits.pace_tpot_ms`; None where none is set."""
 

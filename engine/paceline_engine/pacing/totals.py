@@ -11,8 +11,9 @@ Among totals c with t^(c) * q_r <= tau, where d decodes run:
 from dataclasses import dataclass
 
 from paceline_engine.pacing.pacer import StepShape
+from paceline_engine.pacing.prompts_ahead import shared_attention
 from paceline_engine.pacing.residuals import Residuals
-from paceline_wire.step_cost import StepModel, chunk_attention, step_ms
+from paceline_wire.step_cost import StepModel, step_ms
 
 _BETTER = 1.02  # times the prefill rate: less is within the noise of a correction
 _EVEN = 0.98  # of the rate: on average a bin holds half a tile of nothing, and its end none
@@ -90,8 +91,8 @@ class Totals:
         return self._line_ms(total, self.shape.context) * self.residuals.factor(total)
 
     def _line_ms(self, total: int, context: int) -> float:
-        chunk = total - self.shape.decode
-        attention = chunk_attention(chunk, self.shape.prefill_context)
+        prompts = self.shape.prompts
+        attention = shared_attention(prompts, len(prompts), total - self.shape.decode)
         return step_ms(self.model.theta, self.model.knee, total, context, attention)
 
     def _bisect(self, low: int, high: int, line_ms: float) -> int:

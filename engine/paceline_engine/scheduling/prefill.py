@@ -6,9 +6,11 @@ theirs up, the last that arrived first; each of them does so a few times at most
 """
 
 from collections.abc import Container, Iterator
+from itertools import islice
 
 from paceline_engine.core.batch import ScheduledChunk
 from paceline_engine.core.request import Request, State
+from paceline_engine.pacing.pacer import MOST_PROMPTS, Prompt
 from paceline_engine.scheduling.fair_share import FairShare, Interactive
 from paceline_engine.scheduling.request_table import LANES, RequestTable
 from paceline_wire.limits import Lane, Limits
@@ -43,6 +45,22 @@ class Prefills:
 
     def wanted(self, limits: Limits) -> int:
         """Tokens that could be prefilled now; counted no further than a step can use."""
+        begun = self._requests.prefilling.values()
+        return sum(r.num_remaining for r in begun) + sum(
+            len(request.token_ids) for request in self._startable(limits)
+        )
+
+    def ahead(self, limits: Limits) -> list[Prompt]:
+        """List the first prompts that the next step may compute, by what each has left."""
+        begun = self._requests.prefilling.values()
+        prompts = [(r.num_remaining, r.num_computed) for r in islice(begun, MOST_PROMPTS)]
+        for request in islice(self._startable(limits), MOST_PROMPTS - len(prompts)):
+            held = self._blocks.foreseen(request)
+            prompts.append((len(request.token_ids) - held, held))
+        return prompts
+
+    def _startable(self, limits: Limits) -> Iterator[Request]:
+        """Walk the waiting requests that find a row, no further than a step's tokens go."""
         wanted = sum(request.num_remaining for request in self._requests.prefilling.values())
         rows = limits.max_batch_size - self._requests.num_running
         for lane in LANES:
@@ -51,9 +69,9 @@ class Prefills:
             for request in waiting:
                 if rows + spare <= 0 or wanted >= limits.token_budget:
                     break
+                yield request
                 wanted += len(request.token_ids)
                 rows -= 1
-        return wanted
 
     def share(
         self, tokens: int, limits: Limits, now: float, *, may_admit: bool

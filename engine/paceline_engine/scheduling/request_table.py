@@ -13,7 +13,8 @@ those still to come.
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, takewhile
 from types import MappingProxyType
 
 from paceline_engine.core.batch import Batch, Next, ScheduledChunk
@@ -36,7 +37,11 @@ So does one that was overtaken so often that the other lane had to wait for it.
 
 
 class WaitingLane:
-    """Requests of one lane, first come, first served; one in the middle leaves in O(1)."""
+    """Requests of one lane, first come, first served; one in the middle leaves in O(1).
+
+    A request with a turn passes those with a later one that have never run. It passes nobody
+    without a turn, so its place costs as many moves as there are requests that it passes.
+    """
 
     def __init__(self) -> None:
         self._requests: OrderedDict[str, Request] = OrderedDict()
@@ -57,19 +62,35 @@ class WaitingLane:
         return next(iter(self._requests.values()), None)
 
     def append(self, request: Request) -> None:
-        """Queue a new request."""
-        self._requests[request.id] = request
-        self.num_tokens += len(request.token_ids)
+        """Queue a new request, before those whose turn comes later."""
+        passed: list[str] = []
+        if request.turn_at is not None:
+            last_first = reversed(self._requests.values())
+            passed = [other.id for other in takewhile(partial(_may_pass, request), last_first)]
+        self._enter(request)
+        for request_id in reversed(passed):
+            self._requests.move_to_end(request_id)
 
     def put_back(self, request: Request) -> None:
         """Queue a preempted request before all others."""
-        self.append(request)
+        self._enter(request)
         self._requests.move_to_end(request.id, last=False)
+
+    def _enter(self, request: Request) -> None:
+        self._requests[request.id] = request
+        self.num_tokens += len(request.token_ids)
 
     def remove(self, request: Request) -> None:
         """Take out a request that is admitted, aborted or too late."""
         del self._requests[request.id]
         self.num_tokens -= len(request.token_ids)
+
+
+def _may_pass(request: Request, other: Request) -> bool:
+    """Tell whether a new request may go before one that waits."""
+    if request.turn_at is None or other.turn_at is None or other.num_preemptions:
+        return False
+    return request.turn_at < other.turn_at
 
 
 class RequestTable:

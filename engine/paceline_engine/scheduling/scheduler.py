@@ -174,8 +174,8 @@ class ContinuousScheduler:
 
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         if not self.requests.has_prompts:
-            return StepShape(decode, context, 0, 0, self.requests.pace.slack_ms(limits, now))
-        first = next(iter(self.requests.prefilling.values()), None)
+            slack_ms = self.requests.pace.slack_ms(limits, now)
+            return StepShape(decode, context, 0, slack_ms=slack_ms)
         # With many prompts at hand every step is full, and a long one only leaves the next less:
         # then steps keep their plain target.
         slack_ms = None if self._prefills.is_crowded else self.requests.pace.slack_ms(limits, now)
@@ -183,7 +183,7 @@ class ContinuousScheduler:
             decode=decode,
             context=context,
             prefill_wanted=self._prefills.wanted(limits),
-            prefill_context=first.num_computed if first else 0,
+            prompts=self._prefills.ahead(limits),
             slack_ms=slack_ms,
         )
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from paceline_tuner.lanes import starting_batch_target_ms
-from paceline_tuner.patch import admission_body
+from paceline_tuner.patch import admission_body, sla_body
 from paceline_tuner.service_spec import Range, TuningSpec
 from paceline_tuner.step_target import starting_target_ms
 
@@ -13,7 +13,7 @@ def runtime_config(spec: TuningSpec) -> dict[str, Any]:
     """Build a `PATCH /runtime/limits` body without an epoch, with the limits of a fresh pod."""
     lanes: dict[str, Any] = {}
     if spec.batch_sla is not None:
-        lanes["batch_sla"] = dataclasses.asdict(spec.batch_sla)
+        lanes["batch_sla"] = sla_body(spec.batch_sla, knows_e2e=False)
         if spec.mode == "Auto":
             lanes["batch_step_target_ms"] = starting_batch_target_ms(spec)
     adapters: dict[str, Any] = {}
@@ -28,7 +28,7 @@ def runtime_config(spec: TuningSpec) -> dict[str, Any]:
         "step_target_ms": starting_target_ms(spec.sla) if spec.mode == "Auto" else None,
         "interactive_share": spec.interactive_share,
         "batch_share": spec.batch_share,
-        "sla": dataclasses.asdict(spec.sla),
+        "sla": sla_body(spec.sla, knows_e2e=False),
         # Images are older than the operator where an upgrade has left them as they are.
         "admission": admission_body(spec.admission, knows_keys=False),
         "config_hash": spec.config_hash,

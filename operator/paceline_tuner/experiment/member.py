@@ -56,12 +56,12 @@ def count_ended(member: Member, sla: SLA, evidence: Evidence) -> tuple[Member, A
     offered = [r for r in fresh if r.outcome != "cancelled" or is_late(sla, r)]
     served = [record for record in fresh if record.outcome == "ok"]
     return next_member, ArmTally(
-        requests=len(offered),
-        misses=sum(is_missed(sla, record) for record in offered),
-        ended=len(fresh),
-        prompt_tokens=sum(record.prompt_tokens for record in fresh),
-        served=len(served),
-        output_tokens=sum(record.output_tokens for record in served),
+        requests=sum(record.weight for record in offered),
+        misses=sum(record.weight for record in offered if is_missed(sla, record)),
+        ended=sum(record.weight for record in fresh),
+        prompt_tokens=sum(record.weight * record.prompt_tokens for record in fresh),
+        served=sum(record.weight for record in served),
+        output_tokens=sum(record.weight * record.output_tokens for record in served),
         grown=inside - member.inside,
         pod_seconds=now - max(since, member.counts_from),
     )

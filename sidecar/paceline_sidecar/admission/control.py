@@ -41,9 +41,11 @@ from paceline_sidecar.admission.tickets import (
     Ticket,
     batch_requests_to_displace,
     hopeless,
+    turn_of,
 )
+from paceline_sidecar.admission.turns import turn_at
 from paceline_sidecar.errors import Refused
-from paceline_sidecar.hot_config import HotConfig
+from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig
 from paceline_wire import EngineLoad
 from paceline_wire.limits import Lane, Limits
 
@@ -98,21 +100,37 @@ class AdmissionControl:
         policy = config.admission
         places = places_of(len(estimates), policy)
         arrival = Arrival(lane, sum(estimates), places, timeout_s)
-        self._check(arrival, caller, config)
+        turns = [self._turn_at(tokens, lane, arrived_at, config) for tokens in estimates]
+        last = max((turn for turn in turns if turn is not None), default=None)
+        self._check(arrival, caller, config, last)
         if not self.waiting:
             self._head_since = self._clock()
         flow = caller.id or f"request {next(self._numbers)}"
         party = Party(lane, flow, arrived_at, timeout_s, most_places(policy), caller)
-        tickets = [Ticket(self, tokens, party) for tokens in estimates]
+        tickets = [
+            Ticket(self, tokens, party, turn) for tokens, turn in zip(estimates, turns, strict=True)
+        ]
         for ticket in tickets:
             self.waiting[ticket] = party.waiting[ticket] = None
         self._tokens[lane] += arrival.tokens
         self._count_places(party, places)
         return tickets
 
-    def _check(self, arrival: Arrival, caller: Caller, config: HotConfig) -> None:
+    def _turn_at(
+        self, tokens: int, lane: Lane, arrived_at: float, config: HotConfig
+    ) -> float | None:
+        """Return a prompt's turn; None where all go as they come."""
+        if config.admission.order == "Fifo":
+            return None
+        # The service's own time limit: a client that names a shorter one gains nothing by it.
+        patience = patience_s(lane, config, config.admission.request_timeout_s)
+        return turn_at(arrived_at, tokens=tokens, rate=self.rate.tokens_per_s, patience_s=patience)
+
+    def _check(
+        self, arrival: Arrival, caller: Caller, config: HotConfig, turn: float | None
+    ) -> None:
         """Raise `Refused` for an arrival that there is no place for, or no time."""
-        ahead = self._ahead_of(arrival, caller)
+        ahead = self._ahead_of(arrival, caller, turn)
         refusal = refuse(
             self.queue, arrival, config=config, rate=self.rate.tokens_per_s, ahead=ahead
         )
@@ -134,15 +152,25 @@ class AdmissionControl:
             )
             raise beyond
 
-    def _ahead_of(self, arrival: Arrival, caller: Caller) -> int:
+    def _ahead_of(self, arrival: Arrival, caller: Caller, turn: float | None) -> int:
         """Return the prompt tokens that are computed before those of an arrival."""
         total, lane = self.queue.ahead_of(arrival.lane), self._lanes[arrival.lane]
+        passed = self._passed(arrival.lane, turn)
         if not lane.is_contended:
-            return total
+            return total - sum(ticket.tokens for ticket in passed)
+        own = lane.tokens_of(caller.id)
+        own -= sum(ticket.tokens for ticket in passed if ticket.flow == caller.id)
         share = lane.share_of(caller.id, caller.weight)
-        others = (lane.tokens_of(caller.id) + arrival.tokens) / share - arrival.tokens
+        others = (own + arrival.tokens) / share - arrival.tokens
         people = 0 if arrival.lane == "interactive" else self._tokens["interactive"]
         return min(total, math.ceil(people + lane.sent_tokens + others))
+
+    def _passed(self, lane: Lane, turn: float | None) -> list[Ticket]:
+        """List who waits in a lane and has a later turn than who comes now."""
+        if turn is None:
+            return []
+        mine = (ticket for ticket in self.waiting if ticket.party.lane == lane)
+        return [ticket for ticket in mine if not ticket.is_before(turn)]
 
     def _make_place(self, arrival: Arrival, config: HotConfig, refusal: Refused) -> bool:
         """Refuse waiting batch requests for an interactive arrival, where that is enough."""
@@ -172,8 +200,7 @@ class AdmissionControl:
     ) -> float:
         now, queue, policy = self._clock(), self.queue, config.admission
         rate = self.rate.tokens_per_s
-        head = next(iter(self.waiting)).tokens if self.waiting else 0
-        worked = min((now - self._head_since) * (rate or 0.0), head)
+        worked = min((now - self._head_since) * (rate or 0.0), self._first_tokens(policy))
         places, tokens = self._expected.until_now(now)
         if refusal is not None and refusal.reason in {"queue_full", "displaced"}:
             missing = queue.requests + arrival.places + places - most_requests(policy)
@@ -187,13 +214,23 @@ class AdmissionControl:
         over = ahead + arrival.tokens - allowed
         return seconds_until_fewer(over, ahead=ahead, rate=rate, worked=worked)
 
+    def _first_tokens(self, policy: AdmissionPolicy) -> int:
+        """Return the prompt tokens of the request that is worked on; 0 where nobody waits."""
+        if not self.waiting:
+            return 0
+        is_as_arrived = policy.order == "Fifo"
+        first = next(iter(self.waiting)) if is_as_arrived else min(self.waiting, key=turn_of)
+        return first.tokens
+
     # --- who waits ------------------------------------------------------------------------------
 
     def sweep(self, config: HotConfig, now: float, *, computed_ahead: int) -> None:
         """Refuse waiting requests that are hopeless now; `computed_ahead` tokens are prefilled."""
         rate = self.rate.tokens_per_s
-        is_held = any(lane.num_held for lane in self._lanes.values())
-        order = self._by_lane() if is_held else self.waiting
+        is_as_arrived = config.admission.order == "Fifo" and not any(
+            lane.num_held for lane in self._lanes.values()
+        )
+        order = self.waiting if is_as_arrived else self._by_lane()
         message = "The first token cannot come in time any more: too many wait ahead."
         for ticket in hopeless(order, config, now, rate=rate, computed=computed_ahead):
             party = ticket.party

@@ -1,9 +1,10 @@
 """Hands what was admitted to the engine, fair between callers.
 
-The engine computes a lane's prompts in the order in which it gets them, so fairness is decided
-before it gets them: while somebody has several items without a first token, the engine gets no more
-of a lane than keeps it busy, and whoever is next by fair queueing comes next. Where nobody has more
-than one, that is their order of arrival, and all are handed over at once.
+The engine computes a lane's prompts in the order in which it gets them, or by their turns among
+those that it has (`turns`). So fairness is decided before it gets them: while somebody has several
+items without a first token, the engine gets no more of a lane than keeps it busy, and whoever is
+next by fair queueing comes next. Where nobody has more than one, that is their order of arrival,
+and all are handed over at once.
 """
 
 import math
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from paceline_sidecar.admission.fair_queue import FairQueue
-from paceline_sidecar.admission.tickets import Ticket
+from paceline_sidecar.admission.tickets import Ticket, turn_of
 
 _STEPS_AHEAD = 4
 """Steps full of prompts that the engine holds: it chooses one while another runs, and news of a
@@ -66,7 +67,7 @@ class Dispatcher:
 
     def __iter__(self) -> Iterator[Ticket]:
         """Iterate over who waits here, in the order in which they are computed."""
-        yield from self.sent
+        yield from sorted(self.sent, key=turn_of)
         yield from self._held
 
     def offer(self, item: Ticket, send: Callable[[], None], *, running: int) -> None:
@@ -76,7 +77,9 @@ class Dispatcher:
         self._tokens[item.flow] += item.tokens
         self._weights[item.flow] = item.weight
         self._num_crowded += self._items[item.flow] == 2  # noqa: PLR2004 - the second of its flow
-        self._held.push(item, flow=item.flow, cost=item.cost, weight=item.weight)
+        self._held.push(
+            item, flow=item.flow, cost=item.cost, weight=item.weight, turn_at=item.turn_at
+        )
         self.pump(running=running)
 
     def leave(self, item: Ticket) -> None:

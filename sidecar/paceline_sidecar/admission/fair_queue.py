@@ -15,8 +15,8 @@ _LEAST_KNOWN = 64
 
 @dataclass(slots=True)
 class _Flow(Generic[Item]):
-    items: deque[tuple[Item, float]] = field(default_factory=deque)
-    """Each with its cost over its weight."""
+    items: deque[tuple[Item, float, float | None]] = field(default_factory=deque)
+    """Each with its cost over its weight, and its turn."""
     weight: float = 1.0
     finish: float = 0.0
     """Virtual time at which its last item is paid for."""
@@ -25,9 +25,10 @@ class _Flow(Generic[Item]):
 class FairQueue(Generic[Item]):
     """Start-time fair queueing (Goyal, Vin and Cheng, 1996).
 
-    A flow's items keep their order. While several flows wait, each gets a share of the cost that is
-    worked off in proportion to its weight; one that comes anew waits for one item of each other
-    flow at most, and gains nothing from having been away.
+    A flow's items keep their order, or leave by their turns where they have some. While several
+    flows wait, each gets a share of the cost that is worked off in proportion to its weight; one
+    that comes anew waits for one item of each other flow at most, and gains nothing from having
+    been away.
 
     The virtual time is the start of the item that left last, and it also moves on with the work
     that is done, as in weighted fair queueing (Demers, Keshav and Shenker, 1989). Without that, an
@@ -61,7 +62,7 @@ class FairQueue(Generic[Item]):
         while heads:
             start, _, name = heapq.heappop(heads)
             items, place = self._flows[name].items, places[name]
-            item, cost = items[place]
+            item, cost, _ = items[place]
             if item in self._held:
                 start += cost
                 yield item
@@ -69,13 +70,15 @@ class FairQueue(Generic[Item]):
             if place + 1 < len(items):
                 heapq.heappush(heads, (start, next(number), name))
 
-    def push(self, item: Item, *, flow: str, cost: float, weight: float) -> None:
-        """Let an item wait at the end of its flow."""
+    def push(
+        self, item: Item, *, flow: str, cost: float, weight: float, turn_at: float | None = None
+    ) -> None:
+        """Let an item wait at the end of its flow, or before those of it with a later turn."""
         self._held.add(item)
         known = self._flows.get(flow)
         if known is None:
             known = self._flows[flow] = _Flow()
-        known.items.append((item, cost / weight))
+        known.items.insert(_place(known.items, turn_at), (item, cost / weight, turn_at))
         if len(known.items) == 1:
             known.weight = weight
             self._weight += weight
@@ -87,7 +90,7 @@ class FairQueue(Generic[Item]):
         while True:
             start, _, name = heapq.heappop(self._heads)
             flow = self._flows[name]
-            item, cost = flow.items.popleft()
+            item, cost, _ = flow.items.popleft()
             is_held = item in self._held
             if is_held:
                 self._held.remove(item)
@@ -117,3 +120,14 @@ class FairQueue(Generic[Item]):
             if flow.items or flow.finish > self._now
         }
         self._most_known = 2 * len(self._flows) + _LEAST_KNOWN
+
+
+def _place(items: deque[tuple[Item, float, float | None]], turn_at: float | None) -> int:
+    """Find the place behind everybody who has an earlier turn, or none."""
+    place = len(items)
+    if turn_at is not None:
+        for _, _, other in reversed(items):
+            if other is None or other <= turn_at:
+                break
+            place -= 1
+    return place

@@ -123,5 +123,5 @@ def patience_s(lane: Lane, config: HotConfig, timeout_s: float) -> float:
     A batch request without a target of its lane's own waits as long as its own deadline lets it.
     """
     is_own = lane == "interactive" or config.batch_sla is not None
-    target_ms = config.sla_of(lane).ttft_p99_ms if is_own else None
+    target_ms = config.sla_of(lane).first_token_ms if is_own else None
     return timeout_s if target_ms is None else min(timeout_s, target_ms / 1e3)

@@ -83,6 +83,8 @@ class Ticket:
     desk: Desk
     tokens: int
     party: Party
+    turn_at: float | None = None
+    """Where short prompts go first: while it waits it passes those with a later turn."""
     is_offered: bool = False
     """It may go to the engine: it is tokenized, and no other has to go ahead of it."""
     is_running: bool = False
@@ -107,6 +109,10 @@ class Ticket:
     def cost(self) -> float:
         """Return its prompt tokens, and output tokens as far as they can be expected."""
         return self.tokens + self.party.caller.expected_output
+
+    def is_before(self, turn_at: float | None) -> bool:
+        """Return whether it goes before who comes now and has that turn."""
+        return self.turn_at is None or turn_at is None or self.turn_at <= turn_at
 
     def count(self, tokens: int) -> None:
         """Replace the estimate made on arrival by what the tokenizer counted."""
@@ -133,6 +139,11 @@ class Ticket:
         if self.is_running:
             self.is_running = False
             self.desk.run(-1)
+
+
+def turn_of(ticket: Ticket) -> float:
+    """Sort by turns; those without one keep their order, before all others."""
+    return 0.0 if ticket.turn_at is None else ticket.turn_at
 
 
 def batch_requests_to_displace(

@@ -8,7 +8,7 @@ from paceline_sidecar.keys import ANYONE, Principal
 from paceline_wire.limits import Lane
 
 Outcome = Literal["ok", "refused", "shed", "timeout", "failed", "cancelled"]
-MissReason = Literal["ttft", "tpot", "itl", "refused", "shed", "timeout", "failed"]
+MissReason = Literal["ttft", "tpot", "itl", "e2e", "refused", "shed", "timeout", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class FinishedRequest:
     principal: Principal = ANYONE
     """Whose key came with it."""
 
+    @property
+    def e2e_ms(self) -> float:
+        """Milliseconds from its arrival to its end."""
+        return (self.finished_at - self.arrived_at) * 1e3
+
 
 def miss_reason(record: FinishedRequest, sla: Sla) -> MissReason | None:
     """Why a request missed the SLA; None when it met every target."""
@@ -51,6 +56,8 @@ def miss_reason(record: FinishedRequest, sla: Sla) -> MissReason | None:
     # The target is a 99th percentile, so of a long answer one gap in a hundred may be longer.
     if sla.itl_p99_ms is not None and record.slow_gaps > 0.01:  # noqa: PLR2004 - as above
         return "itl"
+    if _above(record.e2e_ms, sla.e2e_p99_ms):
+        return "e2e"
     return None
 
 

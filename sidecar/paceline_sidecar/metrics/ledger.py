@@ -48,6 +48,7 @@ class LaneCounts:
         self.ttft_s = Histogram(LATENCY_EDGES_S)
         self.tpot_s = Histogram(LATENCY_EDGES_S)
         self.itl_s = Histogram(LATENCY_EDGES_S)
+        self.e2e_s = Histogram(LATENCY_EDGES_S)
         self.queue_s = Histogram(LATENCY_EDGES_S)
         self.outcomes: Counter[Outcome] = Counter()
         self.met = 0
@@ -141,6 +142,8 @@ class Ledger:
             counts.queue_s.observe(record.queue_ms / 1e3)
         if record.tpot_ms is not None:
             counts.tpot_s.observe(record.tpot_ms / 1e3)
+        if record.outcome == "ok":
+            counts.e2e_s.observe(record.e2e_ms / 1e3)
         # A client that left was offered nothing that could have been missed.
         if record.outcome != "cancelled":
             missed = miss_reason(record, self.config.sla_of(record.lane))
@@ -178,6 +181,7 @@ class Ledger:
             counts.ttft_s.keep_edges(_edge(sla.ttft_p99_ms))
             counts.tpot_s.keep_edges(_edge(sla.tpot_p99_ms))
             counts.itl_s.keep_edges(_edge(sla.itl_p99_ms))
+            counts.e2e_s.keep_edges(_edge(sla.e2e_p99_ms))
 
     def copy(self) -> "Ledger":
         """Return the counts as they are now; the records are shared, and not for threads."""

@@ -41,6 +41,7 @@ TPOT = _histogram(
     "lane",
 )
 ITL = _histogram("itl_seconds", "One gap between two tokens.", "lane")
+E2E = _histogram("e2e_seconds", "Arrival to the end of a request that was served.", "lane")
 QUEUE = _histogram("queue_seconds", "Arrival to the first chunk in a step.", "lane")
 REQUESTS = _counter("requests", "Requests that ended, by outcome.", "lane", "outcome")
 SLA_REQUESTS = _counter(

@@ -36,6 +36,7 @@ def _requests(seen: Snapshot) -> Iterator[Family]:
     yield histograms(names.TTFT, (((name, lane), one.ttft_s) for lane, one in lanes))
     yield histograms(names.TPOT, (((name, lane), one.tpot_s) for lane, one in lanes))
     yield histograms(names.ITL, (((name, lane), one.itl_s) for lane, one in lanes))
+    yield histograms(names.E2E, (((name, lane), one.e2e_s) for lane, one in lanes))
     yield histograms(names.QUEUE, (((name, lane), one.queue_s) for lane, one in lanes))
     yield values(
         names.REQUESTS,
@@ -173,7 +174,12 @@ def _processes(seen: Snapshot) -> Iterator[Family]:
 
 
 def _targets(name: str, sla: Sla) -> Iterator[tuple[tuple[str, ...], float]]:
-    targets = {"ttft": sla.ttft_p99_ms, "tpot": sla.tpot_p99_ms, "itl": sla.itl_p99_ms}
+    targets = {
+        "ttft": sla.ttft_p99_ms,
+        "tpot": sla.tpot_p99_ms,
+        "itl": sla.itl_p99_ms,
+        "e2e": sla.e2e_p99_ms,
+    }
     for metric, target_ms in targets.items():
         if target_ms is not None:
             yield (name, metric), target_ms / 1e3

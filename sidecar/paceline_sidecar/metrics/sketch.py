@@ -43,6 +43,6 @@ class GapSketch:
             self._slices.append(GapSlice(self._lane, start_at))
         self._slices[-1].add(gap_ms, times)
 
-    def slices(self) -> list[GapSlice]:
-        """Return the slices, oldest first."""
-        return list(self._slices)
+    def slices(self, ended_after: float = -math.inf) -> list[GapSlice]:
+        """Return the slices that end after this, oldest first."""
+        return [part for part in self._slices if part.start_at + _SLICE_S > ended_after]

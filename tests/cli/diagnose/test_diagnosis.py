@@ -183,7 +183,9 @@ def test_a_queue_before_a_small_batch_asks_for_a_larger_one() -> None:
 def test_preempted_work_is_told_as_such() -> None:
     """What was computed twice is not charged to prompts."""
     torn = tuple(
-        a_step(i, NOW - 60 + (i + 1) * 0.25, wall_ms=250.0, prefill=100, preemptions=i % 40 == 0)
+        a_step(
+            i, NOW - 60 + (i + 1) * 0.25, wall_ms=250.0, prefill=100, preemptions=int(i % 40 == 0)
+        )
         for i in range(240)
     )
 

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+import pytest
+
 from paceline_cli.explain.decisions import explain_state
 from paceline_cli.explain.service_status import explain_status
 from paceline_cli.local_state import Explained, LocalState
@@ -110,6 +112,33 @@ def test_a_service_in_a_cluster_is_explained_from_its_status() -> None:
     assert "batch 16, tokens 128" in text
     assert "32/2048 → 16/128: ITL binds" in text
     assert "chat-2" not in text
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({}, "TTFT p99 900ms, TPOT p99 80.0ms, E2E p99 5000ms"),
+        (
+            {
+                "atObjective": {
+                    "quantile": "0.95",
+                    "ttft": "700ms",
+                    "tpot": "70.0ms",
+                    "e2e": "4000ms",
+                }
+            },
+            "TTFT p95 700ms, TPOT p95 70.0ms, E2E p95 4000ms",
+        ),
+    ],
+    ids=["99", "95"],
+)
+def test_the_quantile_of_the_objective_is_told(own: dict[str, Any], told: str) -> None:
+    """A p99 beside an objective of 0.95 would tell of nothing that was promised."""
+    pod = {"name": "chat-1", "ttftP99": "900ms", "tpotP99": "80.0ms", "e2eP99": "5000ms"} | own
+
+    text = explain_status(a_live_service() | {"status": {"tuning": {"pods": [pod]}}}, "chat-1")
+
+    assert told in text
 
 
 def test_adapters_are_told_with_their_refusals() -> None:

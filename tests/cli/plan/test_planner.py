@@ -61,7 +61,7 @@ def test_an_easy_service_is_achievable_with_error_bars_around_each_number() -> N
 
     assert not found.obstacle
     bars = [outlook(found).capacity_rps, outlook(found).replicas]
-    for bar in bars + [latency.p99_ms for latency in outlook(found).latencies]:
+    for bar in bars + [latency.predicted_ms for latency in outlook(found).latencies]:
         assert bar.low <= bar.value <= bar.high
     assert outlook(found).capacity_rps.low < outlook(found).capacity_rps.high
 
@@ -112,9 +112,10 @@ def test_a_tight_pace_bounds_the_batch_and_a_loose_one_leaves_it_to_memory() -> 
         (SLA(itl_p99_ms=5.0), "TPOTFloor"),
         (SLA(tpot_p99_ms=5.0), "TPOTFloor"),
         (SLA(ttft_p99_ms=10.0), "TTFTFloor"),
+        (SLA(e2e_p99_ms=500.0), "E2EFloor"),
         (SLA(itl_p99_ms=10.6), "TPOTFloor"),  # the mean step keeps it, the slowest of 100 does not
     ],
-    ids=["itl", "tpot", "ttft", "tail"],
+    ids=["itl", "tpot", "ttft", "answer", "tail"],
 )
 def test_what_no_replica_helps_is_named_in_the_tuners_words(sla: SLA, reason: str) -> None:
     """An 8B model's weights alone take 9.5 ms to read."""
@@ -163,7 +164,18 @@ def test_the_largest_batch_by_memory_is_shown_to_fit() -> None:
     room = 0.95 * found.memory.tokens
 
     def wanted(n: int) -> float:
-        return n * demand.held + 2.33 * demand.held_deviation * math.sqrt(n)
+        return n * demand.held + 2.33 * demand.kv_deviation * math.sqrt(n)
 
     assert wanted(batch) <= room < wanted(batch + 1)
     assert f"{wanted(batch):,.0f}" in occupancy_line(demand, batch=batch, tokens=100).result
+
+
+def test_an_end_to_end_target_is_planned_by_its_objective() -> None:
+    """A tighter one takes a smaller batch; the quantile that is shown is the promised one."""
+    loose = outlook(plan(inputs(sla=SLA(e2e_p99_ms=20_000.0))))
+    tight = outlook(plan(inputs(sla=SLA(e2e_p99_ms=2500.0, objective=0.95))))
+
+    assert tight.limits.batch_size < loose.limits.batch_size
+    assert (tight.limits.batch_bound, tight.quantile) == ("SLA:e2e", 0.95)
+    assert [latency.name for latency in tight.latencies] == ["TTFT", "TPOT", "ITL", "E2E"]
+    assert tight.latencies[-1].is_met

@@ -56,7 +56,7 @@ shapes = st.builds(
     decode=st.integers(0, 256),
     context=st.integers(0, 256 * 4096),
     prefill_wanted=st.integers(0, 10**6),
-    prefill_context=st.integers(0, 4096),
+    prompts=st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 4096)), max_size=8),
 )
 
 
@@ -92,14 +92,14 @@ def test_the_total_is_bounded_and_grows_with_the_target(
 
 def test_a_step_with_no_decode_takes_the_whole_budget() -> None:
     """Nobody waits for a next token: there is no pace to keep."""
-    shape = StepShape(decode=0, context=0, prefill_wanted=4000, prefill_context=0)
+    shape = StepShape(decode=0, context=0, prefill_wanted=4000)
 
     assert a_pacer().token_total(shape, Limits(16, 2048, step_target_ms=1.0)) == 2048
 
 
 def test_without_a_target_only_the_budget_bounds() -> None:
     """A service without an ITL or TPOT target paces nothing."""
-    shape = StepShape(decode=8, context=800, prefill_wanted=4000, prefill_context=0)
+    shape = StepShape(decode=8, context=800, prefill_wanted=4000)
 
     assert a_pacer().token_total(shape, Limits(16, 2048)) == 2048
 
@@ -107,7 +107,7 @@ def test_without_a_target_only_the_budget_bounds() -> None:
 @pytest.mark.parametrize(("device", "least"), [("cpu", 16), ("NVIDIA H200", 64)])
 def test_prefill_never_starves(device: str, least: int) -> None:
     """A target below one decode step must not leave prompts waiting for ever."""
-    shape = StepShape(decode=8, context=8000, prefill_wanted=4000, prefill_context=0)
+    shape = StepShape(decode=8, context=8000, prefill_wanted=4000)
 
     assert a_pacer(device).token_total(shape, Limits(16, 2048, step_target_ms=0.01)) == 8 + least
 
@@ -116,7 +116,7 @@ def test_prefill_never_starves(device: str, least: int) -> None:
 def test_steps_keep_their_target_after_twenty_steps(target_ms: float) -> None:
     """A laptop of unknown speed is paced within its first seconds."""
     pacer = taught(a_pacer(), 40)
-    shape = StepShape(decode=6, context=1200, prefill_wanted=2000, prefill_context=0)
+    shape = StepShape(decode=6, context=1200, prefill_wanted=2000)
 
     total = pacer.token_total(shape, Limits(16, 2048, step_target_ms=target_ms))
 

@@ -96,7 +96,7 @@ def test_a_profiled_pacer_says_so_and_is_careful() -> None:
 
 def test_chunks_are_priced_from_the_first_request_on() -> None:
     """The first step beside decodes keeps its target; by the datasheet alone it misses it."""
-    shape = StepShape(decode=8, context=2400, prefill_wanted=100_000, prefill_context=0)
+    shape = StepShape(decode=8, context=2400, prefill_wanted=100_000)
     limits = Limits(max_batch_size=64, token_budget=4096, step_target_ms=100.0)
     profiled, assumed = a_pacer(), a_pacer()
 

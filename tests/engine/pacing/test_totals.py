@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from paceline_engine.pacing import StepShape, make_pacer
 from paceline_engine.pacing.model_pacer import ModelPacer
+from paceline_engine.pacing.prompts_ahead import shared_attention
 from paceline_engine.pacing.residuals import Residuals
 from paceline_engine.pacing.totals import Totals
 from paceline_wire import Coefficients, MeasuredStep, ModelInfo, StepFeatures
 from paceline_wire.limits import Capacity, Limits
-from paceline_wire.step_cost import StepModel, chunk_attention
+from paceline_wire.step_cost import StepModel
 
 CAPACITY = Capacity(256, 4096, 4096, 16, 4096)
-BACKLOG = StepShape(decode=20, context=8000, prefill_wanted=100_000, prefill_context=0)
+BACKLOG = StepShape(decode=20, context=8000, prefill_wanted=100_000)
 LINE = StepModel((8.0, 0.01, 0.02, 0.05, 1.0))
 
 
@@ -60,7 +61,7 @@ shapes = st.builds(
     decode=st.integers(1, 256),
     context=st.integers(0, 256 * 400),
     prefill_wanted=st.integers(0, 10**6),
-    prefill_context=st.integers(0, 4000),
+    prompts=st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 4000)), max_size=1),
     slack_ms=slacks,
 )
 
@@ -93,7 +94,7 @@ def test_a_step_keeps_its_slack_or_grants_the_least(
                 decode=shape.decode,
                 prefill=chunk,
                 context=shape.context,
-                attention=int(chunk_attention(chunk, shape.prefill_context)),
+                attention=int(shared_attention(shape.prompts, len(shape.prompts), chunk)),
             )
         )
         assert predicted_ms * pacer.info().q_r <= tau_ms * (1 + 1e-9)
@@ -101,7 +102,7 @@ def test_a_step_keeps_its_slack_or_grants_the_least(
 
 def test_a_pace_without_slack_leaves_the_step_target() -> None:
     """A scheduler that does not follow requests must still keep what the tuner derived."""
-    shape = StepShape(decode=20, context=8000, prefill_wanted=9999, prefill_context=0)
+    shape = StepShape(decode=20, context=8000, prefill_wanted=9999)
 
     by_target = TAUGHT.token_total(shape, Limits(256, 4096, step_target_ms=40.0))
     with_pace = TAUGHT.token_total(
@@ -114,9 +115,7 @@ def test_a_pace_without_slack_leaves_the_step_target() -> None:
 def test_requests_that_are_ahead_give_their_time_to_prompts() -> None:
     """The mean of a request counts, so what it has gained may be spent."""
     ahead, behind = (
-        StepShape(
-            decode=20, context=8000, prefill_wanted=9999, prefill_context=0, slack_ms=slack_ms
-        )
+        StepShape(decode=20, context=8000, prefill_wanted=9999, slack_ms=slack_ms)
         for slack_ms in (60.0, -60.0)
     )
     limits = Limits(256, 4096, pace_tpot_ms=35.0)
@@ -139,8 +138,7 @@ def test_the_tile_is_chosen_by_all_that_a_step_computes() -> None:
     """
     stairs = known({2: 0.9, 3: 1.04, 4: 1.04})
     few, many = (
-        StepShape(decode=rows, context=rows * 1000, prefill_wanted=100_000, prefill_context=0)
-        for rows in (8, 90)
+        StepShape(decode=rows, context=rows * 1000, prefill_wanted=100_000) for rows in (8, 90)
     )
 
     for shape in (few, many):
@@ -203,7 +201,7 @@ def test_without_a_valid_fit_no_step_looks_elsewhere() -> None:
 
 def test_what_finishes_every_prompt_is_not_cut_to_a_tile() -> None:
     """The rest of a prompt would cost a step of its own."""
-    shape = StepShape(decode=20, context=8000, prefill_wanted=300, prefill_context=0)
+    shape = StepShape(decode=20, context=8000, prefill_wanted=300)
     limits = Limits(256, 4096, step_target_ms=60.0)
 
     for seq in range(300):

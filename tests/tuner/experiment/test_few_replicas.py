@@ -1,7 +1,7 @@
 """Two replicas with little traffic: their loads are never equal, and all of it counts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -35,16 +35,17 @@ def routed(*, share: float, seed: int, rate: float = 2.6, seconds: float = 900.0
     chance = np.random.default_rng(seed)
     arrival = np.cumsum(chance.exponential(1 / rate, int(rate * seconds)))
     words = np.exp(chance.uniform(np.log(20), np.log(900), len(arrival)))
-    every = Requests(
-        arrival,
-        (1.3 * words).astype(np.int64),
-        chance.integers(8, 24, len(arrival)),
-        np.zeros(len(arrival), np.int64),
-        np.zeros(len(arrival), np.int8),
-    )
+    prompt = (1.3 * words).astype(np.int64)
+    output = chance.integers(8, 24, len(arrival))
     is_first = chance.random(len(arrival)) < share
     return [
-        Requests(*(getattr(every, each.name)[chosen] for each in fields(Requests)))
+        Requests(
+            arrival[chosen],
+            prompt[chosen],
+            output[chosen],
+            cached=np.zeros(chosen.sum(), np.int64),
+            lane=np.zeros(chosen.sum(), np.int8),
+        )
         for chosen in (is_first, ~is_first)
     ]
 

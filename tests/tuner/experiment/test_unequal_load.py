@@ -12,7 +12,7 @@ from paceline_tuner.experiment.sequential import Block, SequentialTest
 
 CERTAIN = math.log(3 / 0.05)
 LEVEL = 0.05
-RUNS = 200
+RUNS = 120
 TOLERATED = LEVEL + 2 * math.sqrt(LEVEL * (1 - LEVEL) / RUNS)
 
 Ratio = Callable[[random.Random], float]
@@ -67,7 +67,8 @@ def verdict(
     return "", blocks
 
 
-@pytest.mark.parametrize("steepness", [0.0, 3.0, 6.0, 8.0], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("steepness", [0.0, 3.0, 8.0], ids=str)
 @pytest.mark.parametrize("ratio", [by_chance, steadily, the_other_way])
 def test_equal_candidates_under_unequal_load_are_rarely_told_apart(
     ratio: Ratio, steepness: float

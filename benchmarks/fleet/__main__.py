@@ -1,0 +1,125 @@
+"""Measure a fleet: PYTHONPATH=benchmarks:tests python -m fleet [--pods 300 3000] [--chaos].
+
+The fake sidecars run in this process, the tuner in one of its own, so that the cost of either can
+be told from the other's. With `--chaos` every tenth pod answers what it should not, and half way
+all engines start anew at once.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from fleet.faults import FAULTS
+from fleet.page import page
+from fleet.recordings import PERIOD_S, Recording, record
+from fleet.sidecars import PODS_A_SERVICE, FakePod, serve
+
+_RESULTS = Path(__file__).parents[1] / "results" / "operator"
+_FILES = 65_536
+_EVERY = 10
+"""Of the pods, one in so many is faulty."""
+
+
+def main() -> None:
+    """Run each size, print what was found, and keep it with `--results`."""
+    options = _options()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(_FILES, most), most))
+    polls = int((options.warm + options.seconds) / PERIOD_S) + 40
+    pool = [record(options.rps, polls, seed=seed) for seed in range(1, options.recordings + 1)]
+    runs = [asyncio.run(_run(pool, pods, options)) for pods in options.pods]
+    print(json.dumps(runs, indent=1))
+    if options.results:
+        name = "fleet-chaos" if options.chaos else "fleet"
+        (_RESULTS / f"{name}.json").write_text(json.dumps(runs, indent=1) + "\n")
+        (_RESULTS / f"{name}.md").write_text(page(runs, has_chaos=options.chaos))
+
+
+async def _run(
+    pool: list[Recording], num_pods: int, options: argparse.Namespace
+) -> dict[str, object]:
+    pods = [FakePod(n, pool[n % len(pool)], n // len(pool) % 20) for n in range(num_pods)]
+    server = await serve(pods)
+    began = time.process_time()
+    command = [sys.executable, "-m", "fleet.tuned", str(num_pods)]
+    command += [str(options.warm), str(options.seconds)]
+    child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    await child.stdout.readline()
+    cpu_s = time.process_time() - began
+    for pod in pods:
+        pod.counts.clear()
+    disturbed = await _disturb(pods, options.seconds) if options.chaos else {}
+    said = await child.stdout.read()
+    await child.wait()
+    server.close()
+    found: dict[str, object] = json.loads(said)
+    return (
+        found
+        | {
+            "sidecars_cores": (time.process_time() - began - cpu_s) / options.seconds,
+            "answer_bytes": _median([len(answer.sample) for answer in pool[0].answers]),
+            "whole_answer_bytes": _median([len(answer.records) for answer in pool[0].answers]),
+            "load_average": os.getloadavg()[0],
+            "cores": os.cpu_count(),
+        }
+        | disturbed
+        | _told(pods)
+    )
+
+
+async def _disturb(pods: list[FakePod], seconds: float) -> dict[str, object]:
+    """Let one pod in ten lie from now on; half way let all engines start anew."""
+    kinds = list(FAULTS)
+    for place, pod in enumerate(pods[::_EVERY]):
+        pod.neighbour = pods[pod.number + (1 if pod.number % PODS_A_SERVICE < 2 else -1)]
+        pod.fault = kinds[place % len(kinds)]
+    await asyncio.sleep(seconds / 2)
+    before = _told(pods)
+    for pod in pods:
+        pod.counts.clear()
+        pod.restart(pod.place)
+    await asyncio.sleep(seconds / 2 - 1)
+    honest = [pod for pod in pods if not pod.fault]
+    waited = sorted((p.told_at or float("inf")) - p.started_at for p in honest)
+    return {
+        "faulty_pods": len(pods) - len(honest),
+        "before_restart": before,
+        "told_after_restart_p50_s": waited[len(waited) // 2],
+        "told_after_restart_last_s": waited[-1],
+    }
+
+
+def _told(pods: list[FakePod]) -> dict[str, object]:
+    """Sum up what the pods were sent."""
+    told: Counter[str] = Counter()
+    for pod in pods:
+        told.update(pod.counts)
+    return {"told": dict(told)}
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, nargs="+", default=[300, 3000])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--warm", type=float, default=75.0, help="seconds that fill the windows")
+    parser.add_argument("--rps", type=float, default=5000 / 60, help="requests a second and pod")
+    parser.add_argument("--recordings", type=int, default=4)
+    parser.add_argument("--chaos", action="store_true")
+    parser.add_argument("--results", action="store_true", help=f"keep the figures in {_RESULTS}")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The page of a run: one row for each size of the fleet."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_INTRO = """# A fleet of pods under one tuner
+
+The operator's own rounds, loop and HTTP client, in one process, over fake sidecars on loopback
+(`PYTHONPATH=benchmarks:tests python -m fleet`): three pods a service, each read every 5 s. Their
+answers were recorded from a simulated 8B on an H100 under {rps:,.0f} requests a minute and pod.
+"""
+_ROWS = (
+    ("decisions a second (due)", "{decisions_a_second:.0f} ({due_a_second:.0f})"),
+    ("lateness p50, p99, worst", "{late_p50_s:.2f}, {late_p99_s:.2f}, {late_max_s:.2f} s"),
+    ("polls lost", "{lost}"),
+    ("the tuner's CPU", "{tuner_cores:.2f} cores"),
+    ("the same a decision, HTTP and reports included", "{tuner_cpu_ms_a_decision:.2f} ms"),
+    ("the fake sidecars' CPU", "{sidecars_cores:.2f} cores"),
+    ("the tuner's memory", "{tuner_rss_mib:.0f} MiB"),
+    ("a pod's part of it", "{kib_a_pod:.0f} KiB"),
+    ("an answer (all records)", "{answer_bytes:,} ({whole_answer_bytes:,}) bytes"),
+    ("load average of the machine", "{load_average:.1f} on {cores} cores"),
+)
+_CHAOS_ROWS = (
+    ("faulty pods", "{faulty_pods}"),
+    ("limits out of a pod's bounds", "{unsafe}"),
+    ("limits to a pod that answers as another", "{wrong}"),
+    ("all engines anew: told what the service wants, p50, last", "{told_p50}, {told_last} s"),
+)
+
+
+def page(runs: Sequence[Mapping[str, Any]], *, has_chaos: bool) -> str:
+    """Write the table."""
+    shown = [_shown(run) for run in runs]
+    heads = " | ".join(f"{run['pods']:,} pods" for run in runs)
+    rows = [*_ROWS, *(_CHAOS_ROWS if has_chaos else ())]
+    lines = [f"| {name} | {' | '.join(text.format(**s) for s in shown)} |" for name, text in rows]
+    table = "\n".join([f"| | {heads} |", "|---" * (len(runs) + 1) + "|", *lines])
+    return f"{_INTRO.format(rps=5000)}\n{table}\n"
+
+
+def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
+    told = (run["told"], run.get("before_restart", {}).get("told", {}))
+    return {
+        **run,
+        "due_a_second": run["polls_due"] / run["seconds"],
+        "lost": run["counts"].get("polls lost", 0),
+        "unsafe": sum(each.get("unsafe", 0) for each in told),
+        "wrong": sum(each.get("sent to the wrong pod", 0) for each in told),
+        "told_p50": _seconds(run.get("told_after_restart_p50_s")),
+        "told_last": _seconds(run.get("told_after_restart_last_s")),
+    }
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

@@ -1,0 +1,1 @@
+"""In which order requests should wait: simulated before anything was built."""
