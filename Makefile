@@ -129,6 +129,14 @@ audit: install ## Known vulnerabilities of what the images install. Asks pypi.or
 	$(PY) deploy/shipped.py operator sidecar engine cli > build/shipped.txt
 	.venv/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement build/shipped.txt
 
+.PHONY: many-services
+many-services: install ## One operator with SERVICES=1000 against a real API server: times, processor, memory, requests; needs Go.
+	PYTHONPATH=benchmarks:tests $(PY) -m many_services $(if $(SERVICES),--services $(SERVICES))
+
+.PHONY: fleet
+fleet: install ## The tuner with 300 and 3,000 pods on loopback. PODS="300 3000" SECONDS=60
+	PYTHONPATH=benchmarks:tests $(PY) -m fleet $(if $(PODS),--pods $(PODS)) $(if $(SECONDS),--seconds $(SECONDS))
+
 .PHONY: overload
 overload: install ## Ten times what a pod can serve, clients that misbehave, and kills: every stream compared. MINUTES=10
 	PYTHONPATH=benchmarks $(PY) -m overload $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RESULTS),--results $(RESULTS))

@@ -12,6 +12,7 @@ import kopf
 
 from paceline_api.inference_service import GROUP, PLURAL, VERSION
 from paceline_api.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
+from paceline_operator.compact import compact
 from paceline_operator.field_managers import is_of_creation
 from paceline_operator.kopf_storage import NoDiffBase, NoProgress
 from paceline_operator.operation import Operation
@@ -156,7 +157,8 @@ def _plain(body: kopf.Body) -> Manifest:
     entries = metadata.pop("managedFields", None) or ()
     if of_creation := [_bare(entry) for entry in entries if is_of_creation(entry)]:
         metadata["managedFields"] = of_creation
-    return dict(body) | {"metadata": metadata}
+    plain: Manifest = compact(dict(body) | {"metadata": metadata})
+    return plain
 
 
 def _bare(entry: Manifest) -> Manifest:
