@@ -24,7 +24,7 @@ from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import ServiceTarget
 
 # Of a service without a pod that can be asked.
-_IDLE_S = 60.0
+_IDLE_S = 300.0
 
 _log = logging.getLogger(__name__)
 
