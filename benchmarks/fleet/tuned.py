@@ -59,7 +59,7 @@ class Fleet:
         """Give one of them."""
         return self.services.get(key)
 
-    def children(self, _: str) -> Iterable[Manifest]:
+    def children(self, key: str) -> Iterable[Manifest]:  # noqa: ARG002 - it has none
         """Tuning needs none."""
         return ()
 
