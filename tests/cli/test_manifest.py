@@ -47,7 +47,7 @@ def test_other_objects_beside_the_service_are_passed_over(tmp_path: Path) -> Non
     ("spec", "words"),
     [
         ({"sla": {"itl": {"p99": "fast"}}}, ["spec.sla.itl.p99", "fast"]),
-        ({"sla": {"objective": "0.99"}}, ["spec.sla", "ttft, tpot and itl"]),
+        ({"sla": {"objective": "0.99"}}, ["spec.sla", "ttft, tpot, itl and e2e"]),
         ({"tuning": {"tokenBudget": {"initial": 4096}}}, ["tokenBudget", "capacity"]),
         ({"modle": {}}, ["spec.modle"]),
         ({"model": {"uri": "pvc://claim/model"}}, ["spec.model.uri", "needs a cluster"]),
