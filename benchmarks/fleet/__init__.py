@@ -1,1 +1,1 @@
-"""What a fleet of pods costs the tuner: real rounds and a real client, fake sidecars."""
+"""Measures what many pods cost the tuner: its rounds and client are real, the sidecars are fake."""

@@ -24,7 +24,7 @@ from fleet.sidecars import PODS_A_SERVICE, FakePod, serve
 _RESULTS = Path(__file__).parents[1] / "results" / "operator"
 _FILES = 65_536
 _EVERY = 10
-"""Of the pods, one in so many is faulty."""
+"""One pod in this many is faulty."""
 
 
 def main() -> None:

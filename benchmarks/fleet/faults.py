@@ -41,4 +41,5 @@ FAULTS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "clock ahead": _replaced(b"now", b"1e12"),
     "clock back": _replaced(b"now", b"1.0"),
 }
-"""By name: how an honest answer is spoiled. Who answers as another pod takes that one's."""
+"""How each fault spoils an honest answer, by its name. A pod that answers as another gives that
+one's own answer."""

@@ -28,9 +28,9 @@ class RecordedAnswer:
 
     next: int
     records: bytes
-    """What a client gets that asks for all records."""
+    """The answer to a client that asks for all records."""
     sample: bytes
-    """What one gets that asks for a sample."""
+    """The answer to a client that asks for a sample."""
 
 
 @dataclass(frozen=True, slots=True)

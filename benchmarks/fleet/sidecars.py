@@ -40,15 +40,15 @@ class FakePod:
     number: int
     recording: Recording
     place: int
-    """Of the answer that was given last."""
+    """The number of the answer that it gave last."""
     state: dict[str, Any] = field(init=False)
     instance: str = field(init=False)
     lease_until: float | None = field(init=False, default=None)
     starts: int = field(init=False, default=0)
     fault: str = field(init=False, default="")
-    """Of `FAULTS`; empty while it is honest."""
+    """A name in `FAULTS`; empty while the pod is honest."""
     neighbour: "FakePod | None" = field(init=False, default=None)
-    """Whose engine it answers with, in one of the faults."""
+    """The pod whose answers it gives under the fault "another pod's"."""
     counts: Counter[str] = field(init=False, default_factory=Counter)
     started_at: float = field(init=False, default=0.0)
     told_at: float | None = field(init=False, default=None)

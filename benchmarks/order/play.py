@@ -18,7 +18,7 @@ from paceline_sim.simulated_engine import Circumstances, SettledPacer, Simulated
 from paceline_sim.state import OK, Records
 from paceline_tuner.step_target import starting_target_ms
 from paceline_wire.limits import Limits
-from tune_report.episode import DRAIN_S, SHED_AT, PodRun
+from tune_report.episode import DRAIN_S, SHED_AT, pod_run
 from tune_report.score import score
 from tune_report.workloads import PodPart, ReportWorkload
 
@@ -186,7 +186,7 @@ def _figures(
 ) -> Figures:
     jobs = engine.jobs
     workload = ReportWorkload(case.name, case.setting, _no_parts, case.callers[0][1], duration_s)
-    judged = score(workload, (_pod_run(engine, requests),))
+    judged = score(workload, (pod_run(engine, requests),))
     served = engine.outcome == OK
     e2e_s = np.asarray(jobs["last_s"] - jobs["arrival_s"], np.float64)
     length = requests.prompt + requests.output
@@ -210,23 +210,6 @@ def _figures(
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
-
-
-def _pod_run(engine: SimulatedEngine, requests: Requests) -> PodRun:
-    return PodRun(
-        start_s=0.0,
-        requests=requests,
-        ttft_ms=engine.ttft_ms,
-        tpot_ms=engine.tpot_ms,
-        itl_max_ms=engine.itl_max_ms,
-        finished_s=engine.finished_s,
-        outcome=engine.outcome,
-        step_end_s=engine.steps["at"],
-        step_ms=engine.steps["wall_ms"],
-        step_decode=engine.steps["decode"],
-        step_predicted_ms=engine.steps["predicted_ms"],
-        moments=(),
-    )
 
 
 def _no_parts(_random: np.random.Generator, _rps: float) -> tuple[PodPart, ...]:

@@ -1,7 +1,7 @@
 """Episode: one workload under one arm with one seed, from the first arrival to the last token."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,7 +101,9 @@ def run(workload: ReportWorkload, arm: Arm, seed: int, unit_rps: float) -> tuple
                 pod.engine.run_until(workload.duration_s - pod.part.start_s + DRAIN_S)
         else:
             asyncio.run(_controlled(workload, arm, pods))
-    return tuple(_result(pod) for pod in pods)
+    return tuple(
+        pod_run(pod.engine, pod.part.requests, pod.part.start_s, pod.moments) for pod in pods
+    )
 
 
 def _live(workload: ReportWorkload, arm: Arm, seed: int, index: int, part: PodPart) -> _Live:
@@ -182,11 +184,16 @@ def _is_present(pod: _Live, now_s: float) -> bool:
     return now_s > pod.part.start_s and (now_s <= last_s + PERIOD_S or is_serving)
 
 
-def _result(pod: _Live) -> PodRun:
-    engine = pod.engine
+def pod_run(
+    engine: SimulatedEngine,
+    requests: Requests,
+    start_s: float = 0.0,
+    moments: Iterable[Moment] = (),
+) -> PodRun:
+    """Collect what an engine did with its requests; `start_s` is when its pod began."""
     return PodRun(
-        start_s=pod.part.start_s,
-        requests=pod.part.requests,
+        start_s=start_s,
+        requests=requests,
         ttft_ms=engine.ttft_ms,
         tpot_ms=engine.tpot_ms,
         itl_max_ms=engine.itl_max_ms,
@@ -196,5 +203,5 @@ def _result(pod: _Live) -> PodRun:
         step_ms=engine.steps["wall_ms"],
         step_decode=engine.steps["decode"],
         step_predicted_ms=engine.steps["predicted_ms"],
-        moments=tuple(pod.moments),
+        moments=tuple(moments),
     )

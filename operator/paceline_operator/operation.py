@@ -154,7 +154,7 @@ class Operation:
             leader=leader,
             token=applier.token,
             concluded=self.queue.nudge,
-            numbers_interval_s=self._numbers_interval_s,
+            numbers_are_due=reporter.numbers_are_due,
             metrics=self.metrics,
         )
         reconciler = Reconciler(

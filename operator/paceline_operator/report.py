@@ -69,6 +69,11 @@ class Reporter:
         for event in news(service, status):
             await self.tell(event)
 
+    def numbers_are_due(self, key: str) -> bool:
+        """Whether a status may be written for its numbers alone."""
+        written_at = self._written_at.get(key)
+        return written_at is None or self.clock() - written_at >= self.numbers_interval_s()
+
     async def tell(self, event: Manifest) -> None:
         """Write an event, or leave it: status says what matters, and has been written."""
         await self.permit()
@@ -97,8 +102,7 @@ class Reporter:
     def _is_due(self, key: str, old: Manifest, new: Manifest) -> bool:
         if _without_numbers(old) != _without_numbers(new):
             return True
-        written_at = self._written_at.get(key)
-        return written_at is None or self.clock() - written_at >= self.numbers_interval_s()
+        return self.numbers_are_due(key)
 
     async def _write(self, manifest: Manifest) -> Manifest:
         """Apply the status; a conflict is a watch that is late, and no error."""

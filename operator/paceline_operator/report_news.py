@@ -1,24 +1,23 @@
 """Tell what of a tuner's report cannot wait until its numbers are told. Pure."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from paceline_tuner.service_report import ExperimentReport, ServiceReport
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What was told of a report, and when."""
+def is_news(report: ServiceReport, told: ServiceReport | None, *, numbers_are_due: bool) -> bool:
+    """Whether a report says something new, or has new numbers and they are due.
 
-    stands: Hashable
-    """What the report says without its numbers."""
-    at: float
-    """Unix seconds."""
+    `told` is the last report that was told; None before the first.
+    """
+    if told is None or _without_numbers(report) != _without_numbers(told):
+        return True
+    return numbers_are_due and replace(report, at=told.at) != told
 
 
-def told_by(report: ServiceReport) -> Told:
-    """Leave out the numbers of a report."""
-    stands = (
+def _without_numbers(report: ServiceReport) -> Hashable:
+    return (
         tuple((each.type, each.status, each.reason) for each in report.conditions),
         tuple(
             (
@@ -37,12 +36,6 @@ def told_by(report: ServiceReport) -> Told:
         _standing(report.image_trial),
         report.batch.verdict if report.batch else "",
     )
-    return Told(stands, report.at)
-
-
-def is_news(now: Told, last: Told | None, interval_s: float) -> bool:
-    """Whether a report is to be told: it says something else, or its numbers are due."""
-    return last is None or now.stands != last.stands or now.at - last.at >= interval_s
 
 
 def _standing(experiment: ExperimentReport | None) -> Hashable:

@@ -18,7 +18,7 @@ from paceline_operator.experiment_status import previous_report
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
-from paceline_operator.report_news import Told, is_news, told_by
+from paceline_operator.report_news import is_news
 from paceline_operator.rollout.step import trial_name
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import ServiceTarget
@@ -61,7 +61,8 @@ class _Followed:
     """Set where a round should not wait for the interval's end."""
     target: ServiceTarget | None = None
     """What the last round was about."""
-    told: Told | None = None
+    told: ServiceReport | None = None
+    """The last report that was told."""
 
 
 @dataclass(slots=True)
@@ -74,8 +75,8 @@ class Rounds:
     token: Callable[[InferenceService], str]
     concluded: Callable[[str], None]
     """Called with the key after a round that found something to tell."""
-    numbers_interval_s: Callable[[], float]
-    """How often numbers alone are told."""
+    numbers_are_due: Callable[[str], bool]
+    """Whether the status of this key may be written for its numbers alone."""
     metrics: Metrics
     reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
     _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
@@ -144,10 +145,9 @@ class Rounds:
         else:
             self.metrics.tuning_rounds.labels("ok").inc()
             self.metrics.count_outcomes(report)
-            followed = self._followed[target.key]
-            told = told_by(report)
-            if is_news(told, followed.told, self.numbers_interval_s()):
-                followed.told = told
+            followed, is_due = self._followed[target.key], self.numbers_are_due(target.key)
+            if is_news(report, followed.told, numbers_are_due=is_due):
+                followed.told = report
                 self.concluded(target.key)
 
     def _is_there(self, key: str) -> bool:

@@ -45,7 +45,7 @@ async def test_a_conflict_is_no_error_unless_one_follows_the_other(
         leader=leader,
         token=lambda _: "secret",
         concluded=lambda _: None,
-        numbers_interval_s=lambda: 30.0,
+        numbers_are_due=lambda _: True,
         metrics=operation.metrics,
     )
     reconciler = a_reconciler(cluster, clock, watched)

@@ -97,6 +97,19 @@ async def test_the_same_is_not_written_twice() -> None:
     assert world.num_writes == 1
 
 
+async def test_numbers_are_due_an_interval_after_the_last_write() -> None:
+    """The tuner's rounds ask here before they tell of numbers: one clock decides."""
+    world = World()
+    is_due_at_first = world.reporter.numbers_are_due("default/quick")
+    await world.tell()
+    world.clock.advance(29)
+    is_due_early = world.reporter.numbers_are_due("default/quick")
+    world.clock.advance(1)
+
+    assert (is_due_at_first, is_due_early) == (True, False)
+    assert world.reporter.numbers_are_due("default/quick")
+
+
 async def test_a_status_of_yesterday_does_not_cover_a_newer_one() -> None:
     """As of a leader that was paused while another wrote."""
     world = World()

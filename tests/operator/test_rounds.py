@@ -91,6 +91,8 @@ class World:
     tuner: FakeTuner = field(default_factory=FakeTuner)
     concluded: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     token: str = "secret"
+    are_due: bool = True
+    """Whether numbers are."""
 
     def __post_init__(self) -> None:
         self.leader = Leader(FakeCluster(), "paceline", "lease", "a", ManualClock())
@@ -100,7 +102,7 @@ class World:
             self.leader,
             lambda _: self.token,
             self.concluded.put_nowait,
-            lambda: 0.0,
+            lambda _: self.are_due,
             Metrics(),
         )
 

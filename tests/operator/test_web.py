@@ -206,7 +206,7 @@ async def test_capacity_is_shown_by_the_leader_while_it_is_news(
         leader=Leader(FakeCluster(), "paceline", "lease", "b", clock),
         token=lambda _: "secret",
         concluded=lambda _: None,
-        numbers_interval_s=lambda: 30.0,
+        numbers_are_due=lambda _: True,
         metrics=operation.metrics,
     )
     stub.reports["ml/chat"] = a_report(utilization=0.48)
