@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from paceline_tuner.attainment import MIN_SAMPLES
 from paceline_tuner.capacity import within
 from paceline_tuner.condition import Obstacle
+from paceline_tuner.lanes import judged
+from paceline_tuner.latency_sketch import weighted_p99
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
 from paceline_tuner.window import Evidence
@@ -51,10 +54,9 @@ def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
 
 def _floor(view: PodView) -> Obstacle:
     """One request alone misses its target."""
-    ttft_ms = view.spec.sla.ttft_p99_ms
     if view.target.is_below_floor:
         return "TPOTFloor"
-    if ttft_ms is not None and view.capacity_model.ttft_floor_ms() > ttft_ms:
+    if any(view.capacity_model.ttft_floor_ms(p.tokens) > p.target_ms for p in _prompts(view)):
         return "TTFTFloor"
     e2e_ms = view.spec.sla.e2e_p99_ms
     if e2e_ms is not None and view.capacity_model.e2e_floor_ms() > e2e_ms:
@@ -75,12 +77,44 @@ def _overload(view: PodView, proposal: LimitsProposal, capacity_rps: float) -> O
 
 def _conflict(view: PodView, proposal: LimitsProposal) -> Obstacle:
     """Keeping the pace of what runs leaves too little for prompts."""
-    ttft_ms, limits = view.spec.sla.ttft_p99_ms, proposal.limits
-    if ttft_ms is None:
-        return ""
+    limits = proposal.limits
     running = min(limits.batch_size, max(1, view.evidence.load.running))
-    prefill_ms = view.capacity_model.prefill_ms(decode=running, budget=limits.token_budget)
-    return "TTFTvsTPOTConflict" if prefill_ms > ttft_ms else ""
+    for prompt in _prompts(view):
+        prefill_ms = view.capacity_model.prefill_ms(
+            decode=running, budget=limits.token_budget, prompt=prompt.tokens
+        )
+        if prefill_ms > prompt.target_ms:
+            return "TTFTvsTPOTConflict"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """The longest usual prompt that a first-token target is for."""
+
+    target_ms: float
+    tokens: float
+    """To compute."""
+
+
+def _prompts(view: PodView) -> list[_Prompt]:
+    """List one for each class of prompts that the window shows enough of."""
+    sla = view.spec.sla
+    if sla.ttft_p99_ms is None:
+        return []
+    if not sla.ttft_by_prompt_tokens:
+        return [_Prompt(sla.ttft_p99_ms, view.state.demand.prompt_p99)]
+    computed: list[list[tuple[float, int]]] = [[] for _ in sla.ttft_by_prompt_tokens]
+    for record in judged(view.spec, view.evidence).requests:
+        if record.outcome == "ok":
+            tokens = float(max(record.prompt_tokens - record.cached_tokens, 1))
+            computed[sla.class_of(record.prompt_tokens)].append((tokens, record.weight))
+    return [
+        _Prompt(each.ttft_p99_ms, longest)
+        for each, seen in zip(sla.ttft_by_prompt_tokens, computed, strict=True)
+        if sum(weight for _, weight in seen) >= MIN_SAMPLES
+        and (longest := weighted_p99(seen)) is not None
+    ]
 
 
 def _bursts(view: PodView) -> Obstacle:

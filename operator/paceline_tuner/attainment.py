@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from paceline_tuner.latency_sketch import LatencySketch, weighted_quantile
-from paceline_tuner.service_report import MeasuredLatency, Quantiles, Verdict
+from paceline_tuner.service_report import MeasuredClass, MeasuredLatency, Quantiles, Verdict
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
 from paceline_tuner.window import Evidence
@@ -58,9 +58,12 @@ def count(
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
     ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
+    has_classes = bool(sla.ttft_by_prompt_tokens)
     ends_late = sla.e2e_p99_ms is not None
     offered = missed = 0
     for record in requests:
+        if has_classes:
+            ttft_ms = _limit(sla.ttft_ms(record.prompt_tokens))
         late = (record.ttft_ms or 0.0) > ttft_ms or (record.tpot_ms or 0.0) > tpot_ms
         late = late or (ends_late and _is_over(record.e2e_ms, sla.e2e_p99_ms))
         if late or record.outcome not in _AS_WANTED:
@@ -76,7 +79,7 @@ def count(
 def is_late(sla: SLA, record: RequestRecord) -> bool:
     """The request missed a per-request target."""
     return (
-        _is_over(record.ttft_ms, sla.ttft_p99_ms)
+        _is_over(record.ttft_ms, sla.ttft_ms(record.prompt_tokens))
         or _is_over(record.tpot_ms, sla.tpot_p99_ms)
         or (sla.e2e_p99_ms is not None and _is_over(record.e2e_ms, sla.e2e_p99_ms))
     )
@@ -96,8 +99,60 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
         attainment=counts.attainment,
         e2e_p99_ms=high.e2e_ms,
         at_objective=_quantiles(sla, evidence.requests, gaps, sla.objective) if is_own else None,
+        by_prompt_tokens=_by_prompt_tokens(sla, evidence.requests),
     )
     return observed, counts
+
+
+def _by_prompt_tokens(sla: SLA, requests: Iterable[RequestRecord]) -> tuple[MeasuredClass, ...]:
+    """Measure each class of prompts by its own target.
+
+    Whoever got no first token missed it, but for clients that left before it was due.
+    """
+    if not sla.ttft_by_prompt_tokens:
+        return ()
+    found: list[list[RequestRecord]] = [[] for _ in sla.ttft_by_prompt_tokens]
+    for record in requests:
+        found[sla.class_of(record.prompt_tokens)].append(record)
+    measured, least = [], 1
+    for each, records in zip(sla.ttft_by_prompt_tokens, found, strict=True):
+        late = [r for r in records if _has_missed(r, each.ttft_p99_ms)]
+        offered = sum([r.weight for r in records if r.outcome != "cancelled"])
+        offered += sum([r.weight for r in late if r.outcome == "cancelled"])
+        measured.append(
+            MeasuredClass(
+                least=least,
+                up_to=each.up_to,
+                target_ms=each.ttft_p99_ms,
+                ttft_ms=_quantile([(r.ttft_ms, r.weight) for r in records], sla.objective),
+                requests=offered,
+                missed=sum([r.weight for r in late]),
+                verdict="Unknown",
+            )
+        )
+        least = (each.up_to or 0) + 1
+    return _judged(measured, sla.objective)
+
+
+def _has_missed(record: RequestRecord, target_ms: float) -> bool:
+    if record.ttft_ms is None:
+        return record.outcome not in _AS_WANTED
+    return record.ttft_ms > target_ms
+
+
+def _judged(classes: Sequence[MeasuredClass], objective: float) -> tuple[MeasuredClass, ...]:
+    """Judge each class as a service is; together they cry wolf no more often than one."""
+    return tuple(replace(each, verdict=_verdict_of(each, objective, classes)) for each in classes)
+
+
+def _verdict_of(one: MeasuredClass, objective: float, classes: Sequence[MeasuredClass]) -> Verdict:
+    if one.requests == 0:
+        return "Idle"
+    if is_breach(one.requests, one.missed, objective, looks=len(classes)):
+        return "Violating"
+    attainment = one.attainment
+    is_met = one.requests >= MIN_SAMPLES and attainment is not None and attainment >= objective
+    return "Meeting" if is_met else "Unknown"
 
 
 def _quantiles(
@@ -129,7 +184,9 @@ def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
     return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))
 
 
-def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLatency:
+def combined(
+    measured: Sequence[MeasuredLatency], counts: Counts, objective: float
+) -> MeasuredLatency:
     """Measure several pods together: counts are exact, a p99 is that of the worst pod."""
     own = [latency.at_objective for latency in measured if latency.at_objective is not None]
     return MeasuredLatency(
@@ -140,7 +197,24 @@ def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLat
         attainment=counts.attainment,
         e2e_p99_ms=_worst([latency.e2e_p99_ms for latency in measured]),
         at_objective=_worst_of(own) if own else None,
+        by_prompt_tokens=_combined_classes([each.by_prompt_tokens for each in measured], objective),
     )
+
+
+def _combined_classes(
+    pods: Sequence[tuple[MeasuredClass, ...]], objective: float
+) -> tuple[MeasuredClass, ...]:
+    """Add the classes of all pods up. All pods of a service are judged by one SLA."""
+    joined = [
+        replace(
+            alike[0],
+            ttft_ms=_worst([each.ttft_ms for each in alike]),
+            requests=sum(each.requests for each in alike),
+            missed=sum(each.missed for each in alike),
+        )
+        for alike in zip(*[classes for classes in pods if classes], strict=True)
+    ]
+    return _judged(joined, objective)
 
 
 def _worst_of(measured: Sequence[Quantiles]) -> Quantiles:
@@ -153,29 +227,40 @@ def _worst_of(measured: Sequence[Quantiles]) -> Quantiles:
     )
 
 
-def verdict(counts: Counts, objective: float) -> Verdict:
-    """Judge: Meeting at the objective, Violating when misses are too many to be chance."""
+def verdict(counts: Counts, objective: float, classes: Sequence[MeasuredClass] = ()) -> Verdict:
+    """Judge: Meeting at the objective, Violating when misses are too many to be chance.
+
+    Each class of prompts is promised the objective, however few of the requests it has.
+    """
     if counts.requests == 0 and counts.gaps == 0:
         return "Idle"
+    if any(each.verdict == "Violating" for each in classes):
+        return "Violating"
     attainment = counts.attainment
     steps, missed_steps = int(counts.gaps / counts.rows), int(counts.missed_gaps / counts.rows)
     if is_breach(counts.requests, counts.missed_requests, objective) or is_breach(
         steps, missed_steps, objective
     ):
         return "Violating"
-    if counts.requests >= MIN_SAMPLES and attainment is not None and attainment >= objective:
+    shares = [each.attainment for each in classes if each.attainment is not None]
+    is_short = any(share < objective for share in shares)
+    is_met = attainment is not None and attainment >= objective and not is_short
+    if counts.requests >= MIN_SAMPLES and is_met:
         return "Meeting"
     return "Unknown"
 
 
-def is_breach(trials: int, misses: int, objective: float) -> bool:
-    """Whether chance alone gives so many misses in under 5 % of windows."""
+def is_breach(trials: int, misses: int, objective: float, *, looks: int = 1) -> bool:
+    """Whether chance alone gives so many misses in under 5 % of windows.
+
+    Of `looks` that are taken at once, chance speaks in 5 % of windows in all (Bonferroni).
+    """
     chance = 1 - objective
     if trials == 0 or misses / trials <= chance:
         return False
     if misses > trials * chance + 6 * math.sqrt(trials * chance) + 6:
         return True  # six deviations: no need to sum thousands of terms
-    return _at_least(misses, trials, chance) < 1 - _CONFIDENCE
+    return _at_least(misses, trials, chance) < (1 - _CONFIDENCE) / looks
 
 
 def is_certain(trials: float, misses: float, objective: float) -> bool:
