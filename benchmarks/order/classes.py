@@ -6,6 +6,9 @@ order of arrival, in that of the deadlines of first tokens, and short prompts fi
 for 0.7 of the target that it is served by is refused, as in the tuning report.
 """
 
+import argparse
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +17,7 @@ import msgspec
 import numpy as np
 
 from order.cases import CASES, Case
-from order.play import Floats, engine_of, pace_of, rows_of
+from order.play import Floats, capacity_rps, engine_of, pace_of, rows_of
 from paceline_sidecar.admission.turns import turn_at
 from paceline_sim.requests import Requests
 from paceline_sim.simulated_engine import SimulatedEngine
@@ -66,7 +69,7 @@ class Figures(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One run."""
 
-    case: str
+    study: str
     unit_rps: float
     load: float
     way: str
@@ -80,6 +83,15 @@ class Study:
 
     case: Case
     classes: Classes
+
+    @property
+    def name(self) -> str:
+        """Say what is served, and what is promised."""
+        own = self.classes
+        return (
+            f"{self.case.name}: {own.short_s:g} s up to {own.up_to} prompt tokens,"
+            f" {own.long_s:g} s beyond"
+        )
 
     @property
     def ways(self) -> tuple[Way, ...]:
@@ -156,3 +168,81 @@ def _figures(
         short_p99_ms=float(np.quantile(ttft_ms[is_short & came], 0.99)),
         long_p99_ms=float(np.quantile(ttft_ms[~is_short & came], 0.99)),
     )
+
+
+def main() -> None:
+    """Measure, and write the page and the figures."""
+    parser = argparse.ArgumentParser(prog="order.classes", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--page", action="store_true", help="write the page of kept figures anew")
+    options = parser.parse_args()
+    kept = options.out / "classes.json"
+    if not options.page:
+        options.out.mkdir(parents=True, exist_ok=True)
+        rows = _rows(range(1, options.seeds + 1))
+        lines = ",\n".join(msgspec.json.encode(row).decode() for row in rows)
+        kept.write_text(f"[\n{lines}\n]\n")
+    found = msgspec.json.decode(kept.read_bytes(), type=list[Row])
+    (options.out / "classes.md").write_text(page(found))
+
+
+def _rows(seeds: Sequence[int]) -> Iterator[Row]:
+    units: dict[str, float] = {}
+    for study in STUDIES:
+        if study.case.name not in units:
+            units[study.case.name] = capacity_rps(study.case)
+        unit_rps = units[study.case.name]
+        print(f"{study.name}: a load of 1.0 is {unit_rps:g} requests a second", flush=True)
+        for load in LOADS:
+            for way in study.ways:
+                for seed in seeds:
+                    figures = play(study, way, load * unit_rps, seed, DURATION_S)
+                    yield Row(study.name, unit_rps, load, way.name, seed, figures)
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Write Markdown: medians over seeds."""
+    num_seeds = len({row.seed for row in rows})
+    intro = (
+        "# First-token targets by prompt length, simulated\n\n"
+        "`PYTHONPATH=benchmarks:engine:kernels:operator:sidecar:sim python -m order.classes` wrote"
+        f" this page: {DURATION_S:g} simulated seconds, medians over {num_seeds} seeds, all ways"
+        " on the same requests.\n"
+        "Every way is judged by the targets of the classes. A request is good when its first token"
+        " came within the target for its prompt. Who waited for 0.7 of the target that it was"
+        " served by was refused, and missed. p99s are of the first tokens that came.\n"
+        "`classes, by deadline` is what `sla.ttft.byPromptTokens` does with `admission.order:"
+        " Fifo` ([why](../../../docs/decisions/0071-first-tokens-have-targets-by-prompt-length.md"
+        ")).\n"
+    )
+    header = (
+        "| Load | Way | good requests/s | short in time | long in time"
+        " | short TTFT p99 | long TTFT p99 |"
+    )
+    lines = [intro]
+    for name in dict.fromkeys(row.study for row in rows):
+        mine = [row for row in rows if row.study == name]
+        lines += [f"## {name}\n", f"A load of 1.0 is {mine[0].unit_rps:g} requests a second.\n"]
+        lines += [header, "|---|---|---|---|---|---|---|"]
+        for load, way in dict.fromkeys((row.load, row.way) for row in mine):
+            runs = [row.figures for row in mine if (row.load, row.way) == (load, way)]
+            lines.append(_line(load, way, runs))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _line(load: float, way: str, runs: Sequence[Figures]) -> str:
+    def middle(read: Callable[[Figures], float]) -> float:
+        return statistics.median(read(run) for run in runs)
+
+    return (
+        f"| {load:g} | {way} | {middle(lambda f: f.good_rps):.2f}"
+        f" | {middle(lambda f: f.short_met):.1%} | {middle(lambda f: f.long_met):.1%}"
+        f" | {middle(lambda f: f.short_p99_ms):,.0f} ms"
+        f" | {middle(lambda f: f.long_p99_ms):,.0f} ms |"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -99,12 +99,12 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
         attainment=counts.attainment,
         e2e_p99_ms=high.e2e_ms,
         at_objective=_quantiles(sla, evidence.requests, gaps, sla.objective) if is_own else None,
-        by_prompt_tokens=_by_prompt_tokens(sla, evidence.requests),
+        by_prompt_tokens=by_prompt_tokens(sla, evidence.requests),
     )
     return observed, counts
 
 
-def _by_prompt_tokens(sla: SLA, requests: Iterable[RequestRecord]) -> tuple[MeasuredClass, ...]:
+def by_prompt_tokens(sla: SLA, requests: Iterable[RequestRecord]) -> tuple[MeasuredClass, ...]:
     """Measure each class of prompts by its own target.
 
     Whoever got no first token missed it, but for clients that left before it was due.
@@ -114,8 +114,9 @@ def _by_prompt_tokens(sla: SLA, requests: Iterable[RequestRecord]) -> tuple[Meas
     found: list[list[RequestRecord]] = [[] for _ in sla.ttft_by_prompt_tokens]
     for record in requests:
         found[sla.class_of(record.prompt_tokens)].append(record)
-    measured, least = [], 1
-    for each, records in zip(sla.ttft_by_prompt_tokens, found, strict=True):
+    measured = []
+    each_one = zip(sla.shortest_prompts, sla.ttft_by_prompt_tokens, found, strict=True)
+    for least, each, records in each_one:
         late = [r for r in records if _has_missed(r, each.ttft_p99_ms)]
         offered = sum([r.weight for r in records if r.outcome != "cancelled"])
         offered += sum([r.weight for r in late if r.outcome == "cancelled"])
@@ -130,7 +131,6 @@ def _by_prompt_tokens(sla: SLA, requests: Iterable[RequestRecord]) -> tuple[Meas
                 verdict="Unknown",
             )
         )
-        least = (each.up_to or 0) + 1
     return _judged(measured, sla.objective)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_tuner.condition import Condition
-from paceline_tuner.service_spec import ExperimentKind, Policy
+from paceline_tuner.service_spec import ExperimentKind, Policy, prompts_name
 from paceline_tuner.telemetry import PodAdapter
 
 Phase = Literal[
@@ -51,8 +51,8 @@ class MeasuredClass:
 
     @property
     def name(self) -> str:
-        """Its prompts' tokens, such as `1-2000`, and `2001-` of the last class."""
-        return f"{self.least}-{self.up_to or ''}"
+        """Its prompts' tokens, such as `1-2000`."""
+        return prompts_name(self.least, self.up_to)
 
     @property
     def attainment(self) -> float | None:

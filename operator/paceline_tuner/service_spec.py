@@ -1,6 +1,5 @@
 """What a user declares of one service, as the tuner reads it: targets, bounds, experiments."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +19,11 @@ class PromptClass:
     up_to: int | None
     """Tokens of the longest prompts in it; None of the last class, which has no end."""
     ttft_p99_ms: float
+
+
+def prompts_name(least: int, up_to: int | None) -> str:
+    """Name a class by the tokens of its prompts: `1-2000`, and `2001-` for the last one."""
+    return f"{least}-{up_to or ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,11 @@ class SLA:
         """The first-token target of the shortest prompts."""
         return self.ttft_ms(1)
 
-    def ends(self) -> tuple[float, ...]:
-        """List the longest prompts of each class, tokens; infinite of the last."""
-        ends = [each.up_to for each in self.ttft_by_prompt_tokens]
-        return tuple(math.inf if end is None else float(end) for end in ends)
+    @property
+    def shortest_prompts(self) -> tuple[int, ...]:
+        """The tokens of the shortest prompts of each class; of all prompts without classes."""
+        ends = [each.up_to for each in self.ttft_by_prompt_tokens[:-1]]
+        return (1, *(end + 1 for end in ends if end is not None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,8 +140,7 @@ def _are_close(mine: Sequence[float], others: Sequence[float], tolerance: float)
 
 def is_as_strict(kept: SLA, declared: SLA) -> bool:
     """Whoever kept the first keeps the second."""
-    ends = (*kept.ends(), *declared.ends())
-    lengths = [1, *(int(end) + 1 for end in ends if end < math.inf)]
+    lengths = (*kept.shortest_prompts, *declared.shortest_prompts)
     pairs = (
         *((kept.ttft_ms(length), declared.ttft_ms(length)) for length in lengths),
         (kept.tpot_p99_ms, declared.tpot_p99_ms),

@@ -18,6 +18,11 @@ class PromptClass:
     """Tokens of the longest prompts in it; None of the last class, which has no end."""
     ttft_p99_ms: float
 
+    @property
+    def label(self) -> str:
+        """Name the class as Prometheus names buckets."""
+        return "+Inf" if self.up_to is None else str(self.up_to)
+
 
 @dataclass(frozen=True, slots=True)
 class Sla:
