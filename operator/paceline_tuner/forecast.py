@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from paceline_tuner.records import Column
 from paceline_tuner.telemetry import ModelFit
 from paceline_wire.step_cost import chunk_attention, correction_bin, step_ms
 
@@ -22,6 +25,19 @@ class Forecast:
         model, tokens = self.model, decode + prefill
         line_ms = step_ms(model.theta, model.knee, tokens, context, attention)
         return max(model.fast * self._correction(tokens) * line_ms, _LEAST_MS)
+
+    def steps_ms(
+        self, *, decode: Column, prefill: Column, context: Column, attention: Column
+    ) -> Column:
+        """The expected times of many steps, milliseconds."""
+        model, tokens = self.model, decode + prefill
+        lines_ms: Column = step_ms(model.theta, model.knee, tokens, context, attention)
+        if model.correction:
+            bins = np.minimum((tokens - 1).clip(min=0) // model.bin_tokens, len(model.correction) - 1)
+            lines_ms = model.fast * np.array(model.correction)[bins.astype(np.intp)] * lines_ms
+        else:
+            lines_ms = model.fast * lines_ms
+        return np.maximum(lines_ms, _LEAST_MS)
 
     def chunk_ms(self, *, decode: float, prefill: float, context: float, before: float) -> float:
         """One step with a single prefill chunk after `before` tokens of its prompt."""
