@@ -103,9 +103,9 @@ class CapacityModel:
         top = self._largest(self.capacity.max_batch_size, self._fits)
         sizes = np.array([*(size for size in _SIZES if size < top), top], np.float64)
         step_ms, ends = self._mean_steps_ms(sizes), sizes / max(self.demand.output, 1.0)
-        times = [0.0, *np.maximum.accumulate(step_ms * self.forecast.model.q_r).tolist()]
+        times: list[float] = [0.0, *np.maximum.accumulate(step_ms * self.forecast.model.q_r).tolist()]
         growing = np.maximum.accumulate(_CAPACITY_SHARE * 1e3 * ends / step_ms)
-        rates = [0.0, *growing.tolist()]
+        rates: list[float] = [0.0, *growing.tolist()]
         most_rps = rates[-1]
 
         def capacity_rps(target_ms: float) -> float:

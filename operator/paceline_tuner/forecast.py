@@ -24,7 +24,9 @@ class Forecast:
         """The expected time of one step, milliseconds."""
         model, tokens = self.model, decode + prefill
         line_ms = step_ms(model.theta, model.knee, tokens, context, attention)
-        return max(model.fast * self._correction(tokens) * line_ms, _LEAST_MS)
+        bins = model.correction
+        factor = bins[correction_bin(tokens, model.bin_tokens, len(bins))] if bins else 1.0
+        return max(model.fast * factor * line_ms, _LEAST_MS)
 
     def steps_ms(
         self, *, decode: Column, prefill: Column, context: Column, attention: Column
@@ -33,7 +35,9 @@ class Forecast:
         model, tokens = self.model, decode + prefill
         lines_ms: Column = step_ms(model.theta, model.knee, tokens, context, attention)
         if model.correction:
-            bins = np.minimum((tokens - 1).clip(min=0) // model.bin_tokens, len(model.correction) - 1)
+            bins = np.minimum(
+                (tokens - 1).clip(min=0) // model.bin_tokens, len(model.correction) - 1
+            )
             lines_ms = model.fast * np.array(model.correction)[bins.astype(np.intp)] * lines_ms
         else:
             lines_ms = model.fast * lines_ms
@@ -43,7 +47,3 @@ class Forecast:
         """One step with a single prefill chunk after `before` tokens of its prompt."""
         attention = chunk_attention(prefill, before)
         return self.step_ms(decode=decode, prefill=prefill, context=context, attention=attention)
-
-    def _correction(self, tokens: float) -> float:
-        bins = self.model.correction
-        return bins[correction_bin(tokens, self.model.bin_tokens, len(bins))] if bins else 1.0
