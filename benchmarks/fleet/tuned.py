@@ -159,7 +159,8 @@ async def tune(num_pods: int, warm_s: float, seconds: float) -> dict[str, object
         full = _rss()
         for task in tasks:
             task.cancel()
-        await tuning.tuner.stop()
+        assert isinstance(tuning.tuner, Rounds)
+    await tuning.tuner.stop()
     return {
         "pods": num_pods,
         "seconds": took,
