@@ -93,7 +93,7 @@ class Shard:
         self._until, is_granted = until, until > -math.inf
         if is_granted:
             self._is_wanted.set()
-        # Behind the targets that were put before: a new term begins with them. Its end does not wait.
+        # A term begins with the targets that were put before; its end waits for nothing.
         self._put("grant", Grant(until), is_last=is_granted)
 
     def follow(self, wanted: Follow) -> None:
