@@ -103,7 +103,8 @@ class CapacityModel:
         top = self._largest(self.capacity.max_batch_size, self._fits)
         sizes = np.array([*(size for size in _SIZES if size < top), top], np.float64)
         step_ms, ends = self._mean_steps_ms(sizes), sizes / max(self.demand.output, 1.0)
-        times: list[float] = [0.0, *np.maximum.accumulate(step_ms * self.forecast.model.q_r).tolist()]
+        slowest = np.maximum.accumulate(step_ms * self.forecast.model.q_r)
+        times: list[float] = [0.0, *slowest.tolist()]
         growing = np.maximum.accumulate(_CAPACITY_SHARE * 1e3 * ends / step_ms)
         rates: list[float] = [0.0, *growing.tolist()]
         most_rps = rates[-1]
