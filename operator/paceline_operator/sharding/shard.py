@@ -37,6 +37,7 @@ HANG_S: Final = 20.0
 """A process that is silent for so long is killed. Leases of limits have 35 s left at least."""
 _START_S: Final = 60.0
 """It may take so long to say its first word."""
+_END_S: Final = 1.0
 _TICK_S: Final = 1.0
 _PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
@@ -187,12 +188,15 @@ class Shard:
         channel, self._channel, self.pid = self._channel, None, None
         for task in (*tasks, *self._answers):
             task.cancel()
-        if process.returncode is None:
-            process.kill()  # it has nothing to put in order, and a hung one hears nothing else
         if channel is not None:
             channel.close()
         await asyncio.gather(*tasks, *self._answers, return_exceptions=True)
-        await process.wait()
+        try:  # it ends as the channel does, but where it hangs
+            async with asyncio.timeout(_END_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
     async def _watch(self) -> None:
         """Return once nothing was heard for too long, in seconds in which we ourselves ran."""
