@@ -2,19 +2,22 @@
 
 from dataclasses import dataclass
 
-from paceline_tuner.attainment import MIN_SAMPLES
+import numpy as np
+
+from paceline_tuner.attainment import MIN_SAMPLES, class_places
 from paceline_tuner.capacity import within
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.lanes import judged
-from paceline_tuner.latency_sketch import weighted_p99
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
+from paceline_tuner.records import column, quantile
 from paceline_tuner.window import Evidence
 
 _DEGRADED = 1.2
 _FULL = 0.9  # of the batch size: below, it is not what bounds the pod
 _QUEUED_SHARE = 0.8  # of the steps: the queue never empties
 _MIN_STEPS = 20
+_LONGEST_SHARE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +107,17 @@ def _prompts(view: PodView) -> list[_Prompt]:
         return []
     if not sla.ttft_by_prompt_tokens:
         return [_Prompt(sla.ttft_p99_ms, view.state.demand.prompt_p99)]
-    computed: list[list[tuple[float, int]]] = [[] for _ in sla.ttft_by_prompt_tokens]
-    for record in judged(view.spec, view.evidence).requests:
-        if record.outcome == "ok":
-            tokens = float(max(record.prompt_tokens - record.cached_tokens, 1))
-            computed[sla.class_of(record.prompt_tokens)].append((tokens, record.weight))
-    return [
-        _Prompt(each.ttft_p99_ms, longest)
-        for each, seen in zip(sla.ttft_by_prompt_tokens, computed, strict=True)
-        if sum(weight for _, weight in seen) >= MIN_SAMPLES
-        and (longest := weighted_p99(seen)) is not None
-    ]
+    requests = judged(view.spec, view.evidence).requests
+    is_ok, weights = column(requests, "is_ok") > 0, column(requests, "weight")
+    computed = column(requests, "prompt_tokens") - column(requests, "cached_tokens")
+    places = class_places(sla, requests)
+    found = []
+    for place, each in enumerate(sla.ttft_by_prompt_tokens):
+        mine = is_ok & (places == place)
+        longest = quantile(computed[mine], weights[mine], _LONGEST_SHARE)
+        if longest is not None and weights[mine].sum() >= MIN_SAMPLES:
+            found.append(_Prompt(each.ttft_p99_ms, max(longest, 1.0)))
+    return found
 
 
 def _bursts(view: PodView) -> Obstacle:
@@ -129,6 +132,6 @@ def _queue_never_empties(evidence: Evidence) -> bool:
     steps = evidence.steps
     if len(steps) < _MIN_STEPS or evidence.load.waiting == 0:
         return False
-    if steps[0].at > evidence.now - 0.5 * evidence.window_s:
+    if column(steps, "at")[0] > evidence.now - 0.5 * evidence.window_s:
         return False  # a burst is not a load
-    return sum(step.waiting > 0 for step in steps) > _QUEUED_SHARE * len(steps)
+    return int(np.count_nonzero(column(steps, "waiting") > 0)) > _QUEUED_SHARE * len(steps)

@@ -56,7 +56,7 @@ class ClientSpan:
             attainment=self._attainment(sla),
             e2e_p99_ms=high.e2e_ms,
             at_objective=self._quantiles(sla, sla.objective) if is_own else None,
-            by_prompt_tokens=by_prompt_tokens(sla, map(_as_served, self.due)),
+            by_prompt_tokens=by_prompt_tokens(sla, [_as_served(record) for record in self.due]),
         )
 
     def _quantiles(self, sla: SLA, share: float) -> Quantiles:
