@@ -12,6 +12,7 @@ from paceline_tuner.telemetry import ModelFit
 from paceline_tuner.tuned_limits import TunedLimits
 
 KV_BYTES = 1 << 20
+UNDECLARED = SLA()
 
 
 def a_pod(
@@ -21,6 +22,7 @@ def a_pod(
     target_ms: float | None = None,
     blocks: int = 600,
     q_r: float = 1.0,
+    sla: SLA = UNDECLARED,
 ) -> SimulatedPod:
     """A step takes 10 ms and 0.1 ms per token, without noise where `q_r` is 1."""
     fit = ModelFit(
@@ -33,7 +35,8 @@ def a_pod(
     weights = usable - blocks * BLOCK_TOKENS * KV_BYTES
     memory = KvMemory(gpu, ModelSize(1, weights, KV_BYTES, Precision(2)), 0.9, 2048)
     assert memory.num_blocks == blocks
-    return simulated_pod(fit, TunedLimits(batch, budget, target_ms), memory, max_model_len=4096)
+    limits = TunedLimits(batch, budget, target_ms)
+    return simulated_pod(fit, limits, memory, max_model_len=4096, sla=sla)
 
 
 def serve(pod: SimulatedPod, *rows: tuple[float, int, int]) -> SimulatedLatencies:
