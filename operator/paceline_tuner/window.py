@@ -26,7 +26,9 @@ from paceline_tuner.telemetry import (
     Load,
     ModelFit,
     RequestRecord,
+    RequestRow,
     Step,
+    StepRow,
     Telemetry,
 )
 from paceline_tuner.telemetry_validation import (
@@ -102,8 +104,8 @@ class Window:
         """
         self._sample = sample
         self._last: Telemetry | None = None
-        self._steps: deque[Packed[Step]] = deque()
-        self._requests: deque[Packed[RequestRecord]] = deque()
+        self._steps: deque[Packed[StepRow]] = deque()
+        self._requests: deque[Packed[RequestRow]] = deque()
         self._slices: dict[tuple[str, float], SliceCounts] = {}
         self._complete_until = -math.inf
         self.trouble = "no telemetry yet"
