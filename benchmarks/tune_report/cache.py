@@ -27,6 +27,7 @@ _SIMULATOR = (
     ),
 )
 _RULES = sorted((_BENCHMARKS / "tune_report" / "arms").glob("*.py"))
+_SCHEDULE = tuple(_BENCHMARKS / "tune_report" / f"{name}.py" for name in ("oracle", "schedule"))
 _PRODUCT = (
     *sorted((ROOT / "operator" / "paceline_tuner").rglob("*.py")),
     *sorted((ROOT / "engine" / "paceline_engine" / "pacing").glob("*.py")),
@@ -39,6 +40,7 @@ class Code:
     def __init__(self) -> None:
         """Read the sources once: they may be edited while a long run lasts."""
         self.engine = _digest(_SIMULATOR)
+        self.schedule = _digest((*_SIMULATOR, *_SCHEDULE))
         self.rules = _digest((*_SIMULATOR, *_RULES))
         self.product = _digest((*_SIMULATOR, *_RULES, *_PRODUCT))
 

@@ -2,7 +2,7 @@
 
 import statistics
 
-from tune_report.run import OURS, Results
+from tune_report.run import OURS, SCHEDULED, Results
 from tune_report.targets import ORACLE, SINGLE, median_interval, ratios
 
 _NEAR, _NEAR_BELOW = 0.97, 0.99
@@ -13,6 +13,7 @@ _COLUMNS = (
     "oracle",
     "its req/s",
     "best single static",
+    "best schedule",
     "ours [95 %]",
     "attainment, oracle",
     "attainment, ours",
@@ -49,6 +50,9 @@ def long_page(results: Results, revision: str) -> str:
     ]
     if usual:
         lines.append(_figure(f"the same at loads of 0.6 to {_HARD_LOAD:g}", _NEAR_BELOW, usual))
+    over = [statistics.median(ratios(results, name, OURS, SCHEDULED)) for name in results.schedules]
+    if over:
+        lines.append(_figure("goodput over the best schedule's, changing workloads", _NEAR, over))
     lines += ["", f"| {' | '.join(_COLUMNS)} |", "| --- " * len(_COLUMNS) + "|"]
     lines += [_row(results, w.name, shares[w.name]) for w in results.workloads]
     return "\n".join(lines) + "\n"
@@ -64,6 +68,9 @@ def _row(results: Results, name: str, shares: list[float]) -> str:
     oracle, ours = results.scores[name, ORACLE], results.scores[name, OURS]
     median, low, high = median_interval(shares)
     single = statistics.median(ratios(results, name, SINGLE, ORACLE))
+    scheduled = "-"
+    if name in results.schedules:
+        scheduled = f"{statistics.median(ratios(results, name, SCHEDULED, ORACLE)):.1%}"
     batch, budget = results.oracle[name]
     cells = (
         name,
@@ -71,6 +78,7 @@ def _row(results: Results, name: str, shares: list[float]) -> str:
         f"{batch}/{budget}",
         f"{statistics.median(s.good_rps for s in oracle):.2f}",
         f"{single:.1%}",
+        scheduled,
         f"{median:.1%} [{low:.1%}, {high:.1%}]",
         f"{statistics.median(s.attainment.least for s in oracle):.2%}",
         f"{statistics.median(s.attainment.least for s in ours):.2%}",
