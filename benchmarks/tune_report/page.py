@@ -54,7 +54,7 @@ _METHOD = """\
 * **Best schedule**: of each seed, the best of {schedule_trials} trials of pairs that may change
   each minute, with the requests, the disturbances and the noise of that seed known: a search by
   coordinates from the oracle's pair, each trial played from the state that the minute before left
-  (`benchmarks/tune_report/schedule.py`). A search ends where every request is good.
+  (`benchmarks/tune_report/schedule.py`). A search ends where 99.9 % are good.
 * **Random search, Optuna**: the best of {trials} trials on a seed of its own, once per workload.
 * **Medians** are over {seeds} seed(s); brackets hold the 95 % interval of their bootstrap.
 * **A100 published**: its table of step times is a published measurement, not a model of tiles

@@ -25,6 +25,8 @@ SCHEDULE_TRIALS = 10 * TRIALS
 _MINUTE_S = 60.0
 _REACH = 2
 """Places of the grid, up and down, by which a trial may differ from the present pair."""
+_GOOD_ENOUGH = 0.999
+"""Share of good requests with which a search is content: hardly any is left to win."""
 _WRITTEN = tuple(
     name
     for name in EngineArrays._fields
@@ -111,7 +113,7 @@ def search(stage: Stage, start: Pair, trials: int) -> Schedule:
         for minute in range(stage.num_minutes):
             before = stage.saved()
             for pair in _around(stage.workload.setting, pairs[minute]):
-                if spent == trials or best.good == best.offered:
+                if spent == trials or best.good >= _GOOD_ENOUGH * best.offered:
                     return Schedule(tuple(pairs), best, spent)
                 stage.restore(before)
                 found = _played(stage, [*pairs[:minute], pair, *pairs[minute + 1 :]], minute)

@@ -63,7 +63,7 @@ def test_a_search_improves_on_its_start_and_what_it_claims_is_served() -> None:
     assert stage.score() == found.score
 
 
-def test_a_search_ends_where_every_request_is_good() -> None:
+def test_a_search_ends_where_hardly_a_request_is_left_to_win() -> None:
     calm = replace(CHANGING, disturbances=())
 
     found = search(Stage(calm, 1, 0.5), (64, 512), trials=400)
