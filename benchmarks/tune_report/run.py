@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tune_report.arms.table import DEFAULTS, RULES, named
 from tune_report.jobs import Bench, Play
+from tune_report.long_findings import LongFindings, LongRun
 from tune_report.oracle import GridCapacity, Method, Pair, Search, best, grid
 from tune_report.schedule import Schedule, ScheduleSearch
 from tune_report.score import EpisodeScore
@@ -46,6 +47,8 @@ class Results:
     """By workload and search."""
     schedules: dict[str, list[Schedule]] = field(default_factory=dict)
     """By workload that is not steady, in the order of the seeds."""
+    findings: dict[str, LongFindings] = field(default_factory=dict)
+    """By workload of long prompts, of the first seed."""
 
     def has(self, workload: str, arm: str) -> bool:
         """This arm ran on this workload."""
@@ -79,6 +82,9 @@ def evaluate_briefly(
     _fixed(player)
     _schedules(player)
     player.play([(w, OURS) for w in workloads], "ours")
+    jobs = [LongRun(w.name, seeds[0], results.units[w.name], trace) for w in workloads]
+    found = bench.all(jobs, LongFindings, "findings")
+    results.findings = {w.name: each for w, each in zip(workloads, found, strict=True)}
     return results
 
 
