@@ -59,7 +59,7 @@ def count(
     sla: SLA, requests: Sequence[RequestRecord], gaps: LatencySketch, rows: float = 1.0
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
-    is_missed = _are_late(sla, requests) | (column(requests, "is_as_wanted") == 0)
+    is_missed = are_late(sla, requests) | (column(requests, "is_as_wanted") == 0)
     is_offered = is_missed | (column(requests, "is_ok") > 0)
     weights = column(requests, "weight")
     offered, missed = int(weights[is_offered].sum()), int(weights[is_missed].sum())
@@ -68,7 +68,7 @@ def count(
     return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
 
 
-def _are_late(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
+def are_late(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
     """Tell the same of many at once."""
     late = column(requests, "ttft_ms") > _limit(sla.ttft_p99_ms)
     late |= column(requests, "tpot_ms") > _limit(sla.tpot_p99_ms)

@@ -55,7 +55,8 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
         view.counts, spec.sla.objective, held_s=held_s, window_s=window_s
     )
     failed = failed_start(view, change) if parts.start is None else None
-    state = replace(view.state, phase=_phase(view))
+    phase = _phase(view)
+    state = view.state if phase == view.state.phase else replace(view.state, phase=phase)
     if failed is not None or proven:
         state = replace(state, started=None)
     return Decision(

@@ -26,6 +26,7 @@ from paceline_tuner.service_summary import PodTick, summarize
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, PodAdapter, Telemetry
 from paceline_tuner.tuned_limits import TunedLimits
+from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
@@ -131,6 +132,10 @@ class TuningLoop:
             for mark in annotations(key, known.log.milestones(), since_ms)
         ]
         return sorted(marks, key=lambda mark: mark.time)
+
+    def learn(self, warm_start: WarmStart) -> None:
+        """Take in what the pods of other loops found out."""
+        self._warm_start.hear(warm_start)
 
     def forget(self, key: str) -> None:
         """Drop a service that was deleted."""

@@ -27,8 +27,10 @@ _STEP: Final = (
     "decode",
     "prefill",
     "context",
+    "attention",
     "running",
     "waiting",
+    "clean",
     "weight",
     "num_decodes",
 )
@@ -41,6 +43,7 @@ _REQUEST: Final = (
     "output_tokens",
     "ttft_ms",
     "tpot_ms",
+    "itl_max_ms",
     "weight",
     "is_ok",
     "is_as_wanted",

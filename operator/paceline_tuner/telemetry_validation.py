@@ -56,6 +56,7 @@ def is_valid_step(step: Step, now: float) -> bool:
         and 0 <= step.decode <= _LARGEST
         and 0 <= step.prefill <= _LARGEST
         and 0 <= step.context <= _LARGEST
+        and abs(step.attention) <= _LARGEST_COUNTER
         and 0 <= step.running <= _LARGEST
         and 0 <= step.waiting <= _LARGEST
         and 1 <= step.weight <= _LARGEST
