@@ -67,7 +67,7 @@ def _cpu_prior(model: StepModel, device: Device) -> Prior:
         max_mape=0.5,
         max_q_r=3.0,
         min_prefill=device.min_prefill,
-        bin_tokens=2,
+        bin_tokens=4,
     )
 
 

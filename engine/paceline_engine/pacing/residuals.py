@@ -3,7 +3,7 @@
 t^ = fast * correction[(T - 1) // w] * n * t(x)          q_r = 0.95 quantile of measured / t^
 
 `fast` is the level of the last steps, n what the step before says of the next (`Autocorrelation`).
-Bins are w tokens wide and end where a full tile does: 128 on a GPU, 2 on a CPU.
+Bins are w tokens wide and end where a full tile does: 128 on a GPU, 4 on a CPU.
 """
 
 import math
