@@ -131,15 +131,19 @@ class CapacityModel:
         """Predict a step with one decode and nothing else: no setting makes a gap shorter."""
         return self.forecast.step_ms(decode=1, prefill=0, context=self.demand.context)
 
-    def prefill_ms(self, *, decode: float, budget: int) -> float:
-        """Predict how long the longest usual prompt takes while `decode` sequences run."""
-        chunk = min(float(self._chunk(decode, budget)), self.demand.prompt_p99)
-        steps = self.demand.prompt_p99 / max(chunk, 1.0)
+    def prefill_ms(self, *, decode: float, budget: int, prompt: float | None = None) -> float:
+        """Predict how long a prompt of so many tokens takes while `decode` sequences run.
+
+        Without `prompt`, it is the longest usual one.
+        """
+        prompt = self.demand.prompt_p99 if prompt is None else prompt
+        chunk = min(float(self._chunk(decode, budget)), prompt)
+        steps = prompt / max(chunk, 1.0)
         return steps * self.forecast.chunk_ms(
             decode=decode,
             prefill=chunk,
             context=decode * self.demand.context,
-            before=self.demand.prompt_p99 / 2,
+            before=prompt / 2,
         )
 
     def ttft_ms(self, *, decode: float, budget: int, queued_tokens: float) -> float:
@@ -147,9 +151,9 @@ class CapacityModel:
         backlog = 1 + queued_tokens / max(self.demand.prompt_p99, 1.0)
         return _TTFT_MARGIN * backlog * self.prefill_ms(decode=decode, budget=budget)
 
-    def ttft_floor_ms(self) -> float:
-        """Predict the longest usual prompt, alone on the pod."""
-        return self.prefill_ms(decode=0, budget=self.capacity.max_token_budget)
+    def ttft_floor_ms(self, prompt: float | None = None) -> float:
+        """Predict a prompt, as in `prefill_ms`, alone on the pod."""
+        return self.prefill_ms(decode=0, budget=self.capacity.max_token_budget, prompt=prompt)
 
     def e2e_floor_ms(self) -> float:
         """Predict a long prompt and an answer of the objective's length, alone on the pod."""

@@ -63,7 +63,7 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
         at=now,
         pod=pod,
         phase=state.phase,
-        verdict=verdict(view.counts, spec.sla.objective),
+        verdict=verdict(view.counts, spec.sla.objective, view.observed.by_prompt_tokens),
         binding=parts.proposal.binding,
         reason=reason,
         current=current,

@@ -15,7 +15,7 @@ from paceline_tuner.decision import Decision
 from paceline_tuner.decision_log import DecisionLog
 from paceline_tuner.experiment.experiments import Experiments
 from paceline_tuner.experiment.image_trials import ImageTrials
-from paceline_tuner.lanes import with_batch_target
+from paceline_tuner.lanes import by_class, with_batch_target
 from paceline_tuner.patch import is_renewal, lease_lasts, patch_body, renewal
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pods import PodClient, PodError, TokenRefusedError
@@ -177,7 +177,7 @@ class TuningLoop:
         if disguise := self._disguise(known, telemetry.instance):
             known.limits = None  # where its address leads now, none of its limits are to be sent
             return None, disguise
-        known.window.add(telemetry)
+        known.window.add(telemetry, by_class(spec))
         known.limits = telemetry.limits or known.limits
         known.adapters = telemetry.adapters
         known.knows_instances = telemetry.step_rows is not UNSET
