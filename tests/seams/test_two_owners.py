@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -75,11 +75,11 @@ class Engine:
         return EngineView(phase="ready", instance=self.instance, limits=self.state)
 
     async def set_limits(self, change: SetLimits) -> LimitsState:
-        is_new = change.epoch > self.control.epoch
+        before = self.control.epoch, self.control.limits
         answer = self.control.change(change, now=self.clock(), next_step=0, decodes=0)
         self.state = msgspec.structs.replace(answer, error=None)
-        if answer.error is None and is_new:
-            self.accepted.append(change.epoch)
+        if (self.control.epoch, self.control.limits) != before:
+            self.accepted.append(self.control.epoch)
         return answer
 
     def expire(self) -> None:
@@ -233,12 +233,13 @@ class OwnersMachine(RuleBasedStateMachine):
         while found.grants:
             found.fence.grant(found.grants.pop(0))
 
-    @rule(owner=st.integers(0, _OWNERS - 1))
-    def take_over(self, owner: int) -> None:
-        """See the Lease grow stale, and take it."""
+    @rule(owner=st.integers(0, _OWNERS - 1), seconds=st.sampled_from([4.0, 9.0, 16.0]))
+    def take_over(self, owner: int, seconds: float) -> None:
+        """Look at the Lease until it may be stale, and try to take it."""
         self.renew(owner)
-        self.wait(16.0)
+        self.wait(seconds)
         self.renew(owner)
+        self.hear(owner)
 
     @rule(owner=st.integers(0, _OWNERS - 1), is_informed=st.booleans())
     def begin(self, owner: int, *, is_informed: bool) -> None:
@@ -448,7 +449,7 @@ def test_no_pod_is_harmed_whoever_owns_it() -> None:
     run_state_machine_as_test(
         OwnersMachine,
         settings=settings(
-            max_examples=100, phases=[Phase.generate],
+            max_examples=150,
             stateful_step_count=60,
             deadline=None,
             derandomize=True,
