@@ -259,7 +259,7 @@ class OwnersMachine(RuleBasedStateMachine):
         self.renew(owner)
         self.hear(owner)
         self.begin(owner, is_informed=is_informed)
-        self.flow(most)
+        self.flow(most, is_newest_first=True)
 
     @rule(owner=st.integers(0, _OWNERS - 1))
     def kill(self, owner: int) -> None:
@@ -291,12 +291,13 @@ class OwnersMachine(RuleBasedStateMachine):
                 self._settle(request, answer)
         self._run()
 
-    @rule(most=st.integers(1, 12))
-    def flow(self, most: int) -> None:
-        """Bring so many requests and their answers in the order in which they were sent."""
+    @rule(most=st.integers(1, 12), is_newest_first=st.booleans())
+    def flow(self, most: int, *, is_newest_first: bool) -> None:
+        """Bring so many requests and their answers; those that are left behind grow old."""
         for _ in range(most):
             if self.network:
-                self.deliver(0, is_answer_lost=False)
+                which = len(self.network) - 1 if is_newest_first else 0
+                self.deliver(which, is_answer_lost=False)
 
     @precondition(lambda self: self.network)
     @rule(which=st.integers(0, 63))
