@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -44,6 +45,8 @@ from paceline_tuner.telemetry import LimitsAnswer, Load, Telemetry, decode_limit
 from paceline_wire import AdaptersState, Limits, LimitsState, LoadAdapter, SetLimits, Submit
 from paceline_wire.adapters import UnloadAdapter
 from paceline_wire.limits import Capacity
+
+pytestmark = pytest.mark.slow
 
 _CAPACITY: Final = Capacity(64, 2048, 4096, 16, 4096)
 _OWNERS: Final = 2
@@ -450,7 +453,7 @@ def test_no_pod_is_harmed_whoever_owns_it() -> None:
     run_state_machine_as_test(
         OwnersMachine,
         settings=settings(
-            max_examples=150,
+            max_examples=80,
             stateful_step_count=60,
             deadline=None,
             derandomize=True,
