@@ -58,7 +58,12 @@ class Results:
 
 
 def evaluate(
-    bench: Bench, workloads: Sequence[ReportWorkload], seeds: tuple[int, ...], trace: Path | None
+    bench: Bench,
+    workloads: Sequence[ReportWorkload],
+    seeds: tuple[int, ...],
+    trace: Path | None,
+    *,
+    with_ablations: bool = True,
 ) -> Results:
     """Run what is missing and collect all results."""
     results = Results(tuple(workloads), seeds, _units(bench, workloads, trace))
@@ -68,6 +73,8 @@ def evaluate(
     _searches(player)
     player.play([(w, arm) for w in workloads for arm in (*DEFAULTS, *RULES)], "rules")
     player.play([(w, OURS) for w in workloads], "ours")
+    if not with_ablations:
+        return results
     first = workloads[0].setting.name
     names = ABLATED if len(seeds) > 1 else ABLATED_QUICKLY
     ablated = [w for w in workloads if w.name.removeprefix(f"{first}: ") in names]
