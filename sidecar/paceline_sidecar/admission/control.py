@@ -11,7 +11,7 @@ engine while it waits.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 
 from msgspec.structs import replace as with_fields
@@ -129,6 +129,13 @@ class AdmissionControl:
         if config.admission.order == "Fifo":
             return arrived_at + patience
         return turn_at(arrived_at, tokens=tokens, rate=self.rate.tokens_per_s, patience_s=patience)
+
+    def retime(self, tickets: Sequence[Ticket], counted: Sequence[int], config: HotConfig) -> None:
+        """Give the items of one request the turns of their prompts, now that these are counted."""
+        party = tickets[0].party
+        for ticket, tokens in zip(tickets, counted, strict=True):
+            ticket.turn_at = self._turn_at(tokens, party.lane, party.arrived_at, config)
+        party.longest = max(counted)
 
     def _check(
         self, arrival: Arrival, caller: Caller, config: HotConfig, turn: float | None
