@@ -126,6 +126,7 @@ def _admit(service: Service, job: Job) -> _Admitted:
             arrived_at=job.arrived_at,
             timeout_s=deadlines.timeout_s(job.timeout_s, service.config),
             caller=Caller(job.principal.id, key_pass.weight, expected),
+            max_output=job.sampling.max_tokens or service.config.admission.max_output_tokens or 0,
         )
     except Refused:
         key_pass.leave(prompt_tokens=0, output_tokens=0, now=service.clock())
