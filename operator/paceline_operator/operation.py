@@ -15,6 +15,7 @@ from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, OperatorError
 from paceline_operator.extras import Extras
 from paceline_operator.held_up import HeldUpPods
+from paceline_operator.index import Index
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.loading import LoadingPods
@@ -78,6 +79,8 @@ class Operation:
     """Which of our tasks ended; liveness shows it."""
     ended: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Set then: the process ends, and the kubelet starts another."""
+    index: Index = field(init=False, default_factory=Index)
+    """What kopf's watches have told."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
     _wanted: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
@@ -121,11 +124,11 @@ class Operation:
         """Queue the service of a child or pod that changed or is gone."""
         self.queue.add_after(key, _NEWS_S)
 
-    async def start(self, watched: Watched) -> None:
+    async def start(self) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
         try:
-            await self._start(watched)
-            self.watched = watched
+            await self._start(self.index)
+            self.watched = self.index
         except Exception as problem:
             self.start_problem = f"start failed: {problem!r}"
             raise
@@ -173,8 +176,7 @@ class Operation:
         self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(probe.run(), "watch probe")
         self._begin(WatchTasks().run(), "watches")
-        for number in range(settings.workers):
-            self._begin(self._work(reconciler, leader, rounds), f"worker {number}")
+        self._begin(self._run_workers(reconciler, leader, rounds, probe), "workers")
 
     async def _prepare(self, cluster: KubernetesClient) -> TokenKey:
         """Wait for the definition, by failing, and open the key of all tokens."""
@@ -246,6 +248,16 @@ class Operation:
             self.broken = f"{task.get_name()} ended: {task.exception()!r}"
             _log.error("%s", self.broken)
             self.ended.set()
+
+    async def _run_workers(
+        self, reconciler: Reconciler, leader: Leader, rounds: Rounds, probe: WatchProbe
+    ) -> None:
+        """Begin once the watch has told of what is there: a child unheard of would be made anew."""
+        await probe.until_heard()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.settings.workers):
+                work = self._work(reconciler, leader, rounds)
+                group.create_task(work, name=f"worker {number}")
 
     async def _work(self, reconciler: Reconciler, leader: Leader, rounds: Rounds) -> None:
         """Take keys for ever; a key that fails comes back later."""

@@ -27,6 +27,10 @@ BEHIND_AFTER_S: Final = 120.0
 """A start lists everything once; a stream that breaks is opened anew within seconds."""
 
 
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+"""Between two looks at a start: a thousand services are told of in seconds."""
+
 _INDEXED: Final = f"{OWNED},{SERVICE_LABEL}"
 """Selects what the watch keeps of what it hears."""
 _OWNED_KINDS: Final = (
@@ -76,6 +80,16 @@ class WatchProbe:
             await self.try_once()
             await asyncio.sleep(self.period_s)
 
+    async def until_heard(self) -> None:
+        """Return once the watch has told of everything that is there, in whatever version.
+
+        Where it never does, `missed` says so in its time.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while not await self._has_heard():
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
     async def try_once(self) -> None:
         """List once, and compare the list with what the watch has brought."""
         try:
@@ -112,6 +126,14 @@ class WatchProbe:
 
     def _scaled(self, usual_s: float) -> float:
         return usual_s * self.period_s / PERIOD_S
+
+    async def _has_heard(self) -> bool:
+        try:
+            awaited = await self._compare_services() | await self._compare_owned()
+        except ApiError as problem:
+            self._error = str(problem)
+            return False
+        return all(one.known != _GONE for one in awaited.values())
 
     async def _compare_services(self) -> dict[str, _Awaited]:
         listed: dict[str, int] = {}
