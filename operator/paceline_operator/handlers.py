@@ -99,9 +99,12 @@ def _key(body: kopf.Body) -> str:
 
 
 def _owner_key(body: kopf.Body) -> str:
-    """Name the service that the labels name; empty where they name none."""
-    name = body.metadata.labels.get(SERVICE_LABEL, "")
-    return f"{body.metadata.namespace}/{name}" if name else ""
+    """Name the service that the label names, even where that is nothing; empty without a label.
+
+    The watch probe selects by the label too, and misses what is not kept.
+    """
+    name = body.metadata.labels.get(SERVICE_LABEL)
+    return "" if name is None else f"{body.metadata.namespace}/{name}"
 
 
 def _server_in_cluster(by_name: str) -> str:

@@ -33,7 +33,7 @@ _LONGEST_PAUSE_S: Final = 2.0
 
 _INDEXED: Final = f"{OWNED},{SERVICE_LABEL}"
 """Selects what the watch keeps of what it hears."""
-_OWNED_KINDS: Final = (
+OWNED_KINDS: Final = (
     "ConfigMap",
     "Deployment",
     "NetworkPolicy",
@@ -81,14 +81,17 @@ class WatchProbe:
             await asyncio.sleep(self.period_s)
 
     async def until_heard(self) -> None:
-        """Return once the watch has told of everything that is there, in whatever version.
+        """Return once the watch has told of all that was there at first, in whatever version.
 
         Where it never does, `missed` says so in its time.
         """
-        pause_s = _FIRST_PAUSE_S
-        while not await self._has_heard():
+        unheard, pause_s = await self._unheard(), _FIRST_PAUSE_S
+        while unheard is None or unheard:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if (now := await self._unheard()) is not None:
+                # What came up meanwhile is not waited for: there may always be more.
+                unheard = now if unheard is None else unheard & now
 
     async def try_once(self) -> None:
         """List once, and compare the list with what the watch has brought."""
@@ -127,13 +130,14 @@ class WatchProbe:
     def _scaled(self, usual_s: float) -> float:
         return usual_s * self.period_s / PERIOD_S
 
-    async def _has_heard(self) -> bool:
+    async def _unheard(self) -> set[str] | None:
+        """Name what is there and was never told; None where the API server does not say."""
         try:
             awaited = await self._compare_services() | await self._compare_owned()
         except ApiError as problem:
             self._error = str(problem)
-            return False
-        return all(one.known != _GONE for one in awaited.values())
+            return None
+        return {name for name, one in awaited.items() if one.known == _GONE}
 
     async def _compare_services(self) -> dict[str, _Awaited]:
         listed: dict[str, int] = {}
@@ -145,7 +149,7 @@ class WatchProbe:
 
     async def _compare_owned(self) -> dict[str, _Awaited]:
         listed: dict[str, int] = {}
-        for kind in _OWNED_KINDS:
+        for kind in OWNED_KINDS:
             for namespace in self.namespaces or ("",):
                 found = await self.cluster.versions(kind, namespace, labels=_INDEXED)
                 listed |= {f"{kind} {name}": version for name, version in found.items()}

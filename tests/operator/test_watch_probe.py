@@ -1,15 +1,19 @@
 """A watch that hears nothing any more is told, whatever it is that it does not hear."""
 
+import asyncio
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_api.labels import MANAGED_BY, MANAGER, SERVICE_LABEL, Manifest
+from paceline_operator import watch_probe
 from paceline_operator.watch_probe import (
     BEHIND_AFTER_S,
+    OWNED_KINDS,
     OWNED_PERIOD_S,
     PERIOD_S,
     SILENT_AFTER_S,
@@ -244,3 +248,48 @@ async def test_a_stream_that_runs_is_never_accused(steps: list[str]) -> None:
     await world.probe.try_once()
 
     assert world.probe.problem() == ""
+
+
+async def _a_look(world: World) -> None:
+    """Wait until a look that began after now has ended."""
+    before = world.cluster.num_lists
+    async with asyncio.timeout(60):
+        while world.cluster.num_lists < before + 2 * (1 + len(OWNED_KINDS)):  # noqa: ASYNC110 - a fake counts
+            await asyncio.sleep(0.01)
+
+
+async def test_a_start_waits_for_all_that_was_there_and_for_nothing_newer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service and a pod come late; others come up all the while, each unheard of at first."""
+    monkeypatch.setattr(watch_probe, "_LONGEST_PAUSE_S", 0.01)
+    world = World()
+    world.is_streaming = False
+    world.change("quick")
+    world.change_pod("quick-1")
+    heard = asyncio.create_task(world.probe.until_heard())
+    for number in range(3):
+        world.change(f"newer-{number}")
+        await _a_look(world)
+        assert not heard.done()
+
+    world.reconnect()
+    world.is_streaming = False
+    world.change("newest")
+
+    await asyncio.wait_for(heard, 60)
+
+
+async def test_a_start_waits_for_an_api_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_probe, "_LONGEST_PAUSE_S", 0.01)
+    world = World("quick")
+    world.cluster.is_reachable = False
+    heard = asyncio.create_task(world.probe.until_heard())
+    await _a_look(world)
+    assert not heard.done()
+
+    world.cluster.is_reachable = True
+
+    await asyncio.wait_for(heard, 60)
