@@ -8,23 +8,23 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.sidecars import PODS_A_SERVICE, address
 from fleet.sidecars import name as pod_name
 from paceline_api.labels import Manifest
+from paceline_operator.fence import Fence
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.rounds import Rounds
+from paceline_operator.tuning import Tuning
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.services import a_live_service
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.pods import PodError
-from paceline_tuner.service_target import PodTarget
-from paceline_tuner.telemetry import LimitsAnswer, Telemetry
+from paceline_tuner.service_report import PodReport, ServiceReport
 
 INTERVAL_S = 5.0
 _FOLLOW_S = 0.01
@@ -90,45 +90,28 @@ def _pod(name: str, ip: str) -> Manifest:
 
 
 @dataclass(slots=True)
-class CountingClient:
-    """The operator's client, which counts what it asks and what goes wrong."""
-
-    inner: AiohttpPodClient
-    counts: Counter[str] = field(default_factory=Counter)
-
-    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
-        """Ask, and count."""
-        self.counts["polls"] += 1
-        try:
-            return await self.inner.get_telemetry(pod, since)
-        except PodError as error:
-            self.counts["polls lost"] += 1
-            self.counts[f"lost: {type(error).__name__}"] += 1
-            raise
-
-    async def patch_limits(self, pod: PodTarget, body: Mapping[str, object]) -> LimitsAnswer:
-        """Change, and count."""
-        self.counts["changes" if "max_batch_size" in body else "renewals"] += 1
-        try:
-            return await self.inner.patch_limits(pod, body)
-        except PodError:
-            self.counts["changes refused"] += 1
-            raise
-
-
-@dataclass(slots=True)
 class Pace:
-    """How late each service's rounds ended, compared with one interval after the round before."""
+    """Hears each round's end before the operator does: what came of it, and how late it was."""
 
+    tuning: Tuning
     ended_at: dict[str, float] = field(default_factory=dict)
     late_s: list[float] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def concluded(self, key: str) -> None:
+    def concluded(self, uid: str, report: ServiceReport) -> None:
         """Note the end of a round."""
         now = time.monotonic()
-        if key in self.ended_at:
-            self.late_s.append(max(0.0, now - self.ended_at[key] - INTERVAL_S))
-        self.ended_at[key] = now
+        if report.key in self.ended_at:
+            self.late_s.append(max(0.0, now - self.ended_at[report.key] - INTERVAL_S))
+        self.ended_at[report.key] = now
+        self.counts["polls"] += len(report.pods)
+        self.counts["polls lost"] += sum(_is_lost(pod) for pod in report.pods)
+        self.tuning.concluded(uid, report)
+
+    def failed(self, key: str) -> None:
+        """Note a round that failed."""
+        self.counts["rounds failed"] += 1
+        self.tuning.failed(key)
 
     def quantile(self, share: float) -> float:
         """Give the lateness that this share of the rounds did not exceed; seconds."""
@@ -136,48 +119,51 @@ class Pace:
         return late[int(share * (len(late) - 1))] if late else 0.0
 
 
+def _is_lost(pod: PodReport) -> bool:
+    """Whether nothing came of the poll: no answer, or none that can be believed."""
+    return bool(pod.error) and " answered " not in pod.error  # that is a change refused
+
+
 async def tune(num_pods: int, warm_s: float, seconds: float) -> dict[str, object]:
     """Fill the windows, then measure."""
-    fleet, pace = Fleet(num_pods), Pace()
-    async with AiohttpPodClient() as inner:
-        client = CountingClient(inner)
-        leader = Leader(FakeCluster(), "paceline", "lease", "one", lambda: 0.0)
-        await leader.try_once()
-        rounds = Rounds(
-            TuningLoop(client, time.time),
-            fleet,
-            leader,
-            lambda _: "token",
-            pace.concluded,
-            lambda _: True,  # a round with other numbers is told of: its time is measured
-            Metrics(),
-        )
+    fleet = Fleet(num_pods)
+    tuning = Tuning(fleet, lambda _: "token", lambda _: None, lambda _: True, Metrics())
+    pace = Pace(tuning)
+    leader = Leader(FakeCluster(), "paceline", "lease", "one", time.monotonic)
+    async with AiohttpPodClient(check_leadership=leader.check) as client:
+        tuning.tuner = Rounds(TuningLoop(client, time.time), pace, Fence(time.monotonic))
+        tasks = [
+            asyncio.create_task(leader.run(lambda: True)),
+            asyncio.create_task(tuning.run(leader)),
+        ]
         gc.collect()
         empty = _rss()
         for key in fleet.services:  # as the workers of the operator's queue come to them
-            rounds.follow(key)
+            tuning.follow(key)
             await asyncio.sleep(_FOLLOW_S)
         await asyncio.sleep(warm_s)
         print("begun", flush=True)
         pace.late_s.clear()
-        client.counts.clear()
+        pace.counts.clear()
         began, cpu = time.monotonic(), _cpu_s()
         await asyncio.sleep(seconds)
         took, cpu = time.monotonic() - began, _cpu_s() - cpu
-        polls = client.counts["polls"]
-        verdicts = Counter(pod.verdict for report in rounds.reports.values() for pod in report.pods)
+        polls = pace.counts["polls"]
+        verdicts = Counter(pod.verdict for report in tuning.reports.values() for pod in report.pods)
         errors = Counter(
             re.sub("(of |pod )s[-0-9]+", r"\\1X", pod.error)[:60]
-            for report in rounds.reports.values()
+            for report in tuning.reports.values()
             for pod in report.pods
             if pod.error
         )
         full = _rss()
-        await rounds.stop()
+        for task in tasks:
+            task.cancel()
+        await tuning.tuner.stop()
     return {
         "pods": num_pods,
         "seconds": took,
-        "decisions_a_second": (polls - client.counts["polls lost"]) / took,
+        "decisions_a_second": (polls - pace.counts["polls lost"]) / took,
         "polls_due": num_pods * took / INTERVAL_S,
         "late_p50_s": pace.quantile(0.5),
         "late_p99_s": pace.quantile(0.99),
@@ -186,7 +172,7 @@ async def tune(num_pods: int, warm_s: float, seconds: float) -> dict[str, object
         "tuner_cpu_ms_a_decision": cpu / max(polls, 1) * 1e3,
         "tuner_rss_mib": full / 2**20,
         "kib_a_pod": (full - empty) / num_pods / 2**10,
-        "counts": dict(client.counts),
+        "counts": dict(pace.counts),
         "verdicts": dict(verdicts),
         "errors": dict(errors),
     }

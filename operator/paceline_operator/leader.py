@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,18 +34,24 @@ class Leader:
     _rival: tuple[str, str] = field(init=False, default=("", ""))
     """Holder and renewal time last seen, in the rival's own words."""
     _rival_seen_at: float = field(init=False, default=0.0)
-    _leading_since: float = field(init=False, default=0.0)
+    leading_since: float = field(init=False, default=0.0)
+    """When the last term began, by `clock`."""
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     @property
     def is_leading(self) -> bool:
         """Whether the last renewal still holds."""
-        return self._renewed_at is not None and self.clock() - self._renewed_at < RENEW_DEADLINE_S
+        return self.clock() < self.leads_until
+
+    @property
+    def leads_until(self) -> float:
+        """When the last renewal ceases to hold, by `clock`; a past moment while it stands by."""
+        return -math.inf if self._renewed_at is None else self._renewed_at + RENEW_DEADLINE_S
 
     @property
     def leading_for_s(self) -> float:
         """How long this replica has led without a break; 0 while it stands by."""
-        return self.clock() - self._leading_since if self.is_leading else 0.0
+        return self.clock() - self.leading_since if self.is_leading else 0.0
 
     def check(self) -> None:
         """Stop a write that another leader might already be doing."""
@@ -92,7 +99,7 @@ class Leader:
         self._renewed_at = started if is_ours else None
         self._changed.set()
         if self.is_leading != was_leading:
-            self._leading_since = started
+            self.leading_since = started
             _log.info("%s %s", self.identity, "leads" if self.is_leading else "stands by")
 
     async def release(self) -> None:

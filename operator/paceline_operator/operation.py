@@ -14,6 +14,7 @@ from paceline_api.labels import Manifest
 from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, OperatorError
 from paceline_operator.extras import Extras
+from paceline_operator.fence import Fence
 from paceline_operator.held_up import HeldUpPods
 from paceline_operator.index import Index
 from paceline_operator.kubernetes_api import KubernetesClient, connect
@@ -28,6 +29,7 @@ from paceline_operator.report import Reporter
 from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.token_key import TokenKey, open_token_key
+from paceline_operator.tuning import Tuning
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_pace import WatchPace
 from paceline_operator.watch_probe import WatchProbe
@@ -69,8 +71,7 @@ class Operation:
     watch_pace: WatchPace = field(init=False)
     """Of kopf's session."""
     leader: Leader | None = field(init=False, default=None)
-    rounds: Rounds | None = field(init=False, default=None)
-    tuning: TuningLoop | None = field(init=False, default=None)
+    tuning: Tuning | None = field(init=False, default=None)
     token_key: TokenKey | None = field(init=False, default=None)
     has_started: bool = field(init=False, default=False)
     start_problem: str = field(init=False, default="")
@@ -150,18 +151,13 @@ class Operation:
         )
         self._pods = AiohttpPodClient(check_leadership=leader.check)
         warm_start = ConfigMapStore(cluster, settings.namespace, leader.check)
-        self.tuning = tuning = TuningLoop(self._pods, time.time, warm_start)
-        self.rounds = rounds = Rounds(
-            tuner=tuning,
-            watched=watched,
-            leader=leader,
-            token=applier.token,
-            concluded=self.queue.nudge,
-            numbers_are_due=reporter.numbers_are_due,
-            metrics=self.metrics,
+        self.tuning = tuning = Tuning(
+            watched, applier.token, self.queue.nudge, reporter.numbers_are_due, self.metrics
         )
+        loop = TuningLoop(self._pods, time.time, warm_start)
+        tuning.tuner = Rounds(loop, tuning, Fence(time.monotonic))
         reconciler = Reconciler(
-            Observer(watched, rounds.reports, lambda: datetime.now(UTC)),
+            Observer(watched, tuning.reports, lambda: datetime.now(UTC)),
             applier,
             Extras(cluster, applier, time.monotonic),
             HeldUpPods(cluster, time.monotonic),
@@ -174,9 +170,10 @@ class Operation:
         )
         # Whoever does not hear what happens would write by what was.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
+        self._begin(tuning.run(leader), "tuning")
         self._begin(probe.run(), "watch probe")
         self._begin(WatchTasks().run(), "watches")
-        self._begin(self._run_workers(reconciler, leader, rounds, probe), "workers")
+        self._begin(self._run_workers(reconciler, leader, tuning, probe), "workers")
 
     async def _prepare(self, cluster: KubernetesClient) -> TokenKey:
         """Wait for the definition, by failing, and open the key of all tokens."""
@@ -188,11 +185,11 @@ class Operation:
 
     async def stop(self) -> None:
         """Stop working, then give the Lease back."""
-        if self.rounds:
-            await self.rounds.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.tuning:
+            await self.tuning.tuner.stop()
         try:
             if self.leader:
                 await self.leader.release()
@@ -210,12 +207,12 @@ class Operation:
         services = [*self.watched.keys()] if self.watched else []
         self.metrics.services.set(len(services))
         self.metrics.stalled.set(sum(map(self._is_stalled, services)))
-        untuned = self.rounds.untuned() if self.rounds and self.is_leading else []
+        untuned = self.tuning.untuned() if self.tuning and self.is_leading else []
         self.metrics.untuned.set(len(untuned))
         self.metrics.is_leader.set(self.is_leading)
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
         self.metrics.watch_problem.set(bool(self.probe and self.probe.problem()))
-        self.metrics.show_experiments(self.rounds.reports if self.rounds else {})
+        self.metrics.show_experiments(self.tuning.reports if self.tuning else {})
         self.metrics.of_services.show_reports(self._fresh_reports())
         self.metrics.of_services.show_statuses(self._led(services), datetime.now(UTC))
 
@@ -226,7 +223,7 @@ class Operation:
 
     def _fresh_reports(self) -> dict[str, ServiceReport]:
         """Give what was concluded just now: an autoscaler must not follow what was true once."""
-        reports = self.rounds.reports if self.rounds and self.is_leading else {}
+        reports = self.tuning.reports if self.tuning and self.is_leading else {}
         oldest = time.time() - _FRESH_S
         return {key: report for key, report in reports.items() if report.at >= oldest}
 
@@ -250,16 +247,16 @@ class Operation:
             self.ended.set()
 
     async def _run_workers(
-        self, reconciler: Reconciler, leader: Leader, rounds: Rounds, probe: WatchProbe
+        self, reconciler: Reconciler, leader: Leader, tuning: Tuning, probe: WatchProbe
     ) -> None:
         """Begin once the watch has told of what is there: a child unheard of would be made anew."""
         await probe.until_heard()
         async with asyncio.TaskGroup() as group:
             for number in range(self.settings.workers):
-                work = self._work(reconciler, leader, rounds)
+                work = self._work(reconciler, leader, tuning)
                 group.create_task(work, name=f"worker {number}")
 
-    async def _work(self, reconciler: Reconciler, leader: Leader, rounds: Rounds) -> None:
+    async def _work(self, reconciler: Reconciler, leader: Leader, tuning: Tuning) -> None:
         """Take keys for ever; a key that fails comes back later."""
         while True:
             await leader.lead()
@@ -274,13 +271,16 @@ class Operation:
                 self.queue.failed(key)
             except ConflictError as late:
                 self._note_conflict(key, late, self.queue.failed(key))
+                tuning.follow(key)  # its pods can be tuned all the same
             except Exception as problem:  # noqa: BLE001 - a bug in one service must not stop the others
                 self.metrics.reconciles.labels("error").inc()
                 delay_s = self.queue.failed(key, not_before_s=_asked_s(problem))
                 is_bug = not isinstance(problem, OperatorError)
                 _log.warning("%s: %s; again in %.1f s", key, problem, delay_s, exc_info=is_bug)
+                if not is_bug:
+                    tuning.follow(key)
             else:
-                self._settle(key, outcome, rounds)
+                self._settle(key, outcome, tuning)
 
     def _note_conflict(self, key: str, conflict: ConflictError, delay_s: float) -> None:
         """One is a watch that is late; one after the other is somebody who writes against us."""
@@ -289,13 +289,13 @@ class Operation:
         level = logging.WARNING if is_lasting else logging.DEBUG
         _log.log(level, "%s: %s; again in %.1f s", key, conflict, delay_s)
 
-    def _settle(self, key: str, outcome: Outcome, rounds: Rounds) -> None:
+    def _settle(self, key: str, outcome: Outcome, tuning: Tuning) -> None:
         """Come back when it is time, and tune what is there, whether or not it could be written."""
         if outcome.service is None:
             self.queue.done(key)
             self.queue.forget(key)
             self._wanted.pop(key, None)
-            rounds.forget(key)
+            tuning.forget(key)
             return
         self.metrics.reconciles.labels("refused" if outcome.refusal else "ok").inc()
         if outcome.refusal:
@@ -304,7 +304,7 @@ class Operation:
         else:
             self.queue.done(key)
             self.queue.add_after(key, self._next_look_s(outcome))
-        rounds.follow(key)
+        tuning.follow(key)
 
     def _next_look_s(self, outcome: Outcome) -> float:
         if not outcome.is_told:

@@ -1,25 +1,16 @@
-"""The tuner's rounds: each service on its own interval, and at once when its spec changes."""
+"""The tuner's rounds: each service on its own interval, and at once when its target changes."""
 
 import asyncio
 import contextlib
 import logging
 import math
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Protocol
 
-from paceline_api.inference_service import InferenceService
-from paceline_api.tuning_spec import tuning_spec
-from paceline_operator.admin_port import admin_target
 from paceline_operator.errors import NotLeadingError
-from paceline_operator.experiment_status import previous_report
-from paceline_operator.leader import Leader
-from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Watched, observe
-from paceline_operator.report_news import is_news
-from paceline_operator.rollout.step import trial_name
+from paceline_operator.fence import Fence
+from paceline_tuner.annotations import Annotation
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import ServiceTarget
 
@@ -50,65 +41,75 @@ class ServiceTuner(Protocol):
         """Drop a service that is gone."""
         ...
 
+    def annotations(self, since_ms: float) -> list[Annotation]:
+        """Mark what was decided since then, in Unix milliseconds, oldest first."""
+        ...
+
+
+class Listener(Protocol):
+    """Hears how each round ended."""
+
+    def concluded(self, uid: str, report: ServiceReport) -> None:
+        """Take what a round of the service of this uid concluded."""
+        ...
+
+    def failed(self, key: str) -> None:
+        """Note that a round of this service failed."""
+        ...
+
 
 @dataclass(slots=True)
 class _Followed:
     """The rounds of one service."""
 
     uid: str
-    task: asyncio.Task[None]
-    news: asyncio.Event
+    target: ServiceTarget
+    task: asyncio.Task[None] = field(init=False)
+    news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Set where a round should not wait for the interval's end."""
-    target: ServiceTarget | None = None
-    """What the last round was about."""
-    told: ServiceReport | None = None
-    """The last report that was told."""
 
 
 @dataclass(slots=True)
 class Rounds:
-    """Runs one task for each service; `reports` holds the last conclusion about each."""
+    """Runs one task for each service, in this process."""
 
     tuner: ServiceTuner
-    watched: Watched
-    leader: Leader
-    token: Callable[[InferenceService], str]
-    concluded: Callable[[str], None]
-    """Called with the key after a round that found something to tell."""
-    numbers_are_due: Callable[[str], bool]
-    """Whether the status of this key may be written for its numbers alone."""
-    metrics: Metrics
-    reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
+    listener: Listener
+    fence: Fence
     _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
 
-    def follow(self, key: str) -> None:
-        """Tune this service from now on; at once if what is to be tuned has changed."""
-        found = self._find(key)
-        if found is None:
-            return
-        uid, target = found
-        followed = self._followed.get(key)
+    def grant(self, until: float) -> None:
+        """Let rounds begin until then, in monotonic seconds."""
+        self.fence.grant(until)
+
+    def follow(self, uid: str, target: ServiceTarget) -> None:
+        """Tune this from now on; at once if it differs from what was tuned."""
+        followed = self._followed.get(target.key)
         if followed is not None and followed.uid != uid:  # made again under the same name
-            self.forget(key)
+            self.forget(target.key)
             followed = None
         if followed is None or followed.task.done():
-            news = asyncio.Event()
-            task = asyncio.create_task(self._rounds(key, uid, news), name=f"tune {key}")
-            self._followed[key] = _Followed(uid, task, news)
+            self._followed[target.key] = followed = _Followed(uid, target)
+            work = self._rounds(followed)
+            followed.task = asyncio.create_task(work, name=f"tune {target.key}")
         elif target != followed.target:
+            followed.target = target
             followed.news.set()
 
-    def untuned(self) -> list[str]:
-        """Name the services that are there, and whose rounds have ended or never began."""
-        tuned = {key for key, each in self._followed.items() if not each.task.done()}
-        return [key for key in {*self.watched.keys()} - tuned if self._is_there(key)]
+    def is_tuning(self, key: str) -> bool:
+        """Tell whether this service has its rounds."""
+        followed = self._followed.get(key)
+        return followed is not None and not followed.task.done()
 
     def forget(self, key: str) -> None:
         """End the rounds of a service that is gone."""
         if followed := self._followed.pop(key, None):
             followed.task.cancel()
         self.tuner.forget(key)
-        self.reports.pop(key, None)
+
+    async def annotations(self, since_ms: float) -> list[Annotation]:
+        """Mark what was decided since then, in Unix milliseconds, oldest first."""
+        return self.tuner.annotations(since_ms)
 
     async def stop(self) -> None:
         """End all rounds."""
@@ -117,62 +118,26 @@ class Rounds:
             self.forget(key)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _rounds(self, key: str, uid: str, news: asyncio.Event) -> None:
-        """Tune this very service until it is gone."""
+    async def _rounds(self, followed: _Followed) -> None:
+        """Tune this very service until it is forgotten."""
         while True:
-            await self.leader.lead()
-            news.clear()
-            found = self._find(key)
-            if found is None or found[0] != uid:
-                return
-            target = found[1]
-            self._followed[key].target = target
+            await self.fence.lead()
+            followed.news.clear()
+            target = followed.target
             interval_s = target.spec.interval_s if target.pods else _IDLE_S  # pods are news
-            next_at = next_round(uid, asyncio.get_running_loop().time(), interval_s)
-            await self._round(target)
+            next_at = next_round(followed.uid, asyncio.get_running_loop().time(), interval_s)
+            await self._round(followed.uid, target)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(next_at):
-                    await news.wait()
+                    await followed.news.wait()
 
-    async def _round(self, target: ServiceTarget) -> None:
+    async def _round(self, uid: str, target: ServiceTarget) -> None:
         try:
-            report = self.reports[target.key] = await self.tuner.tick(target)
+            report = await self.tuner.tick(target)
         except NotLeadingError:
             _log.debug("a round of %s ended with the leadership", target.key)
         except Exception:  # noqa: BLE001 - one failure must not end a service's rounds
-            self.metrics.tuning_rounds.labels("error").inc()
+            self.listener.failed(target.key)
             _log.exception("a round of %s failed", target.key)
         else:
-            self.metrics.tuning_rounds.labels("ok").inc()
-            self.metrics.count_outcomes(report)
-            followed, is_due = self._followed[target.key], self.numbers_are_due(target.key)
-            if is_news(report, followed.told, numbers_are_due=is_due):
-                followed.told = report
-                self.concluded(target.key)
-
-    def _is_there(self, key: str) -> bool:
-        raw = self.watched.service(key)
-        return raw is not None and not raw["metadata"].get("deletionTimestamp")
-
-    def _find(self, key: str) -> tuple[str, ServiceTarget] | None:
-        """Return the service's uid, and what is to be tuned; None where it is gone or going."""
-        observation = observe(self.watched, key, None, datetime.now(UTC))
-        if observation is None:
-            return None
-        token = self.token(observation.service)
-        status = observation.service.status
-        tuning, rollout = status.tuning, status.rollout
-        is_compared = rollout is not None and rollout.phase == "Canary"
-        target = ServiceTarget(
-            key=key,
-            spec=tuning_spec(observation.service.spec),
-            pods=tuple(
-                admin_target(observation.service, pod, token=token)
-                for pod in observation.pods
-                if pod.is_reachable and pod.is_ready
-            ),
-            previous_report=previous_report(tuning.experiment if tuning else None),
-            image_trial=trial_name(rollout) if rollout and is_compared else "",
-            image_trial_s=observation.service.spec.rollout.canary_seconds,
-        )
-        return observation.service.metadata.uid, target
+            self.listener.concluded(uid, report)

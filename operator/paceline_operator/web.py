@@ -40,7 +40,7 @@ def create_app(operation: Operation) -> web.Application:
         since_ms = _number(request.query.get("since", "0"))
         if since_ms is None:
             return web.Response(status=400, text="since is a time in Unix milliseconds\n")
-        marks = operation.tuning.annotations(since_ms) if operation.tuning else []
+        marks = await operation.tuning.tuner.annotations(since_ms) if operation.tuning else []
         return web.json_response([asdict(mark) for mark in marks])
 
     app = web.Application()

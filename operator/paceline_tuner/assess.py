@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from paceline_tuner.capacity import within
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
+from paceline_tuner.records import column
 from paceline_tuner.window import Evidence
 
 _DEGRADED = 1.2
@@ -95,6 +98,6 @@ def _queue_never_empties(evidence: Evidence) -> bool:
     steps = evidence.steps
     if len(steps) < _MIN_STEPS or evidence.load.waiting == 0:
         return False
-    if steps[0].at > evidence.now - 0.5 * evidence.window_s:
+    if column(steps, "at")[0] > evidence.now - 0.5 * evidence.window_s:
         return False  # a burst is not a load
-    return sum(step.waiting > 0 for step in steps) > _QUEUED_SHARE * len(steps)
+    return int(np.count_nonzero(column(steps, "waiting") > 0)) > _QUEUED_SHARE * len(steps)

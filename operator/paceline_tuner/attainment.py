@@ -1,11 +1,14 @@
 """Attainment: p99s, misses and whether the SLA held. Every offered request counts."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from paceline_tuner.latency_sketch import LatencySketch, weighted_quantile
+import numpy as np
+
+from paceline_tuner.latency_sketch import LatencySketch
+from paceline_tuner.records import Column, Mask, column, quantile, since
 from paceline_tuner.service_report import MeasuredLatency, Quantiles, Verdict
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
@@ -15,7 +18,6 @@ MIN_SAMPLES = 20
 _CONFIDENCE = 0.95
 _NEWEST = 200  # steps
 _SAMPLE = 500
-_AS_WANTED = frozenset({"ok", "cancelled"})  # by the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +56,30 @@ NOTHING = Counts(0, 0)
 
 
 def count(
-    sla: SLA, requests: Iterable[RequestRecord], gaps: LatencySketch, rows: float = 1.0
+    sla: SLA, requests: Sequence[RequestRecord], gaps: LatencySketch, rows: float = 1.0
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
-    ttft_ms, tpot_ms = _limit(sla.ttft_p99_ms), _limit(sla.tpot_p99_ms)
-    ends_late = sla.e2e_p99_ms is not None
-    offered = missed = 0
-    for record in requests:
-        late = (record.ttft_ms or 0.0) > ttft_ms or (record.tpot_ms or 0.0) > tpot_ms
-        late = late or (ends_late and _is_over(record.e2e_ms, sla.e2e_p99_ms))
-        if late or record.outcome not in _AS_WANTED:
-            missed += record.weight
-            offered += record.weight
-        elif record.outcome == "ok":
-            offered += record.weight
+    is_missed = _are_late(sla, requests) | (column(requests, "is_as_wanted") == 0)
+    is_offered = is_missed | (column(requests, "is_ok") > 0)
+    weights = column(requests, "weight")
+    offered, missed = int(weights[is_offered].sum()), int(weights[is_missed].sum())
     if sla.itl_p99_ms is None:
         return Counts(offered, missed)
     return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
+
+
+def _are_late(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
+    """Tell the same of many at once."""
+    late = column(requests, "ttft_ms") > _limit(sla.ttft_p99_ms)
+    late |= column(requests, "tpot_ms") > _limit(sla.tpot_p99_ms)
+    if sla.e2e_p99_ms is not None:
+        late |= (_lasted_ms(requests) > sla.e2e_p99_ms) & (column(requests, "is_as_wanted") > 0)
+    return late
+
+
+def _lasted_ms(requests: Sequence[RequestRecord]) -> Column:
+    """Reckon arrival to end."""
+    return (column(requests, "finished_at") - column(requests, "arrived_at")) * 1e3
 
 
 def is_late(sla: SLA, record: RequestRecord) -> bool:
@@ -103,29 +112,31 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
 def _quantiles(
     sla: SLA, requests: Sequence[RequestRecord], gaps: LatencySketch, share: float
 ) -> Quantiles:
-    ended = [r for r in requests if r.outcome == "ok"] if sla.e2e_p99_ms is not None else []
+    weights, e2e_ms = column(requests, "weight"), None
+    if sla.e2e_p99_ms is not None:
+        is_ok = column(requests, "is_ok") > 0
+        e2e_ms = quantile(_lasted_ms(requests)[is_ok], weights[is_ok], share)
     return Quantiles(
         share=share,
-        ttft_ms=_quantile([(r.ttft_ms, r.weight) for r in requests], share),
-        tpot_ms=_quantile([(r.tpot_ms, r.weight) for r in requests], share),
+        ttft_ms=quantile(column(requests, "ttft_ms"), weights, share),
+        tpot_ms=quantile(column(requests, "tpot_ms"), weights, share),
         itl_ms=gaps.quantile(share),
-        e2e_ms=_quantile([(r.e2e_ms, r.weight) for r in ended], share),
+        e2e_ms=e2e_ms,
     )
 
 
-def _quantile(values: Sequence[tuple[float | None, int]], share: float) -> float | None:
-    known = [(value, weight) for value, weight in values if value is not None]
-    return weighted_quantile(known, share)
-
-
-def pace(sla: SLA, evidence: Evidence, since: float) -> Counts:
+def pace(sla: SLA, evidence: Evidence, begin: float) -> Counts:
     """Count what steps alone cause since a change: slow gaps, and requests with a slow mean."""
-    finished = [r for r in evidence.finished(since) if r.tpot_ms is not None]
-    slow = sum(r.weight for r in finished if _is_over(r.tpot_ms, sla.tpot_p99_ms))
-    offered = sum(r.weight for r in finished) if sla.tpot_p99_ms is not None else 0
+    offered = slow = 0
+    if sla.tpot_p99_ms is not None:
+        ended = since(evidence.requests, "finished_at", begin)
+        tpot_ms, weights = column(ended, "tpot_ms"), column(ended, "weight")
+        is_new = column(ended, "arrived_at") >= begin
+        offered = int(weights[is_new & ~np.isnan(tpot_ms)].sum())
+        slow = int(weights[is_new & (tpot_ms > sla.tpot_p99_ms)].sum())
     if sla.itl_p99_ms is None:
         return Counts(offered, slow)
-    gaps = evidence.gaps(since)
+    gaps = evidence.gaps(begin)
     return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))
 
 
@@ -203,27 +214,25 @@ def _at_least(k: int, n: int, p: float) -> float:
 
 def mean_rows(steps: Sequence[Step]) -> float:
     """Average the decode sequences of steps that have any, by an even sample."""
-    rows = [step.decode for step in steps[:: 1 + len(steps) // _SAMPLE] if step.decode]
-    return sum(rows) / len(rows) if rows else 1.0
+    rows = column(steps, "decode")[:: 1 + len(steps) // _SAMPLE]
+    num = int(np.count_nonzero(rows))
+    return float(rows.sum()) / num if num else 1.0
 
 
 def large_step_tokens(steps: Sequence[Step]) -> int:
     """Find the tokens that one in twenty steps with a decode reaches; 0 without such steps."""
-    even = steps[:: 1 + len(steps) // _SAMPLE]
-    tokens = sorted([step.decode + step.prefill for step in even if step.decode])
-    return tokens[int(0.95 * (len(tokens) - 1))] if tokens else 0
+    stride = 1 + len(steps) // _SAMPLE
+    rows = column(steps, "decode")[::stride]
+    tokens = np.sort((rows + column(steps, "prefill")[::stride])[rows > 0])
+    return int(tokens[int(0.95 * (len(tokens) - 1))]) if len(tokens) else 0
 
 
 def quick_step_ms(steps: Sequence[Step]) -> float:
     """Find the time within which one in ten of the newest steps with a decode ran."""
-    walls, left = [], _NEWEST
-    for step in reversed(steps):
-        if left <= 0:
-            break
-        left -= step.weight
-        if step.decode:
-            walls.append(step.wall_ms)
-    return sorted(walls)[len(walls) // 10] if walls else math.inf
+    after = column(steps, "weight")[::-1].cumsum()[::-1]  # and the step itself
+    is_newest = after - column(steps, "weight") < _NEWEST
+    walls = np.sort(column(steps, "wall_ms")[is_newest & (column(steps, "decode") > 0)])
+    return float(walls[len(walls) // 10]) if len(walls) else math.inf
 
 
 def _worst(values: Sequence[float | None]) -> float | None:

@@ -1,10 +1,9 @@
 """Audit: counts of misses under one set of limits, and when they certify it (loop L3)."""
 
-import bisect
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from paceline_tuner.attainment import Counts, is_certain, is_late
+from paceline_tuner.records import after
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
@@ -13,7 +12,6 @@ _BLOCK = 100
 _DEFAULT_DISPERSION = 8.0
 _MIN_BLOCKS = 5
 _MAX_BLOCKS = 50
-_seq = attrgetter("seq")
 _PROVEN_REQUESTS = 20
 
 
@@ -48,8 +46,8 @@ class Audit:
 
     def add(self, sla: SLA, evidence: Evidence) -> "Audit":
         """Count what ended since the last decision."""
-        first = bisect.bisect_right(evidence.requests, self.last_seq, key=_seq)
-        new = [r for r in evidence.requests[first:] if r.arrived_at >= self.since]
+        ended = after(evidence.requests, self.last_seq)
+        new = [record for record in ended if record.arrived_at >= self.since]
         if not new:
             return self
         blocks = list(self.blocks)

@@ -5,13 +5,12 @@ needs the minute and the window to agree, as burn-rate alerts on two windows do 
 chapter 5). The window begins anew when something changes, so it follows at once.
 """
 
-import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from paceline_tuner.attainment import is_late
+from paceline_tuner.records import after
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
@@ -21,7 +20,6 @@ _LONG_S = 240.0
 _MINUTE_S = 60.0
 _BURN = 2.0  # times the misses that the objective allows
 _MIN_REQUESTS = 20
-_seq = attrgetter("seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,7 @@ class BurnWindow:
 
     def add(self, sla: SLA, evidence: Evidence) -> "BurnWindow":
         """Count what ended since the last decision."""
-        now, requests = evidence.now, evidence.requests
-        ended = requests[bisect.bisect_right(requests, self.last_seq, key=_seq) :]
+        now, ended = evidence.now, after(evidence.requests, self.last_seq)
         new = [record for record in ended if record.arrived_at >= self.since]
         period = BurnPeriod(
             now,

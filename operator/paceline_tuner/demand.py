@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_tuner.drift import STEADY, Drift
-from paceline_tuner.latency_sketch import weighted_p99
 from paceline_tuner.output_lengths import OutputLengths, lengths, seen
+from paceline_tuner.records import Column, Mask, column, quantile
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
@@ -75,13 +75,15 @@ def demand(
     arrivals = _arrivals(evidence.since(drift.fresh_since))
     evidence = evidence.since(drift.lengths_since)
     sample = evidence.requests[:: 1 + len(evidence.requests) // _SAMPLE]
-    served = [r for r in sample if r.outcome == "ok" and r.output_tokens > 0]
+    made = column(sample, "output_tokens")
+    is_served = (column(sample, "is_ok") > 0) & (made > 0)
+    num_served = int(is_served.sum())
     is_new = evidence.now - drift.prompt_since < _SOON_S
-    prompt, prompt_p99 = _prompts(served, last, drift if is_new else STEADY)
+    prompt, prompt_p99 = _prompts(sample, is_served, last, drift if is_new else STEADY)
     output = _outputs(evidence, sample, objective)
     held = (last.held, last.held_deviation, last.whole_prompt_deviation)
     if output is not None:
-        held = _held(served, output)
+        held = _held(sample, is_served, output)
     return Demand(
         arrival_rps=arrivals,
         prompt=prompt,
@@ -90,19 +92,26 @@ def demand(
         output_high=output.high if output is not None else last.output_high,
         context=_context(evidence, last.context),
         held=held[0],
-        held_deviation=held[1] if len(served) > 1 else last.held_deviation,
-        whole_prompt_deviation=held[2] if len(served) > 1 else last.whole_prompt_deviation,
+        held_deviation=held[1] if num_served > 1 else last.held_deviation,
+        whole_prompt_deviation=held[2] if num_served > 1 else last.whole_prompt_deviation,
     )
 
 
-def _prompts(served: Sequence[RequestRecord], last: Demand, drift: Drift) -> tuple[float, float]:
+def _prompts(
+    sample: Sequence[RequestRecord], is_served: Mask, last: Demand, drift: Drift
+) -> tuple[float, float]:
     """Measure mean and p99 of the prompt tokens to compute, soon after prompts changed too."""
-    new = [r for r in served if r.arrived_at >= drift.prompt_since]
-    if len(new) < _ENOUGH and drift.prompt_since > -math.inf:
+    is_new = is_served & (column(sample, "arrived_at") >= drift.prompt_since)
+    num_new = int(is_new.sum())
+    if num_new < _ENOUGH and drift.prompt_since > -math.inf:
         prompt = drift.uncached_prompt
         return prompt, last.prompt_p99 * prompt / max(last.prompt, 1.0)
-    uncached = [(float(max(r.prompt_tokens - r.cached_tokens, 1)), r.weight) for r in new]
-    return _mean(uncached, last.prompt), _high(uncached, last.prompt_p99)
+    if num_new == 0:
+        return last.prompt, last.prompt_p99
+    uncached = column(sample, "prompt_tokens") - column(sample, "cached_tokens")
+    uncached, weights = uncached.clip(min=1.0)[is_new], column(sample, "weight")[is_new]
+    highest = quantile(uncached, weights, 0.99)
+    return _mean(uncached, weights), last.prompt_p99 if highest is None else highest
 
 
 def _outputs(
@@ -123,50 +132,47 @@ def _outputs(
     )
 
 
-def _held(served: Sequence[RequestRecord], output: OutputLengths) -> tuple[float, float, float]:
+def _held(
+    sample: Sequence[RequestRecord], is_served: Mask, output: OutputLengths
+) -> tuple[float, float, float]:
     """Measure mean and deviation of prompt plus output, and the deviation of the prompt.
 
     The served ones tell how both correlate.
     """
-    sizes = [(r.prompt_tokens, r.output_tokens, r.weight) for r in served]
-    total = max(sum([weight for _, _, weight in sizes]), 1)
-    mean = sum([prompt * weight for prompt, _, weight in sizes]) / total
-    middle = sum([made * weight for _, made, weight in sizes]) / total
-    of_prompts = sum([(prompt - mean) ** 2 * weight for prompt, _, weight in sizes]) / total
-    both = sum([(prompt - mean) * (made - middle) * weight for prompt, made, weight in sizes])
+    prompts, made = column(sample, "prompt_tokens")[is_served], column(sample, "output_tokens")
+    weights = column(sample, "weight")[is_served]
+    total = max(float(weights.sum()), 1.0)
+    mean = float((prompts * weights).sum()) / total
+    off_prompt = prompts - mean
+    off_made = made[is_served] - float((made[is_served] * weights).sum()) / total
+    of_prompts = sum((off_prompt * off_prompt * weights).tolist()) / total
+    both = sum((off_prompt * off_made * weights).tolist())
     square = of_prompts + 2 * both / total + output.deviation**2
     return mean + output.mean, math.sqrt(max(0.0, square)), math.sqrt(of_prompts)
 
 
 def _context(evidence: Evidence, default: float) -> float:
     """Measure the mean context over the sequences of all steps."""
-    steps = evidence.steps[:: 1 + len(evidence.steps) // _SAMPLE]
-    rows = sum(step.decode for step in steps)
-    return sum(step.context for step in steps) / rows if rows else default
+    stride = 1 + len(evidence.steps) // _SAMPLE
+    rows = float(column(evidence.steps, "decode")[::stride].sum())
+    return float(column(evidence.steps, "context")[::stride].sum()) / rows if rows else default
 
 
 def _arrivals(evidence: Evidence) -> float:
     """Count requests per second: those that ended, and the growth of those that did not."""
     inside = evidence.load.running + evidence.load.waiting
-    at_start = 0
-    if evidence.steps and evidence.steps[0].at < evidence.now - 0.9 * evidence.window_s:
-        at_start = evidence.steps[0].running + evidence.steps[0].waiting
-    begin = min(
-        (evidence.steps[0].at if evidence.steps else evidence.now),
-        min((r.arrived_at for r in evidence.requests[:_FIRST]), default=evidence.now),
-    )
+    at_start, begin = 0.0, evidence.now
+    if evidence.steps:
+        begin = float(column(evidence.steps, "at")[0])
+        if begin < evidence.now - 0.9 * evidence.window_s:
+            waiting, running = column(evidence.steps, "waiting"), column(evidence.steps, "running")
+            at_start = float(running[0] + waiting[0])
+    if evidence.requests:
+        begin = min(begin, float(column(evidence.requests, "arrived_at")[:_FIRST].min()))
     seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
     return max(0.0, evidence.num_requests + inside - at_start) / seconds
 
 
-def _mean(values: Sequence[tuple[float, int]], default: float) -> float:
+def _mean(values: Column, weights: Column) -> float:
     """Average values that each stand for some."""
-    if not values:
-        return default
-    total = sum([weight for _, weight in values])
-    return sum([value * weight for value, weight in values]) / total
-
-
-def _high(values: Sequence[tuple[float, int]], default: float) -> float:
-    highest = weighted_p99(values)
-    return default if highest is None else highest
+    return float((values * weights).sum()) / float(weights.sum())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline_tuner.page_hinkley import PageHinkley
+from paceline_tuner.records import after, column
 from paceline_tuner.telemetry import Load, RequestRecord
 from paceline_tuner.window import Evidence
 
@@ -64,7 +65,7 @@ class Drift:
             return replace(self, at=now, load=load, last_seq=_last_seq(evidence.requests))
         if now - self.at < interval_s / 2:
             return replace(self, tripped=())
-        ended = list(_ended_after(evidence.requests, self.last_seq))
+        ended = after(evidence.requests, self.last_seq)[::-1]
         samples = _samples(last, load, ended, now - self.at, evidence.model.fast)
         watched: dict[Signal, PageHinkley] = {s.of: self._watched(s) for s in samples}
         tripped: tuple[Signal, ...] = tuple(
@@ -107,7 +108,7 @@ class _Sample:
 
 
 def _samples(
-    before: Load, load: Load, ended: list[RequestRecord], seconds: float, fast: float
+    before: Load, load: Load, ended: Sequence[RequestRecord], seconds: float, fast: float
 ) -> Iterator[_Sample]:
     """Measure one period; a signal that it does not show is left out."""
     yield _Sample("device", fast)
@@ -138,13 +139,5 @@ def _samples(
         yield _Sample("prompt", math.log(tokens / arrived), arrived)
 
 
-def _ended_after(requests: Sequence[RequestRecord], seq: int) -> Iterator[RequestRecord]:
-    """Yield the newest first, so that a full window is not read each time."""
-    for record in reversed(requests):
-        if record.seq <= seq:
-            return
-        yield record
-
-
 def _last_seq(requests: Sequence[RequestRecord]) -> int:
-    return requests[-1].seq if requests else 0
+    return int(column(requests, "seq")[-1]) if requests else 0

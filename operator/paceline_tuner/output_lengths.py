@@ -16,13 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from paceline_tuner.records import column
 from paceline_tuner.telemetry import RequestRecord
 
 _MIN_AT_RISK = 5.0  # requests: before so many are seen, one end would decide for all lengths
 
 
 class Seen(NamedTuple):
-    """One request as far as the window shows it. A tuple: hundreds are made per decision."""
+    """One request as far as the window shows it."""
 
     start: int
     """Tokens that it had when the window began."""
@@ -44,6 +48,10 @@ class OutputLengths:
     """The length that a share does not exceed; the longest seen where nobody knows."""
 
 
+Outputs = npt.NDArray[np.float64]
+"""Many `Seen`: a row for each of its fields, a column for each request."""
+
+
 def seen(
     requests: Sequence[RequestRecord],
     running_tokens: Sequence[int],
@@ -52,82 +60,72 @@ def seen(
     num_ended: int,
     begin: float,
     made: float,
-) -> list[Seen]:
+) -> Outputs:
     """List the outputs of a window that began at `begin` (seconds, the pod's clock).
 
     Both may be samples, of `num_ended` and `num_running` requests. `made` is how many tokens a
     request that ran all the time made since then: telemetry does not say when each began.
     """
-    ended_weight = num_ended / max(sum([record.weight for record in requests]), 1)
-    outputs = [
-        Seen(
-            _tokens_at(record, begin) if record.arrived_at < begin else 0,
-            record.output_tokens,
-            record.outcome == "ok",
-            ended_weight * record.weight,
-        )
-        for record in requests
-        if record.output_tokens > 0
-    ]
-    weight = max(1.0, num_running / len(running_tokens)) if running_tokens else 1.0
-    outputs.extend(
-        Seen(max(tokens - int(made), 0), tokens, False, weight)
-        for tokens in running_tokens
-        if tokens > 0
-    )
-    return outputs
+    tokens, weights = column(requests, "output_tokens"), column(requests, "weight")
+    ended = np.zeros((4, len(requests)))
+    ended[1], ended[2] = tokens, column(requests, "is_ok")
+    ended[3] = num_ended / max(float(weights.sum()), 1.0) * weights
+    for place in (column(requests, "arrived_at") < begin).nonzero()[0].tolist():
+        ended[0, place] = _tokens_at(requests, place, begin)
+    running = np.zeros((4, len(running_tokens)))
+    if running_tokens:
+        running[1] = running_tokens
+        running[0] = (running[1] - int(made)).clip(min=0.0)
+        running[3] = max(1.0, num_running / len(running_tokens))
+    outputs = np.concatenate((ended, running), axis=1)
+    return outputs[:, outputs[1] > 0]
 
 
-def lengths(outputs: Sequence[Seen], share: float = 0.99) -> OutputLengths | None:
+def lengths(outputs: Outputs | Sequence[Seen], share: float = 0.99) -> OutputLengths | None:
     """Estimate mean, deviation and the quantile `share`; None where none has ended.
 
     With S(x) the share that is longer than x: mean = sum S(x), and the second moment is
     sum (2x + 1) S(x), over whole tokens x from 0 up to the longest seen.
     """
-    ended_at: dict[int, float] = {}
-    left_at: dict[int, float] = {}
-    at_risk, late = 0.0, []
-    for start, end, has_ended, weight in outputs:
-        left_at[end] = left_at.get(end, 0.0) + weight
-        if has_ended:
-            ended_at[end] = ended_at.get(end, 0.0) + weight
-        if start > 0:
-            late.append((start, weight))
-        else:
-            at_risk += weight
-    if not ended_at:
+    if not isinstance(outputs, np.ndarray):
+        outputs = np.array(outputs, np.float64).reshape(-1, 4).T
+    starts, ends, has_ended, weights = outputs
+    if not has_ended.any():
         return None
-    late.sort(reverse=True)  # the next to enter comes last
-    survival, last = 1.0, 0
-    mean = square = 0.0
-    longer: list[tuple[int, float]] = []
-    for length in sorted(left_at):
-        while late and late[-1][0] < length:
-            at_risk += late.pop()[1]
-        mean += survival * (length - last)
-        square += survival * (length * length - last * last)
-        ended, left = ended_at.get(length, 0.0), left_at[length]
-        # Few at the long end are all there is; while more are to enter, none may end it all.
-        if not late:
-            survival *= max(0.0, 1 - ended / at_risk)
-        elif at_risk >= _MIN_AT_RISK:
-            survival *= max(0.0, 1 - ended / (at_risk + 1))
-        at_risk -= left
-        last = length
-        longer.append((length, survival))
-        if survival <= 0:
-            break
-    high = next((length for length, left in longer if left <= 1 - share), last)
-    deviation = math.sqrt(max(0.0, square - mean * mean))
-    return OutputLengths(mean, deviation, float(high))
+    longest, place = np.unique(ends, return_inverse=True)
+    ended = np.bincount(place, weights * has_ended)
+    left = np.bincount(place, weights)
+    enters = starts > 0
+    at_risk = weights[~enters].sum() - (left.cumsum() - left)
+    is_last = np.ones(len(longest), np.bool_)  # no more are to enter
+    if enters.any():
+        order = starts[enters].argsort()
+        entering, gained = starts[enters][order], weights[enters][order].cumsum()
+        num = entering.searchsorted(longest)
+        at_risk = at_risk + np.concatenate(((0.0,), gained))[num]
+        is_last = num == len(entering)
+    at_risk = np.maximum(at_risk, left)  # where sums of weights are not exact
+    # Few at the long end are all there is; while more are to enter, none may end it all.
+    kept = 1 - ended / np.where(is_last, at_risk, at_risk + 1)
+    kept = np.where(is_last | (at_risk >= _MIN_AT_RISK), kept.clip(min=0.0), 1.0)
+    after = kept.cumprod()
+    survival = np.concatenate(((1.0,), after[:-1]))
+    before = np.concatenate(((0.0,), longest[:-1]))
+    mean = sum((survival * (longest - before)).tolist())
+    square = sum((survival * (longest * longest - before * before)).tolist())
+    is_over = after <= 1 - share
+    high = longest[is_over.argmax()] if is_over.any() else longest[-1]
+    return OutputLengths(mean, math.sqrt(max(0.0, square - mean * mean)), float(high))
 
 
-def _tokens_at(record: RequestRecord, begin: float) -> int:
-    """Estimate its tokens at `begin`: they come evenly between the first and the last."""
-    if record.ttft_ms is None or not record.tpot_ms:
+def _tokens_at(requests: Sequence[RequestRecord], place: int, begin: float) -> int:
+    """Estimate the tokens of one at `begin`: they come evenly between the first and the last."""
+    ttft_ms = float(column(requests, "ttft_ms")[place])
+    tpot_ms = float(column(requests, "tpot_ms")[place])
+    if math.isnan(ttft_ms) or math.isnan(tpot_ms) or tpot_ms == 0:
         return 0
-    first_at = record.arrived_at + record.ttft_ms / 1e3
+    first_at = float(column(requests, "arrived_at")[place]) + ttft_ms / 1e3
     if first_at >= begin:
         return 0
-    made = 1 + (begin - first_at) * 1e3 / record.tpot_ms
-    return int(min(made, record.output_tokens - 1))
+    made = 1 + (begin - first_at) * 1e3 / tpot_ms
+    return int(min(made, column(requests, "output_tokens")[place] - 1))

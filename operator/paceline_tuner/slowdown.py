@@ -12,20 +12,18 @@ A kind that was never seen is learned at the present ratio, so a new load is no 
 slow device stays one under a new load. The line between kinds moves with neither.
 """
 
-import bisect
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 
 from paceline_tuner.forecast import Forecast
+from paceline_tuner.records import after
 from paceline_tuner.telemetry import ModelFit, Step
 from paceline_tuner.window import Evidence
 
 Kind = tuple[int, int, int]
 
-_seq = attrgetter("seq")
 _LEARNED_STEPS = 200
 """A fit of fewer steps saw too few kinds of them to be a reference."""
 _SLOW, _WELL = 1.15, 1.08
@@ -78,8 +76,7 @@ class Slowdown:
         With `remembered`, a model that pods of the same kind have proven, an engine that is slow
         from its start is told from one that is as it should be.
         """
-        first = bisect.bisect_right(evidence.steps, self.last_seq, key=_seq)
-        new = evidence.steps[first:]
+        new = after(evidence.steps, self.last_seq)
         if not new:
             return self
         seen = replace(self, last_seq=new[-1].seq)

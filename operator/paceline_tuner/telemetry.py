@@ -8,6 +8,8 @@ from msgspec import UNSET, UnsetType
 
 from paceline_tuner.service_spec import SLA
 
+_AS_WANTED = frozenset({"ok", "cancelled"})
+
 
 class LimitValues(msgspec.Struct, frozen=True):
     """One set of live limits."""
@@ -177,9 +179,19 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     """Requests that it stands for, in a sample."""
 
     @property
+    def is_ok(self) -> bool:
+        """It was served to its end."""
+        return self.outcome == "ok"
+
+    @property
+    def is_as_wanted(self) -> bool:
+        """It was served to its end, or its client left."""
+        return self.outcome in _AS_WANTED
+
+    @property
     def e2e_ms(self) -> float | None:
         """Arrival to the end of one that was served, or whose client left; None of others."""
-        if self.outcome not in {"ok", "cancelled"}:
+        if not self.is_as_wanted:
             return None
         return (self.finished_at - self.arrived_at) * 1e3
 

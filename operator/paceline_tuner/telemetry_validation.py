@@ -51,6 +51,7 @@ def is_valid_step(step: Step, now: float) -> bool:
     """Whether the step can have run before `now`."""
     return (
         -math.inf < step.at <= now + _AHEAD_S
+        and abs(step.seq) <= _LARGEST_COUNTER
         and 0 < step.wall_ms <= _LARGEST
         and 0 <= step.decode <= _LARGEST
         and 0 <= step.prefill <= _LARGEST
@@ -66,6 +67,7 @@ def is_valid_request(record: RequestRecord, now: float) -> bool:
     """Whether the request can have arrived, then ended before `now`."""
     return (
         -math.inf < record.arrived_at <= record.finished_at <= now + _AHEAD_S
+        and abs(record.seq) <= _LARGEST_COUNTER
         and 0 <= (record.queue_ms or 0.0) <= _LARGEST
         and 0 <= (record.ttft_ms or 0.0) <= _LARGEST
         and 0 <= (record.tpot_ms or 0.0) <= _LARGEST

@@ -1,17 +1,24 @@
 """Window: what a pod reported lately, read as one frozen `Evidence`."""
 
-import bisect
 import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import attrgetter
 
 import msgspec
 from msgspec import UNSET
 
 from paceline_tuner.latency_sketch import LatencySketch, SliceCounts
+from paceline_tuner.records import (
+    Packed,
+    column,
+    packed_requests,
+    packed_steps,
+    requests_of,
+    since,
+    steps_of,
+)
 from paceline_tuner.sample import sampled_requests, sampled_steps
 from paceline_tuner.telemetry import (
     EngineInfo,
@@ -19,9 +26,7 @@ from paceline_tuner.telemetry import (
     Load,
     ModelFit,
     RequestRecord,
-    RequestRow,
     Step,
-    StepRow,
     Telemetry,
 )
 from paceline_tuner.telemetry_validation import (
@@ -35,8 +40,6 @@ from paceline_tuner.telemetry_validation import (
 REACT_S = 10.0
 """Gross breaches are looked for in the last seconds, so many."""
 SLICE_S = 5.0
-_step_at = attrgetter("at")
-_finished_at = attrgetter("finished_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,9 @@ class Evidence:
     model: ModelFit
     info: EngineInfo
     window_s: float
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     """Ran in the window, oldest first; each may stand for several."""
-    requests: tuple[RequestRecord, ...]
+    requests: Sequence[RequestRecord]
     """Finished in the window, oldest first; each may stand for several."""
     slices: tuple[SliceCounts, ...]
     """Inter-token gaps in the window."""
@@ -61,12 +64,12 @@ class Evidence:
     @property
     def num_requests(self) -> int:
         """How many requests finished in the window."""
-        return sum([record.weight for record in self.requests])
+        return int(column(self.requests, "weight").sum())
 
     @property
     def made(self) -> int:
         """Count the tokens that one sequence made in the window, one by each step that decoded."""
-        return sum([step.num_decodes for step in self.steps])
+        return int(column(self.steps, "num_decodes").sum())
 
     def gaps(self, since: float = -math.inf) -> LatencySketch:
         """Merge the inter-token gaps of slices that began after `since`."""
@@ -76,27 +79,17 @@ class Evidence:
         """Narrow to the steps and the ended requests since `begin`."""
         if begin <= self.now - self.window_s:
             return self
-        first = bisect.bisect_left(self.requests, begin, key=_finished_at)
         return replace(
             self,
             window_s=self.now - begin,
-            steps=self.steps[bisect.bisect_left(self.steps, begin, key=_step_at) :],
-            requests=self.requests[first:],
+            steps=since(self.steps, "at", begin),
+            requests=since(self.requests, "finished_at", begin),
         )
 
-    def finished(self, since: float) -> tuple[RequestRecord, ...]:
-        """List the requests that arrived and ended after `since`."""
-        first = bisect.bisect_left(self.requests, since, key=_finished_at)
-        return tuple(r for r in self.requests[first:] if r.arrived_at >= since)
-
-
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """The records of one answer, as bytes: objects would take ten times the memory."""
-
-    newest_at: float
-    """When the last of them ran or ended."""
-    rows: bytes
+    def finished(self, begin: float) -> tuple[RequestRecord, ...]:
+        """List the requests that arrived and ended after `begin`."""
+        ended = since(self.requests, "finished_at", begin)
+        return tuple(record for record in ended if record.arrived_at >= begin)
 
 
 class Window:
@@ -109,8 +102,8 @@ class Window:
         """
         self._sample = sample
         self._last: Telemetry | None = None
-        self._steps: deque[_Packed] = deque()
-        self._requests: deque[_Packed] = deque()
+        self._steps: deque[Packed[Step]] = deque()
+        self._requests: deque[Packed[RequestRecord]] = deque()
         self._slices: dict[tuple[str, float], SliceCounts] = {}
         self._complete_until = -math.inf
         self.trouble = "no telemetry yet"
@@ -147,7 +140,7 @@ class Window:
                 valid.append(step)
         if valid:
             rows = sampled_steps(valid, self._sample)
-            self._steps.append(_Packed(newest, _pack(rows)))
+            self._steps.append(packed_steps(rows, newest))
 
     def _add_requests(self, requests: Sequence[RequestRecord], now: float) -> None:
         newest = self._requests[-1].newest_at if self._requests else -math.inf
@@ -158,7 +151,7 @@ class Window:
                 valid.append(record)
         if valid:
             rows = sampled_requests(valid, self._sample)
-            self._requests.append(_Packed(newest, _pack(rows)))
+            self._requests.append(packed_requests(rows, newest))
 
     def _add_slices(self, telemetry: Telemetry) -> None:
         """Take what has grown: an answer may bring two minutes of slices again."""
@@ -178,8 +171,6 @@ class Window:
             return None
         begin = last.now - window_s
         self._forget(last.now - max(window_s, 60.0) - SLICE_S)
-        steps = [row for packed in self._steps for row in _unpack_steps(packed.rows)]
-        requests = [row for packed in self._requests for row in _unpack_requests(packed.rows)]
         return Evidence(
             now=last.now,
             instance=last.instance,
@@ -189,8 +180,8 @@ class Window:
             model=last.model,
             info=last.info or EngineInfo(),
             window_s=window_s,
-            steps=tuple(steps[bisect.bisect_left(steps, begin, key=_step_at) :]),
-            requests=tuple(requests[bisect.bisect_left(requests, begin, key=_finished_at) :]),
+            steps=since(steps_of(self._steps), "at", begin),
+            requests=since(requests_of(self._requests), "finished_at", begin),
             slices=tuple(
                 piece for (_, start_at), piece in self._slices.items() if start_at + SLICE_S > begin
             ),
@@ -208,11 +199,6 @@ class Window:
                 held.popleft()
         for key in [key for key in self._slices if key[1] < before]:
             del self._slices[key]
-
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack_steps = msgspec.msgpack.Decoder(list[StepRow]).decode
-_unpack_requests = msgspec.msgpack.Decoder(list[RequestRow]).decode
 
 
 def _without_records(telemetry: Telemetry) -> Telemetry:

@@ -12,7 +12,6 @@ from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
 from paceline_operator.pod_client import AiohttpPodClient
-from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
@@ -20,6 +19,7 @@ from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.one_service import OneService
 from paceline_testing.reconcilers import a_reconciler
 from paceline_testing.services import a_live_service
+from paceline_testing.tunings import a_tuning
 from paceline_tuner.loop import TuningLoop
 
 _KEY: Final = "default/quick"
@@ -39,17 +39,10 @@ async def test_a_conflict_is_no_error_unless_one_follows_the_other(
     operation = Operation(OperatorSettings(), Metrics(), queue=WorkQueue(clock))
     leader = Leader(cluster, "paceline", "lease", "a", clock)
     await leader.try_once()
-    rounds = Rounds(
-        tuner=TuningLoop(AiohttpPodClient(), time.time),
-        watched=watched,
-        leader=leader,
-        token=lambda _: "secret",
-        concluded=lambda _: None,
-        numbers_are_due=lambda _: True,
-        metrics=operation.metrics,
-    )
+    loop = TuningLoop(AiohttpPodClient(), time.time)
+    tuning = a_tuning(watched, loop, operation.metrics, clock)
     reconciler = a_reconciler(cluster, clock, watched)
-    worker = asyncio.create_task(operation._work(reconciler, leader, rounds))
+    worker = asyncio.create_task(operation._work(reconciler, leader, tuning))
 
     def counted(result: str) -> float:
         labels = {"result": result}
@@ -67,5 +60,7 @@ async def test_a_conflict_is_no_error_unless_one_follows_the_other(
     operation.queue.forget(_KEY)
     worker.cancel()
 
+    assert tuning.untuned() == []  # its pods are tuned all the same
+    await tuning.tuner.stop()
     assert (counted("conflict"), counted("error")) == (5.0, 2.0)
     assert [record.levelname for record in caplog.records].count("WARNING") == 2

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from paceline_api.labels import Manifest
+from paceline_operator.fence import Fence
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.rounds import Rounds, next_round
+from paceline_operator.tuning import Tuning
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
+from paceline_tuner.annotations import Annotation
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import ServiceTarget
 
@@ -79,6 +82,10 @@ class FakeTuner:
     def forget(self, key: str) -> None:
         self.forgotten.append(key)
 
+    def annotations(self, since_ms: float) -> list[Annotation]:
+        assert since_ms >= 0.0
+        return []
+
     async def next(self) -> ServiceTarget:
         return await asyncio.wait_for(self.targets.get(), _WITHIN_S)
 
@@ -95,16 +102,16 @@ class World:
     """Whether numbers are."""
 
     def __post_init__(self) -> None:
-        self.leader = Leader(FakeCluster(), "paceline", "lease", "a", ManualClock())
-        self.rounds = Rounds(
-            self.tuner,
+        self.clock = ManualClock()
+        self.leader = Leader(FakeCluster(), "paceline", "lease", "a", self.clock)
+        self.tuning = Tuning(
             self.watched,
-            self.leader,
             lambda _: self.token,
             self.concluded.put_nowait,
             lambda _: self.are_due,
             Metrics(),
         )
+        self.tuning.tuner = Rounds(self.tuner, self.tuning, Fence(self.clock))
 
 
 @asynccontextmanager
@@ -112,8 +119,10 @@ async def a_world(*, leads: bool = True, **parts: Any) -> AsyncIterator[World]:
     world = World(**parts)
     if leads:
         await world.leader.try_once()
+    lead = asyncio.create_task(world.tuning.run(world.leader))
     yield world
-    await world.rounds.stop()
+    lead.cancel()
+    await world.tuning.tuner.stop()
 
 
 async def test_a_pod_that_leaves_gets_no_limits_any_more() -> None:
@@ -121,7 +130,7 @@ async def test_a_pod_that_leaves_gets_no_limits_any_more() -> None:
     leaving = _a_raw_pod("quick-2", ip="10.88.0.8")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     async with a_world(watched=FakeWatched(raw_pods=[_a_raw_pod(), leaving])) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
 
         target = await world.tuner.next()
 
@@ -131,7 +140,7 @@ async def test_a_pod_that_leaves_gets_no_limits_any_more() -> None:
 async def test_a_followed_service_is_tuned_at_once() -> None:
     """With its ready pods, their addresses and the token."""
     async with a_world() as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
 
         target = await world.tuner.next()
         assert await asyncio.wait_for(world.concluded.get(), _WITHIN_S) == _KEY
@@ -144,7 +153,7 @@ async def test_a_followed_service_is_tuned_at_once() -> None:
             "n1",
         )
         assert target.spec.sla.ttft_p99_ms == 500.0
-        assert world.rounds.reports[_KEY].key == _KEY
+        assert world.tuning.reports[_KEY].key == _KEY
 
 
 async def test_a_pod_is_called_as_it_is_not_as_the_next_one_will_be() -> None:
@@ -154,7 +163,7 @@ async def test_a_pod_is_called_as_it_is_not_as_the_next_one_will_be() -> None:
     tls = {"secretRef": {"name": "cert"}, "caBundle": "-----BEGIN CERTIFICATE-----"}
     raw = a_live_service(api={"tls": tls})
     async with a_world(watched=FakeWatched(raw=raw, raw_pods=[_a_raw_pod(), other])) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
 
         plain, secure = (await world.tuner.next()).pods
 
@@ -173,7 +182,7 @@ async def test_the_tuner_hears_what_status_tells_of_an_experiment() -> None:
         }
     }
     async with a_world(watched=FakeWatched(raw=raw)) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
 
         target = await world.tuner.next()
 
@@ -192,7 +201,7 @@ async def test_the_tuner_hears_which_pod_tries_new_images() -> None:
     watched = FakeWatched(raw, [_a_raw_pod(), canary])
 
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         target = await world.tuner.next()
 
     assert {pod.name: pod.is_canary for pod in target.pods} == {
@@ -207,11 +216,11 @@ async def test_a_new_target_does_not_wait_for_the_interval() -> None:
     slow = {"interval": "60s"}
     watched = FakeWatched(raw=a_live_service(tuning=slow))
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         first = await world.tuner.next()
 
         watched.raw = a_live_service(tuning=slow, sla={"ttft": {"p99": "300ms"}})
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         second = await world.tuner.next()
 
         assert first.spec.sla.ttft_p99_ms == 500.0
@@ -223,11 +232,11 @@ async def test_a_new_pod_does_not_wait_for_the_interval() -> None:
     """It starts from the initial limits."""
     watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         await world.tuner.next()
 
         watched.raw_pods = [_a_raw_pod(), _a_raw_pod("quick-2", ip="fd00::7")]
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         target = await world.tuner.next()
 
         assert [pod.admin_url for pod in target.pods] == [
@@ -241,12 +250,12 @@ async def test_nothing_new_is_no_reason_to_hurry() -> None:
     async with a_world(
         watched=FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
     ) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         await world.tuner.next()
         await asyncio.wait_for(world.concluded.get(), _WITHIN_S)
 
         for _ in range(10):
-            world.rounds.follow(_KEY)
+            world.tuning.follow(_KEY)
             await asyncio.sleep(0)
 
         assert world.tuner.targets.empty()
@@ -256,7 +265,7 @@ async def test_pods_that_cannot_answer_are_left_out() -> None:
     """Not ready yet, or without an address."""
     watched = FakeWatched(raw_pods=[_a_raw_pod(is_ready=False), _a_raw_pod("other", ip="")])
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
 
         assert (await world.tuner.next()).pods == ()
 
@@ -264,7 +273,7 @@ async def test_pods_that_cannot_answer_are_left_out() -> None:
 async def test_who_stands_by_does_not_tune() -> None:
     """Two writers of limits would fight."""
     async with a_world(leads=False) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         for _ in range(10):
             await asyncio.sleep(0)
         assert world.tuner.targets.empty()
@@ -278,15 +287,15 @@ async def test_a_round_that_fails_is_not_the_last() -> None:
     """A bug in one round is counted and logged; tuning goes on."""
     watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
     async with a_world(watched=watched, tuner=FakeTuner(failures=1)) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         await world.tuner.next()
         watched.raw = replace_interval(watched.raw)
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
 
         await world.tuner.next()
 
         assert await asyncio.wait_for(world.concluded.get(), _WITHIN_S) == _KEY
-        errors = world.rounds.metrics.tuning_rounds.labels("error")
+        errors = world.tuning.metrics.tuning_rounds.labels("error")
         assert errors._value.get() == 1
 
 
@@ -298,46 +307,89 @@ def replace_interval(raw: Manifest | None) -> Manifest:
 async def test_a_service_that_is_gone_is_forgotten() -> None:
     """And what the tuner remembers of it."""
     async with a_world() as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         await asyncio.wait_for(world.concluded.get(), _WITHIN_S)
 
-        world.rounds.forget(_KEY)
+        world.tuning.forget(_KEY)
 
-        assert world.rounds.reports == {}
+        assert world.tuning.reports == {}
         assert world.tuner.forgotten == [_KEY]
         assert replace(await world.tuner.next(), pods=()).key == _KEY
 
 
 async def test_a_service_deleted_and_made_again_in_one_breath_is_tuned_again() -> None:
-    """Its rounds had ended by themselves; nobody had said that it was gone."""
+    """Nobody had said that it was gone, but who looked while it was."""
     watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         await world.tuner.next()
         raw, watched.raw = watched.raw, None
-        world.rounds._followed[_KEY].news.set()
-        await asyncio.wait_for(world.rounds._followed[_KEY].task, _WITHIN_S)
-        assert world.rounds.untuned() == []
+        world.tuning.follow(_KEY)
+        assert world.tuning.untuned() == []
 
         watched.raw = raw
-        assert world.rounds.untuned() == [_KEY]
-        world.rounds.follow(_KEY)
+        assert world.tuning.untuned() == [_KEY]
+        world.tuning.follow(_KEY)
 
         assert (await world.tuner.next()).key == _KEY
-        assert world.rounds.untuned() == []
+        assert world.tuning.untuned() == []
+
+
+async def test_rounds_that_ended_by_a_bug_begin_again() -> None:
+    """The alert on untuned services tells of them until then."""
+    async with a_world() as world:
+        world.tuning.follow(_KEY)
+        await world.tuner.next()
+        assert isinstance(world.tuning.tuner, Rounds)
+        task = world.tuning.tuner._followed[_KEY].task
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert world.tuning.untuned() == [_KEY]
+
+        world.tuning.follow(_KEY)
+
+        assert (await world.tuner.next()).key == _KEY
+        assert world.tuning.untuned() == []
+
+
+async def test_a_new_term_begins_with_the_targets_of_now() -> None:
+    """While another led, a spec may have changed: what was declared before is not sent again."""
+    watched = FakeWatched(raw=a_live_service(tuning={"interval": "1s"}))
+    async with a_world(watched=watched) as world:
+        world.tuning.follow(_KEY)
+        await world.tuner.next()
+        world.clock.advance(60)
+        watched.raw = a_live_service(tuning={"interval": "1s"}, sla={"ttft": {"p99": "300ms"}})
+        await world.leader.try_once()
+
+        assert (await world.tuner.next()).spec.sla.ttft_p99_ms == 300.0
+
+
+async def test_a_report_that_was_on_its_way_is_of_no_service_that_is_gone() -> None:
+    """Nor of another one under the same name."""
+    async with a_world() as world:
+        world.tuning.follow(_KEY)
+        await asyncio.wait_for(world.concluded.get(), _WITHIN_S)
+
+        world.tuning.concluded("another uid", a_report(key=_KEY, at=7.0))
+        assert world.tuning.reports[_KEY].at != 7.0
+        world.tuning.forget(_KEY)
+        world.tuning.concluded("uid-quick", a_report(key=_KEY))
+
+        assert world.tuning.reports == {}
 
 
 async def test_a_service_of_the_same_name_starts_anew() -> None:
     """Its pods are others, and what was learned of the one before says nothing of it."""
     watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))
     async with a_world(watched=watched) as world:
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
         await world.tuner.next()
         assert watched.raw is not None
         again = watched.raw["metadata"] | {"uid": "another"}
         watched.raw = watched.raw | {"metadata": again}
 
-        world.rounds.follow(_KEY)
+        world.tuning.follow(_KEY)
 
         assert (await world.tuner.next()).key == _KEY
         assert world.tuner.forgotten == [_KEY]
@@ -347,13 +399,13 @@ async def test_a_service_that_nobody_follows_is_untuned_until_it_goes() -> None:
     """What the alert on untuned services counts."""
     watched = FakeWatched()
     async with a_world(watched=watched) as world:
-        assert world.rounds.untuned() == [_KEY]
+        assert world.tuning.untuned() == [_KEY]
 
         assert watched.raw is not None
         going = watched.raw["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
         watched.raw = watched.raw | {"metadata": going}
 
-        assert world.rounds.untuned() == []
+        assert world.tuning.untuned() == []
 
 
 @pytest.mark.parametrize("began", [0.0, 3.3, 1234.5, 99_999.9])

@@ -15,7 +15,6 @@ from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
 from paceline_operator.pod_client import AiohttpPodClient
-from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.token_key import TokenKey
 from paceline_operator.watch_probe import WatchProbe
@@ -28,6 +27,7 @@ from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
 from paceline_testing.simulated import a_laptop, clients
 from paceline_testing.trial import Trial
+from paceline_testing.tunings import a_tuning
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_spec import SLA, TuningSpec
 
@@ -200,21 +200,14 @@ async def test_capacity_is_shown_by_the_leader_while_it_is_news(
     client: Client, operation: Operation, clock: ManualClock
 ) -> None:
     """An autoscaler that finds no number holds; one that finds an old number scales by it."""
-    stub = Rounds(
-        tuner=TuningLoop(AiohttpPodClient(), time.time),
-        watched=Nothing(),
-        leader=Leader(FakeCluster(), "paceline", "lease", "b", clock),
-        token=lambda _: "secret",
-        concluded=lambda _: None,
-        numbers_are_due=lambda _: True,
-        metrics=operation.metrics,
-    )
+    loop = TuningLoop(AiohttpPodClient(), time.time)
+    stub = a_tuning(Nothing(), loop, operation.metrics, clock)
     stub.reports["ml/chat"] = a_report(utilization=0.48)
     stub.reports["ml/new"] = a_report(utilization=None, capacity_rps=None)
     for key, report in [*stub.reports.items()]:
         stub.reports[key] = replace(report, at=time.time())
     stub.reports["ml/old"] = a_report(at=time.time() - 300)
-    operation.rounds = stub
+    operation.tuning = stub
     operation.watched = Nothing()
     name = "paceline_capacity_utilization{inferenceservice="
 
@@ -244,13 +237,16 @@ async def test_who_leads_speaks_for_the_services(
 
 
 @pytest.mark.slow
-async def test_decisions_are_annotations_for_grafana(client: Client, operation: Operation) -> None:
+async def test_decisions_are_annotations_for_grafana(
+    client: Client, operation: Operation, clock: ManualClock
+) -> None:
     """The JSON and Infinity data sources read time, timeEnd, tags and text of each row."""
     trial = Trial(
         a_laptop(clients(0.8)), TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one"), at=1000.0
     )
     await trial.run(60)
-    operation.tuning, operation.token_key = trial.loop, _KEY
+    operation.tuning = a_tuning(Nothing(), trial.loop, operation.metrics, clock)
+    operation.token_key = _KEY
     change = next(d for d in trial.loop.explain("ns/name", "pod") if d.change is not None)
 
     answer = await client.get("/decisions", headers=_BEARER)
