@@ -64,6 +64,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.reconnect_backoff = 1.0
     settings.execution.default_backoff = 5  # a failed start is tried again; readiness tells of it
     settings.watching.server_timeout = 300
+    settings.watching.chunk_size = 100  # a list of thousands is never in memory at once
     for kind in (*_CHILDREN, _PODS):
         settings.watching.label_selectors[kind] = OWNED
 
