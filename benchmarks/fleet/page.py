@@ -5,7 +5,7 @@ from typing import Any
 
 _INTRO = """# A fleet of pods under one tuner
 
-The operator's own rounds, loop and HTTP client, in one process, over fake sidecars on loopback
+The operator's own rounds, loop and HTTP client, {where}, over fake sidecars on loopback
 (`PYTHONPATH=benchmarks:tests python -m fleet`): three pods a service, each read every 5 s. Their
 answers were recorded from a simulated 8B on an H100 under {rps:,.0f} requests a minute and pod.
 """
@@ -18,13 +18,18 @@ _ROWS = (
     ("the fake sidecars' CPU", "{sidecars_cores:.2f} cores"),
     ("the tuner's memory", "{tuner_rss_mib:.0f} MiB"),
     ("a pod's part of it", "{kib_a_pod:.0f} KiB"),
+    ("CPU by process", "{cores}"),
+    ("memory by process", "{memory}"),
     ("an answer (all records)", "{answer_bytes:,} ({whole_answer_bytes:,}) bytes"),
-    ("load average of the machine", "{load_average:.1f} on {cores} cores"),
+    ("load average of the machine", "{load_average:.1f} on {num_cores} cores"),
 )
 _CHAOS_ROWS = (
     ("faulty pods", "{faulty_pods}"),
     ("limits out of a pod's bounds", "{unsafe}"),
     ("limits to a pod that answers as another", "{wrong}"),
+    ("leases of limits that ran out", "{leases_lost}"),
+    ("one process killed: its last pod read again after", "{after_kill} s"),
+    ("another one stopped: its last pod read again after", "{after_stop} s"),
     ("all engines anew: told what the service wants, p50, last", "{told_p50}, {told_last} s"),
 )
 
@@ -36,13 +41,23 @@ def page(runs: Sequence[Mapping[str, Any]], *, has_chaos: bool) -> str:
     rows = [*_ROWS, *(_CHAOS_ROWS if has_chaos else ())]
     lines = [f"| {name} | {' | '.join(text.format(**s) for s in shown)} |" for name, text in rows]
     table = "\n".join([f"| | {heads} |", "|---" * (len(runs) + 1) + "|", *lines])
-    return f"{_INTRO.format(rps=5000)}\n{table}\n"
+    processes = runs[0]["processes"]
+    where = (
+        "in one process" if processes == 1 else f"in {processes} processes beside the operator's"
+    )
+    return f"{_INTRO.format(rps=5000, where=where)}\n{table}\n"
 
 
 def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
     told = (run["told"], run.get("before_restart", {}).get("told", {}))
     return {
         **run,
+        "num_cores": run["cores"],
+        "cores": _listed(run["cores_by_process"], "{:.2f}"),
+        "memory": _listed(run["rss_mib_by_process"], "{:.0f} MiB"),
+        "leases_lost": sum(each.get("leases lost", 0) for each in told),
+        "after_kill": _seconds(run.get("read_anew_after_kill_s")),
+        "after_stop": _seconds(run.get("read_anew_after_stop_s")),
         "due_a_second": run["polls_due"] / run["seconds"],
         "lost": run["counts"].get("polls lost", 0),
         "unsafe": sum(each.get("unsafe", 0) for each in told),
@@ -50,6 +65,10 @@ def _shown(run: Mapping[str, Any]) -> dict[str, Any]:
         "told_p50": _seconds(run.get("told_after_restart_p50_s")),
         "told_last": _seconds(run.get("told_after_restart_last_s")),
     }
+
+
+def _listed(values: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{name} {form.format(value)}" for name, value in values.items())
 
 
 def _seconds(value: float | None) -> str:

@@ -33,6 +33,12 @@ def name(pod: int) -> str:
     return f"s{pod // PODS_A_SERVICE:04}-{pod}"
 
 
+def uid(service: int) -> str:
+    """Give a service a uid that looks drawn, and is the same in each run."""
+    drawn = int.from_bytes(f"s{service:04}".encode(), "big") * 0x9E3779B97F4A7C15 % 2**48
+    return f"{service:08x}-0000-4000-8000-{drawn:012x}"
+
+
 @dataclass(slots=True)
 class FakePod:
     """One pod's place in its recording, and the limits that it was sent."""
@@ -51,6 +57,8 @@ class FakePod:
     """The pod whose answers it gives under the fault "another pod's"."""
     counts: Counter[str] = field(init=False, default_factory=Counter)
     started_at: float = field(init=False, default=0.0)
+    read_anew_at: float = field(init=False, default=0.0)
+    """When somebody read it last who had read nothing before."""
     told_at: float | None = field(init=False, default=None)
     """When this engine was first sent what its service wants."""
 
@@ -70,6 +78,8 @@ class FakePod:
     def telemetry(self, since: int, *, is_sampled: bool) -> bytes:
         """Answer the next period to who has read the last one, and the last one once more."""
         self.counts["polls"] += 1
+        if since == 0:
+            self.read_anew_at = time.monotonic()
         if self.fault == "another pod's" and self.neighbour is not None:
             return self.neighbour.shown(is_sampled=is_sampled)
         answers = self.recording.answers
@@ -97,6 +107,8 @@ class FakePod:
         """Take a greater epoch's change, renew an equal one's lease, refuse a lesser one's."""
         self.counts["changes" if "max_batch_size" in body else "renewals"] += 1
         self.counts["unsafe"] += not self._is_safe(body)
+        if self.lease_until is not None and time.monotonic() > self.lease_until:
+            self.counts["leases lost"] += 1
         if self.fault == "another pod's":
             self.counts["sent to the wrong pod"] += 1
         if body.get("instance", self.instance) != self.instance:

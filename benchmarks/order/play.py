@@ -97,7 +97,7 @@ def _served(
     case: Case, order: Order, rps: float, seed: int, duration_s: float
 ) -> tuple[SimulatedEngine, Requests, _Predictions]:
     requests, known = case.draw(seed, rps, duration_s)
-    engine = _engine(case, _rows(requests, slice(0, 0), np.zeros(0)), seed)
+    engine = engine_of(case, rows_of(requests, slice(0, 0), np.zeros(0)), seed)
     model, predictions, num_learned, first = LengthModel(), _Predictions(), 0, 0
     for end_s in np.arange(_SLICE_S, duration_s + _SLICE_S, _SLICE_S):
         for place in engine.ended[num_learned:].tolist():
@@ -105,14 +105,14 @@ def _served(
                 model.learn(known[place], int(requests.output[place]))
         num_learned = len(engine.ended)
         last = int(np.searchsorted(requests.arrival_s, end_s))
-        turns, pod = np.empty(last - first), _pace(engine)
+        turns, pod = np.empty(last - first), pace_of(engine)
         for row, place in enumerate(range(first, last)):
             output = int(requests.output[place])
             candidate = Candidate(known[place], pod, model, output)
             turns[row] = order.turn_at(float(requests.arrival_s[place]), candidate, case.ttft_s)
             if order.name == PREDICTED:
                 predictions.add(model, known[place], output)
-        engine.offer(_rows(requests, slice(first, last), turns))
+        engine.offer(rows_of(requests, slice(first, last), turns))
         engine.run_until(float(end_s))
         first = last
     engine.run_until(duration_s + DRAIN_S)
@@ -134,7 +134,9 @@ def capacity_rps(case: Case) -> float:
     return float(f"{low:.3g}")
 
 
-def _engine(case: Case, requests: Requests, seed: int) -> SimulatedEngine:
+def engine_of(case: Case, requests: Requests, seed: int) -> SimulatedEngine:
+    """Start a case's pod; it sheds by the case's target unless requests have a patience."""
+    is_own = requests.patience_s is not None
     setting = case.setting
     limits = Limits(
         setting.max_batch_size,
@@ -148,11 +150,11 @@ def _engine(case: Case, requests: Requests, seed: int) -> SimulatedEngine:
         limits=limits,
         pacer=SettledPacer(_Q_R, _MIN_PREFILL),
         seed=seed * 101,
-        circumstances=Circumstances(shed_ttft_ms=SHED_AT * case.ttft_s * 1e3),
+        circumstances=Circumstances(shed_ttft_ms=None if is_own else SHED_AT * case.ttft_s * 1e3),
     )
 
 
-def _pace(engine: SimulatedEngine) -> PodPace:
+def pace_of(engine: SimulatedEngine) -> PodPace:
     """Sum up the last ten seconds, as the sidecar does from the engine's steps."""
     recent = engine.steps[int(np.searchsorted(engine.steps["at"], engine.now - _WINDOW_S)) :]
     busy = recent[recent["waiting_tokens"] > 0]
@@ -166,7 +168,10 @@ def _pace(engine: SimulatedEngine) -> PodPace:
     )
 
 
-def _rows(requests: Requests, rows: slice, turn_s: Floats) -> Requests:
+def rows_of(
+    requests: Requests, rows: slice, turn_s: Floats, patience_s: Floats | None = None
+) -> Requests:
+    """Cut out some requests, with their turns and what they wait for at most."""
     return Requests(
         requests.arrival_s[rows],
         requests.prompt[rows],
@@ -174,6 +179,7 @@ def _rows(requests: Requests, rows: slice, turn_s: Floats) -> Requests:
         requests.cached[rows],
         requests.lane[rows],
         turn_s,
+        patience_s,
     )
 
 

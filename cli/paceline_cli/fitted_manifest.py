@@ -25,9 +25,10 @@ def write_copy(source: Path, target: Path, *, mode: str, slowness: float) -> Non
     spec = manifest["spec"]
     spec.setdefault("tuning", {})["mode"] = mode
     for name in ("ttft", "tpot", "itl"):
-        if name in spec.get("sla", {}):
-            target_ms = milliseconds(spec["sla"][name]["p99"]) * slowness
-            spec["sla"][name]["p99"] = f"{target_ms:.0f}ms"
+        declared = spec.get("sla", {}).get(name, {})
+        for each in (declared, *declared.get("byPromptTokens", ())):
+            if "p99" in each:
+                each["p99"] = f"{milliseconds(each['p99']) * slowness:.0f}ms"
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_suffix(".draft")
     draft.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")

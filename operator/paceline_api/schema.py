@@ -37,6 +37,11 @@ _WIDE_COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
     ("Target-ITL", "string", ".spec.sla.itl.p99"),
     ("Target-E2E", "string", ".spec.sla.e2e.p99"),
     ("E2E-P99", "string", ".status.sla.observed.e2eP99"),
+    (
+        "Late-Prompts",
+        "string",
+        '.status.sla.ttftByPromptTokens[?(@.verdict=="Violating")].promptTokens',
+    ),
     ("Mode", "string", ".spec.tuning.mode"),
     ("Model", "string", ".spec.model.uri"),
     ("Capacity", "string", ".status.sla.capacity.requestsPerSecond"),

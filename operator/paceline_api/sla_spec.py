@@ -1,6 +1,6 @@
 """`spec.sla`, `spec.lanes` and `spec.admission`: which requests are promised what."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
@@ -8,14 +8,69 @@ from paceline_api.part import Part, Rule, between, listed
 from paceline_api.units import Duration, Fraction, Latency, Objective
 from paceline_tuner.service_spec import Order
 
+MAX_PROMPT_CLASSES: Final = 8
+_EACH: Final = f"{[*range(MAX_PROMPT_CLASSES)]}"
+_SIZE: Final = "size(self.byPromptTokens)"
+
+
+class PromptClassTarget(Part):
+    """The first-token target of prompts of some lengths."""
+
+    cel_rules: ClassVar = (between("p99", "1ms", "600s"),)
+
+    up_to: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    """Tokens of the longest prompts in it, cached ones counted; absent in the last class alone."""
+    p99: Latency
+    """99 of 100 of these requests are faster, such as `500ms`."""
+
 
 class FirstTokenTarget(Part):
     """From a request's arrival to its first token, queueing included."""
 
-    cel_rules: ClassVar = (between("p99", "1ms", "600s"),)
+    cel_rules: ClassVar = (
+        Rule(
+            "has(self.p99) != has(self.byPromptTokens)",
+            "declare either p99 or byPromptTokens",
+        ),
+        Rule(
+            "!has(self.p99) || (duration(self.p99) >= duration('1ms') &&"
+            " duration(self.p99) <= duration('600s'))",
+            "must lie between 1ms and 600s",
+            ".p99",
+        ),
+        Rule(
+            f"!has(self.byPromptTokens) || {_EACH}.all(i, i >= {_SIZE} ||"
+            f" has(self.byPromptTokens[i].upTo) == (i + 1 < {_SIZE}))",
+            "every class but the last needs upTo, and the last must have none:"
+            " it is for all longer prompts",
+            ".byPromptTokens",
+        ),
+        Rule(
+            f"!has(self.byPromptTokens) || {_EACH}.all(i, i + 1 >= {_SIZE} ||"
+            " !has(self.byPromptTokens[i].upTo) || !has(self.byPromptTokens[i + 1].upTo) ||"
+            " self.byPromptTokens[i].upTo < self.byPromptTokens[i + 1].upTo)",
+            "upTo must rise from class to class",
+            ".byPromptTokens",
+        ),
+        Rule(
+            f"!has(self.byPromptTokens) || {_EACH}.all(i, i + 1 >= {_SIZE} ||"
+            " duration(self.byPromptTokens[i].p99) <= duration(self.byPromptTokens[i + 1].p99))",
+            "p99 must not fall from class to class: a longer prompt takes longer",
+            ".byPromptTokens",
+        ),
+    )
 
-    p99: Latency
-    """99 of 100 requests are faster, such as `500ms`."""
+    p99: Latency | None = None
+    """99 of 100 requests are faster, such as `500ms`, whatever their prompt."""
+    by_prompt_tokens: (
+        Annotated[
+            list[PromptClassTarget],
+            Field(min_length=1, json_schema_extra=listed("atomic", max_items=MAX_PROMPT_CLASSES)),
+        ]
+        | None
+    ) = None
+    """Instead of p99: targets by prompt length, the shortest prompts first. Each class is held to
+    the objective by itself; those that wait have their turn by when their first token is due."""
 
 
 class TokenTarget(Part):
@@ -45,15 +100,31 @@ class SlaSpec(Part):
             "declare at least one of ttft, tpot, itl and e2e",
         ),
         Rule(
-            "!has(self.ttft) || !has(self.tpot) ||"
+            "!has(self.ttft) || !has(self.ttft.p99) || !has(self.tpot) ||"
             " duration(self.tpot.p99) <= duration(self.ttft.p99)",
             "must not exceed ttft.p99: the first token costs at least one step",
             ".tpot.p99",
         ),
         Rule(
-            "!has(self.ttft) || !has(self.e2e) ||"
+            "!has(self.ttft) || !has(self.ttft.byPromptTokens) || !has(self.tpot) ||"
+            " self.ttft.byPromptTokens.all(each,"
+            " duration(self.tpot.p99) <= duration(each.p99))",
+            "must not exceed the p99 of any of ttft.byPromptTokens: the first token costs at least"
+            " one step",
+            ".tpot.p99",
+        ),
+        Rule(
+            "!has(self.ttft) || !has(self.ttft.p99) || !has(self.e2e) ||"
             " duration(self.ttft.p99) <= duration(self.e2e.p99)",
             "must not be below ttft.p99: the last token comes after the first",
+            ".e2e.p99",
+        ),
+        Rule(
+            "!has(self.ttft) || !has(self.ttft.byPromptTokens) || !has(self.e2e) ||"
+            " self.ttft.byPromptTokens.all(each,"
+            " duration(each.p99) <= duration(self.e2e.p99))",
+            "must not be below the p99 of any of ttft.byPromptTokens: the last token comes after"
+            " the first",
             ".e2e.p99",
         ),
     )
@@ -141,7 +212,8 @@ class AdmissionSpec(Part):
     shed_hopeless: bool = True
     """Refuse a waiting request whose TTFT target is already lost."""
     order: Order = "Fifo"
-    """Whose prompt is computed next of those that wait in a lane. ShortestFirst lets short prompts
+    """Whose prompt is computed next of those that wait in a lane. Fifo takes them as they come, and
+    with ttft.byPromptTokens by when their first token is due. ShortestFirst lets short prompts
     pass longer ones, but none that came a TTFT target before: lower means, more good requests under
     overload, and what is refused then are the longest prompts."""
     max_items_per_request: Annotated[int, Field(ge=1, le=1024)] = 1024

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from paceline_api.adapter_spec import MAX_ADAPTERS
 from paceline_api.part import Part, listed
+from paceline_api.sla_spec import MAX_PROMPT_CLASSES
 from paceline_tuner.condition import Truth
 from paceline_tuner.service_report import ExperimentVerdict
 from paceline_tuner.service_spec import ExperimentKind, Mode
@@ -66,6 +67,31 @@ class ServiceCapacity(Part):
     """Arrivals as a share of it, such as `0.62`."""
 
 
+class PromptClassStatus(Part):
+    """First tokens of one class of ttft.byPromptTokens, over tuning.window."""
+
+    prompt_tokens: Word
+    """Tokens of its prompts, such as `1-2000`; `2001-` is of the last class."""
+    target: Word
+    """The declared p99."""
+    ttft: Word | None = None
+    """The quantile that sla.objective asks for, measured."""
+    requests: int | None = None
+    """Offered requests."""
+    attainment: Word | None = None
+    """Share of them whose first token came within the target, such as `0.994`."""
+    verdict: Word | None = None
+    """Meeting, Violating, Idle or Unknown."""
+
+
+PromptClasses = Annotated[
+    list[PromptClassStatus],
+    Field(
+        json_schema_extra=listed("map", max_items=MAX_PROMPT_CLASSES, keys=("promptTokens",)),
+    ),
+]
+
+
 class LaneStatus(Part):
     """One lane's SLA as measured."""
 
@@ -74,6 +100,8 @@ class LaneStatus(Part):
     """Share of its offered requests that met every target."""
     verdict: Word | None = None
     """Meeting, Violating, Idle or Unknown."""
+    ttft_by_prompt_tokens: PromptClasses | None = None
+    """Absent where its ttft has one target."""
 
 
 class SlaStatus(Part):
@@ -83,6 +111,8 @@ class SlaStatus(Part):
     attainment: Word | None = None
     """Share of the offered requests that met every target, such as `0.994`."""
     capacity: ServiceCapacity | None = None
+    ttft_by_prompt_tokens: PromptClasses | None = None
+    """Absent where sla.ttft has one target."""
     batch: LaneStatus | None = None
     """The batch lane by `lanes.batch.sla`; absent where that is not declared."""
 

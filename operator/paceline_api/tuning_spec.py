@@ -3,7 +3,7 @@
 from paceline_api.hashes import config_hash
 from paceline_api.inference_service import Spec
 from paceline_api.policy_spec import BatchSizeRange, ExperimentSpec, TokenBudgetRange
-from paceline_api.sla_spec import KeyLimitsSpec, SlaSpec
+from paceline_api.sla_spec import FirstTokenTarget, KeyLimitsSpec, SlaSpec
 from paceline_api.units import milliseconds, seconds
 from paceline_tuner.service_spec import (
     SLA,
@@ -11,6 +11,7 @@ from paceline_tuner.service_spec import (
     ExperimentPlan,
     KeyLimits,
     Overrides,
+    PromptClass,
     Range,
     TuningSpec,
     WantedAdapter,
@@ -45,12 +46,27 @@ def _sla(sla: SlaSpec | None) -> SLA:
     if sla is None:
         return SLA()
     return SLA(
-        ttft_p99_ms=milliseconds(sla.ttft.p99) if sla.ttft else None,
+        ttft_p99_ms=_loosest_ms(sla.ttft),
         tpot_p99_ms=milliseconds(sla.tpot.p99) if sla.tpot else None,
         itl_p99_ms=milliseconds(sla.itl.p99) if sla.itl else None,
         e2e_p99_ms=milliseconds(sla.e2e.p99) if sla.e2e else None,
         objective=float(sla.objective),
+        ttft_by_prompt_tokens=_prompt_classes(sla.ttft),
     )
+
+
+def _prompt_classes(ttft: FirstTokenTarget | None) -> tuple[PromptClass, ...]:
+    declared = ttft.by_prompt_tokens if ttft is not None else None
+    return tuple(PromptClass(each.up_to, milliseconds(each.p99)) for each in declared or ())
+
+
+def _loosest_ms(ttft: FirstTokenTarget | None) -> float | None:
+    """Give the one target that refuses nobody who is in time by the declared ones."""
+    if ttft is None:
+        return None
+    if ttft.by_prompt_tokens:
+        return milliseconds(ttft.by_prompt_tokens[-1].p99)
+    return None if ttft.p99 is None else milliseconds(ttft.p99)
 
 
 def _range(bounds: BatchSizeRange | TokenBudgetRange, capacity: int) -> Range:

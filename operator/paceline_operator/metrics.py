@@ -44,6 +44,19 @@ class Metrics:
         self.tuning_rounds = self._counter(
             "tuning_rounds", "Rounds over the pods of one service, by result: ok, error.", "result"
         )
+        self.shard_up = self._gauge(
+            "shard_up", "1 while a process of the tuner beside the operator's runs.", "shard"
+        )
+        self.shard_ends = self._counter(
+            "shard_ends", "Ends of such processes, by reason: ended, hung.", "shard", "reason"
+        )
+        self.shard_services = self._gauge(
+            "shard_services", "InferenceServices whose pods such a process tunes.", "shard"
+        )
+        self.shard_cpu = self._counter("shard_cpu_seconds", "CPU time of such processes.", "shard")
+        self.shard_memory = self._gauge(
+            "shard_resident_memory_bytes", "Memory of such processes.", "shard"
+        )
         self.untuned = self._gauge(
             "services_untuned", "InferenceServices whose pods nobody tunes; 0 while standing by."
         )

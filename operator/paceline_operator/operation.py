@@ -26,10 +26,13 @@ from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.reconcile import Outcome, Reconciler
 from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
-from paceline_operator.rounds import Rounds
+from paceline_operator.rounds import Listener, Rounds
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.sharding.shard import Program
+from paceline_operator.sharding.shards import Shards
+from paceline_operator.sharding.warm_starts import SharedWarmStart
 from paceline_operator.token_key import TokenKey, open_token_key
-from paceline_operator.tuning import Tuning
+from paceline_operator.tuning import Tuner, Tuning
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_operator.watch_pace import WatchPace
 from paceline_operator.watch_probe import WatchProbe
@@ -154,8 +157,7 @@ class Operation:
         self.tuning = tuning = Tuning(
             watched, applier.token, self.queue.nudge, reporter.numbers_are_due, self.metrics
         )
-        loop = TuningLoop(self._pods, time.time, warm_start)
-        tuning.tuner = Rounds(loop, tuning, Fence(time.monotonic))
+        tuning.tuner = tuner = self._tuner(tuning, self._pods, warm_start)
         reconciler = Reconciler(
             Observer(watched, tuning.reports, lambda: datetime.now(UTC)),
             applier,
@@ -170,10 +172,22 @@ class Operation:
         )
         # Whoever does not hear what happens would write by what was.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
+        self._begin(tuner.run(), "tuner")
         self._begin(tuning.run(leader), "tuning")
         self._begin(probe.run(), "watch probe")
         self._begin(WatchTasks().run(), "watches")
         self._begin(self._run_workers(reconciler, leader, tuning, probe), "workers")
+
+    def _tuner(
+        self, listener: Listener, pods: AiohttpPodClient, warm_start: ConfigMapStore
+    ) -> Tuner:
+        """Tune in this process, which is cheapest for few pods, or in several beside it."""
+        settings = self.settings
+        if settings.tuner_processes == 1:
+            loop = TuningLoop(pods, time.time, warm_start)
+            return Rounds(loop, listener, Fence(time.monotonic))
+        shared, program = SharedWarmStart(warm_start), Program(settings.log_level)
+        return Shards(listener, shared, self.metrics, settings.tuner_processes, program)
 
     async def _prepare(self, cluster: KubernetesClient) -> TokenKey:
         """Wait for the definition, by failing, and open the key of all tokens."""
@@ -188,8 +202,6 @@ class Operation:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.tuning:
-            await self.tuning.tuner.stop()
         try:
             if self.leader:
                 await self.leader.release()

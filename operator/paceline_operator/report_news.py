@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import replace
 
-from paceline_tuner.service_report import ExperimentReport, ServiceReport
+from paceline_tuner.service_report import ExperimentReport, MeasuredLatency, ServiceReport
 
 
 def is_news(report: ServiceReport, told: ServiceReport | None, *, numbers_are_due: bool) -> bool:
@@ -35,7 +35,13 @@ def _without_numbers(report: ServiceReport) -> Hashable:
         _standing(report.experiment),
         _standing(report.image_trial),
         report.batch.verdict if report.batch else "",
+        _verdicts(report.observed),
+        _verdicts(report.batch.observed) if report.batch else (),
     )
+
+
+def _verdicts(observed: MeasuredLatency) -> Hashable:
+    return tuple((each.name, each.verdict) for each in observed.by_prompt_tokens)
 
 
 def _standing(experiment: ExperimentReport | None) -> Hashable:

@@ -111,6 +111,13 @@ class Rounds:
         """Mark what was decided since then, in Unix milliseconds, oldest first."""
         return self.tuner.annotations(since_ms)
 
+    async def run(self) -> None:
+        """Wait until cancelled; then end all rounds."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.stop()
+
     async def stop(self) -> None:
         """End all rounds."""
         tasks = [followed.task for followed in self._followed.values()]

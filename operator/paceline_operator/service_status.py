@@ -16,6 +16,7 @@ from paceline_api.status import (
     LoadingStatus,
     ObservedLatency,
     PodTuning,
+    PromptClassStatus,
     QuantileLatency,
     ServiceCapacity,
     SlaStatus,
@@ -126,8 +127,25 @@ def sla_status(report: tuner.ServiceReport) -> SlaStatus:
         capacity=ServiceCapacity(
             requests_per_second=_rate(report.capacity_rps), utilization=_share(report.utilization)
         ),
+        ttft_by_prompt_tokens=_prompt_classes(report.observed),
         batch=None if report.batch is None else _lane(report.batch),
     )
+
+
+def _prompt_classes(observed: tuner.MeasuredLatency) -> list[PromptClassStatus] | None:
+    if not observed.by_prompt_tokens:
+        return None
+    return [
+        PromptClassStatus(
+            prompt_tokens=each.name,
+            target=as_latency(each.target_ms) or "",
+            ttft=as_latency(each.ttft_ms),
+            requests=each.requests,
+            attainment=_share(each.attainment),
+            verdict=each.verdict,
+        )
+        for each in observed.by_prompt_tokens
+    ]
 
 
 def _lane(lane: tuner.LaneReport) -> LaneStatus:
@@ -135,6 +153,7 @@ def _lane(lane: tuner.LaneReport) -> LaneStatus:
         observed=_observed(lane.observed, None),
         attainment=_share(lane.observed.attainment),
         verdict=lane.verdict,
+        ttft_by_prompt_tokens=_prompt_classes(lane.observed),
     )
 
 

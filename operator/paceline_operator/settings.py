@@ -33,6 +33,11 @@ class OperatorSettings(BaseSettings):
     """Services reconciled at the same time."""
     writes_per_second: Annotated[float, Field(ge=1.0, le=10_000.0)] = 200.0
     """Most writes of children, status and events; what a spec asks for goes first."""
+    tuner_processes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Processes that tune the pods; 1 tunes in the operator's own, more are beside it.
+
+    Each has the services whose uid falls to it.
+    """
     resync_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
     """How often each service is looked at even though nothing was seen to change.
 

@@ -49,8 +49,8 @@ class Tuner(Protocol):
         """Mark what was decided since then, in Unix milliseconds, oldest first."""
         ...
 
-    async def stop(self) -> None:
-        """End all tuning."""
+    async def run(self) -> None:
+        """Tune until cancelled; then all tuning has ended."""
         ...
 
 

@@ -4,17 +4,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline_tuner.attainment import MIN_SAMPLES, class_places
 from paceline_tuner.capacity import within
 from paceline_tuner.condition import Obstacle
+from paceline_tuner.lanes import judged
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
-from paceline_tuner.records import column
+from paceline_tuner.records import column, quantile
 from paceline_tuner.window import Evidence
 
 _DEGRADED = 1.2
 _FULL = 0.9  # of the batch size: below, it is not what bounds the pod
 _QUEUED_SHARE = 0.8  # of the steps: the queue never empties
 _MIN_STEPS = 20
+_LONGEST_SHARE = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,9 @@ def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
 
 def _floor(view: PodView) -> Obstacle:
     """One request alone misses its target."""
-    ttft_ms = view.spec.sla.ttft_p99_ms
     if view.target.is_below_floor:
         return "TPOTFloor"
-    if ttft_ms is not None and view.capacity_model.ttft_floor_ms() > ttft_ms:
+    if any(view.capacity_model.ttft_floor_ms(p.tokens) > p.target_ms for p in _prompts(view)):
         return "TTFTFloor"
     e2e_ms = view.spec.sla.e2e_p99_ms
     if e2e_ms is not None and view.capacity_model.e2e_floor_ms() > e2e_ms:
@@ -78,12 +80,44 @@ def _overload(view: PodView, proposal: LimitsProposal, capacity_rps: float) -> O
 
 def _conflict(view: PodView, proposal: LimitsProposal) -> Obstacle:
     """Keeping the pace of what runs leaves too little for prompts."""
-    ttft_ms, limits = view.spec.sla.ttft_p99_ms, proposal.limits
-    if ttft_ms is None:
-        return ""
+    limits = proposal.limits
     running = min(limits.batch_size, max(1, view.evidence.load.running))
-    prefill_ms = view.capacity_model.prefill_ms(decode=running, budget=limits.token_budget)
-    return "TTFTvsTPOTConflict" if prefill_ms > ttft_ms else ""
+    for prompt in _prompts(view):
+        prefill_ms = view.capacity_model.prefill_ms(
+            decode=running, budget=limits.token_budget, prompt=prompt.tokens
+        )
+        if prefill_ms > prompt.target_ms:
+            return "TTFTvsTPOTConflict"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """The longest usual prompt that a first-token target is for."""
+
+    target_ms: float
+    tokens: float
+    """To compute."""
+
+
+def _prompts(view: PodView) -> list[_Prompt]:
+    """List one for each class of prompts that the window shows enough of."""
+    sla = view.spec.sla
+    if sla.ttft_p99_ms is None:
+        return []
+    if not sla.ttft_by_prompt_tokens:
+        return [_Prompt(sla.ttft_p99_ms, view.state.demand.prompt_p99)]
+    requests = judged(view.spec, view.evidence).requests
+    is_ok, weights = column(requests, "is_ok") > 0, column(requests, "weight")
+    computed = column(requests, "prompt_tokens") - column(requests, "cached_tokens")
+    places = class_places(sla, requests)
+    found = []
+    for place, each in enumerate(sla.ttft_by_prompt_tokens):
+        mine = is_ok & (places == place)
+        longest = quantile(computed[mine], weights[mine], _LONGEST_SHARE)
+        if longest is not None and weights[mine].sum() >= MIN_SAMPLES:
+            found.append(_Prompt(each.ttft_p99_ms, max(longest, 1.0)))
+    return found
 
 
 def _bursts(view: PodView) -> Obstacle:

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from paceline_tuner.latency_sketch import LatencySketch
 from paceline_tuner.records import Column, Mask, column, quantile, since
-from paceline_tuner.service_report import MeasuredLatency, Quantiles, Verdict
+from paceline_tuner.service_report import MeasuredClass, MeasuredLatency, Quantiles, Verdict
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, Step
 from paceline_tuner.window import Evidence
@@ -59,7 +60,7 @@ def count(
     sla: SLA, requests: Sequence[RequestRecord], gaps: LatencySketch, rows: float = 1.0
 ) -> Counts:
     """Count misses. A client that left is neither offered nor missed unless it saw a miss."""
-    is_missed = _are_late(sla, requests) | (column(requests, "is_as_wanted") == 0)
+    is_missed = are_late(sla, requests) | (column(requests, "is_as_wanted") == 0)
     is_offered = is_missed | (column(requests, "is_ok") > 0)
     weights = column(requests, "weight")
     offered, missed = int(weights[is_offered].sum()), int(weights[is_missed].sum())
@@ -68,9 +69,9 @@ def count(
     return Counts(offered, missed, gaps.count, gaps.over(sla.itl_p99_ms), rows)
 
 
-def _are_late(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
+def are_late(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
     """Tell the same of many at once."""
-    late = column(requests, "ttft_ms") > _limit(sla.ttft_p99_ms)
+    late: Mask = column(requests, "ttft_ms") > _ttft_targets_ms(sla, requests)
     late |= column(requests, "tpot_ms") > _limit(sla.tpot_p99_ms)
     if sla.e2e_p99_ms is not None:
         late |= (_lasted_ms(requests) > sla.e2e_p99_ms) & (column(requests, "is_as_wanted") > 0)
@@ -85,7 +86,7 @@ def _lasted_ms(requests: Sequence[RequestRecord]) -> Column:
 def is_late(sla: SLA, record: RequestRecord) -> bool:
     """The request missed a per-request target."""
     return (
-        _is_over(record.ttft_ms, sla.ttft_p99_ms)
+        _is_over(record.ttft_ms, sla.ttft_ms(record.prompt_tokens))
         or _is_over(record.tpot_ms, sla.tpot_p99_ms)
         or (sla.e2e_p99_ms is not None and _is_over(record.e2e_ms, sla.e2e_p99_ms))
     )
@@ -105,8 +106,70 @@ def observe(sla: SLA, evidence: Evidence) -> tuple[MeasuredLatency, Counts]:
         attainment=counts.attainment,
         e2e_p99_ms=high.e2e_ms,
         at_objective=_quantiles(sla, evidence.requests, gaps, sla.objective) if is_own else None,
+        by_prompt_tokens=by_prompt_tokens(sla, evidence.requests),
     )
     return observed, counts
+
+
+def by_prompt_tokens(sla: SLA, requests: Sequence[RequestRecord]) -> tuple[MeasuredClass, ...]:
+    """Measure each class of prompts by its own target; nothing where all have one.
+
+    Whoever got no first token missed it, but for clients that left before it was due.
+    """
+    if not sla.ttft_by_prompt_tokens:
+        return ()
+    ttft_ms, weights = column(requests, "ttft_ms"), column(requests, "weight")
+    has_none = np.isnan(ttft_ms)
+    is_missed = ttft_ms > _ttft_targets_ms(sla, requests)
+    is_missed |= has_none & (column(requests, "is_as_wanted") == 0)
+    has_left = (column(requests, "is_as_wanted") > 0) & (column(requests, "is_ok") == 0)
+    is_offered, places = is_missed | ~has_left, class_places(sla, requests)
+    classes = zip(sla.shortest_prompts, sla.ttft_by_prompt_tokens, strict=True)
+    measured = []
+    for place, (least, each) in enumerate(classes):
+        mine = places == place
+        measured.append(
+            MeasuredClass(
+                least=least,
+                up_to=each.up_to,
+                target_ms=each.ttft_p99_ms,
+                ttft_ms=quantile(ttft_ms[mine], weights[mine], sla.objective),
+                requests=int(weights[mine & is_offered].sum()),
+                missed=int(weights[mine & is_missed].sum()),
+                verdict="Unknown",
+            )
+        )
+    return _judged(measured, sla.objective)
+
+
+def _ttft_targets_ms(sla: SLA, requests: Sequence[RequestRecord]) -> Column | float:
+    """Give the target of each request's first token; infinite where none is declared."""
+    if not sla.ttft_by_prompt_tokens:
+        return _limit(sla.ttft_p99_ms)
+    targets = np.array([each.ttft_p99_ms for each in sla.ttft_by_prompt_tokens])
+    found: Column = targets[class_places(sla, requests)]
+    return found
+
+
+def class_places(sla: SLA, requests: Sequence[RequestRecord]) -> npt.NDArray[np.int64]:
+    """Give the place of each request's class of prompts, as `SLA.class_of` has it."""
+    prompts = column(requests, "prompt_tokens")
+    return np.maximum(np.searchsorted(sla.shortest_prompts, prompts, side="right") - 1, 0)
+
+
+def _judged(classes: Sequence[MeasuredClass], objective: float) -> tuple[MeasuredClass, ...]:
+    """Judge each class as a service is; together they cry wolf no more often than one."""
+    return tuple(replace(each, verdict=_verdict_of(each, objective, classes)) for each in classes)
+
+
+def _verdict_of(one: MeasuredClass, objective: float, classes: Sequence[MeasuredClass]) -> Verdict:
+    if one.requests == 0:
+        return "Idle"
+    if is_breach(one.requests, one.missed, objective, looks=len(classes)):
+        return "Violating"
+    attainment = one.attainment
+    is_met = one.requests >= MIN_SAMPLES and attainment is not None and attainment >= objective
+    return "Meeting" if is_met else "Unknown"
 
 
 def _quantiles(
@@ -140,7 +203,9 @@ def pace(sla: SLA, evidence: Evidence, begin: float) -> Counts:
     return Counts(offered, slow, gaps.count, gaps.over(sla.itl_p99_ms), mean_rows(evidence.steps))
 
 
-def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLatency:
+def combined(
+    measured: Sequence[MeasuredLatency], counts: Counts, objective: float
+) -> MeasuredLatency:
     """Measure several pods together: counts are exact, a p99 is that of the worst pod."""
     own = [latency.at_objective for latency in measured if latency.at_objective is not None]
     return MeasuredLatency(
@@ -151,7 +216,24 @@ def combined(measured: Sequence[MeasuredLatency], counts: Counts) -> MeasuredLat
         attainment=counts.attainment,
         e2e_p99_ms=_worst([latency.e2e_p99_ms for latency in measured]),
         at_objective=_worst_of(own) if own else None,
+        by_prompt_tokens=_combined_classes([each.by_prompt_tokens for each in measured], objective),
     )
+
+
+def _combined_classes(
+    pods: Sequence[tuple[MeasuredClass, ...]], objective: float
+) -> tuple[MeasuredClass, ...]:
+    """Add the classes of all pods up. All pods of a service are judged by one SLA."""
+    joined = [
+        replace(
+            alike[0],
+            ttft_ms=_worst([each.ttft_ms for each in alike]),
+            requests=sum(each.requests for each in alike),
+            missed=sum(each.missed for each in alike),
+        )
+        for alike in zip(*[classes for classes in pods if classes], strict=True)
+    ]
+    return _judged(joined, objective)
 
 
 def _worst_of(measured: Sequence[Quantiles]) -> Quantiles:
@@ -164,29 +246,40 @@ def _worst_of(measured: Sequence[Quantiles]) -> Quantiles:
     )
 
 
-def verdict(counts: Counts, objective: float) -> Verdict:
-    """Judge: Meeting at the objective, Violating when misses are too many to be chance."""
+def verdict(counts: Counts, objective: float, classes: Sequence[MeasuredClass] = ()) -> Verdict:
+    """Judge: Meeting at the objective, Violating when misses are too many to be chance.
+
+    Each class of prompts is promised the objective, however few of the requests it has.
+    """
     if counts.requests == 0 and counts.gaps == 0:
         return "Idle"
+    if any(each.verdict == "Violating" for each in classes):
+        return "Violating"
     attainment = counts.attainment
     steps, missed_steps = int(counts.gaps / counts.rows), int(counts.missed_gaps / counts.rows)
     if is_breach(counts.requests, counts.missed_requests, objective) or is_breach(
         steps, missed_steps, objective
     ):
         return "Violating"
-    if counts.requests >= MIN_SAMPLES and attainment is not None and attainment >= objective:
+    shares = [each.attainment for each in classes if each.attainment is not None]
+    is_short = any(share < objective for share in shares)
+    is_met = attainment is not None and attainment >= objective and not is_short
+    if counts.requests >= MIN_SAMPLES and is_met:
         return "Meeting"
     return "Unknown"
 
 
-def is_breach(trials: int, misses: int, objective: float) -> bool:
-    """Whether chance alone gives so many misses in under 5 % of windows."""
+def is_breach(trials: int, misses: int, objective: float, *, looks: int = 1) -> bool:
+    """Whether chance alone gives so many misses in under 5 % of windows.
+
+    Of `looks` that are taken at once, chance speaks in 5 % of windows in all (Bonferroni).
+    """
     chance = 1 - objective
     if trials == 0 or misses / trials <= chance:
         return False
     if misses > trials * chance + 6 * math.sqrt(trials * chance) + 6:
         return True  # six deviations: no need to sum thousands of terms
-    return _at_least(misses, trials, chance) < 1 - _CONFIDENCE
+    return _at_least(misses, trials, chance) < (1 - _CONFIDENCE) / looks
 
 
 def is_certain(trials: float, misses: float, objective: float) -> bool:

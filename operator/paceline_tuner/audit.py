@@ -1,9 +1,10 @@
 """Audit: counts of misses under one set of limits, and when they certify it (loop L3)."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from paceline_tuner.attainment import Counts, is_certain, is_late
-from paceline_tuner.records import after
+from paceline_tuner.attainment import Counts, are_late, is_certain, is_late
+from paceline_tuner.records import Mask, after, column
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
@@ -47,14 +48,16 @@ class Audit:
     def add(self, sla: SLA, evidence: Evidence) -> "Audit":
         """Count what ended since the last decision."""
         ended = after(evidence.requests, self.last_seq)
-        new = [record for record in ended if record.arrived_at >= self.since]
-        if not new:
+        is_new = column(ended, "arrived_at") >= self.since
+        if not is_new.any():
             return self
+        weights = [int(weight) for weight in column(ended, "weight")[is_new].tolist()]
+        are_missed = _are_missed(sla, ended)[is_new].tolist()
         blocks = list(self.blocks)
         size, open_misses = self.open_block
         misses = 0
-        for record in new:
-            left, is_miss = record.weight, is_missed(sla, record)
+        for weight, is_miss in zip(weights, are_missed, strict=True):
+            left = weight
             misses += left * is_miss
             while left:  # one that stands for many may fill several blocks
                 part = min(left, _BLOCK - size)
@@ -62,10 +65,10 @@ class Audit:
                 if size == _BLOCK:
                     blocks.append(open_misses)
                     size = open_misses = 0
-        return replace(
-            self,
-            last_seq=new[-1].seq,
-            requests=self.requests + sum(record.weight for record in new),
+        return Audit(
+            self.since,
+            last_seq=int(column(ended, "seq")[is_new][-1]),
+            requests=self.requests + sum(weights),
             misses=self.misses + misses,
             blocks=tuple(blocks[-_MAX_BLOCKS:]),
             open_block=(size, open_misses),
@@ -77,6 +80,14 @@ def is_missed(sla: SLA, record: RequestRecord) -> bool:
     # The record holds only its longest gap: over the target, it may be a miss.
     is_stalled = sla.itl_p99_ms is not None and (record.itl_max_ms or 0.0) > 2 * sla.itl_p99_ms
     return is_late(sla, record) or is_stalled or record.outcome not in {"ok", "cancelled"}
+
+
+def _are_missed(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
+    """Tell the same of many at once."""
+    missed: Mask = are_late(sla, requests) | (column(requests, "is_as_wanted") == 0)
+    if sla.itl_p99_ms is not None:
+        missed |= column(requests, "itl_max_ms") > 2 * sla.itl_p99_ms
+    return missed
 
 
 def is_proven(counts: Counts, objective: float, *, held_s: float, window_s: float) -> bool:

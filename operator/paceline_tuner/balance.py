@@ -41,12 +41,17 @@ class Balance:
 def balance(
     q_r: float, gaps: float, served: Callable[[float], float], most: float = 1.0
 ) -> Balance:
-    """Choose among shares of the target from `most` down; `served` is asked by share."""
-    found = [
-        Balance(share, missed(q_r, gaps, share), served(share))
-        for share in (most * (1 - _STEP_DOWN * k) for k in range(_STEPS_DOWN))
-    ]
-    best = max(map(_goodput, found))
+    """Choose among shares of the target from `most` down.
+
+    `served` is asked by share, and never grows as the share falls.
+    """
+    best, found = -1.0, []
+    for share in (most * (1 - _STEP_DOWN * k) for k in range(_STEPS_DOWN)):
+        capacity = served(share)
+        if capacity <= best:
+            break  # no more is good than is served, and of two as good ones the first is taken
+        found.append(Balance(share, missed(q_r, gaps, share), capacity))
+        best = max(best, _goodput(found[-1]))
     return next(each for each in found if _goodput(each) >= _AS_GOOD * best)
 
 

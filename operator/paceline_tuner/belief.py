@@ -21,12 +21,18 @@ def believe(state: PodState, obstacle: Obstacle, now: float, *, is_met: bool) ->
     has_changed = state.burn.seen_at >= state.obstacle_at
     met_s = _CHANGED_AND_MET_S if has_changed else _FEASIBLE_AND_MET_S
     enough_s = met_s if is_met else _FEASIBLE_S
+    unattainable = "" if now - feasible_since >= enough_s else state.unattainable
+    if not (state.obstacle or state.obstacle_times) and (feasible_since, unattainable) == (
+        state.feasible_since,
+        state.unattainable,
+    ):
+        return state
     return replace(
         state,
         obstacle="",
         obstacle_times=0,
         feasible_since=feasible_since,
-        unattainable="" if now - feasible_since >= enough_s else state.unattainable,
+        unattainable=unattainable,
     )
 
 

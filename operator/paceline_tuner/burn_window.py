@@ -7,12 +7,11 @@ chapter 5). The window begins anew when something changes, so it follows at once
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from paceline_tuner.attainment import is_late
-from paceline_tuner.records import after
+from paceline_tuner.attainment import are_late
+from paceline_tuner.records import after, column
 from paceline_tuner.service_spec import SLA
-from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
 _WINDOW_S = 300.0
@@ -45,15 +44,17 @@ class BurnWindow:
     def add(self, sla: SLA, evidence: Evidence) -> "BurnWindow":
         """Count what ended since the last decision."""
         now, ended = evidence.now, after(evidence.requests, self.last_seq)
-        new = [record for record in ended if record.arrived_at >= self.since]
+        is_new, weights = column(ended, "arrived_at") >= self.since, column(ended, "weight")
+        # Single gaps are the pace's matter, not the load's.
+        is_missed = are_late(sla, ended) | (column(ended, "is_as_wanted") == 0)
         period = BurnPeriod(
             now,
-            requests=sum(record.weight for record in new),
-            misses=sum(record.weight for record in new if _is_missed(sla, record)),
+            requests=int(weights[is_new].sum()),
+            misses=int(weights[is_new & is_missed].sum()),
         )
-        kept = tuple(old for old in self.periods if old.at > now - _WINDOW_S)
-        last_seq = ended[-1].seq if ended else self.last_seq
-        return replace(self, last_seq=last_seq, periods=(*kept, period))
+        kept = [old for old in self.periods if old.at > now - _WINDOW_S]
+        last_seq = int(column(ended, "seq")[-1]) if ended else self.last_seq
+        return BurnWindow(self.since, self.seen_at, last_seq, (*kept, period))
 
     def is_spent(self, objective: float) -> bool:
         """More of its requests missed than the objective allows."""
@@ -79,11 +80,6 @@ class BurnWindow:
         minute = [period for period in self.periods if period.at > now - _MINUTE_S]
         is_enough = sum(period.requests for period in minute) >= _MIN_REQUESTS
         return minute if is_enough else ()
-
-
-def _is_missed(sla: SLA, record: RequestRecord) -> bool:
-    """Late, or not served. Single gaps are the pace's matter, not the load's."""
-    return is_late(sla, record) or record.outcome not in {"ok", "cancelled"}
 
 
 def _share(periods: Sequence[BurnPeriod]) -> float:

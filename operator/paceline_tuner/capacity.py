@@ -4,12 +4,16 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
 
 from paceline_tuner.balance import Balance, balance
 from paceline_tuner.demand import Demand
 from paceline_tuner.end_to_end import TokenRoom, token_room
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.pod_state import PodState
+from paceline_tuner.records import Column, Mask
 from paceline_tuner.service_spec import Range, TuningSpec
 from paceline_tuner.step_target import StepTarget, step_target, tail
 from paceline_tuner.telemetry import CapacityValues, ModelFit
@@ -86,23 +90,24 @@ class CapacityModel:
 
     def sustainable_rps(self, batch: int) -> float:
         """Find λ*, the most requests per second at the present mix with at most `batch` running."""
-        best = 0.0
-        n = 1
-        while n <= batch:
-            best = max(best, self._rate(n))
-            n = max(n + 1, n * 9 // 8)
-        return _CAPACITY_SHARE * max(best, self._rate(batch))
+        sizes = _sizes_up_to(batch)
+        step_ms = self._mean_steps_ms(sizes)
+        rates = 1e3 * (sizes / max(self.demand.output, 1.0)) / step_ms
+        is_served = self._fit(sizes)
+        if self.target_ms is not None:
+            is_served &= step_ms * self.forecast.model.q_r <= self.target_ms
+        return _CAPACITY_SHARE * float(rates[is_served].max(initial=0.0))
 
     def capacity_by_target(self) -> Callable[[float], float]:
         """Return λ*, requests per second at the present mix, by step target, ms."""
         top = self._largest(self.capacity.max_batch_size, self._fits)
-        q_r, most_rps = self.forecast.model.q_r, 0.0
-        times, rates = [0.0], [0.0]
-        for n in sorted({top, *(size for size in _SIZES if size < top)}):
-            step_ms, ends = self._mean_step_ms(n), n / max(self.demand.output, 1.0)
-            most_rps = max(most_rps, _CAPACITY_SHARE * 1e3 * ends / step_ms)
-            times.append(max(step_ms * q_r, times[-1]))
-            rates.append(most_rps)
+        sizes = np.array([*(size for size in _SIZES if size < top), top], np.float64)
+        step_ms, ends = self._mean_steps_ms(sizes), sizes / max(self.demand.output, 1.0)
+        slowest = np.maximum.accumulate(step_ms * self.forecast.model.q_r)
+        times: list[float] = [0.0, *slowest.tolist()]
+        growing = np.maximum.accumulate(_CAPACITY_SHARE * 1e3 * ends / step_ms)
+        rates: list[float] = [0.0, *growing.tolist()]
+        most_rps = rates[-1]
 
         def capacity_rps(target_ms: float) -> float:
             after = bisect_right(times, target_ms)
@@ -126,15 +131,19 @@ class CapacityModel:
         """Predict a step with one decode and nothing else: no setting makes a gap shorter."""
         return self.forecast.step_ms(decode=1, prefill=0, context=self.demand.context)
 
-    def prefill_ms(self, *, decode: float, budget: int) -> float:
-        """Predict how long the longest usual prompt takes while `decode` sequences run."""
-        chunk = min(float(self._chunk(decode, budget)), self.demand.prompt_p99)
-        steps = self.demand.prompt_p99 / max(chunk, 1.0)
+    def prefill_ms(self, *, decode: float, budget: int, prompt: float | None = None) -> float:
+        """Predict how long a prompt of so many tokens takes while `decode` sequences run.
+
+        Without `prompt`, it is the longest usual one.
+        """
+        prompt = self.demand.prompt_p99 if prompt is None else prompt
+        chunk = min(float(self._chunk(decode, budget)), prompt)
+        steps = prompt / max(chunk, 1.0)
         return steps * self.forecast.chunk_ms(
             decode=decode,
             prefill=chunk,
             context=decode * self.demand.context,
-            before=self.demand.prompt_p99 / 2,
+            before=prompt / 2,
         )
 
     def ttft_ms(self, *, decode: float, budget: int, queued_tokens: float) -> float:
@@ -142,9 +151,9 @@ class CapacityModel:
         backlog = 1 + queued_tokens / max(self.demand.prompt_p99, 1.0)
         return _TTFT_MARGIN * backlog * self.prefill_ms(decode=decode, budget=budget)
 
-    def ttft_floor_ms(self) -> float:
-        """Predict the longest usual prompt, alone on the pod."""
-        return self.prefill_ms(decode=0, budget=self.capacity.max_token_budget)
+    def ttft_floor_ms(self, prompt: float | None = None) -> float:
+        """Predict a prompt, as in `prefill_ms`, alone on the pod."""
+        return self.prefill_ms(decode=0, budget=self.capacity.max_token_budget, prompt=prompt)
 
     def e2e_floor_ms(self) -> float:
         """Predict a long prompt and an answer of the objective's length, alone on the pod."""
@@ -176,10 +185,20 @@ class CapacityModel:
         return low
 
     def _fits(self, n: int) -> bool:
-        tokens = self.capacity.num_blocks * self.capacity.block_size
         demand = self.demand
         wanted = n * demand.held + _KV_DEVIATIONS * demand.kv_deviation * math.sqrt(n)
-        return wanted <= _KV_SHARE * tokens
+        return wanted <= self._room
+
+    def _fit(self, sizes: Column) -> Mask:
+        demand = self.demand
+        wanted = sizes * demand.held + _KV_DEVIATIONS * demand.kv_deviation * np.sqrt(sizes)
+        fits: Mask = wanted <= self._room
+        return fits
+
+    @property
+    def _room(self) -> float:
+        """Tokens whose KV may be held."""
+        return _KV_SHARE * (self.capacity.num_blocks * self.capacity.block_size)
 
     def _keeps_pace(self, n: int) -> bool:
         if self.target_ms is None:
@@ -211,21 +230,32 @@ class CapacityModel:
             attention=ends * chunk_attention(demand.prompt, before=demand.cached),
         )
 
-    def _rate(self, n: int) -> float:
-        """Predict requests per second with `n` running.
-
-        It is 0 where their KV does not fit, or where such a step is slower than the target.
-        """
-        ends = n / max(self.demand.output, 1.0)
-        step_ms = self._mean_step_ms(n)
-        is_slow = self.target_ms is not None and step_ms * self.forecast.model.q_r > self.target_ms
-        return 0.0 if is_slow or not self._fits(n) else 1e3 * ends / step_ms
+    def _mean_steps_ms(self, sizes: Column) -> Column:
+        """Predict the same for each of some sizes."""
+        demand = self.demand
+        ends = sizes / max(demand.output, 1.0)
+        return self.forecast.steps_ms(
+            decode=sizes,
+            prefill=ends * demand.prompt,
+            context=sizes * demand.context,
+            attention=ends * chunk_attention(demand.prompt, before=demand.cached),
+        )
 
     def _with_q_r(self, *, decode: float, prefill: float) -> float:
         step_ms = self.forecast.chunk_ms(
             decode=decode, prefill=prefill, context=decode * self.demand.context, before=0.0
         )
         return step_ms * self.forecast.model.q_r
+
+
+@lru_cache(maxsize=1024)
+def _sizes_up_to(batch: int) -> Column:
+    """List occupancies up to this one, an eighth apart."""
+    sizes, n = [], 1
+    while n < batch:
+        sizes.append(n)
+        n = max(n + 1, n * 9 // 8)
+    return np.array([*sizes, batch], np.float64)
 
 
 def capacity_for(

@@ -41,9 +41,10 @@ def detect_changes(
     slowdown = state.slowdown.observe(evidence, known)
     state = replace(state, at=now, policy=policy, drift=drift, slowdown=slowdown)
     state = _drifted(state, evidence)
-    state = replace(state, burn=state.burn.add(spec.sla, judged(spec, evidence)))
     return replace(
-        state, demand=demand(evidence, state.demand, drift, objective=spec.sla.objective)
+        state,
+        burn=state.burn.add(spec.sla, judged(spec, evidence)),
+        demand=demand(evidence, state.demand, drift, objective=spec.sla.objective),
     )
 
 
@@ -82,7 +83,8 @@ def _new_sla(spec: TuningSpec, evidence: Evidence, state: PodState) -> PodState:
 def _drifted(state: PodState, evidence: Evidence) -> PodState:
     """Let the model's next proposal through at once where the load or the device has changed."""
     now, audit = evidence.now, state.audit
-    state = replace(state, is_drifted=False)
+    if state.is_drifted:
+        state = replace(state, is_drifted=False)
     if not state.drift.tripped:
         return state
     state = replace(state, burn=BurnWindow(since=_began(state), seen_at=now))

@@ -55,14 +55,15 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
         view.counts, spec.sla.objective, held_s=held_s, window_s=window_s
     )
     failed = failed_start(view, change) if parts.start is None else None
-    state = replace(view.state, phase=_phase(view))
+    phase = _phase(view)
+    state = view.state if phase == view.state.phase else replace(view.state, phase=phase)
     if failed is not None or proven:
         state = replace(state, started=None)
     return Decision(
         at=now,
         pod=pod,
         phase=state.phase,
-        verdict=verdict(view.counts, spec.sla.objective),
+        verdict=verdict(view.counts, spec.sla.objective, view.observed.by_prompt_tokens),
         binding=parts.proposal.binding,
         reason=reason,
         current=current,

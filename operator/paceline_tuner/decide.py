@@ -35,7 +35,9 @@ def decide(
     state = detect_changes(spec, evidence, state, starting_point)
     held = current_limits(evidence.limits)
     outcome, pending = settle(state.pending, evidence, held, spec.interval_s)
-    view = view_pod(spec, evidence, replace(state, pending=pending))
+    if pending is not state.pending:
+        state = replace(state, pending=pending)
+    view = view_pod(spec, evidence, state)
     view = view.retargeted(trim(view))
     start = seeded_start(view, starting_point)
     remembered = start.proposal if start is not None else None

@@ -65,7 +65,7 @@ class Drift:
             return replace(self, at=now, load=load, last_seq=_last_seq(evidence.requests))
         if now - self.at < interval_s / 2:
             return replace(self, tripped=())
-        ended = after(evidence.requests, self.last_seq)[::-1]
+        ended = after(evidence.requests, self.last_seq)
         samples = _samples(last, load, ended, now - self.at, evidence.model.fast)
         watched: dict[Signal, PageHinkley] = {s.of: self._watched(s) for s in samples}
         tripped: tuple[Signal, ...] = tuple(
@@ -112,19 +112,17 @@ def _samples(
 ) -> Iterator[_Sample]:
     """Measure one period; a signal that it does not show is left out."""
     yield _Sample("device", fast)
-    arrived = (
-        sum(record.weight for record in ended)
-        + load.running
-        + load.waiting
-        - before.running
-        - before.waiting
-    )
+    weights = column(ended, "weight")
+    arrived = int(weights.sum()) + load.running + load.waiting - before.running - before.waiting
     # One more than was counted: a period without arrivals has a logarithm too.
     yield _Sample("rate", math.log((max(arrived, 0) + 1) / seconds))
-    served = [record for record in ended if record.outcome == "ok" and record.output_tokens]
-    num_served = sum(record.weight for record in served)
+    made = column(ended, "output_tokens")
+    is_served = (column(ended, "is_ok") > 0) & (made > 0)
+    num_served = int(weights[is_served].sum())
     if num_served >= _MIN_REQUESTS:
-        logs = sum(record.weight * math.log(record.output_tokens) for record in served)
+        newest_first = weights[is_served][::-1].tolist(), made[is_served][::-1].tolist()
+        pairs = zip(*newest_first, strict=True)
+        logs = sum(weight * math.log(tokens) for weight, tokens in pairs)
         yield _Sample("output", logs / num_served, num_served)
     if arrived < _MIN_REQUESTS:
         return

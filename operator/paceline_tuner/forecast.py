@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from paceline_tuner.records import Column
 from paceline_tuner.telemetry import ModelFit
 from paceline_wire.step_cost import chunk_attention, correction_bin, step_ms
 
@@ -21,13 +24,26 @@ class Forecast:
         """The expected time of one step, milliseconds."""
         model, tokens = self.model, decode + prefill
         line_ms = step_ms(model.theta, model.knee, tokens, context, attention)
-        return max(model.fast * self._correction(tokens) * line_ms, _LEAST_MS)
+        bins = model.correction
+        factor = bins[correction_bin(tokens, model.bin_tokens, len(bins))] if bins else 1.0
+        return max(model.fast * factor * line_ms, _LEAST_MS)
+
+    def steps_ms(
+        self, *, decode: Column, prefill: Column, context: Column, attention: Column
+    ) -> Column:
+        """The expected times of many steps, milliseconds."""
+        model, tokens = self.model, decode + prefill
+        lines_ms: Column = step_ms(model.theta, model.knee, tokens, context, attention)
+        if model.correction:
+            bins = np.minimum(
+                (tokens - 1).clip(min=0) // model.bin_tokens, len(model.correction) - 1
+            )
+            lines_ms = model.fast * np.array(model.correction)[bins.astype(np.intp)] * lines_ms
+        else:
+            lines_ms = model.fast * lines_ms
+        return np.maximum(lines_ms, _LEAST_MS)
 
     def chunk_ms(self, *, decode: float, prefill: float, context: float, before: float) -> float:
         """One step with a single prefill chunk after `before` tokens of its prompt."""
         attention = chunk_attention(prefill, before)
         return self.step_ms(decode=decode, prefill=prefill, context=context, attention=attention)
-
-    def _correction(self, tokens: float) -> float:
-        bins = self.model.correction
-        return bins[correction_bin(tokens, self.model.bin_tokens, len(bins))] if bins else 1.0

@@ -5,15 +5,17 @@ is judged by its own requests and gaps. The engine keeps the least of what the l
 a step want, so the batch lane's target counts for steps of its own, or where it is the stricter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from msgspec import UNSET
 
 from paceline_tuner.attainment import NOTHING, combined, observe, verdict
+from paceline_tuner.sample import all_alike
 from paceline_tuner.service_report import LaneReport
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.step_target import starting_target_ms, step_target
+from paceline_tuner.telemetry import RequestRecord
 from paceline_tuner.window import Evidence
 
 _OF_TTFT = 0.25  # of the interactive lane's target: who arrives during a step waits until it ends
@@ -23,6 +25,26 @@ _DEAD_BAND = 0.05
 def judged(spec: TuningSpec, evidence: Evidence) -> Evidence:
     """Select the evidence that the declared `sla` is held against."""
     return evidence if spec.batch_sla is None else _of_lane(evidence, "interactive")
+
+
+def by_class(spec: TuningSpec) -> Callable[[RequestRecord], Hashable]:
+    """Tell requests apart by class of prompt, and by whether they missed its target.
+
+    So a sample counts each class and its misses exactly.
+    """
+    slas = (spec.sla, spec.batch_sla or spec.sla)
+    if not any(sla.ttft_by_prompt_tokens for sla in slas):
+        return all_alike
+
+    def kind_of(record: RequestRecord) -> Hashable:
+        sla = spec.sla_of(record.lane)
+        if not sla.ttft_by_prompt_tokens:
+            return None
+        place = sla.class_of(record.prompt_tokens)
+        target_ms = sla.ttft_by_prompt_tokens[place].ttft_p99_ms
+        return place, record.ttft_ms is not None and record.ttft_ms > target_ms
+
+    return kind_of
 
 
 def starting_batch_target_ms(spec: TuningSpec) -> float | None:
@@ -52,8 +74,9 @@ def batch_report(spec: TuningSpec, pods: Sequence[Evidence]) -> LaneReport | Non
         return None
     seen = [observe(spec.batch_sla, _of_lane(pod, "batch")) for pod in pods]
     counts = sum((pod_counts for _, pod_counts in seen), start=NOTHING)
-    observed = combined([latency for latency, _ in seen], counts)
-    return LaneReport(observed, verdict(counts, spec.batch_sla.objective))
+    objective = spec.batch_sla.objective
+    observed = combined([latency for latency, _ in seen], counts, objective)
+    return LaneReport(observed, verdict(counts, objective, observed.by_prompt_tokens))
 
 
 def _batch_target_ms(spec: TuningSpec, evidence: Evidence, *, trim: float) -> float | None:
@@ -71,9 +94,9 @@ def _batch_target_ms(spec: TuningSpec, evidence: Evidence, *, trim: float) -> fl
 
 def _bounded(batch: SLA, interactive: SLA, target_ms: float | None) -> float | None:
     """Keep steps below the first-token targets of both lanes: who arrives waits for a step."""
-    bounds = [target_ms, batch.ttft_p99_ms]
-    if interactive.ttft_p99_ms is not None:
-        bounds.append(interactive.ttft_p99_ms * _OF_TTFT)
+    bounds = [target_ms, batch.tightest_ttft_ms]
+    if interactive.tightest_ttft_ms is not None:
+        bounds.append(interactive.tightest_ttft_ms * _OF_TTFT)
     return min((bound for bound in bounds if bound is not None), default=None)
 
 

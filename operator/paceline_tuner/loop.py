@@ -15,7 +15,7 @@ from paceline_tuner.decision import Decision
 from paceline_tuner.decision_log import DecisionLog
 from paceline_tuner.experiment.experiments import Experiments
 from paceline_tuner.experiment.image_trials import ImageTrials
-from paceline_tuner.lanes import with_batch_target
+from paceline_tuner.lanes import by_class, with_batch_target
 from paceline_tuner.patch import is_renewal, lease_lasts, patch_body, renewal
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pods import PodClient, PodError, TokenRefusedError
@@ -26,6 +26,7 @@ from paceline_tuner.service_summary import PodTick, summarize
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, PodAdapter, Telemetry
 from paceline_tuner.tuned_limits import TunedLimits
+from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
@@ -132,6 +133,10 @@ class TuningLoop:
         ]
         return sorted(marks, key=lambda mark: mark.time)
 
+    def learn(self, warm_start: WarmStart) -> None:
+        """Take in what the pods of other loops found out."""
+        self._warm_start.hear(warm_start)
+
     def forget(self, key: str) -> None:
         """Drop a service that was deleted."""
         self._services.pop(key, None)
@@ -172,7 +177,7 @@ class TuningLoop:
         if disguise := self._disguise(known, telemetry.instance):
             known.limits = None  # where its address leads now, none of its limits are to be sent
             return None, disguise
-        known.window.add(telemetry)
+        known.window.add(telemetry, by_class(spec))
         known.limits = telemetry.limits or known.limits
         known.adapters = telemetry.adapters
         known.knows_instances = telemetry.step_rows is not UNSET

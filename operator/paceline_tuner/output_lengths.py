@@ -92,9 +92,12 @@ def lengths(outputs: Outputs | Sequence[Seen], share: float = 0.99) -> OutputLen
     starts, ends, has_ended, weights = outputs
     if not has_ended.any():
         return None
-    longest, place = np.unique(ends, return_inverse=True)
-    ended = np.bincount(place, weights * has_ended)
-    left = np.bincount(place, weights)
+    order = ends.argsort(kind="stable")
+    longest = ends[order]
+    is_longer = np.concatenate(((True,), longest[1:] != longest[:-1]))
+    longest, place = longest[is_longer], is_longer.cumsum() - 1
+    ended = np.bincount(place, (weights * has_ended)[order])
+    left = np.bincount(place, weights[order])
     enters = starts > 0
     at_risk = weights[~enters].sum() - (left.cumsum() - left)
     is_last = np.ones(len(longest), np.bool_)  # no more are to enter

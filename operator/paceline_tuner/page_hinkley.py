@@ -11,7 +11,7 @@ where g was last 0.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 _DRIFT = 1.0  # standard deviations
 _RISE = 3.5
@@ -37,9 +37,12 @@ class Side:
         """Count one sample; `distance` is positive in this direction."""
         excess = self.excess + distance - _DRIFT
         if excess <= 0:
-            return Side()
+            return _CALM
         since = self.since if self.num else at
         return Side(excess, self.num + 1, self.total + value, since)
+
+
+_CALM = Side()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +67,21 @@ class PageHinkley:
         deviation = max(self.spread * noise, self.floor)
         distance = (value - self.mean) / deviation if self.num else 0.0
         distance = max(-_CLIP, min(_CLIP, distance))
-        rise, fall = Side(), Side()
+        rise, fall = _CALM, _CALM
         if self.num >= _WARM_UP:
             rise = self.rise.add(distance, value, at)
             fall = self.fall.add(-distance, value, at)
             if rise.excess > _RISE or fall.excess > _FALL:
                 return self._begun_anew(rise if rise.excess > _RISE else fall, rise)
         num = self.num + 1
-        return replace(
-            self,
-            num=num,
-            mean=self.mean + (value - self.mean) / min(num, _MEAN_OVER),
-            spread=self._spread(distance * deviation / noise),
-            rise=rise,
-            fall=fall,
-            changed_at=None,
+        return PageHinkley(
+            self.floor,
+            self._spread(distance * deviation / noise),
+            num,
+            self.mean + (value - self.mean) / min(num, _MEAN_OVER),
+            rise,
+            fall,
+            is_rise=self.is_rise,
         )
 
     def _spread(self, deviation: float) -> float:

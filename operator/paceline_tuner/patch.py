@@ -26,12 +26,17 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
             body["pace_tpot_ms"] = decision.chosen.pace_tpot_ms
     if decision.applied and decision.start is not None:
         body["coefficients"] = _coefficients(decision.start.coefficients)
-    if (limits.config_hash or "") != spec.config_hash:
+    if (limits.config_hash or "") != spec.config_hash or _lacks_classes(spec, limits):
         knows = limits.admission.max_items_per_request is not UNSET
-        body.update(_configuration(spec, knows_newer=knows))
+        knows_classes = limits.sla.ttft_by_prompt_tokens is not UNSET
+        body.update(_configuration(spec, knows_newer=knows, knows_classes=knows_classes))
         if limits.requested.batch_step_target_ms is not UNSET:
             batch_sla = spec.batch_sla
-            body["batch_sla"] = None if batch_sla is None else sla_body(batch_sla, knows_e2e=knows)
+            body["batch_sla"] = (
+                None
+                if batch_sla is None
+                else sla_body(batch_sla, knows_e2e=knows, knows_classes=knows_classes)
+            )
     if decision.is_proven and not body and limits.certified != limits.requested:
         body["certified"] = True
     return {**body, "epoch": limits.epoch + bool(body), "lease_s": LEASE_S}
@@ -88,21 +93,40 @@ def admission_body(admission: AdmissionLimits, *, knows_keys: bool) -> dict[str,
     }
 
 
-def sla_body(sla: SLA, *, knows_e2e: bool) -> dict[str, object]:
-    """Write `sla`; a pod of before 0.3 refuses the end-to-end target, and has none."""
+def _lacks_classes(spec: TuningSpec, limits: LimitsAnswer) -> bool:
+    """Tell whether a pod knows of targets by prompt length, and holds others than are declared.
+
+    The file that a pod starts from has none, so that any sidecar can read it.
+    """
+    if limits.sla.lacks(spec.sla):
+        return True
+    held, wanted = limits.batch_sla, spec.batch_sla
+    return held is not None and wanted is not None and held.lacks(wanted)
+
+
+def sla_body(sla: SLA, *, knows_e2e: bool, knows_classes: bool = False) -> dict[str, object]:
+    """Write `sla`; a pod of before 0.3 refuses the end-to-end target, and has none.
+
+    A pod that knows one TTFT target for all prompts gets the loosest, which refuses nobody who
+    could still be served in time.
+    """
     wanted = asdict(sla)
+    if not knows_classes:
+        del wanted["ttft_by_prompt_tokens"]
     if not knows_e2e and sla.e2e_p99_ms is None:
         del wanted["e2e_p99_ms"]
     return wanted
 
 
-def _configuration(spec: TuningSpec, *, knows_newer: bool) -> dict[str, object]:
+def _configuration(
+    spec: TuningSpec, *, knows_newer: bool, knows_classes: bool
+) -> dict[str, object]:
     adapters: dict[str, object] = {}
     if spec.adapters is not None:
         adapters["adapters"] = [asdict(adapter) for adapter in spec.adapters]
     return {
         **adapters,
-        "sla": sla_body(spec.sla, knows_e2e=knows_newer),
+        "sla": sla_body(spec.sla, knows_e2e=knows_newer, knows_classes=knows_classes),
         "admission": admission_body(spec.admission, knows_keys=knows_newer),
         "interactive_share": spec.interactive_share,
         "batch_share": spec.batch_share,

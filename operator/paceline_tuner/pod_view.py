@@ -70,6 +70,8 @@ class PodView:
 
     def retargeted(self, state: PodState) -> "PodView":
         """The same measurements under another state, aimed by its trim."""
+        if state is self.state:
+            return self
         if state.trim == self.state.trim:
             return replace(self, state=state)
         target, capacity_model = _aim(self.spec, self.evidence, state)

@@ -90,6 +90,16 @@ def _promised(observed: MeasuredLatency) -> dict[str, float | int | str | bool |
     }
 
 
+def _by_prompt_tokens(observed: MeasuredLatency) -> dict[str, float | int | str | bool | None]:
+    """List what was measured of each class of prompts, such as `ttft_1-2000_ms`."""
+    found: dict[str, float | int | str | bool | None] = {}
+    for each in observed.by_prompt_tokens:
+        found[f"ttft_{each.name}_ms"] = each.ttft_ms
+        found[f"ttft_{each.name}_missed"] = each.missed
+        found[f"ttft_{each.name}_samples"] = each.requests
+    return found
+
+
 def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
     """List what the decision was made from."""
     evidence, demand, model = view.evidence, view.state.demand, view.evidence.model
@@ -110,6 +120,7 @@ def inputs_of(view: PodView) -> dict[str, float | int | str | bool | None]:
         "itl_p99_ms": view.observed.itl_p99_ms,
         "e2e_p99_ms": view.observed.e2e_p99_ms,
         **_promised(view.observed),
+        **_by_prompt_tokens(view.observed),
         "samples": view.observed.samples,
         "attainment": view.observed.attainment,
         "missing_pace": view.is_missing_pace,

@@ -6,7 +6,7 @@ that stays stands for its neighbours in the order of output length. So counts ar
 fewer miss than stay, and the means of lengths are nearly so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from heapq import nlargest
 from itertools import pairwise
 from operator import attrgetter
@@ -21,7 +21,7 @@ Record = TypeVar("Record")
 SAMPLE: Final = 24
 """Records of each kind that stay of five seconds."""
 _SLICE_S: Final = 5.0
-_LEAST: Final = 4  # of each outcome of each lane
+_LEAST: Final = 4  # of each kind
 _seq = attrgetter("seq")
 
 
@@ -33,15 +33,29 @@ def sampled_steps(steps: Sequence[Step], most: int | None) -> list[StepRow]:
     return [_standing_for(group) for group in _groups(steps, room)]
 
 
-def sampled_requests(requests: Sequence[RequestRecord], most: int | None) -> list[RequestRow]:
-    """Choose about so many requests of each 5 s, in the order in which they ended."""
+def all_alike(record: RequestRecord) -> Hashable:
+    """Tell no requests apart beyond their lanes and outcomes."""
+    del record
+    return None
+
+
+def sampled_requests(
+    requests: Sequence[RequestRecord],
+    most: int | None,
+    kind_of: Callable[[RequestRecord], Hashable] = all_alike,
+) -> list[RequestRow]:
+    """Choose about so many requests of each 5 s, in the order in which they ended.
+
+    None stands for one of another kind.
+    """
     span = (requests[0].finished_at, requests[-1].finished_at) if requests else (0.0, 0.0)
     room = _room(*span, most) if most else len(requests)
     if len(requests) <= room:
         return [_request_row(record) for record in requests]
-    kinds: dict[tuple[str, str], list[RequestRecord]] = {}
+    kinds: dict[tuple[str, str, Hashable], list[RequestRecord]] = {}
     for record in requests:
-        kinds.setdefault((record.lane, record.outcome), []).append(record)
+        kind = record.lane, record.outcome, kind_of(record)
+        kinds.setdefault(kind, []).append(record)
     chosen: list[RequestRow] = []
     for alike in kinds.values():
         chosen += _of_one_kind(alike, max(_LEAST, room * len(alike) // len(requests)))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline_tuner.condition import Condition
-from paceline_tuner.service_spec import ExperimentKind, Policy
+from paceline_tuner.service_spec import ExperimentKind, Policy, prompts_name
 from paceline_tuner.telemetry import PodAdapter
 
 Phase = Literal[
@@ -33,6 +33,34 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredClass:
+    """First tokens of the prompts of one class of lengths, over the spec's window."""
+
+    least: int
+    """Tokens of its shortest prompts."""
+    up_to: int | None
+    """Of its longest; None of the last class."""
+    target_ms: float
+    ttft_ms: float | None
+    """The quantile that the objective asks for; None without samples."""
+    requests: int
+    """Offered ones."""
+    missed: int
+    """Of those, how many had no first token within the target."""
+    verdict: Verdict
+
+    @property
+    def name(self) -> str:
+        """Its prompts' tokens, such as `1-2000`."""
+        return prompts_name(self.least, self.up_to)
+
+    @property
+    def attainment(self) -> float | None:
+        """Share of its requests whose first token came within the target; None without any."""
+        return 1 - self.missed / self.requests if self.requests else None
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredLatency:
     """What was measured over the spec's window; milliseconds, None without samples."""
 
@@ -47,6 +75,13 @@ class MeasuredLatency:
     """Measured only where it has a target."""
     at_objective: Quantiles | None = None
     """The quantile that the objective asks for; None where that is 0.99."""
+    by_prompt_tokens: tuple[MeasuredClass, ...] = ()
+    """Where first tokens have targets by prompt length."""
+
+    @property
+    def failing(self) -> tuple[MeasuredClass, ...]:
+        """List the classes of prompts whose first tokens come late too often."""
+        return tuple(each for each in self.by_prompt_tokens if each.verdict == "Violating")
 
     @property
     def promised(self) -> Quantiles:

@@ -13,6 +13,20 @@ ExperimentKind = Literal["Canary", "AB", "Rollout"]
 
 
 @dataclass(frozen=True, slots=True)
+class PromptClass:
+    """The first-token target of prompts of some lengths."""
+
+    up_to: int | None
+    """Tokens of the longest prompts in it; None of the last class, which has no end."""
+    ttft_p99_ms: float
+
+
+def prompts_name(least: int, up_to: int | None) -> str:
+    """Name a class by the tokens of its prompts: `1-2000`, and `2001-` for the last one."""
+    return f"{least}-{up_to or ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class SLA:
     """Targets in milliseconds; None where the service declares none."""
 
@@ -23,6 +37,32 @@ class SLA:
     """Share of offered requests that must meet every target."""
     e2e_p99_ms: float | None = None
     """From a request's arrival to its last token."""
+    ttft_by_prompt_tokens: tuple[PromptClass, ...] = ()
+    """By prompt length, the shortest first; then `ttft_p99_ms` is the last one's, the loosest."""
+
+    def class_of(self, prompt_tokens: int) -> int:
+        """Find the class of a prompt, by its place; 0 where there are no classes."""
+        for place, each in enumerate(self.ttft_by_prompt_tokens):
+            if each.up_to is None or prompt_tokens <= each.up_to:
+                return place
+        return max(len(self.ttft_by_prompt_tokens) - 1, 0)
+
+    def ttft_ms(self, prompt_tokens: int) -> float | None:
+        """Return the first-token target of a prompt, cached tokens counted; None without one."""
+        if not self.ttft_by_prompt_tokens:
+            return self.ttft_p99_ms
+        return self.ttft_by_prompt_tokens[self.class_of(prompt_tokens)].ttft_p99_ms
+
+    @property
+    def tightest_ttft_ms(self) -> float | None:
+        """The first-token target of the shortest prompts."""
+        return self.ttft_ms(1)
+
+    @property
+    def shortest_prompts(self) -> tuple[int, ...]:
+        """The tokens of the shortest prompts of each class; of all prompts without classes."""
+        ends = [each.up_to for each in self.ttft_by_prompt_tokens[:-1]]
+        return (1, *(end + 1 for end in ends if end is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +175,7 @@ class TuningSpec:
     """The whole list; None leaves an engine alone that takes no adapters."""
     config_hash: str = ""
     """Hash of the hot fields: a pod that reports it has acknowledged this configuration."""
+
+    def sla_of(self, lane: str) -> SLA:
+        """Return the targets of one lane's requests."""
+        return self.batch_sla if lane == "batch" and self.batch_sla is not None else self.sla

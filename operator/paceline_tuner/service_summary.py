@@ -51,10 +51,11 @@ def summarize(
     # no telemetry, must not hide from an autoscaler what the others measure.
     capacity_rps = sum(known) * len(decisions) / len(known) if known else None
     arrivals_rps = sum(tick.report.arrival_rps for tick in ticks if not tick.error)
+    observed = combined([decision.observed for decision in decisions], counts, spec.sla.objective)
     return ServiceReport(
         key=target.key,
         at=now,
-        observed=combined([decision.observed for decision in decisions], counts),
+        observed=observed,
         capacity_rps=capacity_rps,
         utilization=arrivals_rps / capacity_rps if capacity_rps else None,
         recommended_replicas=recommended_replicas(known, arrivals_rps),
@@ -64,7 +65,7 @@ def summarize(
                 counts,
                 is_token_refused=any(pod.refuses_token for pod in pods),
             ),
-            sla_met(counts, spec, _last_met(last), is_seen=is_seen),
+            sla_met(counts, observed, spec, _last_met(last), is_seen=is_seen),
             sla_achievable(decisions),
             device_healthy(decisions),
             tuning_active(spec, decisions, is_seen=is_seen),

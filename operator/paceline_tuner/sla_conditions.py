@@ -6,6 +6,7 @@ from typing import Literal
 from paceline_tuner.attainment import MIN_SAMPLES, Counts, verdict
 from paceline_tuner.condition import Condition, Obstacle, Truth
 from paceline_tuner.decision import Decision
+from paceline_tuner.service_report import MeasuredLatency
 from paceline_tuner.service_spec import TuningSpec
 
 Kind = Literal["TelemetryAvailable", "SLAMet", "SLAAchievable", "DeviceHealthy", "TuningActive"]
@@ -43,21 +44,35 @@ def telemetry_available(
 
 
 def sla_met(
-    counts: Counts, spec: TuningSpec, last: Condition | None, *, is_seen: bool
+    counts: Counts,
+    observed: MeasuredLatency,
+    spec: TuningSpec,
+    last: Condition | None,
+    *,
+    is_seen: bool,
 ) -> Condition:
     """Judge whether enough requests meet the SLA; while unsure, the `last` verdict stands."""
     if not is_seen:
         return _condition("SLAMet", "Unknown", "InsufficientSamples", "no pod gives telemetry")
     if counts.requests == 0 and counts.gaps == 0:
         return _condition("SLAMet", "Unknown", "NoTraffic", "no request in the window")
-    state = verdict(counts, spec.sla.objective)
+    state = verdict(counts, spec.sla.objective, observed.by_prompt_tokens)
     if state == "Meeting":
         return _condition("SLAMet", "True", "Meeting", "requests meet the SLA")
     if state == "Violating":
-        return _condition("SLAMet", "False", "Violating", "too many requests miss the SLA")
+        return _condition("SLAMet", "False", "Violating", _violation(observed))
     if last is not None and last.status != "Unknown" and counts.requests >= MIN_SAMPLES:
         return last
     return _condition("SLAMet", "Unknown", "InsufficientSamples", "too few requests to tell")
+
+
+def _violation(observed: MeasuredLatency) -> str:
+    """Say which prompts fail where they have targets by length. The bounds are declared ones."""
+    message = "too many requests miss the SLA"
+    failing = [each.name for each in observed.failing]
+    if not failing:
+        return message
+    return f"{message}: prompts of {' and '.join(failing)} tokens their TTFT target"
 
 
 def sla_achievable(decisions: Sequence[Decision]) -> Condition:

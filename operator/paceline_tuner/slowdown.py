@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from paceline_tuner.forecast import Forecast
-from paceline_tuner.records import after
+from paceline_tuner.records import after, column
 from paceline_tuner.telemetry import ModelFit, Step
 from paceline_tuner.window import Evidence
 
@@ -79,11 +79,11 @@ class Slowdown:
         new = after(evidence.steps, self.last_seq)
         if not new:
             return self
-        seen = replace(self, last_seq=new[-1].seq)
+        seen = replace(self, last_seq=int(column(new, "seq")[-1]))
         if self.reference is None:
             return _begun(seen, evidence, remembered)
-        sample = [step for step in new[:: 1 + len(new) // _SAMPLE] if step.clean]
-        return _rebased(_timed(_compared(seen, self.reference, sample), evidence.now), evidence.now)
+        logs = _logs(self.reference, new, is_clean=True)
+        return _rebased(_timed(_compared(seen, logs), evidence.now), evidence.now)
 
 
 def _begun(seen: Slowdown, evidence: Evidence, remembered: ModelFit | None) -> Slowdown:
@@ -93,15 +93,14 @@ def _begun(seen: Slowdown, evidence: Evidence, remembered: ModelFit | None) -> S
         return seen
     if remembered is None:
         return replace(seen, reference=model)
-    steps = evidence.steps[:: 1 + len(evidence.steps) // _SAMPLE]
-    ratio = math.exp(statistics.median(log for _, log in _logs(remembered, steps)))
+    ratio = math.exp(statistics.median(log for _, log in _logs(remembered, evidence.steps)))
     is_well = 1 / _FAR_OFF < ratio < _FAR_OFF
     return replace(seen, reference=remembered, ratio=1.0 if is_well else ratio)
 
 
-def _compared(seen: Slowdown, reference: ModelFit, steps: Sequence[Step]) -> Slowdown:
+def _compared(seen: Slowdown, logs: Sequence[tuple[Kind, float]]) -> Slowdown:
     """Measure the ratio by the known kinds of these steps, and learn from the steps."""
-    logs, usual = _logs(reference, steps), dict(seen.usual)
+    usual = dict(seen.usual)
     known = [log - usual[kind].log for kind, log in logs if _is_known(usual.get(kind))]
     ratio = math.exp(statistics.median(known)) if len(known) >= _MIN_STEPS else seen.ratio
     for kind, log in logs:
@@ -138,29 +137,32 @@ def _is_known(usual: Usual | None) -> bool:
     return usual is not None and usual.num >= _KNOWN
 
 
-def _logs(reference: ModelFit, steps: Sequence[Step]) -> list[tuple[Kind, float]]:
-    """Give each step's kind, and the logarithm of measured over reference."""
-    forecast = Forecast(reference)
-    return [
-        (_kind(step), math.log(max(step.wall_ms, _LEAST_MS) / _reference_ms(forecast, step)))
-        for step in steps
-    ]
+def _logs(
+    reference: ModelFit, steps: Sequence[Step], *, is_clean: bool = False
+) -> list[tuple[Kind, float]]:
+    """Give the kinds of an even sample, and the logarithm of measured over reference.
+
+    With `is_clean` leave out what else delayed.
+    """
+    stride = slice(None, None, 1 + len(steps) // _SAMPLE)
+    names = ("decode", "prefill", "context", "attention", "wall_ms")
+    values = [column(steps, name)[stride] for name in names]
+    if is_clean:
+        kept = column(steps, "clean")[stride] > 0
+        values = [value[kept] for value in values]
+    decode, prefill, context, attention, wall_ms = values
+    reference_ms = Forecast(reference).steps_ms(
+        decode=decode, prefill=prefill, context=context, attention=attention
+    )
+    ratios = (wall_ms.clip(min=_LEAST_MS) / reference_ms).tolist()
+    shapes = zip((decode + prefill).tolist(), context.tolist(), attention.tolist(), strict=True)
+    return [(_kind(*shape), math.log(ratio)) for shape, ratio in zip(shapes, ratios, strict=True)]
 
 
 def _has_lasted(since: float | None, now: float) -> bool:
     return since is not None and now - since >= _LASTS_S
 
 
-def _kind(step: Step) -> Kind:
-    tokens = max(step.decode + step.prefill, 1)
-    pairs = max(step.attention / _LEAST_PAIRS, 1.0)
-    return int(2 * math.log2(tokens)), int(step.context // _CONTEXT), int(math.log2(pairs))
-
-
-def _reference_ms(forecast: Forecast, step: Step) -> float:
-    return forecast.step_ms(
-        decode=step.decode,
-        prefill=step.prefill,
-        context=step.context,
-        attention=float(step.attention),
-    )
+def _kind(tokens: float, context: float, attention: float) -> Kind:
+    pairs = max(attention / _LEAST_PAIRS, 1.0)
+    return int(2 * math.log2(max(tokens, 1.0))), int(context // _CONTEXT), int(math.log2(pairs))

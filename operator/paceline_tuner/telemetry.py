@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_spec import SLA, PromptClass
 
 _AS_WANTED = frozenset({"ok", "cancelled"})
 
@@ -41,6 +41,36 @@ class AdmissionValues(msgspec.Struct, frozen=True):
     max_items_per_request: int | UnsetType = UNSET
 
 
+class SlaValues(msgspec.Struct, frozen=True):
+    """The targets that a sidecar holds requests against, milliseconds."""
+
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+    itl_p99_ms: float | None = None
+    objective: float = 0.99
+    e2e_p99_ms: float | None = None
+    ttft_by_prompt_tokens: tuple[PromptClass, ...] | UnsetType = UNSET
+    """Unset by a sidecar that knows one target for all prompts, and refuses to be sent more."""
+
+    @property
+    def sla(self) -> SLA:
+        """Return the same as a spec has it."""
+        classes = self.ttft_by_prompt_tokens
+        return SLA(
+            ttft_p99_ms=self.ttft_p99_ms,
+            tpot_p99_ms=self.tpot_p99_ms,
+            itl_p99_ms=self.itl_p99_ms,
+            objective=self.objective,
+            e2e_p99_ms=self.e2e_p99_ms,
+            ttft_by_prompt_tokens=() if classes is UNSET else classes,
+        )
+
+    def lacks(self, wanted: SLA) -> bool:
+        """Tell whether it could be told of targets by prompt length, and was not."""
+        held = self.ttft_by_prompt_tokens
+        return held is not UNSET and held != wanted.ttft_by_prompt_tokens
+
+
 class LimitsAnswer(msgspec.Struct, frozen=True):
     """The answer of `GET` and `PATCH /runtime/limits`."""
 
@@ -56,8 +86,9 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
     config_hash: str | None = None
     instance: str = ""
-    sla: SLA = SLA()
+    sla: SlaValues = SlaValues()
     """What the pod itself holds requests against."""
+    batch_sla: SlaValues | None = None
     admission: AdmissionValues = AdmissionValues()
 
 

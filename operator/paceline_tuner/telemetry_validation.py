@@ -56,8 +56,14 @@ def is_valid_step(step: Step, now: float) -> bool:
         and 0 <= step.decode <= _LARGEST
         and 0 <= step.prefill <= _LARGEST
         and 0 <= step.context <= _LARGEST
+        and abs(step.attention) <= _LARGEST_COUNTER
         and 0 <= step.running <= _LARGEST
         and 0 <= step.waiting <= _LARGEST
+        and abs(step.waiting_tokens) <= _LARGEST
+        and abs(step.preemptions) <= _LARGEST
+        and abs(step.epoch) <= _LARGEST
+        and abs(step.paced_tokens) <= _LARGEST
+        and abs(step.kv_used) <= _LARGEST
         and 1 <= step.weight <= _LARGEST
         and 0 <= step.num_decodes <= step.weight
     )
@@ -75,6 +81,7 @@ def is_valid_request(record: RequestRecord, now: float) -> bool:
         and 0 <= record.prompt_tokens <= _LARGEST
         and 0 <= record.cached_tokens <= _LARGEST
         and 0 <= record.output_tokens <= _LARGEST
+        and abs(record.epoch) <= _LARGEST
         and 1 <= record.weight <= _LARGEST
     )
 

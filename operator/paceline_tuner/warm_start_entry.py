@@ -140,8 +140,9 @@ def _are_close(mine: Sequence[float], others: Sequence[float], tolerance: float)
 
 def is_as_strict(kept: SLA, declared: SLA) -> bool:
     """Whoever kept the first keeps the second."""
+    lengths = (*kept.shortest_prompts, *declared.shortest_prompts)
     pairs = (
-        (kept.ttft_p99_ms, declared.ttft_p99_ms),
+        *((kept.ttft_ms(length), declared.ttft_ms(length)) for length in lengths),
         (kept.tpot_p99_ms, declared.tpot_p99_ms),
         (kept.itl_p99_ms, declared.itl_p99_ms),
         (kept.e2e_p99_ms, declared.e2e_p99_ms),

@@ -72,6 +72,13 @@ class LiveWarmStart:
             self.warm_start = self.warm_start.merged(stored, now)
             self._saved, self._is_open = stored, True
 
+    def hear(self, others: WarmStart) -> None:
+        """Take in what was stored by others meanwhile."""
+        now = self._clock()
+        self.warm_start = self.warm_start.merged(others, now)
+        if self._saved is not None:
+            self._saved = self._saved.merged(others, now)
+
     def starting_point(self, spec: TuningSpec, evidence: Evidence) -> StartingPoint | None:
         """Find what a pod like this one should start from."""
         key = EngineKey.of(evidence.info)

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -19,14 +19,16 @@ from paceline_tuner.records import (
     since,
     steps_of,
 )
-from paceline_tuner.sample import sampled_requests, sampled_steps
+from paceline_tuner.sample import all_alike, sampled_requests, sampled_steps
 from paceline_tuner.telemetry import (
     EngineInfo,
     LimitsAnswer,
     Load,
     ModelFit,
     RequestRecord,
+    RequestRow,
     Step,
+    StepRow,
     Telemetry,
 )
 from paceline_tuner.telemetry_validation import (
@@ -102,8 +104,8 @@ class Window:
         """
         self._sample = sample
         self._last: Telemetry | None = None
-        self._steps: deque[Packed[Step]] = deque()
-        self._requests: deque[Packed[RequestRecord]] = deque()
+        self._steps: deque[Packed[StepRow]] = deque()
+        self._requests: deque[Packed[RequestRow]] = deque()
         self._slices: dict[tuple[str, float], SliceCounts] = {}
         self._complete_until = -math.inf
         self.trouble = "no telemetry yet"
@@ -114,8 +116,12 @@ class Window:
         """Where to resume reading."""
         return self._last.next if self._last is not None else 0
 
-    def add(self, telemetry: Telemetry) -> None:
-        """Take in one answer."""
+    def add(
+        self,
+        telemetry: Telemetry,
+        kind_of: Callable[[RequestRecord], Hashable] = all_alike,
+    ) -> None:
+        """Take in one answer. Of its requests, those of one kind alone may stand for another."""
         self.trouble = trouble_of(telemetry, self._last)
         if not is_readable(telemetry):
             return
@@ -127,7 +133,7 @@ class Window:
         self._last = _without_records(telemetry)
         rows = telemetry.step_rows
         self._add_steps(telemetry.steps if rows is UNSET else rows, telemetry.now)
-        self._add_requests(telemetry.request_rows or telemetry.requests, telemetry.now)
+        self._add_requests(telemetry.request_rows or telemetry.requests, telemetry.now, kind_of)
         self._add_slices(telemetry)
 
     def _add_steps(self, steps: Sequence[Step], now: float) -> None:
@@ -142,7 +148,12 @@ class Window:
             rows = sampled_steps(valid, self._sample)
             self._steps.append(packed_steps(rows, newest))
 
-    def _add_requests(self, requests: Sequence[RequestRecord], now: float) -> None:
+    def _add_requests(
+        self,
+        requests: Sequence[RequestRecord],
+        now: float,
+        kind_of: Callable[[RequestRecord], Hashable],
+    ) -> None:
         newest = self._requests[-1].newest_at if self._requests else -math.inf
         valid = []
         for record in requests:
@@ -150,7 +161,7 @@ class Window:
                 newest = record.finished_at
                 valid.append(record)
         if valid:
-            rows = sampled_requests(valid, self._sample)
+            rows = sampled_requests(valid, self._sample, kind_of)
             self._requests.append(packed_requests(rows, newest))
 
     def _add_slices(self, telemetry: Telemetry) -> None:

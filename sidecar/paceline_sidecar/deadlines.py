@@ -33,7 +33,9 @@ def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived
     config = service.config
     # The batch lane is left alone unless it has targets of its own.
     is_watched = lane == "interactive" or config.batch_sla is not None
-    target_ms = config.sla_of(lane).first_token_ms if is_watched else None
+    # The longest prompt of a request has the most time, and all its prompts are given up at once.
+    longest = max(each.counted_prompt_tokens for each in exchange.generations)
+    target_ms = config.sla_of(lane).first_token_ms(longest) if is_watched else None
     if target_ms is None or not config.admission.shed_hopeless or exchange.heard:
         return
     wait_s = arrived_at + target_ms / 1e3 - service.clock()

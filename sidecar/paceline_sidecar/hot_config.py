@@ -11,6 +11,20 @@ FIRST_TOKEN_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
+class PromptClass:
+    """The first-token target of prompts of some lengths."""
+
+    up_to: int | None
+    """Tokens of the longest prompts in it; None of the last class, which has no end."""
+    ttft_p99_ms: float
+
+    @property
+    def label(self) -> str:
+        """Name the class as Prometheus names buckets."""
+        return "+Inf" if self.up_to is None else str(self.up_to)
+
+
+@dataclass(frozen=True, slots=True)
 class Sla:
     """Targets in milliseconds; None where none is declared."""
 
@@ -22,13 +36,30 @@ class Sla:
     e2e_p99_ms: float | None = None
     """From a request's arrival to its last token."""
 
-    @property
-    def first_token_ms(self) -> float | None:
-        """The latest first token that is of use; None where no target bounds it."""
+    ttft_by_prompt_tokens: tuple[PromptClass, ...] = ()
+    """By prompt length, the shortest first; then `ttft_p99_ms` is the last one's, the loosest."""
+
+    def class_of(self, prompt_tokens: int) -> PromptClass | None:
+        """Return the class of a prompt, cached tokens counted; None where there are none."""
+        fits = (
+            each
+            for each in self.ttft_by_prompt_tokens
+            if each.up_to is None or prompt_tokens <= each.up_to
+        )
+        return next(fits, None)
+
+    def ttft_ms(self, prompt_tokens: int) -> float | None:
+        """Return the first-token target of a prompt; None where none is declared."""
+        mine = self.class_of(prompt_tokens)
+        return self.ttft_p99_ms if mine is None else mine.ttft_p99_ms
+
+    def first_token_ms(self, prompt_tokens: int) -> float | None:
+        """Return the latest first token that is of use; None where no target bounds it."""
+        target_ms = self.ttft_ms(prompt_tokens)
         if self.e2e_p99_ms is None:
-            return self.ttft_p99_ms
+            return target_ms
         bound_ms = self.e2e_p99_ms * FIRST_TOKEN_SHARE
-        return bound_ms if self.ttft_p99_ms is None else min(bound_ms, self.ttft_p99_ms)
+        return bound_ms if target_ms is None else min(bound_ms, target_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +118,14 @@ class HotConfig:
     config_hash: str = ""
     batch_sla: Sla | None = None
     """The batch lane's targets; None judges it by `sla` too."""
+
+    @property
+    def is_first_come(self) -> bool:
+        """Whether those that wait in a lane have their turn as they came."""
+        has_classes = any(
+            sla is not None and sla.ttft_by_prompt_tokens for sla in (self.sla, self.batch_sla)
+        )
+        return self.admission.order == "Fifo" and not has_classes
 
     def sla_of(self, lane: Lane) -> Sla:
         """Return the targets of one lane's requests."""

@@ -1,16 +1,18 @@
 """The body of `PATCH /runtime/limits` (docs/runtime-api.md)."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from paceline_sidecar.admission.turns import OrderKind
-from paceline_sidecar.hot_config import HotConfig, KeyLimits, Sla
+from paceline_sidecar.hot_config import HotConfig, KeyLimits, PromptClass, Sla
 from paceline_wire import Coefficients
 
 _LARGEST = 2**31 - 1
+_MOST_CLASSES = 8
 
 Count = Annotated[int, Meta(ge=1, le=_LARGEST)]
 TargetMs = Annotated[float, Meta(gt=0, le=3_600_000)]
@@ -23,14 +25,46 @@ AdapterPath = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^(/|hf
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 
 
+class PromptClassPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of `sla.ttft_by_prompt_tokens`."""
+
+    ttft_p99_ms: TargetMs
+    up_to: Count | None = None
+    """The longest prompts of the class, tokens; null of the last one."""
+
+
+def _check_classes(classes: list[PromptClassPatch]) -> None:
+    """Raise ValueError unless the classes cover every length of prompt once."""
+    ends = [each.up_to for each in classes]
+    if None in ends[:-1] or (ends and ends[-1] is not None):
+        raise ValueError("ttft_by_prompt_tokens: every class has an up_to, and the last has none")
+    known = [end for end in ends if end is not None]
+    if any(low >= high for low, high in pairwise(known)):
+        raise ValueError("ttft_by_prompt_tokens: each up_to is above that of the class before")
+    if any(low.ttft_p99_ms > high.ttft_p99_ms for low, high in pairwise(classes)):
+        raise ValueError("ttft_by_prompt_tokens: no target is below that of shorter prompts")
+
+
 class SlaPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`sla`: what is left out stays, null removes a target."""
+    """`sla`: what is left out stays, null removes a target.
+
+    A change of `ttft_p99_ms` that names no classes leaves one target for all prompts.
+    """
 
     ttft_p99_ms: TargetMs | UnsetType | None = UNSET
     tpot_p99_ms: TargetMs | UnsetType | None = UNSET
     itl_p99_ms: TargetMs | UnsetType | None = UNSET
     objective: Annotated[float, Meta(gt=0, lt=1)] | UnsetType = UNSET
     e2e_p99_ms: TargetMs | UnsetType | None = UNSET
+    ttft_by_prompt_tokens: (
+        Annotated[list[PromptClassPatch], Meta(max_length=_MOST_CLASSES)] | UnsetType
+    ) = UNSET
+    """By prompt length, the shortest first; empty where all prompts have one target."""
+
+    def __post_init__(self) -> None:
+        """Refuse classes that leave a length of prompt without a target, or with two."""
+        if isinstance(self.ttft_by_prompt_tokens, list):
+            _check_classes(self.ttft_by_prompt_tokens)
 
 
 class KeyLimitsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,9 +160,9 @@ def merged(config: HotConfig, patch: ConfigPatch) -> HotConfig:
     """What the sidecar obeys after the change."""
     sla, batch_sla, admission = config.sla, config.batch_sla, config.admission
     if isinstance(patch.sla, SlaPatch):
-        sla = replace(sla, **_given(patch.sla))
+        sla = _with(sla, patch.sla)
     if isinstance(patch.batch_sla, SlaPatch):
-        batch_sla = replace(batch_sla or Sla(), **_given(patch.batch_sla))
+        batch_sla = _with(batch_sla or Sla(), patch.batch_sla)
     elif patch.batch_sla is None:
         batch_sla = None
     if isinstance(patch.admission, AdmissionPatch):
@@ -141,6 +175,18 @@ def merged(config: HotConfig, patch: ConfigPatch) -> HotConfig:
     given_hash = patch.config_hash
     config_hash = config.config_hash if isinstance(given_hash, UnsetType) else given_hash
     return HotConfig(sla=sla, batch_sla=batch_sla, admission=admission, config_hash=config_hash)
+
+
+def _with(sla: Sla, patch: SlaPatch) -> Sla:
+    given = _given(patch)
+    classes = given.get("ttft_by_prompt_tokens", [] if "ttft_p99_ms" in given else None)
+    if classes is not None:
+        given["ttft_by_prompt_tokens"] = tuple(
+            PromptClass(each.up_to, each.ttft_p99_ms) for each in classes
+        )
+    if classes:
+        given["ttft_p99_ms"] = classes[-1].ttft_p99_ms
+    return replace(sla, **given)
 
 
 def _given(patch: msgspec.Struct) -> dict[str, Any]:

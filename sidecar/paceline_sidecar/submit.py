@@ -206,6 +206,7 @@ def _start(
     tickets = admitted.tickets
     for ticket, generation in zip(tickets, generations, strict=True):
         ticket.count(max(generation.counted_prompt_tokens, 1))
+    tickets[0].party.longest = max(ticket.tokens for ticket in tickets)
     exchange = Exchange(
         generations,
         tickets,

@@ -56,16 +56,17 @@ def arrive(e: EngineArrays) -> None:
 
 @compiled
 def shed(e: EngineArrays) -> None:
-    """Refuse who has waited in its lane longer than the deadline."""
+    """Refuse who has waited in its lane longer than the deadline, or than its own patience."""
     totals = e.totals[0]
-    if math.isinf(totals.shed_s):
+    if math.isinf(totals.shed_s) and totals.is_patient:
         return
     for number in range(2):
         lane = e.lanes[number]
         kept = lane.head
         for place in range(lane.head, lane.tail):
             i = e.queue[number, place]
-            if totals.now - e.jobs[i].arrival_s <= totals.shed_s:
+            waited_s = totals.now - e.jobs[i].arrival_s
+            if waited_s <= min(totals.shed_s, e.jobs[i].patience_s):
                 e.queue[number, kept] = i
                 kept += 1
                 continue

@@ -22,6 +22,8 @@ class Requests:
     turn_s: npt.NDArray[np.float64] | None = None
     """In the order of this time those that wait in a lane have their turn; that of their arrival
     where None."""
+    patience_s: npt.NDArray[np.float64] | None = None
+    """Each is shed that waits longer than this for its first admission; None sheds none by it."""
 
     def __post_init__(self) -> None:
         """Refuse lists that no run could be made from."""

@@ -94,6 +94,7 @@ class SimulatedEngine:
         self._totals = self._arrays.totals[0]
         self._totals["collapse_s"] = circumstances.collapse_at_s
         self._totals["shed_s"] = (circumstances.shed_ttft_ms or math.inf) / 1e3
+        self._totals["is_patient"] = requests.patience_s is None
         self._totals["max_model_len"] = capacity.max_model_len
         self._totals["block_size"] = capacity.block_size
         for name in ("free_blocks", "num_blocks"):
@@ -145,6 +146,7 @@ class SimulatedEngine:
     def offer(self, requests: Requests) -> None:
         """Let more requests come, none of them before those that come already."""
         arrays, count = self._arrays, len(requests)
+        self._totals["is_patient"] &= requests.patience_s is None
         lanes, room = np.zeros((2, count), np.int64), np.zeros(count, np.int64)
         self._arrays = arrays._replace(
             jobs=np.concatenate([arrays.jobs, jobs_of(requests)]),

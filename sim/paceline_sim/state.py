@@ -24,6 +24,7 @@ JOB = np.dtype(
     [
         ("arrival_s", "f8"),
         ("turn_s", "f8"),  # orders those that wait in its lane
+        ("patience_s", "f8"),  # it is shed that waits longer for its first admission
         ("prompt", "i8"),
         ("output", "i8"),
         ("cached", "i8"),
@@ -118,6 +119,7 @@ TOTALS = np.dtype(
         ("pace_s", "f8"),  # wanted time per token of each request; 0 without
         ("slack_ms", "f8"),  # of the next step; nan without a pace or without decodes
         ("shed_s", "f8"),
+        ("is_patient", "?"),  # no request has a patience of its own
         ("collapse_s", "f8"),
         ("prefill_end", "i8"),  # running ones before this step's admissions
     ]
@@ -166,6 +168,7 @@ def jobs_of(requests: Requests) -> Records:
     for name in ("arrival_s", "prompt", "output", "cached", "lane"):
         jobs[name] = getattr(requests, name)
     jobs["turn_s"] = requests.arrival_s if requests.turn_s is None else requests.turn_s
+    jobs["patience_s"] = np.inf if requests.patience_s is None else requests.patience_s
     for name in ("scheduled_s", "first_s", "last_s", "finished_s"):
         jobs[name] = np.nan
     return jobs

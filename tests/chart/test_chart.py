@@ -55,6 +55,18 @@ def test_images_follow_the_chart_unless_named() -> None:
     assert env["PACELINE_OPERATOR_SIDECAR_IMAGE"] == "registry.test/s:2"
 
 
+def test_the_tuner_may_have_processes_of_its_own() -> None:
+    """One, the operator's, unless more are asked for; values of before the field do, too."""
+    found = []
+    for values in ({}, {"tuner": {"processes": 3}}, {"tuner": None}):
+        (deployment,) = of_kind(render(**values), "Deployment")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        env = {item["name"]: item.get("value") for item in container["env"]}
+        found.append(env["PACELINE_OPERATOR_TUNER_PROCESSES"])
+
+    assert found == ["1", "3", "1"]
+
+
 def test_a_digest_says_what_the_operator_runs() -> None:
     """With a tag that a person can read, or alone."""
     digest = "sha256:" + "0" * 64

@@ -12,6 +12,7 @@ from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
 from paceline_operator.pod_client import AiohttpPodClient
+from paceline_operator.rounds import Rounds
 from paceline_operator.settings import OperatorSettings
 from paceline_operator.workqueue import WorkQueue
 from paceline_testing.clock import ManualClock
@@ -61,6 +62,7 @@ async def test_a_conflict_is_no_error_unless_one_follows_the_other(
     worker.cancel()
 
     assert tuning.untuned() == []  # its pods are tuned all the same
+    assert isinstance(tuning.tuner, Rounds)
     await tuning.tuner.stop()
     assert (counted("conflict"), counted("error")) == (5.0, 2.0)
     assert [record.levelname for record in caplog.records].count("WARNING") == 2

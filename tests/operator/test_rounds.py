@@ -122,6 +122,7 @@ async def a_world(*, leads: bool = True, **parts: Any) -> AsyncIterator[World]:
     lead = asyncio.create_task(world.tuning.run(world.leader))
     yield world
     lead.cancel()
+    assert isinstance(world.tuning.tuner, Rounds)
     await world.tuning.tuner.stop()
 
 

@@ -146,7 +146,7 @@ class AutoscaledService:
             share = {
                 column.name: getattr(self.requests, column.name)[rows]
                 for column in fields(Requests)
-                if column.name != "turn_s"  # they have their turns as they come
+                if column.name not in {"turn_s", "patience_s"}  # they come first, first served
             }
             self._all[name].pod.engine.offer(Requests(**share))
         self._offered = end if names else self._offered

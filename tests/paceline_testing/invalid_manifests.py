@@ -28,6 +28,14 @@ def sla(**targets: str) -> dict[str, Any]:
     return {"sla": {name: {"p99": value} for name, value in targets.items()}}
 
 
+def by_prompt(*classes: tuple[int | None, str], **targets: str) -> dict[str, Any]:
+    """An SLA of TTFT targets by prompt length, and of other p99 targets."""
+    declared = [
+        {"p99": target} | ({} if up_to is None else {"upTo": up_to}) for up_to, target in classes
+    ]
+    return {"sla": sla(**targets)["sla"] | {"ttft": {"byPromptTokens": declared}}}
+
+
 def _draft(**fields: Any) -> dict[str, Any]:
     return {"engine": {"speculative": {"method": "Draft", "draftModelUri": _HF} | fields}}
 
@@ -101,6 +109,98 @@ CASES = (
         "spec.sla.tpot.p99",
         sla(ttft="50ms", tpot="50ms"),
         sla(ttft="50ms", tpot="51ms"),
+    ),
+    Case(
+        "ttft is one target, or some by prompt length",
+        "spec.sla.ttft",
+        by_prompt((2000, "500ms"), (None, "5s")),
+        {"sla": {"ttft": by_prompt((2000, "500ms"), (None, "5s"))["sla"]["ttft"] | {"p99": "5s"}}},
+        "declare either p99 or byPromptTokens",
+    ),
+    Case(
+        "ttft has a target",
+        "spec.sla.ttft",
+        sla(ttft="1s"),
+        {"sla": {"ttft": {}}},
+        "declare either p99 or byPromptTokens",
+    ),
+    Case(
+        "a class of prompts has a floor",
+        "spec.sla.ttft.byPromptTokens[0].p99",
+        by_prompt((2000, "1ms"), (None, "5s")),
+        by_prompt((2000, "0.5ms"), (None, "5s")),
+    ),
+    Case(
+        "a class of prompts has a ceiling",
+        "spec.sla.ttft.byPromptTokens[1].p99",
+        by_prompt((2000, "1ms"), (None, "600s")),
+        by_prompt((2000, "1ms"), (None, "601s")),
+    ),
+    Case(
+        "a class of prompts has a target",
+        "spec.sla.ttft.byPromptTokens[0].p99",
+        by_prompt((2000, "1s"), (None, "5s")),
+        {"sla": {"ttft": {"byPromptTokens": [{"upTo": 2000}, {"p99": "5s"}]}}},
+    ),
+    Case(
+        "a class of prompts has some",
+        "spec.sla.ttft.byPromptTokens[0].upTo",
+        by_prompt((1, "1s"), (None, "5s")),
+        by_prompt((0, "1s"), (None, "5s")),
+    ),
+    Case(
+        "there is a class of prompts",
+        "spec.sla.ttft.byPromptTokens",
+        by_prompt((None, "5s")),
+        by_prompt(),
+    ),
+    Case(
+        "there are at most eight classes of prompts",
+        "spec.sla.ttft.byPromptTokens",
+        by_prompt(*((1000 * (k + 1), "1s") for k in range(7)), (None, "5s")),
+        by_prompt(*((1000 * (k + 1), "1s") for k in range(8)), (None, "5s")),
+    ),
+    Case(
+        "the last class of prompts has no end",
+        "spec.sla.ttft.byPromptTokens",
+        by_prompt((2000, "1s"), (None, "5s")),
+        by_prompt((2000, "1s"), (8000, "5s")),
+        "it is for all longer prompts",
+    ),
+    Case(
+        "each other class of prompts has an end",
+        "spec.sla.ttft.byPromptTokens",
+        by_prompt((2000, "1s"), (8000, "1s"), (None, "5s")),
+        by_prompt((2000, "1s"), (None, "1s"), (None, "5s")),
+        "every class but the last needs upTo",
+    ),
+    Case(
+        "classes of prompts rise",
+        "spec.sla.ttft.byPromptTokens",
+        by_prompt((2000, "1s"), (2001, "1s"), (None, "5s")),
+        by_prompt((2000, "1s"), (2000, "1s"), (None, "5s")),
+        "upTo must rise",
+    ),
+    Case(
+        "longer prompts have no less time",
+        "spec.sla.ttft.byPromptTokens",
+        by_prompt((2000, "5000ms"), (None, "5s")),
+        by_prompt((2000, "5001ms"), (None, "5s")),
+        "a longer prompt takes longer",
+    ),
+    Case(
+        "tpot within ttft of short prompts",
+        "spec.sla.tpot.p99",
+        by_prompt((2000, "50ms"), (None, "5s"), tpot="50ms"),
+        by_prompt((2000, "50ms"), (None, "5s"), tpot="51ms"),
+        "any of ttft.byPromptTokens",
+    ),
+    Case(
+        "e2e not before ttft of long prompts",
+        "spec.sla.e2e.p99",
+        by_prompt((2000, "1s"), (None, "5s"), e2e="5s"),
+        by_prompt((2000, "1s"), (None, "5s"), e2e="4s"),
+        "any of ttft.byPromptTokens",
     ),
     Case("e2e has a floor", "spec.sla.e2e.p99", sla(e2e="1ms"), sla(e2e="0.9ms")),
     Case(

@@ -102,7 +102,7 @@ def then(first: Requests, second: Requests) -> Requests:
         *(
             np.concatenate([getattr(first, field.name)[:count], getattr(second, field.name)])
             for field in fields(Requests)
-            if field.name != "turn_s"  # they have their turns as they come
+            if field.name not in {"turn_s", "patience_s"}  # they come first, first served
         )
     )
 

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "paceline"
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 
-ROW = re.compile(r"^\| `(paceline_[a-z_]+)` \| (\w+) \| [^|]* \| ([^|]*) \|", re.MULTILINE)
-NAME = re.compile(r"\b(?:paceline_[a-z_]+|paceline:[a-z0-9_:]+)")
+ROW = re.compile(r"^\| `(paceline_[a-z0-9_]+)` \| (\w+) \| [^|]* \| ([^|]*) \|", re.MULTILINE)
+NAME = re.compile(r"\b(?:paceline_[a-z0-9_]+|paceline:[a-z0-9_:]+)")
 LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)\s*\"")
 GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 LEGEND = re.compile(r"{{(\w+)}}")

@@ -53,7 +53,14 @@ def use_everything(sidecar: Sidecar, engine: ScriptedEngine) -> None:
         "lease_s": 60,
         "step_target_ms": 40,
         "sla": {"ttft_p99_ms": 30_000, "tpot_p99_ms": 4_400, "itl_p99_ms": 5_500},
-        "batch_sla": {"ttft_p99_ms": 60_000, "tpot_p99_ms": 400, "itl_p99_ms": 900},
+        "batch_sla": {
+            "ttft_by_prompt_tokens": [
+                {"up_to": 2000, "ttft_p99_ms": 30_000},
+                {"ttft_p99_ms": 60_000},
+            ],
+            "tpot_p99_ms": 400,
+            "itl_p99_ms": 900,
+        },
         "batch_step_target_ms": 300,
     }
     assert sidecar.admin.patch("/runtime/limits", json=patch).status_code == 200

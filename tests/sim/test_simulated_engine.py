@@ -235,6 +235,17 @@ def test_who_waits_too_long_is_shed_wherever_it_waits() -> None:
     assert engine.outcome.tolist() == [OK, SHED, OK, OK]
 
 
+def test_each_is_shed_by_its_own_patience() -> None:
+    """Whatever others wait for, and as long as it has not begun."""
+    rows = [(0.0, 10, 30), (0.001, 10, 1), (0.002, 10, 1)]
+    patient = replace(a_list(rows), patience_s=np.array([0.01, 0.1, 9.0]))
+
+    engine = an_engine(patient, batch=1)
+    engine.run_until(5.0)
+
+    assert engine.outcome.tolist() == [OK, SHED, OK]
+
+
 def test_without_a_deadline_nothing_is_shed() -> None:
     """However long the line gets."""
     engine = an_engine([(0.0, 10, 30)] * 40, batch=1)

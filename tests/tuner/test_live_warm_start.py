@@ -139,6 +139,22 @@ async def test_limits_that_are_kept_are_written_once_a_minute_at_most() -> None:
     assert 4 <= entry.batch_size < 40
 
 
+async def test_what_another_loop_found_out_is_started_from_and_not_written_again() -> None:
+    """It stands in the store already."""
+    known = (await a_warm_start()).warm_start
+    shelf = Shelf()
+    other = TunedPod(a_fresh_pod(), shelf)
+    other.loop.learn(known)
+    shelf.warm_start = known
+
+    await other.run(PERIOD_S)
+    origin = other.origin
+    await other.run(120)
+
+    assert origin == "seed"
+    assert shelf.saved == []
+
+
 @pytest.mark.parametrize("version", ["2", ""], ids=["another", "unknown"])
 async def test_a_pod_of_another_kind_is_not_touched(version: str) -> None:
     """Step times of one engine say nothing of the next version."""

@@ -3,9 +3,11 @@
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from paceline_testing.telemetry import a_request, a_step, a_telemetry
 from paceline_tuner.attainment import observe, pace
@@ -14,7 +16,7 @@ from paceline_tuner.latency_sketch import weighted_quantile
 from paceline_tuner.records import after, column, quantile
 from paceline_tuner.sample import SAMPLE
 from paceline_tuner.service_spec import SLA
-from paceline_tuner.telemetry import RequestRecord, Step
+from paceline_tuner.telemetry import RequestRecord, RequestRow, Step, StepRow
 from paceline_tuner.window import Evidence, Window
 
 SLAS = {
@@ -116,14 +118,55 @@ def test_quantiles_of_columns_are_those_of_pairs(
     assert found == weighted_quantile(pairs, share)
 
 
-@pytest.mark.parametrize("seq", [2**60, 10**400])
-def test_a_number_beyond_counting_is_left_out(seq: int) -> None:
-    """No pod has run so many steps, and a column could not hold it."""
+def test_records_come_back_as_they_went_in() -> None:
+    """Every field: what looks at records one by one misses nothing."""
+    steps = (
+        StepRow(1, 998.0, 21.5, 7, 130, 2**20, 2**40, 9, 3, 77, 1, 12, 64, 20.1, False, 0.25, 41),
+        StepRow(2**50, 999.0, 1e-3, 0, 0, 0, 0, 0, 0, draft_ms=0.125, weight=10**9, decodes=10**8),
+    )
+    requests = (
+        RequestRow(3, 990.0, 998.5, 40, 7, "ok", "batch", 1.5, 20.25, None, 3.0, 16, 12, 4),
+        RequestRow(4, 991.0, 998.5, 41, 0, "unheard of", "", None, None, 0.0),
+    )
     window = Window()
-    steps: tuple[Step, ...] = (a_step(1, 999.0), a_step(seq, 999.5))
 
-    window.add(a_telemetry(1000.0, steps=steps, requests=(a_request(seq, 999.9),)))
+    window.add(a_telemetry(1000.0, step_rows=steps, request_rows=requests))
 
     evidence = evidence_of(window)
-    assert [step.seq for step in evidence.steps] == [1]
-    assert not evidence.requests
+    assert evidence.steps == steps
+    assert evidence.requests == requests
+    assert repr((*evidence.steps, *evidence.requests)) == repr((*steps, *requests))
+
+
+@pytest.mark.parametrize("number", [2**60, -(2**60), 10**400])
+@pytest.mark.parametrize(
+    "name", [field.name for field in fields(Step) if field.type is int and field.name != "weight"]
+)
+def test_a_step_with_a_number_beyond_counting_is_left_out(name: str, number: int) -> None:
+    """No pod has run so many steps, and a column could not hold it."""
+    window, odd = Window(SAMPLE), msgspec.structs.replace(a_step(2, 999.5), **{name: number})
+
+    window.add(a_telemetry(1000.0, steps=(a_step(1, 999.0), odd)))
+
+    assert [step.seq for step in evidence_of(window).steps] == [1]
+
+
+@pytest.mark.parametrize("number", [2**60, -(2**60), 10**400])
+@pytest.mark.parametrize("name", [f.name for f in fields(RequestRecord) if f.type is int])
+def test_a_request_with_a_number_beyond_counting_is_left_out(name: str, number: int) -> None:
+    """As a step with one."""
+    window, odd = Window(SAMPLE), msgspec.structs.replace(a_request(2, 999.5), **{name: number})
+
+    window.add(a_telemetry(1000.0, requests=(a_request(1, 999.0), odd)))
+
+    assert [record.seq for record in evidence_of(window).requests] == [1]
+
+
+def test_steps_that_stand_for_billions_are_counted() -> None:
+    """Each weight may be valid where their sum is large."""
+    window = Window(SAMPLE)
+    steps = tuple(a_step(n, 995.0 + n / 100, weight=10**9) for n in range(400))
+
+    window.add(a_telemetry(1000.0, steps=steps))
+
+    assert column(evidence_of(window).steps, "weight").sum() == 400 * 10**9

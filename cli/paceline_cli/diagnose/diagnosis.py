@@ -47,7 +47,7 @@ def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
         raise UndiagnosableError(window.trouble or "it holds no limits, load or step model yet")
     if not evidence.steps:
         raise UndiagnosableError(f"no step ran in the last {window_s:g} s: send some requests")
-    spec = TuningSpec(sla=evidence.limits.sla, window_s=evidence.window_s)
+    spec = TuningSpec(sla=evidence.limits.sla.sla, window_s=evidence.window_s)
     view = view_pod(spec, evidence, detect_changes(spec, evidence, PodState()))
     time = engine_time(evidence)
     found = spans(evidence, time)

@@ -3,7 +3,7 @@
 from paceline_cli.local_state import Explained, LocalState
 from paceline_cli.up.screen import change_line, clock_time
 from paceline_tuner.outcome import Prediction
-from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
+from paceline_tuner.service_report import ChangeOutcome, MeasuredClass, PredictionCheck
 from paceline_tuner.tuned_limits import TunedLimits
 
 
@@ -11,6 +11,8 @@ def explain_state(state: LocalState, pod: str | None, *, last: int) -> str:
     """The newest `last` decisions on one pod, or on all, oldest first, and the last changes."""
     decisions = [decision for decision in state.decisions if pod in {None, decision.pod}]
     blocks = [f"{state.name} · {state.model} · {state.url}"]
+    if state.report and (classes := state.report.observed.by_prompt_tokens):
+        blocks.append("\n".join(["first tokens by prompt length", *map(_class, classes)]))
     blocks += [_decision(decision) for decision in decisions[-last:]]
     if not decisions:
         blocks.append(f"no decision yet{f' about {pod}' if pod else ''}")
@@ -18,6 +20,15 @@ def explain_state(state: LocalState, pod: str | None, *, last: int) -> str:
         changes = [f"  {change_line(change)}" for change in state.report.history]
         blocks.append("\n".join(["last changes, newest first", *changes]))
     return "\n\n".join(blocks)
+
+
+def _class(measured: MeasuredClass) -> str:
+    ttft = "none" if measured.ttft_ms is None else _ms(measured.ttft_ms)
+    in_time = measured.requests - measured.missed
+    return (
+        f"  {measured.name} tokens: {measured.verdict}, {ttft} of {_ms(measured.target_ms)},"
+        f" {in_time} of {measured.requests} requests in time"
+    )
 
 
 def _decision(decision: Explained) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline_api.inference_service import GROUP, PLURAL, InferenceService
-from paceline_api.status import AdapterStatus, PodTuning
+from paceline_api.status import AdapterStatus, PodTuning, SlaStatus
 from paceline_cli.kubectl import kubectl
 
 
@@ -22,6 +22,8 @@ def explain_status(resource: dict[str, Any], pod: str | None) -> str:
     """Conditions, each pod's limits with their reason, and the last changes."""
     service = InferenceService.read(resource)
     blocks = ["\n".join([f"{service.key} · {service.spec.model.uri}", *_conditions(service)])]
+    if classes := list(_prompt_classes(service.status.sla)):
+        blocks.append("\n".join(["first tokens by prompt length", *classes]))
     if adapters := service.status.adapters:
         blocks.append("\n".join(["adapters", *map(_adapter, adapters)]))
     tuning = service.status.tuning
@@ -43,6 +45,21 @@ def _conditions(service: InferenceService) -> Iterator[str]:
     for condition in service.status.conditions or []:
         state = f"{condition.type}={condition.status}"
         yield f"  {state:<26} {condition.reason}: {condition.message}"
+
+
+def _prompt_classes(sla: SlaStatus | None) -> Iterator[str]:
+    if sla is None:
+        return
+    lanes = [("", sla.ttft_by_prompt_tokens)]
+    if sla.batch is not None:
+        lanes.append((" of the batch lane", sla.batch.ttft_by_prompt_tokens))
+    for lane, classes in lanes:
+        for each in classes or ():
+            yield (
+                f"  {each.prompt_tokens} tokens{lane}: {each.verdict}, {each.ttft or 'none'} of"
+                f" {each.target}, {each.attainment or 'none'} of {each.requests or 0} requests in"
+                " time"
+            )
 
 
 def _adapter(adapter: AdapterStatus) -> str:

@@ -9,6 +9,7 @@ factor, as wide as the device's prior is trusted, and blocks of the trace drawn 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from statistics import NormalDist
 from typing import Final
@@ -28,6 +29,7 @@ from paceline_cli.plan.trace_demand import (
     redrawn_rate,
     share,
 )
+from paceline_cli.sla_targets import first_token_name
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_tuner.capacity import CapacityModel, EngineTraits, capacity_for
 from paceline_tuner.condition import Obstacle
@@ -168,7 +170,8 @@ class Planner:
         room = self._room(model, self._demand)
         if self._aim(model, self._demand)[0].is_below_floor:
             return "TPOTFloor", "one decode alone is slower than the target"
-        if sla.ttft_p99_ms is not None and room.ttft_floor_ms() > sla.ttft_p99_ms:
+        has_one = sla.ttft_p99_ms is not None and not sla.ttft_by_prompt_tokens
+        if has_one and room.ttft_floor_ms() > (sla.ttft_p99_ms or math.inf):
             return "TTFTFloor", "a long prompt alone takes longer than the target"
         if outlook.limits.kv_batch_size < 1:
             return "KVBound", "not one usual request fits into the KV cache"
@@ -183,8 +186,9 @@ class Planner:
             if name in {"TPOT", "ITL"}
         ):
             return "TPOTFloor", "the slowest of a hundred steps of one decode misses the target"
-        if sla.ttft_p99_ms is not None and alone.ttft(sla.objective) > sla.ttft_p99_ms:
-            return "TTFTFloor", "requests that each have a pod alone miss the target"
+        for name, target, read in _first_tokens(sla):
+            if target is not None and read(alone) > target:
+                return "TTFTFloor", f"requests that each have a pod alone miss the {name} target"
         if sla.e2e_p99_ms is not None and alone.e2e(sla.objective) > sla.e2e_p99_ms:
             return "E2EFloor", "answers that each have a pod alone miss the target"
         return "", ""
@@ -222,7 +226,7 @@ class Planner:
     def _pod(self, model: ModelFit) -> SimulatedPod:
         memory = self._inputs.memory
         longest = memory.longest(self._inputs.max_model_len)
-        return simulated_pod(model, self._chosen.limits, memory, longest)
+        return simulated_pod(model, self._chosen.limits, memory, longest, self._inputs.spec.sla)
 
     def _draw(self, quantile: float, random: Random) -> tuple[float, float]:
         """λ* and the peak, had the steps another speed and the trace come in another order."""
@@ -256,16 +260,36 @@ class Planner:
         return self._aim(model, demand)[1]
 
 
-def _readings(sla: SLA) -> list[tuple[str, float | None, Callable[[SimulatedLatencies], float]]]:
+Reading = tuple[str, float | None, Callable[[SimulatedLatencies], float]]
+"""A latency's name, its target, and what reads it."""
+
+
+def _readings(sla: SLA) -> list[Reading]:
     share = sla.objective
-    readings: list[tuple[str, float | None, Callable[[SimulatedLatencies], float]]] = [
-        ("TTFT", sla.ttft_p99_ms, lambda served: served.ttft(share)),
+    readings: list[Reading] = [
+        *_first_tokens(sla),
         ("TPOT", sla.tpot_p99_ms, lambda served: served.tpot(share)),
         ("ITL", sla.itl_p99_ms, lambda served: served.itl(share)),
     ]
     if sla.e2e_p99_ms is not None:
         readings.append(("E2E", sla.e2e_p99_ms, lambda served: served.e2e(share)))
     return readings
+
+
+def _first_tokens(sla: SLA) -> list[Reading]:
+    """List one reading, or one for each class of prompts."""
+    share = sla.objective
+    if not sla.ttft_by_prompt_tokens:
+        return [("TTFT", sla.ttft_p99_ms, lambda served: served.ttft(share))]
+    classes = zip(sla.shortest_prompts, sla.ttft_by_prompt_tokens, strict=True)
+    return [
+        (
+            first_token_name(least, each.up_to),
+            each.ttft_p99_ms,
+            partial(SimulatedLatencies.ttft, share=share, least=least, up_to=each.up_to),
+        )
+        for least, each in classes
+    ]
 
 
 def _shares(count: int) -> list[float]:

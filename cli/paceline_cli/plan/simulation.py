@@ -39,10 +39,16 @@ class SimulatedLatencies:
     """By request: arrival to last token."""
     gap_counts: npt.NDArray[np.int64]
     """Gaps between tokens, by logarithmic bin (`paceline_sim.gaps`)."""
+    prompt: npt.NDArray[np.int64]
+    """Prompt tokens, by request."""
 
-    def ttft(self, share: float) -> float:
-        """Return the time to first token that `share` of the requests do not exceed."""
-        return _quantile(self.ttft_ms, share)
+    def ttft(self, share: float, least: int = 1, up_to: int | None = None) -> float:
+        """Return the time to first token that `share` of the requests do not exceed.
+
+        Of those with prompts from `least` to `up_to` tokens.
+        """
+        is_meant = (self.prompt >= least) & (self.prompt <= (up_to or math.inf))
+        return _quantile(self.ttft_ms[is_meant], share)
 
     def tpot(self, share: float) -> float:
         """Return the same of the mean time per output token; 0 without any."""
@@ -58,7 +64,7 @@ class SimulatedLatencies:
 
     def attainment(self, sla: SLA) -> float:
         """Return the lesser share, of requests or of gaps, that kept its targets."""
-        is_kept = self.ttft_ms <= (sla.ttft_p99_ms or math.inf)
+        is_kept = self.ttft_ms <= _first_token_targets_ms(sla, self.prompt)
         is_kept &= ~(self.tpot_ms > (sla.tpot_p99_ms or math.inf))
         is_kept &= self.e2e_ms <= (sla.e2e_p99_ms or math.inf)
         kept = float(np.mean(is_kept))
@@ -78,6 +84,8 @@ class SimulatedPod:
     limits: TunedLimits
     memory: KvMemory
     max_model_len: int
+    sla: SLA
+    """With targets by prompt length, those that wait have their turn by when they are due."""
 
     def serve(self, requests: Sequence[TracedRequest], seed: int = 1) -> SimulatedLatencies:
         """Serve all requests in order of arrival; nothing is shed. Chance follows the seed."""
@@ -101,7 +109,7 @@ class SimulatedPod:
         memory = self.memory
         engine = SimulatedEngine(
             self.device,
-            _offered(requests),
+            _offered(requests, self.sla),
             capacity=Capacity(
                 limits.batch_size,
                 limits.token_budget,
@@ -124,7 +132,7 @@ class SimulatedPod:
 
 
 def simulated_pod(
-    model: ModelFit, limits: TunedLimits, memory: KvMemory, max_model_len: int
+    model: ModelFit, limits: TunedLimits, memory: KvMemory, max_model_len: int, sla: SLA
 ) -> SimulatedPod:
     """Build a pod on a device whose steps take what the model says, and vary as its q_r says."""
     forecast, q_r = Forecast(model), max(model.q_r, 1.0)
@@ -142,7 +150,7 @@ def simulated_pod(
         costs=_costs(forecast, limits),
         noise=Noise(sigma=math.log(q_r) / _TAIL_Z, correlation=0.0, spike_chance=0.0),
     )
-    return SimulatedPod(device, q_r, limits, memory, max_model_len)
+    return SimulatedPod(device, q_r, limits, memory, max_model_len, sla)
 
 
 def _costs(forecast: Forecast, limits: TunedLimits) -> StepCosts:
@@ -175,26 +183,44 @@ def joined(parts: Sequence[SimulatedLatencies]) -> SimulatedLatencies:
         np.concatenate([part.tpot_ms for part in parts]),
         np.concatenate([part.e2e_ms for part in parts]),
         np.sum([part.gap_counts for part in parts], axis=0),
+        np.concatenate([part.prompt for part in parts]),
     )
 
 
-def _offered(requests: Sequence[TracedRequest]) -> Requests:
+def _offered(requests: Sequence[TracedRequest], sla: SLA) -> Requests:
     # Blocks of a trace that were drawn anew may overlap by a rounding.
     ordered = sorted(requests, key=lambda request: request.at_s)
     nothing = np.zeros(len(ordered), np.int64)
+    at_s = np.array([request.at_s for request in ordered], np.float64)
+    prompt = np.array([request.prompt for request in ordered], np.int64)
+    has_classes = bool(sla.ttft_by_prompt_tokens)
     return Requests(
-        np.array([request.at_s for request in ordered], np.float64),
-        np.array([request.prompt for request in ordered], np.int64),
+        at_s,
+        prompt,
         np.array([request.output for request in ordered], np.int64),
         cached=nothing,
         lane=nothing.astype(np.int8),
+        turn_s=at_s + _first_token_targets_ms(sla, prompt) / 1e3 if has_classes else None,
     )
 
 
 def _latencies(engine: SimulatedEngine) -> SimulatedLatencies:
     jobs = engine.jobs
     e2e_ms = np.asarray((jobs["last_s"] - jobs["arrival_s"]) * 1e3, np.float64)
-    return SimulatedLatencies(engine.ttft_ms, engine.tpot_ms, e2e_ms, engine.gap_counts.sum(axis=0))
+    return SimulatedLatencies(
+        engine.ttft_ms,
+        engine.tpot_ms,
+        e2e_ms,
+        engine.gap_counts.sum(axis=0),
+        np.asarray(jobs["prompt"], np.int64),
+    )
+
+
+def _first_token_targets_ms(sla: SLA, prompt: npt.NDArray[np.int64]) -> Floats:
+    """Give each prompt's target; infinite where none is declared."""
+    places = np.searchsorted(sla.shortest_prompts, prompt, side="right") - 1
+    targets = [sla.ttft_ms(least) or math.inf for least in sla.shortest_prompts]
+    return np.asarray(np.array(targets)[np.maximum(places, 0)], np.float64)
 
 
 def _quantile(values: Floats, share: float) -> float:

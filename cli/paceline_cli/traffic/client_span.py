@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline_cli.traffic.record import ClientRecord, percentile
+from paceline_tuner.attainment import by_prompt_tokens
 from paceline_tuner.service_report import MeasuredLatency, Quantiles
 from paceline_tuner.service_spec import SLA
+from paceline_tuner.telemetry import RequestRecord
 
 P99 = 0.99
 
@@ -54,6 +56,7 @@ class ClientSpan:
             attainment=self._attainment(sla),
             e2e_p99_ms=high.e2e_ms,
             at_objective=self._quantiles(sla, sla.objective) if is_own else None,
+            by_prompt_tokens=by_prompt_tokens(sla, [_as_served(record) for record in self.due]),
         )
 
     def _quantiles(self, sla: SLA, share: float) -> Quantiles:
@@ -93,13 +96,27 @@ def span(records: Sequence[ClientRecord], start_at: float, end_at: float) -> Cli
 
 
 def _is_met(sla: SLA, record: ClientRecord) -> bool:
-    ttft_target = math.inf if sla.ttft_p99_ms is None else sla.ttft_p99_ms
+    declared_ms = sla.ttft_ms(record.prompt_tokens)
+    ttft_target = math.inf if declared_ms is None else declared_ms
     tpot_target = math.inf if sla.tpot_p99_ms is None else sla.tpot_p99_ms
     return (
         record.outcome == "ok"
         and _first_token_ms(record) <= ttft_target
         and (record.tpot_ms or 0.0) <= tpot_target
         and (sla.e2e_p99_ms is None or _whole_ms(record) <= sla.e2e_p99_ms)
+    )
+
+
+def _as_served(record: ClientRecord) -> RequestRecord:
+    """Describe a request as a sidecar does; one without an answer counts as a short prompt."""
+    return RequestRecord(
+        seq=0,
+        arrived_at=record.planned_at,
+        finished_at=record.finished_at,
+        prompt_tokens=record.prompt_tokens,
+        output_tokens=record.output_tokens,
+        outcome=record.outcome,
+        ttft_ms=record.ttft_ms,
     )
 
 

@@ -77,7 +77,7 @@ def line(view: LiveView) -> str:
         return f"{view.name}: {view.state}"
     metrics = ", ".join(
         f"{name} {pod.observed.promised.name} {_ms(seen)} of {_ms(target)}"
-        for name, target, seen in all_targets(view.spec.sla, pod.observed.promised)
+        for name, target, seen in all_targets(view.spec.sla, pod.observed)
         if target is not None
     )
     limits = f"batch {_number(pod.batch_size)}, tokens {_number(pod.token_budget)}"
@@ -121,9 +121,9 @@ def _targets(view: LiveView) -> Table:
     table.add_column("")
     if view.client:
         table.add_column("client, last 20 s", justify="right")
-    client = (view.client or unseen).promised
+    client = view.client or unseen
     at_client = {name: value for name, _, value in all_targets(view.spec.sla, client)}
-    for name, target, value in all_targets(view.spec.sla, seen.promised):
+    for name, target, value in all_targets(view.spec.sla, seen):
         cells: list[str | Text] = [name, _ms(target), _ms(value), _compared(value, target)]
         if view.client:
             cells.append(_ms(at_client.get(name)))

@@ -33,7 +33,7 @@ class Experiments:
         lifecycle = self._lifecycles[target.key] = directed(lifecycle, same, now)
         trying = lifecycle.trial.candidate_pods if lifecycle.trial is not None else ()
         return {
-            pod.name: replace(
+            pod.name: _for_arm(
                 under(target.spec, policy_for(lifecycle, target, pod.name)),
                 is_candidate=pod.is_canary or pod.name in trying,
             )
@@ -53,3 +53,7 @@ class Experiments:
     def forget(self, key: str) -> None:
         """Drop a service that was deleted."""
         self._lifecycles.pop(key, None)
+
+
+def _for_arm(spec: TuningSpec, *, is_candidate: bool) -> TuningSpec:
+    return spec if spec.is_candidate == is_candidate else replace(spec, is_candidate=is_candidate)

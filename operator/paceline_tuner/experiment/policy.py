@@ -18,6 +18,8 @@ def policy_of(spec: TuningSpec) -> Policy:
 
 def under(spec: TuningSpec, policy: Policy) -> TuningSpec:
     """Give the spec another policy; targets, admission and the rest stay."""
+    if policy_of(spec) == policy:
+        return spec
     return replace(
         spec,
         mode=policy.mode,

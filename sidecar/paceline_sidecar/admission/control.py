@@ -45,7 +45,7 @@ from paceline_sidecar.admission.tickets import (
 )
 from paceline_sidecar.admission.turns import turn_at
 from paceline_sidecar.errors import Refused
-from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig
+from paceline_sidecar.hot_config import HotConfig
 from paceline_wire import EngineLoad
 from paceline_wire.limits import Lane, Limits
 
@@ -99,14 +99,16 @@ class AdmissionControl:
         """Return a ticket for each item, or raise `Refused` for all of them."""
         policy = config.admission
         places = places_of(len(estimates), policy)
-        arrival = Arrival(lane, sum(estimates), places, timeout_s)
+        arrival = Arrival(lane, sum(estimates), places, timeout_s, max(estimates, default=0))
         turns = [self._turn_at(tokens, lane, arrived_at, config) for tokens in estimates]
         last = max((turn for turn in turns if turn is not None), default=None)
         self._check(arrival, caller, config, last)
         if not self.waiting:
             self._head_since = self._clock()
         flow = caller.id or f"request {next(self._numbers)}"
-        party = Party(lane, flow, arrived_at, timeout_s, most_places(policy), caller)
+        party = Party(
+            lane, flow, arrived_at, timeout_s, most_places(policy), caller, arrival.longest
+        )
         tickets = [
             Ticket(self, tokens, party, turn) for tokens, turn in zip(estimates, turns, strict=True)
         ]
@@ -120,10 +122,12 @@ class AdmissionControl:
         self, tokens: int, lane: Lane, arrived_at: float, config: HotConfig
     ) -> float | None:
         """Return a prompt's turn; None where all go as they come."""
-        if config.admission.order == "Fifo":
+        if config.is_first_come:
             return None
         # The service's own time limit: a client that names a shorter one gains nothing by it.
-        patience = patience_s(lane, config, config.admission.request_timeout_s)
+        patience = patience_s(lane, config, config.admission.request_timeout_s, tokens)
+        if config.admission.order == "Fifo":
+            return arrived_at + patience
         return turn_at(arrived_at, tokens=tokens, rate=self.rate.tokens_per_s, patience_s=patience)
 
     def _check(
@@ -179,7 +183,7 @@ class AdmissionControl:
         leaving = batch_requests_to_displace(self.waiting, self.queue, arrival, config.admission)
         message = "The queue is full, and interactive requests go first."
         for party in leaving:
-            own = Arrival("batch", party.tokens, party.places, party.timeout_s)
+            own = Arrival("batch", party.tokens, party.places, party.timeout_s, party.longest)
             given = Refused("displaced", message, retry_after_s=0.0)
             given.retry_after_s = self._comeback_s(own, config, given, self.queue.tokens)
             if party.give_way is not None and party.give_way(given):
@@ -200,7 +204,7 @@ class AdmissionControl:
     ) -> float:
         now, queue, policy = self._clock(), self.queue, config.admission
         rate = self.rate.tokens_per_s
-        worked = min((now - self._head_since) * (rate or 0.0), self._first_tokens(policy))
+        worked = min((now - self._head_since) * (rate or 0.0), self._first_tokens(config))
         places, tokens = self._expected.until_now(now)
         if refusal is not None and refusal.reason in {"queue_full", "displaced"}:
             missing = queue.requests + arrival.places + places - most_requests(policy)
@@ -209,17 +213,21 @@ class AdmissionControl:
         if refusal is not None and refusal.reason == "queue_tokens":
             allowed = (policy.max_queued_tokens or 0) * policy.reject_at
         else:
-            allowed = patience_s(arrival.lane, config, arrival.timeout_s) * (rate or 0.0)
+            allowed = self._allowed_s(arrival, config) * (rate or 0.0)
         ahead += tokens
         over = ahead + arrival.tokens - allowed
         return seconds_until_fewer(over, ahead=ahead, rate=rate, worked=worked)
 
-    def _first_tokens(self, policy: AdmissionPolicy) -> int:
+    @staticmethod
+    def _allowed_s(arrival: Arrival, config: HotConfig) -> float:
+        return patience_s(arrival.lane, config, arrival.timeout_s, arrival.longest_prompt)
+
+    def _first_tokens(self, config: HotConfig) -> int:
         """Return the prompt tokens of the request that is worked on; 0 where nobody waits."""
         if not self.waiting:
             return 0
-        is_as_arrived = policy.order == "Fifo"
-        first = next(iter(self.waiting)) if is_as_arrived else min(self.waiting, key=turn_of)
+        is_first_come = config.is_first_come
+        first = next(iter(self.waiting)) if is_first_come else min(self.waiting, key=turn_of)
         return first.tokens
 
     # --- who waits ------------------------------------------------------------------------------
@@ -227,7 +235,7 @@ class AdmissionControl:
     def sweep(self, config: HotConfig, now: float, *, computed_ahead: int) -> None:
         """Refuse waiting requests that are hopeless now; `computed_ahead` tokens are prefilled."""
         rate = self.rate.tokens_per_s
-        is_as_arrived = config.admission.order == "Fifo" and not any(
+        is_as_arrived = config.is_first_come and not any(
             lane.num_held for lane in self._lanes.values()
         )
         order = self.waiting if is_as_arrived else self._by_lane()

@@ -38,6 +38,13 @@ class Arrival:
     tokens: int
     places: int = 1
     timeout_s: float = math.inf
+    longest: int = 0
+    """Tokens of its longest prompt, which has the most time; 0 where that is all of them."""
+
+    @property
+    def longest_prompt(self) -> int:
+        """Return the tokens of its longest prompt."""
+        return self.longest or self.tokens
 
 
 def most_requests(policy: AdmissionPolicy) -> int:
@@ -106,7 +113,7 @@ def is_full(queue: Backlog, arrival: Arrival, policy: AdmissionPolicy) -> Refuse
 def _hopeless_arrival(
     arrival: Arrival, ahead: int, *, config: HotConfig, rate: float | None
 ) -> Refused | None:
-    most_s = patience_s(arrival.lane, config, arrival.timeout_s)
+    most_s = patience_s(arrival.lane, config, arrival.timeout_s, arrival.longest_prompt)
     predicted_s = seconds_to_first_token(tokens_ahead=ahead, own_tokens=arrival.tokens, rate=rate)
     if not config.admission.shed_hopeless or predicted_s <= most_s:
         return None
@@ -117,11 +124,11 @@ def _hopeless_arrival(
     return Refused("hopeless", message, retry_after_s=0.0)
 
 
-def patience_s(lane: Lane, config: HotConfig, timeout_s: float) -> float:
-    """Return how long after its arrival a request's first token is still of use.
+def patience_s(lane: Lane, config: HotConfig, timeout_s: float, prompt_tokens: int) -> float:
+    """Return how long after its arrival the first token of a prompt is still of use.
 
     A batch request without a target of its lane's own waits as long as its own deadline lets it.
     """
     is_own = lane == "interactive" or config.batch_sla is not None
-    target_ms = config.sla_of(lane).first_token_ms if is_own else None
+    target_ms = config.sla_of(lane).first_token_ms(prompt_tokens) if is_own else None
     return timeout_s if target_ms is None else min(timeout_s, target_ms / 1e3)

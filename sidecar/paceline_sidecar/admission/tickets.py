@@ -41,6 +41,8 @@ class Party:
     """Its own deadline, counted from its arrival."""
     most_places: int = 1
     caller: Caller = NOBODY
+    longest: int = 0
+    """Tokens of its longest prompt, whose target is that of all its items."""
     waiting: "dict[Ticket, None]" = field(default_factory=dict)
     give_way: Callable[[Refused], bool] | None = None
     """Refuses the request, unless it has been answered already; None while it is tokenized."""
@@ -84,7 +86,7 @@ class Ticket:
     tokens: int
     party: Party
     turn_at: float | None = None
-    """Where short prompts go first: while it waits it passes those with a later turn."""
+    """Where not all have their turn as they came: it passes those with a later one."""
     is_offered: bool = False
     """It may go to the engine: it is tokenized, and no other has to go ahead of it."""
     is_running: bool = False
@@ -179,7 +181,7 @@ def hopeless(
     ahead: dict[Lane, int] = {"interactive": -computed, "batch": -computed}
     for ticket in waiting:
         party = ticket.party
-        due_at = party.arrived_at + patience_s(party.lane, config, party.timeout_s)
+        due_at = party.arrived_at + patience_s(party.lane, config, party.timeout_s, party.longest)
         predicted_s = (ahead[party.lane] + ticket.tokens) / rate / _MARGIN
         if ahead[party.lane] > 0 and now + predicted_s > due_at:
             lost.append(ticket)

@@ -49,7 +49,7 @@ def miss_reason(record: FinishedRequest, sla: Sla) -> MissReason | None:
     """Why a request missed the SLA; None when it met every target."""
     if record.outcome != "ok" and record.outcome != "cancelled":  # noqa: PLR1714 - narrows
         return record.outcome
-    if _above(record.ttft_ms, sla.ttft_p99_ms):
+    if _above(record.ttft_ms, sla.ttft_ms(record.prompt_tokens)):
         return "ttft"
     if _above(record.tpot_ms, sla.tpot_p99_ms):
         return "tpot"

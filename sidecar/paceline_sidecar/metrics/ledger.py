@@ -53,6 +53,9 @@ class LaneCounts:
         self.outcomes: Counter[Outcome] = Counter()
         self.met = 0
         self.missed: Counter[str] = Counter()
+        self.in_time: Counter[str] = Counter()
+        """Requests whose first token came within the target, by class of prompts."""
+        self.late: Counter[str] = Counter()
         self.gaps = GapSketch(lane)
 
 
@@ -151,8 +154,18 @@ class Ledger:
                 counts.met += 1
             else:
                 counts.missed[missed] += 1
+        self._count_class(record, counts)
         self._vllm.ended(record)
         self.keys.ended(record)
+
+    def _count_class(self, record: FinishedRequest, counts: LaneCounts) -> None:
+        mine = self.config.sla_of(record.lane).class_of(record.prompt_tokens)
+        if mine is None:
+            return
+        if record.ttft_ms is not None and record.ttft_ms <= mine.ttft_p99_ms:
+            counts.in_time[mine.label] += record.outcome != "cancelled"
+        elif record.ttft_ms is not None or record.outcome not in {"ok", "cancelled"}:
+            counts.late[mine.label] += 1
 
     # --- per heartbeat, per change --------------------------------------------------------------
 
@@ -178,7 +191,8 @@ class Ledger:
         self.config = config
         for lane, counts in self.lanes.items():
             sla = config.sla_of(lane)
-            counts.ttft_s.keep_edges(_edge(sla.ttft_p99_ms))
+            edges = {each.ttft_p99_ms / 1e3 for each in sla.ttft_by_prompt_tokens}
+            counts.ttft_s.keep_edges((*_edge(sla.ttft_p99_ms), *edges))
             counts.tpot_s.keep_edges(_edge(sla.tpot_p99_ms))
             counts.itl_s.keep_edges(_edge(sla.itl_p99_ms))
             counts.e2e_s.keep_edges(_edge(sla.e2e_p99_ms))

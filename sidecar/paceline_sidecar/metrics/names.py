@@ -51,6 +51,13 @@ SLA_REQUESTS = _counter(
     "result",
     "reason",
 )
+PROMPT_CLASS = _counter(
+    "prompt_class_requests",
+    "Offered requests by class of prompt, and whether the first token came within its target.",
+    "lane",
+    "up_to",
+    "result",
+)
 REFUSALS = _counter("refusals", "Requests that were turned away, by reason.", "reason")
 REFUSED_CONNECTIONS = _counter(
     "refused_connections",
@@ -65,6 +72,12 @@ ABORTS = _counter("aborts", "Requests aborted in the engine, by cause.", "cause"
 
 # --- what was promised ---------------------------------------------------------------------------
 SLA_TARGET = _gauge("sla_target_seconds", "Declared p99 target.", "metric")
+PROMPT_CLASS_TARGET = _gauge(
+    "prompt_class_ttft_target_seconds",
+    "Declared p99 target of the first tokens of a class of prompts.",
+    "lane",
+    "up_to",
+)
 BATCH_SLA_TARGET = _gauge(
     "batch_sla_target_seconds", "Declared p99 target of the batch lane alone.", "metric"
 )

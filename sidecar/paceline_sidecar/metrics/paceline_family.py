@@ -54,10 +54,19 @@ def _requests(seen: Snapshot) -> Iterator[Family]:
         for reason, count in one.missed.items()
     ]
     yield values(names.SLA_REQUESTS, [*met, *missed])
+    yield values(names.PROMPT_CLASS, _prompt_classes(seen))
     yield values(names.REFUSALS, (((name, why), n) for why, n in ledger.refusals.items()))
     closed = ledger.refused_connections.items()
     yield values(names.REFUSED_CONNECTIONS, (((name, why), n) for why, n in closed))
     yield values(names.ABORTS, (((name, why), n) for why, n in ledger.aborts.items()))
+
+
+def _prompt_classes(seen: Snapshot) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Count the requests of the classes that are declared now."""
+    for lane, counts in seen.ledger.lanes.items():
+        for each in seen.ledger.config.sla_of(lane).ttft_by_prompt_tokens:
+            for result, counted in (("met", counts.in_time), ("missed", counts.late)):
+                yield (seen.name, lane, each.label, result), float(counted[each.label])
 
 
 def key_family(seen: Snapshot) -> Iterator[Family]:
@@ -70,6 +79,12 @@ def key_family(seen: Snapshot) -> Iterator[Family]:
 def _promises(seen: Snapshot) -> Iterator[Family]:
     yield values(names.SLA_TARGET, _targets(seen.name, seen.sla))
     yield values(names.BATCH_SLA_TARGET, _targets(seen.name, seen.batch_sla or Sla()))
+    targets = (
+        ((seen.name, lane, each.label), each.ttft_p99_ms / 1e3)
+        for lane in LANES
+        for each in seen.ledger.config.sla_of(lane).ttft_by_prompt_tokens
+    )
+    yield values(names.PROMPT_CLASS_TARGET, targets)
     yield values(names.SLA_OBJECTIVE, [((seen.name,), seen.sla.objective)])
 
 

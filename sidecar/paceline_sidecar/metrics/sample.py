@@ -5,18 +5,19 @@ are: p99s and misses are theirs. Of the others, each that stays stands for its n
 order of output length. `paceline_tuner.sample` chooses in the same way from all records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from heapq import nlargest
 from itertools import pairwise
 from typing import Final, TypeVar
 
+from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.metrics.ring import Numbered
 from paceline_wire import StepRecord
 
 Item = TypeVar("Item")
 _SLICE_S: Final = 5.0
-_LEAST: Final = 4  # of each outcome of each lane
+_LEAST: Final = 4  # of each kind
 
 
 def sampled_steps(
@@ -29,21 +30,41 @@ def sampled_steps(
     return _groups(steps, min(room, len(steps)))
 
 
+def all_alike(record: FinishedRequest) -> Hashable:
+    """Tell no requests apart beyond their lanes and outcomes."""
+    del record
+    return None
+
+
+def by_class(config: HotConfig) -> Callable[[FinishedRequest], Hashable]:
+    """Tell requests apart by class of prompt, and by whether they missed its target."""
+
+    def kind_of(record: FinishedRequest) -> Hashable:
+        mine = config.sla_of(record.lane).class_of(record.prompt_tokens)
+        if mine is None:
+            return None
+        return mine, record.ttft_ms is not None and record.ttft_ms > mine.ttft_p99_ms
+
+    return kind_of
+
+
 def sampled_requests(
-    requests: Sequence[Numbered[FinishedRequest]], most: int
+    requests: Sequence[Numbered[FinishedRequest]],
+    most: int,
+    kind_of: Callable[[FinishedRequest], Hashable] = all_alike,
 ) -> list[Sequence[Numbered[FinishedRequest]]]:
     """Cut into about so many groups for each 5 s; the slowest are alone in theirs.
 
-    Groups come in the order in which their middle ones ended.
+    A group has requests of one kind. Groups come in the order in which their middle ones ended.
     """
     if not requests:
         return []
     room = _room(requests[0].record.finished_at, requests[-1].record.finished_at, most)
     if len(requests) <= room:
         return _groups(requests, len(requests))
-    kinds: dict[tuple[str, str], list[Numbered[FinishedRequest]]] = {}
+    kinds: dict[tuple[str, str, Hashable], list[Numbered[FinishedRequest]]] = {}
     for numbered in requests:
-        kind = numbered.record.lane, numbered.record.outcome
+        kind = numbered.record.lane, numbered.record.outcome, kind_of(numbered.record)
         kinds.setdefault(kind, []).append(numbered)
     groups: list[Sequence[Numbered[FinishedRequest]]] = []
     for alike in kinds.values():

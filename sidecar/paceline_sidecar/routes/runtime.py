@@ -12,7 +12,7 @@ from starlette.responses import Response
 from paceline_sidecar.connection import read_body
 from paceline_sidecar.errors import InvalidRequest, Unauthorized
 from paceline_sidecar.keys import BearerKeys
-from paceline_sidecar.metrics.sample import sampled_requests, sampled_steps
+from paceline_sidecar.metrics.sample import by_class, sampled_requests, sampled_steps
 from paceline_sidecar.openai.error_response import body_of
 from paceline_sidecar.runtime_bodies import (
     ProfileBody,
@@ -115,7 +115,10 @@ def telemetry_body(
         adapters=service.adapters.states(),
         pod=socket.gethostname(),
         step_rows=[step_row(g) for g in sampled_steps(steps, sample)] if sample else UNSET,
-        request_rows=[request_row(g) for g in sampled_requests(requests, sample)]
+        request_rows=[
+            request_row(group)
+            for group in sampled_requests(requests, sample, by_class(service.config))
+        ]
         if sample
         else UNSET,
     )

@@ -45,6 +45,21 @@ def test_the_copy_differs_in_mode_and_targets_alone(tmp_path: Path) -> None:
     assert load(copy).spec.tuning.mode == "Observe"
 
 
+def test_each_class_of_prompts_gets_a_longer_target(tmp_path: Path) -> None:
+    """In the same proportion as the others."""
+    manifest = yaml.safe_load(QUICKSTART.read_text())
+    classes = [{"upTo": 100, "p99": "2s"}, {"p99": "10s"}]
+    manifest["spec"]["sla"]["ttft"] = {"byPromptTokens": classes}
+    source, copy = tmp_path / "in.yaml", tmp_path / "out.yaml"
+    source.write_text(yaml.safe_dump(manifest))
+
+    write_copy(source, copy, mode="Auto", slowness=1.5)
+
+    assert yaml.safe_load(copy.read_text())["spec"]["sla"]["ttft"] == {
+        "byPromptTokens": [{"upTo": 100, "p99": "3000ms"}, {"p99": "15000ms"}]
+    }
+
+
 def test_a_bad_manifest_is_refused_under_its_own_name(tmp_path: Path) -> None:
     """Not under that of the copy."""
     path = tmp_path / "bad.yaml"

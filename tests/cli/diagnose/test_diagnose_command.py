@@ -22,7 +22,7 @@ TOKEN = "a-token"
 NOW = 1000.0
 BUSY = a_telemetry(
     NOW,
-    limits=a_limits(sla=SLA(ttft_p99_ms=500.0)),
+    limits=a_limits(sla=answers.SlaValues(ttft_p99_ms=500.0)),
     steps=tuple(a_step(i, NOW - 60 + (i + 1) * 0.05) for i in range(1200)),
     requests=tuple(a_request(i, NOW - 50 + i, queue_ms=900.0, ttft_ms=1000.0) for i in range(40)),
 )

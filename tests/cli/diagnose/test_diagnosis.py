@@ -11,7 +11,6 @@ from paceline_cli.diagnose.latency import Span
 from paceline_cli.diagnose.step_parts import split
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
 from paceline_tuner import telemetry as answers
-from paceline_tuner.service_spec import SLA
 
 NOW = 1000.0
 SERVED = tuple(
@@ -160,7 +159,7 @@ def test_more_load_than_fits_asks_for_replicas_with_their_number() -> None:
     many = tuple(
         a_request(i, NOW - 59.9 + i / 10, arrived_at=NOW - 61 + i / 10) for i in range(599)
     )
-    limits = a_limits(sla=SLA(itl_p99_ms=120.0))
+    limits = a_limits(sla=answers.SlaValues(itl_p99_ms=120.0))
 
     found = diagnosis(requests=many, limits=limits)
 
@@ -174,7 +173,7 @@ def test_a_queue_before_a_small_batch_asks_for_a_larger_one() -> None:
     """16 run, others wait, and a step with more of them would still be within the target."""
     crowded = steps(decode=16, running=16, waiting=5, context=4000)
 
-    found = diagnosis(steps=crowded, limits=a_limits(sla=SLA(itl_p99_ms=400.0)))
+    found = diagnosis(steps=crowded, limits=a_limits(sla=answers.SlaValues(itl_p99_ms=400.0)))
 
     assert "tuning.batchSize.max" in levers(found)
     assert "100% of the steps requests waited while 16 ran" in levers(found)
@@ -200,7 +199,7 @@ def test_a_floor_above_the_target_is_not_answered_with_replicas() -> None:
     """Nothing but a faster step helps."""
     found = diagnosis(
         steps=steps(decode=1, running=1, context=200),
-        limits=a_limits(sla=SLA(itl_p99_ms=10.0)),
+        limits=a_limits(sla=answers.SlaValues(itl_p99_ms=10.0)),
     )
 
     assert "neither limits nor replicas reach it" in levers(found)

@@ -1,6 +1,7 @@
 """`paceline explain` gives each decision with its inputs, prediction, limits and reason."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from paceline_cli.explain.service_status import explain_status
 from paceline_cli.local_state import Explained, LocalState
 from paceline_testing.reports import a_report, an_explained
 from paceline_testing.services import a_live_service
-from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
+from paceline_tuner.service_report import ChangeOutcome, MeasuredClass, PredictionCheck
 from paceline_tuner.service_spec import SLA
 
 
@@ -139,6 +140,31 @@ def test_the_quantile_of_the_objective_is_told(own: dict[str, Any], told: str) -
     text = explain_status(a_live_service() | {"status": {"tuning": {"pods": [pod]}}}, "chat-1")
 
     assert told in text
+
+
+def test_each_class_of_prompts_is_told_with_its_verdict() -> None:
+    """From the state of a local service, and from the status of one in a cluster."""
+    measured = (
+        MeasuredClass(1, 2000, 500.0, 812.0, 50, 5, "Violating"),
+        MeasuredClass(2001, None, 5000.0, None, 0, 0, "Idle"),
+    )
+    observed = replace(a_report().observed, by_prompt_tokens=measured)
+    state = replace(a_state(), report=replace(a_report(), observed=observed))
+    classes = [
+        {"promptTokens": "1-2000", "target": "500ms", "ttft": "812ms", "requests": 50,
+         "attainment": "0.900", "verdict": "Violating"},
+        {"promptTokens": "2001-", "target": "5000ms", "requests": 0, "verdict": "Idle"},
+    ]  # fmt: skip
+    sla = {"ttftByPromptTokens": classes, "batch": {"ttftByPromptTokens": classes[1:]}}
+
+    local = explain_state(state, None, last=1)
+    live = explain_status({**a_live_service(), "status": {"sla": sla}}, None)
+
+    assert "1-2000 tokens: Violating, 812 ms of 500 ms, 45 of 50 requests in time" in local
+    assert "2001- tokens: Idle, none of 5,000 ms, 0 of 0 requests in time" in local
+    assert "1-2000 tokens: Violating, 812ms of 500ms, 0.900 of 50 requests in time" in live
+    assert "2001- tokens of the batch lane: Idle, none of 5000ms" in live
+    assert "by prompt length" not in explain_state(a_state(), None, last=1)
 
 
 def test_adapters_are_told_with_their_refusals() -> None:

@@ -12,10 +12,11 @@ from paceline_cli.plan.planner import Inputs, plan
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_engine.hardware.devices import GPUS, Device
 from paceline_engine.hardware.model_size import ModelSize, Precision
-from paceline_tuner.service_spec import SLA, TuningSpec
+from paceline_tuner.service_spec import SLA, PromptClass, TuningSpec
 
 EIGHT_B = ModelSize(8 * 10**9, 16 * 10**9, 131_072, Precision(2), max_len=8192)
 H100 = GPUS["h100"]
+LAST = PromptClass(None, 3000.0)
 
 
 def steady(rps: float = 4.0, *, prompt: int = 800, output: int = 100) -> tuple[TracedRequest, ...]:
@@ -113,9 +114,10 @@ def test_a_tight_pace_bounds_the_batch_and_a_loose_one_leaves_it_to_memory() -> 
         (SLA(tpot_p99_ms=5.0), "TPOTFloor"),
         (SLA(ttft_p99_ms=10.0), "TTFTFloor"),
         (SLA(e2e_p99_ms=500.0), "E2EFloor"),
+        (SLA(3000.0, ttft_by_prompt_tokens=(PromptClass(600, 10.0), LAST)), "TTFTFloor"),
         (SLA(itl_p99_ms=10.6), "TPOTFloor"),  # the mean step keeps it, the slowest of 100 does not
     ],
-    ids=["itl", "tpot", "ttft", "answer", "tail"],
+    ids=["itl", "tpot", "ttft", "answer", "short prompts", "tail"],
 )
 def test_what_no_replica_helps_is_named_in_the_tuners_words(sla: SLA, reason: str) -> None:
     """An 8B model's weights alone take 9.5 ms to read."""
@@ -168,6 +170,22 @@ def test_the_largest_batch_by_memory_is_shown_to_fit() -> None:
 
     assert wanted(batch) <= room < wanted(batch + 1)
     assert f"{wanted(batch):,.0f}" in occupancy_line(demand, batch=batch, tokens=100).result
+
+
+def test_each_class_of_prompts_is_planned_and_shown() -> None:
+    """With its own target; a class that no prompt is of needs nothing."""
+    classes = (PromptClass(600, 400.0), PromptClass(5000, 1500.0), LAST)
+    sla = SLA(3000.0, itl_p99_ms=50.0, ttft_by_prompt_tokens=classes)
+
+    found = outlook(plan(inputs(sla=sla))).latencies
+
+    assert [(each.name, each.target_ms) for each in found[:3]] == [
+        ("TTFT 1-600", 400.0),
+        ("TTFT 601-5000", 1500.0),
+        ("TTFT 5001-", 3000.0),
+    ]
+    assert all(each.is_met for each in found[:3])
+    assert found[2].predicted_ms.value == 0.0 < found[0].predicted_ms.value
 
 
 def test_an_end_to_end_target_is_planned_by_its_objective() -> None:

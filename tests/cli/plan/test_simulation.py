@@ -7,11 +7,12 @@ from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joine
 from paceline_cli.traffic.traces import TracedRequest
 from paceline_engine.hardware.devices import BLOCK_TOKENS, GPUS
 from paceline_engine.hardware.model_size import ModelSize, Precision
-from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_spec import SLA, PromptClass
 from paceline_tuner.telemetry import ModelFit
 from paceline_tuner.tuned_limits import TunedLimits
 
 KV_BYTES = 1 << 20
+UNDECLARED = SLA()
 
 
 def a_pod(
@@ -21,6 +22,7 @@ def a_pod(
     target_ms: float | None = None,
     blocks: int = 600,
     q_r: float = 1.0,
+    sla: SLA = UNDECLARED,
 ) -> SimulatedPod:
     """A step takes 10 ms and 0.1 ms per token, without noise where `q_r` is 1."""
     fit = ModelFit(
@@ -33,7 +35,8 @@ def a_pod(
     weights = usable - blocks * BLOCK_TOKENS * KV_BYTES
     memory = KvMemory(gpu, ModelSize(1, weights, KV_BYTES, Precision(2)), 0.9, 2048)
     assert memory.num_blocks == blocks
-    return simulated_pod(fit, TunedLimits(batch, budget, target_ms), memory, max_model_len=4096)
+    limits = TunedLimits(batch, budget, target_ms)
+    return simulated_pod(fit, limits, memory, max_model_len=4096, sla=sla)
 
 
 def serve(pod: SimulatedPod, *rows: tuple[float, int, int]) -> SimulatedLatencies:
@@ -126,6 +129,22 @@ def test_answers_of_one_token_have_no_pace() -> None:
 
     assert (served.tpot(0.99), served.itl(0.99)) == (0.0, 0.0)
     assert served.attainment(SLA(tpot_p99_ms=1.0, itl_p99_ms=1.0)) == 1.0
+
+
+def test_with_targets_by_prompt_length_who_is_due_first_is_served_first() -> None:
+    """A short prompt passes long ones that wait, and each is judged by its own target."""
+    classes = (PromptClass(50, 100.0), PromptClass(None, 9000.0))
+    sla = SLA(9000.0, ttft_by_prompt_tokens=classes)
+    rows = [(0.0, 1000, 2), (0.001, 1000, 2), (0.002, 1000, 2), (0.003, 40, 2)]
+
+    as_they_come = serve(a_pod(batch=1), *rows)
+    by_deadline = serve(a_pod(batch=1, sla=sla), *rows)
+
+    assert by_deadline.ttft_ms[3] < as_they_come.ttft_ms[1] < as_they_come.ttft_ms[3]
+    assert by_deadline.ttft(1.0, 1, 50) == by_deadline.ttft_ms[3]
+    assert by_deadline.ttft(1.0, 51) == max(by_deadline.ttft_ms[:3])
+    assert by_deadline.ttft(1.0, 1, 9) == 0.0
+    assert by_deadline.attainment(sla) == 0.75
 
 
 def test_chance_follows_the_seed() -> None:

@@ -2,7 +2,10 @@
 
 import pytest
 
+from paceline_cli.sla_targets import missed_targets, targets
+from paceline_cli.traffic.client_span import span
 from paceline_cli.traffic.record import ClientRecord, percentile
+from paceline_tuner.service_spec import SLA, PromptClass
 
 
 def a_record(**changes: object) -> ClientRecord:
@@ -48,3 +51,21 @@ def test_percentile_is_a_value_that_was_seen(
 ) -> None:
     """Nearest rank: never an invented number between two."""
     assert percentile(values, share) == expected
+
+
+def test_a_client_judges_each_request_by_the_class_of_its_prompt() -> None:
+    """By the tokens that the server counted; without an answer it counts as a short one."""
+    classes = (PromptClass(100, 400.0), PromptClass(None, 900.0))
+    sla = SLA(900.0, ttft_by_prompt_tokens=classes)
+    records = [
+        a_record(),
+        a_record(prompt_tokens=101),
+        a_record(token_ats=(), prompt_tokens=0, output_tokens=0, outcome="refused"),
+    ]
+
+    seen = span(records, 0.0, 20.0).observed(sla)
+
+    assert [(each.requests, each.missed) for each in seen.by_prompt_tokens] == [(2, 2), (1, 0)]
+    assert seen.attainment == pytest.approx(1 / 3)
+    assert [name for name, _, _ in targets(sla, seen)] == ["TTFT 1-100", "TTFT 101-"]
+    assert missed_targets(sla, seen) == ["TTFT 1-100 p99 500 ms, target 400 ms"]
