@@ -64,7 +64,10 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.reconnect_backoff = 1.0
     settings.execution.default_backoff = 5  # a failed start is tried again; readiness tells of it
     settings.watching.server_timeout = 300
-    settings.watching.chunk_size = 100  # a list of thousands is never in memory at once
+    # Of a list of thousands no more than a page is in memory at once: kopf keeps an object for as
+    # long as it waits for news of it.
+    settings.watching.chunk_size = 100
+    settings.queueing.idle_timeout = 0.5
     for kind in (*_CHILDREN, _PODS):
         settings.watching.label_selectors[kind] = OWNED
 
