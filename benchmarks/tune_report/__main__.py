@@ -85,6 +85,9 @@ def _raw(results: Results) -> dict[str, object]:
         "capacity_rps": results.units,
         "oracle": results.oracle,
         "best_single_static": results.single,
+        "schedules": {
+            name: [each.pairs for each in found] for name, found in results.schedules.items()
+        },
         "scores": scores,
     }
 

@@ -27,6 +27,8 @@ _SIMULATOR = (
     ),
 )
 _RULES = sorted((_BENCHMARKS / "tune_report" / "arms").glob("*.py"))
+_SCHEDULE = tuple(_BENCHMARKS / "tune_report" / f"{name}.py" for name in ("oracle", "schedule"))
+_FINDINGS = (_BENCHMARKS / "tune_report" / "long_findings.py",)
 _PRODUCT = (
     *sorted((ROOT / "operator" / "paceline_tuner").rglob("*.py")),
     *sorted((ROOT / "engine" / "paceline_engine" / "pacing").glob("*.py")),
@@ -39,8 +41,10 @@ class Code:
     def __init__(self) -> None:
         """Read the sources once: they may be edited while a long run lasts."""
         self.engine = _digest(_SIMULATOR)
+        self.schedule = _digest((*_SIMULATOR, *_SCHEDULE))
         self.rules = _digest((*_SIMULATOR, *_RULES))
         self.product = _digest((*_SIMULATOR, *_RULES, *_PRODUCT))
+        self.findings = _digest((*_SIMULATOR, *_RULES, *_PRODUCT, *_FINDINGS))
 
 
 class Cache:

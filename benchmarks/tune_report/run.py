@@ -6,13 +6,16 @@ from pathlib import Path
 
 from tune_report.arms.table import DEFAULTS, RULES, named
 from tune_report.jobs import Bench, Play
+from tune_report.long_findings import LongFindings, LongRun
 from tune_report.oracle import GridCapacity, Method, Pair, Search, best, grid
+from tune_report.schedule import Schedule, ScheduleSearch
 from tune_report.score import EpisodeScore
 from tune_report.workloads import ReportWorkload
 
 _FINALISTS = 10
 """Pairs per workload that the first seed sends on to the others."""
 OURS = "ours"
+SCHEDULED = "best schedule"
 ABLATIONS = (
     "ours, no L0",
     "ours, no shedding",
@@ -42,6 +45,10 @@ class Results:
     """The best single pair by setting."""
     found: dict[tuple[str, str], Pair] = field(default_factory=dict)
     """By workload and search."""
+    schedules: dict[str, list[Schedule]] = field(default_factory=dict)
+    """By workload that is not steady, in the order of the seeds."""
+    findings: dict[str, LongFindings] = field(default_factory=dict)
+    """By workload of long prompts, of the first seed."""
 
     def has(self, workload: str, arm: str) -> bool:
         """This arm ran on this workload."""
@@ -55,6 +62,7 @@ def evaluate(
     results = Results(tuple(workloads), seeds, _units(bench, workloads, trace))
     player = _Player(bench, results, trace)
     _fixed(player)
+    _schedules(player)
     _searches(player)
     player.play([(w, arm) for w in workloads for arm in (*DEFAULTS, *RULES)], "rules")
     player.play([(w, OURS) for w in workloads], "ours")
@@ -68,11 +76,15 @@ def evaluate(
 def evaluate_briefly(
     bench: Bench, workloads: Sequence[ReportWorkload], seeds: tuple[int, ...], trace: Path | None
 ) -> Results:
-    """Run the grid and the product, without other rules, searches and ablations."""
+    """Run the grid, schedules and the product, without other rules, searches and ablations."""
     results = Results(tuple(workloads), seeds, _units(bench, workloads, trace))
     player = _Player(bench, results, trace)
     _fixed(player)
+    _schedules(player)
     player.play([(w, OURS) for w in workloads], "ours")
+    jobs = [LongRun(w.name, seeds[0], results.units[w.name], trace) for w in workloads]
+    found = bench.all(jobs, LongFindings, "findings")
+    results.findings = {w.name: each for w, each in zip(workloads, found, strict=True)}
     return results
 
 
@@ -160,6 +172,22 @@ def _single(tables: Sequence[dict[Pair, EpisodeScore]]) -> Pair:
         return sum(table[pair].good / top for table, top in zip(tables, tops, strict=True))
 
     return max(tables[0], key=share)
+
+
+def _schedules(player: _Player) -> None:
+    """Search for the best schedule of each workload that is not steady, seed by seed."""
+    results = player.results
+    chosen = [w for w in results.workloads if not w.is_steady]
+    jobs = [
+        ScheduleSearch(w.name, results.oracle[w.name], seed, results.units[w.name], player.trace)
+        for w in chosen
+        for seed in results.seeds
+    ]
+    found = iter(player.bench.all(jobs, Schedule, "schedules"))
+    for workload in chosen:
+        mine = [next(found) for _ in results.seeds]
+        results.schedules[workload.name] = mine
+        results.scores[workload.name, SCHEDULED] = [each.score for each in mine]
 
 
 def _searches(player: _Player) -> None:

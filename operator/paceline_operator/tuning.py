@@ -83,12 +83,13 @@ class Tuning:
     async def run(self, leader: Leader) -> None:
         """Pass the leadership on, for ever.
 
-        A term begins with the targets of now: while another led, they may have changed unnoticed.
+        A term begins with the targets of now, of all services: while another led, they may have
+        changed unnoticed, and tuning need not wait until each service has been reconciled.
         """
         while True:
             await leader.lead()
             since = leader.leading_since
-            for key in [*self._followed]:
+            for key in dict.fromkeys((*self._followed, *self.watched.keys())):
                 self._follow_again(key)
                 await asyncio.sleep(0)
             while leader.is_leading and leader.leading_since == since:

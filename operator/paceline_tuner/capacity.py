@@ -35,7 +35,7 @@ class EngineTraits:
     min_prefill: int
     """Prefill tokens that the pacer grants to every step."""
     has_slack: bool
-    """It can pace each request by its slack."""
+    """It can pace each request by its slack, and gains by it."""
 
 
 @dataclass(frozen=True, slots=True)

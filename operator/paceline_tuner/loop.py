@@ -181,7 +181,8 @@ class TuningLoop:
         known.limits = telemetry.limits or known.limits
         known.adapters = telemetry.adapters
         known.knows_instances = telemetry.step_rows is not UNSET
-        if trouble := known.window.trouble or known.broken_word(telemetry):
+        broken_word = known.broken_word(telemetry)
+        if trouble := known.window.trouble or broken_word:
             return None, trouble
         return known.window.evidence(spec.window_s), ""
 
@@ -229,13 +230,13 @@ class TuningLoop:
                 body = with_batch_target(body, spec, evidence, trim=decision.state.trim)
             if is_renewal(body, evidence.limits) and lease_lasts(evidence.limits, spec.interval_s):
                 return ""
-            if known.knows_instances:
-                body["instance"] = evidence.instance
         elif known.limits is not None and spec.on_telemetry_loss == "Hold":
             # Blind, but the pod may still hear: without a lease it would fall back.
             body = renewal(known.limits.epoch)
         else:
             return ""
+        if known.knows_instances:
+            body["instance"] = known.instance
         try:
             known.acknowledge(await self._pods.patch_limits(pod, body))
         except PodError as error:

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from paceline_tuner.forecast import Forecast
 from paceline_tuner.latency_sketch import weighted_p99
+from paceline_tuner.records import Column, Mask, column
 from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
 from paceline_tuner.telemetry import ModelFit, Step
 from paceline_tuner.tuned_limits import TunedLimits
@@ -60,29 +63,30 @@ class PendingOutcome:
         if not is_clean or evidence.now - self.since < interval_s / 2:
             return None
         # Only steps of the new limits, and of no more sequences than they admit.
-        steps = [
-            step
-            for step in evidence.since(self.since).steps
-            if step.clean and step.epoch > self.epoch and step.running <= current.batch_size
-        ]
-        if len(steps) < _MIN_STEPS:
+        steps = evidence.since(self.since).steps
+        is_ours = (column(steps, "clean") > 0) & (column(steps, "epoch") > self.epoch)
+        is_ours &= column(steps, "running") <= current.batch_size
+        num = int(np.count_nonzero(is_ours))
+        if num < _MIN_STEPS:
             return None
-        measured_ms = sum(step.wall_ms for step in steps) / len(steps)
-        predicted_ms = sum(self._step_ms(step) for step in steps) / len(steps)
+        measured_ms = sum(column(steps, "wall_ms")[is_ours].tolist()) / num
+        predicted_ms = sum(self._steps_ms(steps, is_ours).tolist()) / num
+        has_queue = bool((column(steps, "waiting")[is_ours] > 0).all())
+        served_rps = self._served_rps(evidence) if has_queue else None
         return ChangeOutcome(
             of=self.at,
-            steps=len(steps),
+            steps=num,
             step_ms=_compared(predicted_ms, measured_ms),
             ttft_ms=_compared(self.prediction.ttft_ms, self._ttft_ms(evidence)),
-            capacity_rps=_compared(self.prediction.capacity_rps, self._served_rps(evidence, steps)),
+            capacity_rps=_compared(self.prediction.capacity_rps, served_rps),
         )
 
-    def _step_ms(self, step: Step) -> float:
-        return Forecast(self.model).step_ms(
-            decode=step.decode,
-            prefill=step.prefill,
-            context=step.context,
-            attention=step.attention,
+    def _steps_ms(self, steps: Sequence[Step], chosen: Mask) -> Column:
+        return Forecast(self.model).steps_ms(
+            decode=column(steps, "decode")[chosen],
+            prefill=column(steps, "prefill")[chosen],
+            context=column(steps, "context")[chosen],
+            attention=column(steps, "attention")[chosen],
         )
 
     def _ttft_ms(self, evidence: Evidence) -> float | None:
@@ -91,11 +95,9 @@ class PendingOutcome:
         firsts = [(r.ttft_ms, r.weight) for r in ended if r.ttft_ms is not None]
         return weighted_p99(firsts) if len(firsts) >= _MIN_REQUESTS else None
 
-    def _served_rps(self, evidence: Evidence, steps: Sequence[Step]) -> float | None:
-        """Count requests served per second; unknown where the queue emptied in between."""
+    def _served_rps(self, evidence: Evidence) -> float | None:
+        """Count requests served per second; that tells nothing where the queue emptied."""
         seconds = evidence.now - self.since
-        if not all(step.waiting > 0 for step in steps):
-            return None
         ended = [r for r in evidence.requests if r.finished_at >= self.since and r.outcome == "ok"]
         num_served = sum(record.weight for record in ended)
         return num_served / seconds if num_served >= _MIN_REQUESTS else None

@@ -35,7 +35,9 @@ def _watch_first_token(service: Service, exchange: Exchange, lane: Lane, arrived
     is_watched = lane == "interactive" or config.batch_sla is not None
     # The longest prompt of a request has the most time, and all its prompts are given up at once.
     longest = max(each.counted_prompt_tokens for each in exchange.generations)
-    target_ms = config.sla_of(lane).first_token_ms(longest) if is_watched else None
+    answer_s = service.admission.pace.answer_s(exchange.generations[0].submit.sampling.max_tokens)
+    answer_ms = None if answer_s is None else answer_s * 1e3
+    target_ms = config.sla_of(lane).first_token_ms(longest, answer_ms) if is_watched else None
     if target_ms is None or not config.admission.shed_hopeless or exchange.heard:
         return
     wait_s = arrived_at + target_ms / 1e3 - service.clock()

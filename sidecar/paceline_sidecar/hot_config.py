@@ -9,6 +9,9 @@ from paceline_wire.limits import Lane
 FIRST_TOKEN_SHARE = 0.25
 """Of an end-to-end target, for the first token: as the tuner plans (`end_to_end.py`)."""
 
+_SURE_SHARE = 0.9
+"""Of an end-to-end target, for an answer of which the longest is known: paces waver."""
+
 
 @dataclass(frozen=True, slots=True)
 class PromptClass:
@@ -53,12 +56,18 @@ class Sla:
         mine = self.class_of(prompt_tokens)
         return self.ttft_p99_ms if mine is None else mine.ttft_p99_ms
 
-    def first_token_ms(self, prompt_tokens: int) -> float | None:
-        """Return the latest first token that is of use; None where no target bounds it."""
+    def first_token_ms(self, prompt_tokens: int, answer_ms: float | None = None) -> float | None:
+        """Return the latest first token that is of use; None where no target bounds it.
+
+        `answer_ms` is what the longest answer that was asked for takes at the present pace: one
+        that ends in time all the same may begin later. None where that is not known.
+        """
         target_ms = self.ttft_ms(prompt_tokens)
         if self.e2e_p99_ms is None:
             return target_ms
         bound_ms = self.e2e_p99_ms * FIRST_TOKEN_SHARE
+        if answer_ms is not None:
+            bound_ms = max(bound_ms, self.e2e_p99_ms * _SURE_SHARE - answer_ms)
         return bound_ms if target_ms is None else min(bound_ms, target_ms)
 
 

@@ -102,6 +102,7 @@ class Service:
         self._serving = None
         self.ledger.telemetry = None
         self.admission.rate.forget()
+        self.admission.pace.forget()
         if after.instance:
             self._preparing = asyncio.create_task(self._prepare(after))
 
@@ -110,6 +111,7 @@ class Service:
         load = self.admission.with_held(message.load)
         self.ledger.heartbeat(msgspec.structs.replace(message, load=load))
         self.admission.rate.learn(message.steps, message.load)
+        self.admission.pace.learn(message.steps)
         # Tokens count as waiting until the first token comes; the engine has computed some of them.
         computed = self.admission.sent_tokens - message.load.waiting_tokens
         self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))

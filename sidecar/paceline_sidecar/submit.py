@@ -69,6 +69,8 @@ async def open_exchange(service: Service, job: Job) -> Exchange:
         raise
     try:
         prompts = await _encoded(service, job, serving.codec)
+        counted = [len(prompt_ids) for prompt_ids in prompts for _ in range(job.num_choices)]
+        service.admission.retime(admitted.tickets, counted, service.config)
         generations = [
             _generation(
                 service,
@@ -124,6 +126,7 @@ def _admit(service: Service, job: Job) -> _Admitted:
             arrived_at=job.arrived_at,
             timeout_s=deadlines.timeout_s(job.timeout_s, service.config),
             caller=Caller(job.principal.id, key_pass.weight, expected),
+            max_output=job.sampling.max_tokens or service.config.admission.max_output_tokens or 0,
         )
     except Refused:
         key_pass.leave(prompt_tokens=0, output_tokens=0, now=service.clock())
@@ -206,7 +209,6 @@ def _start(
     tickets = admitted.tickets
     for ticket, generation in zip(tickets, generations, strict=True):
         ticket.count(max(generation.counted_prompt_tokens, 1))
-    tickets[0].party.longest = max(ticket.tokens for ticket in tickets)
     exchange = Exchange(
         generations,
         tickets,
@@ -288,7 +290,9 @@ def _record_refusal(service: Service, job: Job, error: BaseException) -> None:
     if isinstance(error, Refused | Unavailable):
         service.ledger.refusals[error.reason] += len(job.estimates)
     now, epoch = service.clock(), service.epoch
-    for tokens in job.estimates:
+    for place in range(len(job.estimates)):
+        # Of a prompt's choices the first alone was estimated, and all are of its class.
+        tokens = job.estimates[place - place % job.num_choices]
         record = FinishedRequest(
             lane=job.lane,
             arrived_at=job.arrived_at,

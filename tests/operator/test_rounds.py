@@ -284,6 +284,14 @@ async def test_who_stands_by_does_not_tune() -> None:
         assert (await world.tuner.next()).key == _KEY
 
 
+async def test_who_takes_over_tunes_all_services_at_once() -> None:
+    """Before any of them has been reconciled: with a thousand, that takes a while."""
+    async with a_world(leads=False) as world:
+        await world.leader.try_once()
+
+        assert (await world.tuner.next()).key == _KEY
+
+
 async def test_a_round_that_fails_is_not_the_last() -> None:
     """A bug in one round is counted and logged; tuning goes on."""
     watched = FakeWatched(raw=a_live_service(tuning={"interval": "60s"}))

@@ -1,5 +1,6 @@
 """First-token targets by prompt length in the sidecar: who is refused, whose turn it is, misses."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from paceline_sidecar.errors import Refused
 from paceline_sidecar.hot_config import AdmissionPolicy, HotConfig, PromptClass, Sla
 from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome, miss_reason
 from paceline_sidecar.metrics.ledger import Ledger
+from paceline_sidecar.openai.job import estimate
 from paceline_sidecar.runtime_patch import ConfigPatch, merged
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import (
@@ -158,6 +160,55 @@ def test_a_request_of_several_prompts_has_the_time_of_its_longest() -> None:
     admission.sweep(config, 1.0, computed_ahead=0)
 
     assert refused == []
+
+
+def test_a_request_has_the_turn_and_the_time_of_what_the_tokenizer_counted() -> None:
+    """Its estimate was short by a half; every choice of a prompt is of the prompt's class."""
+    admission, config = AdmissionControl(lambda: 0.0), by_prompt()
+    tickets = admitted(admission, 200, 1, config=config, at=7.0)
+    assert [ticket.turn_at for ticket in tickets] == [7.5, 7.5]
+
+    admission.retime(tickets, [400, 400], config)
+
+    assert [ticket.turn_at for ticket in tickets] == [11.0, 11.0]
+    assert tickets[0].party.longest == 400
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [("word " * 100, 126), ("字" * 400, 301), ([5] * 77, 77), ("\ud800" * 4, 4), ("", 1)],
+    ids=["English", "Chinese", "tokens", "no character", "nothing"],
+)
+def test_a_prompts_class_is_estimated_by_its_bytes(prompt: str | list[int], tokens: int) -> None:
+    """Chinese has about a token for each character of three bytes."""
+    assert estimate(prompt) == tokens
+
+
+def test_choices_that_are_refused_are_of_their_prompts_class(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """Though only the first of them would have computed the prompt."""
+    engine.script.hold_after = 0
+    classes = [{"up_to": 10, "ttft_p99_ms": 50}, {"ttft_p99_ms": 60_000}]
+    body = {
+        "epoch": 2,
+        "lease_s": 60,
+        "sla": {"ttft_by_prompt_tokens": classes},
+        "admission": {"max_queued_requests": 1},
+    }
+    assert sidecar.admin.patch("/runtime/limits", json=body).status_code == 200
+
+    held: dict[str, Any] = {"model": "scripted", "prompt": [5] * 20}
+    asked = {"model": "scripted", "prompt": [[5] * 20, [5] * 5], "n": 2}
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(sidecar.public.post, "/v1/completions", json=held)
+        wait_until(lambda: engine.running == 1)
+        assert sidecar.public.post("/v1/completions", json=asked).status_code == 429
+        requests = sidecar.admin.get("/runtime/telemetry").json()["requests"]
+        engine.script.hold_after = None
+        first.result(timeout=30)
+
+    assert [each["prompt_tokens"] for each in requests] == [20, 20, 5, 5]
 
 
 @pytest.mark.parametrize(

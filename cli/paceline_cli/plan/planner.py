@@ -244,12 +244,12 @@ class Planner:
         return structs.replace(self._inputs.model, theta=theta)
 
     def _aim(self, model: ModelFit, demand: Demand) -> tuple[StepTarget, CapacityModel]:
-        """What the tuner aims at once it has settled, on an engine that can pace each request."""
+        """What the tuner aims at once it has settled; on a CPU it paces each request."""
         inputs = self._inputs
         engine = EngineTraits(
             inputs.memory.capacity(inputs.max_batch_size, inputs.max_model_len),
             min_prefill=inputs.memory.device.min_prefill,
-            has_slack=True,
+            has_slack=inputs.memory.device.is_cpu,
         )
         # Replicas are added until there is no queue to speak of.
         served = replace(demand, arrival_rps=0.0)

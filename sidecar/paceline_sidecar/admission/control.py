@@ -11,7 +11,7 @@ engine while it waits.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 
 from msgspec.structs import replace as with_fields
@@ -22,7 +22,7 @@ from paceline_sidecar.admission.comeback import (
     seconds_until_places,
 )
 from paceline_sidecar.admission.dispatch import Dispatcher
-from paceline_sidecar.admission.forecast import PrefillRate
+from paceline_sidecar.admission.forecast import PrefillRate, TokenPace
 from paceline_sidecar.admission.rules import (
     Arrival,
     Backlog,
@@ -55,6 +55,7 @@ class AdmissionControl:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = PrefillRate()
+        self.pace = TokenPace()
         self.waiting: dict[Ticket, None] = {}
         """In their order of arrival."""
         self._clock = clock
@@ -95,11 +96,16 @@ class AdmissionControl:
         arrived_at: float = 0.0,
         timeout_s: float = math.inf,
         caller: Caller = NOBODY,
+        max_output: int = 0,
     ) -> list[Ticket]:
-        """Return a ticket for each item, or raise `Refused` for all of them."""
+        """Return a ticket for each item, or raise `Refused` for all of them.
+
+        `max_output` bounds the tokens of each answer; 0 where nothing does.
+        """
         policy = config.admission
         places = places_of(len(estimates), policy)
-        arrival = Arrival(lane, sum(estimates), places, timeout_s, max(estimates, default=0))
+        longest, answer_s = max(estimates, default=0), self.pace.answer_s(max_output)
+        arrival = Arrival(lane, sum(estimates), places, timeout_s, longest, answer_s)
         turns = [self._turn_at(tokens, lane, arrived_at, config) for tokens in estimates]
         last = max((turn for turn in turns if turn is not None), default=None)
         self._check(arrival, caller, config, last)
@@ -107,7 +113,7 @@ class AdmissionControl:
             self._head_since = self._clock()
         flow = caller.id or f"request {next(self._numbers)}"
         party = Party(
-            lane, flow, arrived_at, timeout_s, most_places(policy), caller, arrival.longest
+            lane, flow, arrived_at, timeout_s, most_places(policy), caller, longest, answer_s
         )
         tickets = [
             Ticket(self, tokens, party, turn) for tokens, turn in zip(estimates, turns, strict=True)
@@ -129,6 +135,13 @@ class AdmissionControl:
         if config.admission.order == "Fifo":
             return arrived_at + patience
         return turn_at(arrived_at, tokens=tokens, rate=self.rate.tokens_per_s, patience_s=patience)
+
+    def retime(self, tickets: Sequence[Ticket], counted: Sequence[int], config: HotConfig) -> None:
+        """Give the items of one request the turns of their prompts, now that these are counted."""
+        party = tickets[0].party
+        for ticket, tokens in zip(tickets, counted, strict=True):
+            ticket.turn_at = self._turn_at(tokens, party.lane, party.arrived_at, config)
+        party.longest = max(counted)
 
     def _check(
         self, arrival: Arrival, caller: Caller, config: HotConfig, turn: float | None
@@ -183,7 +196,14 @@ class AdmissionControl:
         leaving = batch_requests_to_displace(self.waiting, self.queue, arrival, config.admission)
         message = "The queue is full, and interactive requests go first."
         for party in leaving:
-            own = Arrival("batch", party.tokens, party.places, party.timeout_s, party.longest)
+            own = Arrival(
+                "batch",
+                party.tokens,
+                party.places,
+                party.timeout_s,
+                party.longest,
+                party.answer_s,
+            )
             given = Refused("displaced", message, retry_after_s=0.0)
             given.retry_after_s = self._comeback_s(own, config, given, self.queue.tokens)
             if party.give_way is not None and party.give_way(given):
@@ -220,7 +240,9 @@ class AdmissionControl:
 
     @staticmethod
     def _allowed_s(arrival: Arrival, config: HotConfig) -> float:
-        return patience_s(arrival.lane, config, arrival.timeout_s, arrival.longest_prompt)
+        return patience_s(
+            arrival.lane, config, arrival.timeout_s, arrival.longest_prompt, arrival.answer_s
+        )
 
     def _first_tokens(self, config: HotConfig) -> int:
         """Return the prompt tokens of the request that is worked on; 0 where nobody waits."""

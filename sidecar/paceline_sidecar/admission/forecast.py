@@ -67,6 +67,35 @@ class PrefillRate:
         self._busy_s += seconds
 
 
+class TokenPace:
+    """How long a running request waits for a token: the mean step that has a decode."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float]] = deque()
+        self._busy_s = 0.0
+
+    def learn(self, steps: list[StepRecord]) -> None:
+        """Take in new steps and let go of those older than the window."""
+        for step in steps:
+            if step.decode > 0 and step.clean:
+                self._steps.append((step.at, step.wall_ms / 1e3))
+                self._busy_s += step.wall_ms / 1e3
+        newest = steps[-1].at if steps else 0.0
+        while self._steps and self._steps[0][0] < newest - _WINDOW_S:
+            self._busy_s -= self._steps.popleft()[1]
+
+    def forget(self) -> None:
+        """Another engine, another pace."""
+        self._steps.clear()
+        self._busy_s = 0.0
+
+    def answer_s(self, max_tokens: int) -> float | None:
+        """Predict an answer of so many tokens; None for 0, or with too little evidence."""
+        if not max_tokens or self._busy_s < _LEAST_EVIDENCE_S:
+            return None
+        return max_tokens * self._busy_s / len(self._steps)
+
+
 def seconds_to_first_token(*, tokens_ahead: int, own_tokens: int, rate: float | None) -> float:
     """Predicted TTFT; 0 when nobody waits ahead or the rate is not known."""
     if rate is None or tokens_ahead <= 0:

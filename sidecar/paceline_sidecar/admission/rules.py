@@ -40,6 +40,8 @@ class Arrival:
     timeout_s: float = math.inf
     longest: int = 0
     """Tokens of its longest prompt, which has the most time; 0 where that is all of them."""
+    answer_s: float | None = None
+    """What its longest answer takes at the present pace; None where that is not known."""
 
     @property
     def longest_prompt(self) -> int:
@@ -113,7 +115,9 @@ def is_full(queue: Backlog, arrival: Arrival, policy: AdmissionPolicy) -> Refuse
 def _hopeless_arrival(
     arrival: Arrival, ahead: int, *, config: HotConfig, rate: float | None
 ) -> Refused | None:
-    most_s = patience_s(arrival.lane, config, arrival.timeout_s, arrival.longest_prompt)
+    most_s = patience_s(
+        arrival.lane, config, arrival.timeout_s, arrival.longest_prompt, arrival.answer_s
+    )
     predicted_s = seconds_to_first_token(tokens_ahead=ahead, own_tokens=arrival.tokens, rate=rate)
     if not config.admission.shed_hopeless or predicted_s <= most_s:
         return None
@@ -124,11 +128,20 @@ def _hopeless_arrival(
     return Refused("hopeless", message, retry_after_s=0.0)
 
 
-def patience_s(lane: Lane, config: HotConfig, timeout_s: float, prompt_tokens: int) -> float:
+def patience_s(
+    lane: Lane,
+    config: HotConfig,
+    timeout_s: float,
+    prompt_tokens: int,
+    answer_s: float | None = None,
+) -> float:
     """Return how long after its arrival the first token of a prompt is still of use.
+
+    `answer_s` is what its longest answer takes, where that is known.
 
     A batch request without a target of its lane's own waits as long as its own deadline lets it.
     """
     is_own = lane == "interactive" or config.batch_sla is not None
-    target_ms = config.sla_of(lane).first_token_ms(prompt_tokens) if is_own else None
+    answer_ms = None if answer_s is None else answer_s * 1e3
+    target_ms = config.sla_of(lane).first_token_ms(prompt_tokens, answer_ms) if is_own else None
     return timeout_s if target_ms is None else min(timeout_s, target_ms / 1e3)

@@ -43,6 +43,8 @@ class Party:
     caller: Caller = NOBODY
     longest: int = 0
     """Tokens of its longest prompt, whose target is that of all its items."""
+    answer_s: float | None = None
+    """What its longest answer takes, by the pace when it came."""
     waiting: "dict[Ticket, None]" = field(default_factory=dict)
     give_way: Callable[[Refused], bool] | None = None
     """Refuses the request, unless it has been answered already; None while it is tokenized."""
@@ -181,7 +183,9 @@ def hopeless(
     ahead: dict[Lane, int] = {"interactive": -computed, "batch": -computed}
     for ticket in waiting:
         party = ticket.party
-        due_at = party.arrived_at + patience_s(party.lane, config, party.timeout_s, party.longest)
+        due_at = party.arrived_at + patience_s(
+            party.lane, config, party.timeout_s, party.longest, party.answer_s
+        )
         predicted_s = (ahead[party.lane] + ticket.tokens) / rate / _MARGIN
         if ahead[party.lane] > 0 and now + predicted_s > due_at:
             lost.append(ticket)

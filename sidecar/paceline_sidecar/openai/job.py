@@ -16,12 +16,13 @@ from paceline_sidecar.openai.api_request import GenerationRequest
 from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.submit import Job
-from paceline_sidecar.text.codec import Codec, text_length
+from paceline_sidecar.text.codec import Codec
 from paceline_wire import Sampling
 from paceline_wire.limits import Lane
 
-# English text has about four characters a token; the estimate lives until the tokenizer is done.
-_CHARACTERS_PER_TOKEN = 4
+# Text has three to four bytes a token, in English as in Chinese; the estimate lives until the
+# tokenizer is done.
+_BYTES_PER_TOKEN = 4
 
 Encode = Callable[[Codec], Awaitable[list[list[int]]]]
 
@@ -84,7 +85,8 @@ def chat_job(body: ChatRequest, caller: Caller) -> Job:
     tools = None
     if body.tools and body.tool_choice != "none":
         tools = [tool.as_template_input() for tool in body.tools]
-    tokens = sum(estimate_of(text_length(message)) for message in messages)
+    texts = ((each["content"], each.get("reasoning_content", "")) for each in messages)
+    tokens = sum(_estimate_of(*each) for each in texts)
     tokens += estimate(json.dumps(tools)) if tools else 0
     # A model that must call needs no instructions: the grammar enforces the call.
     may_choose = tools is not None and not body.must_call
@@ -152,12 +154,14 @@ def _job(
 
 def estimate(prompt: str | list[int]) -> int:
     """Tokens of a prompt, until the tokenizer says."""
-    return estimate_of(len(prompt)) if isinstance(prompt, str) else len(prompt)
+    return _estimate_of(prompt) if isinstance(prompt, str) else len(prompt)
 
 
-def estimate_of(characters: int) -> int:
-    """Tokens of a text of that length, until the tokenizer says."""
-    return characters // _CHARACTERS_PER_TOKEN + 1
+def _estimate_of(*texts: str) -> int:
+    num_bytes = sum(
+        len(text) if text.isascii() else len(text.encode(errors="surrogatepass")) for text in texts
+    )
+    return num_bytes // _BYTES_PER_TOKEN + 1
 
 
 def encoder(prompts: list[str | list[int]]) -> Encode:
