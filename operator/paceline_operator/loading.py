@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 from paceline_api.inference_service import InferenceService
 from paceline_operator.admin_port import admin_target
-from paceline_operator.observe import Observation, ObservedPod, PodLoading
+from paceline_operator.observe import Observation, ObservedPod
+from paceline_operator.pod_loading import PodLoading
 from paceline_tuner.pods import PodError
 from paceline_tuner.service_target import PodTarget
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.labels import ADMIN_TLS, CANARY, TEMPLATE_HASH, Manifest
+from paceline_operator.pod_loading import PodLoading
 from paceline_tuner.service_report import ServiceReport
 
 ObjectId = tuple[str, str]
@@ -105,16 +106,6 @@ class HeldUp:
     pod: str
     note: str
     """The kubelet's words."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodLoading:
-    """How far an engine has loaded its model."""
-
-    stage: str
-    """In the engine's words: `fetching`, `loading weights`, …"""
-    fraction: float
-    """How much of this stage is done, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from paceline_operator.observe import PodLoading
+from paceline_operator.pod_loading import PodLoading
 from paceline_tuner.pods import MAX_BODY_BYTES, PodUnreachableError, decoded, tls_context
 from paceline_tuner.sample import SAMPLE
 from paceline_tuner.service_target import PodTarget
@@ -116,5 +116,6 @@ class AiohttpPodClient:
                 timeout=timeout,
                 auto_decompress=False,
                 connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),  # pods need none, and each call looks for some
             )
         return self._session

@@ -16,6 +16,10 @@ from paceline_tuner.service_target import ServiceTarget
 
 # Of a service without a pod that can be asked.
 _IDLE_S = 300.0
+# Some twenty decisions: answers that wait longer for the loop would count as lost in the end.
+_BEHIND_S = 0.05
+# Others may keep the loop busy for long, as kopf does at a start: no round waits for all of that.
+_MOST_TURNS = 10
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class Rounds:
     listener: Listener
     fence: Fence
     _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
+    _door: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def grant(self, until: float) -> None:
         """Let rounds begin until then, in monotonic seconds."""
@@ -129,6 +134,7 @@ class Rounds:
         """Tune this very service until it is forgotten."""
         while True:
             await self.fence.lead()
+            await self._turn()
             followed.news.clear()
             target = followed.target
             interval_s = target.spec.interval_s if target.pods else _IDLE_S  # pods are news
@@ -137,6 +143,20 @@ class Rounds:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(next_at):
                     await followed.news.wait()
+
+    async def _turn(self) -> None:
+        """Return to one round at a time, and to none while the loop is behind.
+
+        A process that has too much to do is late with its polls, and does not lose them. Pods that
+        hang keep no loop busy, so nobody waits for them.
+        """
+        clock = asyncio.get_running_loop().time
+        async with self._door:
+            for _ in range(_MOST_TURNS):
+                began = clock()
+                await asyncio.sleep(0)
+                if clock() - began < _BEHIND_S:
+                    return
 
     async def _round(self, uid: str, target: ServiceTarget) -> None:
         try:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from paceline_operator.loading import LoadingPods
-from paceline_operator.observe import ContainerStatus, Observation, ObservedPod, PodLoading
+from paceline_operator.observe import ContainerStatus, Observation, ObservedPod
 from paceline_operator.pod_conditions import model_available
+from paceline_operator.pod_loading import PodLoading
 from paceline_operator.service_status import service_status
 from paceline_operator.write_plan import plan_writes
 from paceline_testing.clock import ManualClock

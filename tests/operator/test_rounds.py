@@ -1,6 +1,8 @@
 """Each service is tuned on its own interval, and at once when something changed."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,8 +20,10 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_report
 from paceline_testing.services import a_live_service
+from paceline_testing.tunings import a_tuning
 from paceline_tuner.annotations import Annotation
 from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_target import ServiceTarget
 
 _KEY = "default/quick"
@@ -431,3 +435,37 @@ def test_rounds_that_began_together_do_not_stay_together(began: float) -> None:
     for tenth in range(10):
         here = sum(tenth / 2 <= (at % 5.0) < (tenth + 1) / 2 for at in first)
         assert 60 <= here <= 140
+
+
+@dataclass
+class BusyTuner(FakeTuner):
+    """Reads pods at once, and is long busy with each answer."""
+
+    num_running: int = 0
+    most: int = 0
+
+    async def tick(self, target: ServiceTarget) -> ServiceReport:
+        self.num_running += 1
+        self.most = max(self.most, self.num_running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+            time.sleep(0.06)  # noqa: ASYNC251 - it is what keeps the loop busy
+        self.num_running -= 1
+        return await super().tick(target)
+
+
+async def test_a_process_that_has_too_much_to_do_is_late_and_loses_no_answers() -> None:
+    """Who had asked all pods at once would read the last answer after its time is up."""
+    tuner = BusyTuner()
+    tuning = a_tuning(FakeWatched(), tuner, Metrics(), ManualClock())
+    tuning.tuner.grant(math.inf)
+    for number in range(20):
+        spec = TuningSpec(SLA(ttft_p99_ms=500.0), interval_s=60.0)
+        tuning.tuner.follow(f"uid-{number}", ServiceTarget(f"ns/{number}", spec, ()))
+
+    for _ in range(20):
+        await tuner.next()
+
+    assert tuner.most <= 3
+    assert isinstance(tuning.tuner, Rounds)
+    await tuning.tuner.stop()

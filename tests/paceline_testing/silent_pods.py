@@ -1,6 +1,6 @@
 """Pods that say nothing of how far they have loaded their model, as older sidecars do."""
 
-from paceline_operator.observe import PodLoading
+from paceline_operator.pod_loading import PodLoading
 from paceline_tuner.service_target import PodTarget
 
 

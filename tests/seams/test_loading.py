@@ -10,8 +10,8 @@ import pytest
 from paceline_cli.up.loading import LoadingStage, loading_stage, missing_words
 from paceline_engine.process.ipc import Link
 from paceline_operator.loading import FETCHING
-from paceline_operator.observe import PodLoading
 from paceline_operator.pod_client import AiohttpPodClient
+from paceline_operator.pod_loading import PodLoading
 from paceline_sidecar.zmq_engine import loading_words
 from paceline_testing.running_sidecar import start_sidecar
 from paceline_testing.waiting import wait_until
