@@ -54,7 +54,8 @@ Of the first seed of each workload, by the tuner as it is.
 * **Too late**: requests that were refused for their waiting time, those that were admitted and
   whose first token came too late all the same, and the share of all prefill that those cost.
 * **KV**: the share of the time with at least 95 % of the blocks taken, preemptions, and what bound
-  the limits in most decisions. Where it is KV, memory is full before a step is.
+  the max batch size in most decisions. Where it is KV, the batch that memory holds makes no step
+  too long: pace then bounds the tokens of a step alone.
 """
 _FOUND = (
     "Workload",
