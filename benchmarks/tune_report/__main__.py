@@ -38,7 +38,8 @@ def main() -> None:
     if options.only:
         chosen = [w for w in chosen if options.only in w.name]
     seeds = _SEEDS[:1] if options.quick else _SEEDS[: options.seeds]
-    results = evaluate(Bench(options.cache, options.jobs), chosen, seeds, trace)
+    bench = Bench(options.cache, options.jobs)
+    results = evaluate(bench, chosen, seeds, trace, with_ablations=options.ablations)
     is_whole = not (options.quick or options.only)
     note = f"Measured at revision {options.revision}.\n"
     if trace is None:
@@ -113,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tune_report", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, five workloads, into out/")
     parser.add_argument("--long", action="store_true", help="the family of long prompts alone")
+    parser.add_argument("--ablations", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seeds", type=int, default=len(_SEEDS), help="how many of five")
     parser.add_argument("--only", default="", help="workloads whose name holds this, into out/")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from paceline_sim.hardware import Hardware
 from tune_report.long_findings import CHUNK, DEPTHS, LongFindings, chunk_ms
-from tune_report.run import OURS, SCHEDULED, Results
-from tune_report.targets import ORACLE, SINGLE, median_interval, ratios
+from tune_report.run import OURS, Results
+from tune_report.targets import ORACLE, SINGLE, median_interval, over_schedule, ratios
 
 _NEAR, _NEAR_BELOW = 0.97, 0.99
 _HARD_LOAD = 0.95
@@ -83,7 +83,7 @@ def long_page(results: Results, revision: str) -> str:
     ]
     if usual:
         lines.append(_figure(f"the same at loads of 0.6 to {_HARD_LOAD:g}", _NEAR_BELOW, usual))
-    over = [statistics.median(ratios(results, name, OURS, SCHEDULED)) for name in results.schedules]
+    over = [statistics.median(over_schedule(results, name, OURS)) for name in results.schedules]
     if over:
         lines.append(_figure("goodput over the best schedule's, changing workloads", _NEAR, over))
     lines += ["", f"| {' | '.join(_COLUMNS)} |", "| --- " * len(_COLUMNS) + "|"]
@@ -140,7 +140,7 @@ def _row(results: Results, name: str, shares: list[float]) -> str:
     single = statistics.median(ratios(results, name, SINGLE, ORACLE))
     scheduled = "-"
     if name in results.schedules:
-        scheduled = f"{statistics.median(ratios(results, name, SCHEDULED, ORACLE)):.1%}"
+        scheduled = f"{1 / statistics.median(over_schedule(results, name, ORACLE)):.1%}"
     batch, budget = results.oracle[name]
     cells = (
         name,

@@ -16,6 +16,8 @@ _FINALISTS = 10
 """Pairs per workload that the first seed sends on to the others."""
 OURS = "ours"
 SCHEDULED = "best schedule"
+SCHEDULED_SEEDS = 1
+"""Of the first seeds schedules are searched: a search plays four hundred episodes."""
 ABLATIONS = (
     "ours, no L0",
     "ours, no shedding",
@@ -46,7 +48,7 @@ class Results:
     found: dict[tuple[str, str], Pair] = field(default_factory=dict)
     """By workload and search."""
     schedules: dict[str, list[Schedule]] = field(default_factory=dict)
-    """By workload that is not steady, in the order of the seeds."""
+    """By workload that is not steady, of the first seeds."""
     findings: dict[str, LongFindings] = field(default_factory=dict)
     """By workload of long prompts, of the first seed."""
 
@@ -56,7 +58,12 @@ class Results:
 
 
 def evaluate(
-    bench: Bench, workloads: Sequence[ReportWorkload], seeds: tuple[int, ...], trace: Path | None
+    bench: Bench,
+    workloads: Sequence[ReportWorkload],
+    seeds: tuple[int, ...],
+    trace: Path | None,
+    *,
+    with_ablations: bool = True,
 ) -> Results:
     """Run what is missing and collect all results."""
     results = Results(tuple(workloads), seeds, _units(bench, workloads, trace))
@@ -66,6 +73,8 @@ def evaluate(
     _searches(player)
     player.play([(w, arm) for w in workloads for arm in (*DEFAULTS, *RULES)], "rules")
     player.play([(w, OURS) for w in workloads], "ours")
+    if not with_ablations:
+        return results
     first = workloads[0].setting.name
     names = ABLATED if len(seeds) > 1 else ABLATED_QUICKLY
     ablated = [w for w in workloads if w.name.removeprefix(f"{first}: ") in names]
@@ -177,17 +186,16 @@ def _single(tables: Sequence[dict[Pair, EpisodeScore]]) -> Pair:
 def _schedules(player: _Player) -> None:
     """Search for the best schedule of each workload that is not steady, seed by seed."""
     results = player.results
+    seeds = results.seeds[:SCHEDULED_SEEDS]
     chosen = [w for w in results.workloads if not w.is_steady]
     jobs = [
         ScheduleSearch(w.name, results.oracle[w.name], seed, results.units[w.name], player.trace)
         for w in chosen
-        for seed in results.seeds
+        for seed in seeds
     ]
     found = iter(player.bench.all(jobs, Schedule, "schedules"))
     for workload in chosen:
-        mine = [next(found) for _ in results.seeds]
-        results.schedules[workload.name] = mine
-        results.scores[workload.name, SCHEDULED] = [each.score for each in mine]
+        results.schedules[workload.name] = [next(found) for _ in seeds]
 
 
 def _searches(player: _Player) -> None:

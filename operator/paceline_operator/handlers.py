@@ -1,24 +1,20 @@
-"""Every kopf decorator: login, events and indexes, so that kopf writes nothing on any object.
+"""Every kopf decorator: login and events, so that kopf writes nothing on any object.
 
 Creating and updating handlers would add an annotation, daemons and timers a finalizer.
 """
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import kopf
 
 from paceline_api.inference_service import GROUP, PLURAL, VERSION
-from paceline_api.labels import MANAGED_BY, MANAGER, OWNED, SERVICE_LABEL, Manifest
-from paceline_operator.compact import compact
-from paceline_operator.field_managers import is_of_creation
+from paceline_api.labels import OWNED, SERVICE_LABEL
 from paceline_operator.kopf_storage import NoDiffBase, NoProgress
 from paceline_operator.operation import Operation
 from paceline_operator.watch_pace import Backoffs
 
-_OURS: Mapping[str, Any] = {MANAGED_BY: MANAGER, SERVICE_LABEL: kopf.PRESENT}
 _CHILDREN = (
     ("", "v1", "configmaps"),
     ("", "v1", "serviceaccounts"),
@@ -28,37 +24,7 @@ _CHILDREN = (
     ("policy", "v1", "poddisruptionbudgets"),
 )
 _PODS = ("", "v1", "pods")
-
-
-@dataclass(frozen=True, slots=True)
-class Indexed:
-    """`Watched`, on kopf's indexes."""
-
-    services_index: kopf.Index[str, Manifest]
-    children_index: kopf.Index[str, Manifest]
-    pods_index: kopf.Index[str, Manifest]
-
-    def keys(self) -> Iterable[str]:
-        """Name every InferenceService."""
-        return [*self.services_index]
-
-    def service(self, key: str) -> Manifest | None:
-        """Give the InferenceService itself."""
-        return next(iter(self.services_index.get(key, ())), None)
-
-    def children(self, key: str) -> Iterable[Manifest]:
-        """Give the objects that carry our labels for it."""
-        return [*self.children_index.get(key, ())]
-
-    def pods(self, key: str) -> Iterable[Manifest]:
-        """Give its pods."""
-        return [*self.pods_index.get(key, ())]
-
-    def owned(self) -> Iterable[tuple[str, Manifest]]:
-        """Give all children and pods of all services, each with its kind."""
-        children = [child for key in [*self.children_index] for child in self.children(key)]
-        pods = [pod for key in [*self.pods_index] for pod in self.pods(key)]
-        return [*((child["kind"], child) for child in children), *(("Pod", pod) for pod in pods)]
+_DELETED = "DELETED"
 
 
 @kopf.on.login()
@@ -72,14 +38,10 @@ async def login(memo: Operation, **kwargs: Any) -> kopf.AiohttpSession | None:
 
 
 @kopf.on.startup()
-async def start(
-    memo: Operation,
-    settings: kopf.OperatorSettings,
-    **indexes: Any,
-) -> None:
+async def start(memo: Operation, settings: kopf.OperatorSettings, **_: Any) -> None:
     """Start our own loops once kopf's settings are ours."""
     configure(settings)
-    await memo.start(Indexed(indexes["services"], indexes["children"], indexes["pods"]))
+    await memo.start()
 
 
 @kopf.on.cleanup()
@@ -102,42 +64,38 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.reconnect_backoff = 1.0
     settings.execution.default_backoff = 5  # a failed start is tried again; readiness tells of it
     settings.watching.server_timeout = 300
+    # Of a list of thousands no more than a page is in memory at once: kopf keeps an object for as
+    # long as it waits for news of it.
+    settings.watching.chunk_size = 100
+    settings.queueing.idle_timeout = 0.5
     for kind in (*_CHILDREN, _PODS):
         settings.watching.label_selectors[kind] = OWNED
 
 
-@kopf.index(GROUP, VERSION, PLURAL, id="services")
-async def index_service(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
-    """Index every InferenceService."""
-    return {_key(body): _plain(body)}
-
-
 @kopf.on.event(GROUP, VERSION, PLURAL)
-async def service_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
-    """Queue a service whose object changed."""
-    memo.service_changed(_key(body), body.metadata)
+async def service_changed(body: kopf.Body, event: kopf.RawEvent, memo: Operation, **_: Any) -> None:
+    """Note an InferenceService, and queue it."""
+    key = _key(body)
+    if event["type"] == _DELETED:
+        memo.index.drop_service(key, body.metadata["uid"])
+    else:
+        memo.index.put_service(key, dict(body))
+    memo.service_changed(key, body.metadata)
 
 
-@kopf.index(*_PODS, labels=_OURS, id="pods")
-async def index_pod(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
-    """Index the pods of every service."""
-    return {_owner_key(body): _plain(body)}
+async def owned_changed(body: kopf.Body, event: kopf.RawEvent, memo: Operation, **_: Any) -> None:
+    """Note a child or pod that changed or is gone, and queue its service."""
+    key, before = _owner_key(body), ""
+    if event["type"] == _DELETED or not key:
+        before = memo.index.drop_owned(body.metadata["uid"])
+    else:
+        memo.index.put_owned(key, dict(body))
+    for one in {key, before} - {""}:
+        memo.owned_changed(one)
 
 
-async def index_child(body: kopf.Body, **_: Any) -> dict[str, Manifest]:
-    """Index the children that we wrote."""
-    return {_owner_key(body): _plain(body)}
-
-
-async def owned_changed(body: kopf.Body, memo: Operation, **_: Any) -> None:
-    """Queue the service of a child or pod that changed or is gone."""
-    memo.owned_changed(_owner_key(body))
-
-
-for _kind in _CHILDREN:
-    kopf.index(*_kind, labels=_OURS, id="children")(index_child)
 for _kind in (*_CHILDREN, _PODS):
-    kopf.on.event(*_kind, labels=_OURS, id="owned_changed")(owned_changed)
+    kopf.on.event(*_kind, id="owned_changed")(owned_changed)
 
 
 def _key(body: kopf.Body) -> str:
@@ -145,24 +103,12 @@ def _key(body: kopf.Body) -> str:
 
 
 def _owner_key(body: kopf.Body) -> str:
-    return f"{body.metadata.namespace}/{body.metadata.labels[SERVICE_LABEL]}"
+    """Name the service that the label names, even where that is nothing; empty without a label.
 
-
-def _plain(body: kopf.Body) -> Manifest:
-    """Keep the object without the bookkeeping of field managers, which can outweigh the rest.
-
-    Only that our POST manages something is remembered: apply must take that over.
+    The watch probe selects by the label too, and misses what is not kept.
     """
-    metadata = dict(body["metadata"])
-    entries = metadata.pop("managedFields", None) or ()
-    if of_creation := [_bare(entry) for entry in entries if is_of_creation(entry)]:
-        metadata["managedFields"] = of_creation
-    plain: Manifest = compact(dict(body) | {"metadata": metadata})
-    return plain
-
-
-def _bare(entry: Manifest) -> Manifest:
-    return {"manager": entry["manager"], "operation": entry["operation"]}
+    name = body.metadata.labels.get(SERVICE_LABEL)
+    return "" if name is None else f"{body.metadata.namespace}/{name}"
 
 
 def _server_in_cluster(by_name: str) -> str:

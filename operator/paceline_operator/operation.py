@@ -16,6 +16,7 @@ from paceline_operator.errors import ApiError, ConflictError, NotLeadingError, O
 from paceline_operator.extras import Extras
 from paceline_operator.fence import Fence
 from paceline_operator.held_up import HeldUpPods
+from paceline_operator.index import Index
 from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.loading import LoadingPods
@@ -82,6 +83,8 @@ class Operation:
     """Which of our tasks ended; liveness shows it."""
     ended: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     """Set then: the process ends, and the kubelet starts another."""
+    index: Index = field(init=False, default_factory=Index)
+    """What kopf's watches have told."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
     _wanted: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
@@ -125,11 +128,11 @@ class Operation:
         """Queue the service of a child or pod that changed or is gone."""
         self.queue.add_after(key, _NEWS_S)
 
-    async def start(self, watched: Watched) -> None:
+    async def start(self) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
         try:
-            await self._start(watched)
-            self.watched = watched
+            await self._start(self.index)
+            self.watched = self.index
         except Exception as problem:
             self.start_problem = f"start failed: {problem!r}"
             raise
@@ -173,8 +176,7 @@ class Operation:
         self._begin(tuning.run(leader), "tuning")
         self._begin(probe.run(), "watch probe")
         self._begin(WatchTasks().run(), "watches")
-        for number in range(settings.workers):
-            self._begin(self._work(reconciler, leader, tuning), f"worker {number}")
+        self._begin(self._run_workers(reconciler, leader, tuning, probe), "workers")
 
     def _tuner(
         self, listener: Listener, pods: AiohttpPodClient, warm_start: ConfigMapStore
@@ -255,6 +257,16 @@ class Operation:
             self.broken = f"{task.get_name()} ended: {task.exception()!r}"
             _log.error("%s", self.broken)
             self.ended.set()
+
+    async def _run_workers(
+        self, reconciler: Reconciler, leader: Leader, tuning: Tuning, probe: WatchProbe
+    ) -> None:
+        """Begin once the watch has told of what is there: a child unheard of would be made anew."""
+        await probe.until_heard()
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.settings.workers):
+                work = self._work(reconciler, leader, tuning)
+                group.create_task(work, name=f"worker {number}")
 
     async def _work(self, reconciler: Reconciler, leader: Leader, tuning: Tuning) -> None:
         """Take keys for ever; a key that fails comes back later."""

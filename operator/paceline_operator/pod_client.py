@@ -116,5 +116,6 @@ class AiohttpPodClient:
                 timeout=timeout,
                 auto_decompress=False,
                 connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),  # pods need none, and each call looks for some
             )
         return self._session

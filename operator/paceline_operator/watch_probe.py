@@ -21,15 +21,21 @@ from paceline_operator.observe import Watched
 PERIOD_S: Final = 15.0
 OWNED_PERIOD_S: Final = 60.0
 """Of children and pods there are many more."""
+_OWNED_PER_S: Final = 50.0
+"""A list of thousands is read more seldom: nearly all that a quiet operator does is to read it."""
 SILENT_AFTER_S: Final = 60.0
 """Four lists have failed, or the first of them has hung for its whole timeout."""
 BEHIND_AFTER_S: Final = 120.0
 """A start lists everything once; a stream that breaks is opened anew within seconds."""
 
 
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+"""Between two looks at a start: a thousand services are told of in seconds."""
+
 _INDEXED: Final = f"{OWNED},{SERVICE_LABEL}"
 """Selects what the watch keeps of what it hears."""
-_OWNED_KINDS: Final = (
+OWNED_KINDS: Final = (
     "ConfigMap",
     "Deployment",
     "NetworkPolicy",
@@ -65,6 +71,7 @@ class WatchProbe:
     _awaited: dict[str, _Awaited] = field(init=False, default_factory=dict)
     _awaited_owned: dict[str, _Awaited] = field(init=False, default_factory=dict)
     _owned_listed_at: float = field(init=False, default=-math.inf)
+    _num_owned: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         """Give the first list as much time as every other."""
@@ -76,11 +83,24 @@ class WatchProbe:
             await self.try_once()
             await asyncio.sleep(self.period_s)
 
+    async def until_heard(self) -> None:
+        """Return once the watch has told of all that was there at first, in whatever version.
+
+        Where it never does, `missed` says so in its time.
+        """
+        unheard, listed_at, pause_s = await self._names(), self.clock(), _FIRST_PAUSE_S
+        while unheard := unheard - {*self._known_services(), *self._known_owned()}:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if self.clock() - listed_at >= self.period_s:
+                unheard &= await self._names()  # nobody tells of what was gone before it was told
+                listed_at = self.clock()
+
     async def try_once(self) -> None:
         """List once, and compare the list with what the watch has brought."""
         try:
             self._awaited = await self._compare_services()
-            if self.clock() - self._owned_listed_at >= self._scaled(OWNED_PERIOD_S):
+            if self.clock() - self._owned_listed_at >= self._owned_period_s():
                 self._awaited_owned = await self._compare_owned()
                 self._owned_listed_at = self.clock()
         except ApiError as problem:
@@ -113,25 +133,50 @@ class WatchProbe:
     def _scaled(self, usual_s: float) -> float:
         return usual_s * self.period_s / PERIOD_S
 
+    def _owned_period_s(self) -> float:
+        return max(self._scaled(OWNED_PERIOD_S), self._num_owned / _OWNED_PER_S)
+
+    async def _names(self) -> set[str]:
+        """List all names, however long the API server takes to answer."""
+        while True:
+            try:
+                return {*await self._list_services(), *await self._list_owned()}
+            except ApiError as problem:
+                self._error = str(problem)
+                await asyncio.sleep(_LONGEST_PAUSE_S)
+
     async def _compare_services(self) -> dict[str, _Awaited]:
+        listed = await self._list_services()
+        return self._still_awaited(listed, self._known_services(), self._awaited)
+
+    async def _compare_owned(self) -> dict[str, _Awaited]:
+        listed = await self._list_owned()
+        self._num_owned = len(listed)
+        return self._still_awaited(listed, self._known_owned(), self._awaited_owned)
+
+    async def _list_services(self) -> dict[str, int]:
         listed: dict[str, int] = {}
         for namespace in self.namespaces or ("",):
             listed |= await self.cluster.versions("InferenceService", namespace)
-        found = {key: self.watched.service(key) for key in {*self.watched.keys()}}
-        known = {key: _version(raw) for key, raw in found.items() if raw is not None}
-        return self._still_awaited(listed, known, self._awaited)
+        return listed
 
-    async def _compare_owned(self) -> dict[str, _Awaited]:
+    async def _list_owned(self) -> dict[str, int]:
         listed: dict[str, int] = {}
-        for kind in _OWNED_KINDS:
+        for kind in OWNED_KINDS:
             for namespace in self.namespaces or ("",):
                 found = await self.cluster.versions(kind, namespace, labels=_INDEXED)
                 listed |= {f"{kind} {name}": version for name, version in found.items()}
-        known = {
+        return listed
+
+    def _known_services(self) -> dict[str, int]:
+        found = {key: self.watched.service(key) for key in {*self.watched.keys()}}
+        return {key: _version(raw) for key, raw in found.items() if raw is not None}
+
+    def _known_owned(self) -> dict[str, int]:
+        return {
             f"{kind} {raw['metadata']['namespace']}/{raw['metadata']['name']}": _version(raw)
             for kind, raw in self.watched.owned()
         }
-        return self._still_awaited(listed, known, self._awaited_owned)
 
     def _still_awaited(
         self, listed: Mapping[str, int], known: Mapping[str, int], before: Mapping[str, _Awaited]

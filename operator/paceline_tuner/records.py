@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import astuple
 
 from paceline_tuner.telemetry import RequestRecord, RequestRow, Step, StepRow
 
@@ -41,7 +42,7 @@ class _Layout(Generic[Record]):
         whole = [n for n, kind in self.types.items() if kind in {int, bool}]
         narrow = [name for name in (*whole, *told) if name not in _LARGE]
         wide = [n for n in (*self.types, *told) if n not in narrow and n not in self.words]
-        self.wide_of, self.narrow_of = attrgetter(*wide), attrgetter(*narrow)
+        self.told = told
         self.wide = {name: place for place, name in enumerate(wide)}
         self.narrow = {name: place for place, name in enumerate((*narrow, *self.words))}
 
@@ -78,13 +79,19 @@ class Packed(Generic[Record]):
         """Pack records, of which there is at least one."""
         self.newest_at = newest_at
         """When the last of those ran or ended that they stand for."""
-        self.wide = np.array([*map(layout.wide_of, records)], np.float64).T.copy()
-        rows = [*map(layout.narrow_of, records)]
-        said = [[getattr(record, name) for record in records] for name in layout.words]
-        known = [{word: number for number, word in enumerate(dict.fromkeys(s))} for s in said]
+        values: dict[str, Sequence[Any]] = dict(
+            zip(layout.types, zip(*map(astuple, records), strict=True), strict=True)
+        )
+        for name in layout.told:
+            values[name] = [*map(attrgetter(name), records)]
+        known = [
+            {w: number for number, w in enumerate(dict.fromkeys(values[n]))} for n in layout.words
+        ]
         self.words = tuple(tuple(map(sys.intern, numbers)) for numbers in known)
-        numbered = [[*map(n.__getitem__, s)] for n, s in zip(known, said, strict=True)]
-        self.narrow = np.array([*zip(*rows, strict=True), *numbered], np.int32)
+        for name, numbers in zip(layout.words, known, strict=True):
+            values[name] = [*map(numbers.__getitem__, values[name])]
+        self.wide = np.array([values[name] for name in layout.wide], np.float64)
+        self.narrow = np.array([values[name] for name in layout.narrow], np.int32)
 
 
 def packed_steps(steps: Sequence[StepRow], newest_at: float) -> Packed[StepRow]:

@@ -1,15 +1,19 @@
 """A watch that hears nothing any more is told, whatever it is that it does not hear."""
 
+import asyncio
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_api.labels import MANAGED_BY, MANAGER, SERVICE_LABEL, Manifest
+from paceline_operator import watch_probe
 from paceline_operator.watch_probe import (
     BEHIND_AFTER_S,
+    OWNED_KINDS,
     OWNED_PERIOD_S,
     PERIOD_S,
     SILENT_AFTER_S,
@@ -65,6 +69,11 @@ class World:
     def change_pod(self, name: str, **labels: str) -> None:
         """Something happens to a pod; with labels, to one that has other ones."""
         self.version += 1
+        self.put_pod(name, **labels)
+        self._stream()
+
+    def put_pod(self, name: str, **labels: str) -> None:
+        """Make it as it is now, without the stream."""
         self.cluster.objects["Pod", name] = {
             "metadata": {
                 "name": name,
@@ -73,7 +82,6 @@ class World:
                 "labels": labels or {MANAGED_BY: MANAGER, SERVICE_LABEL: "quick"},
             }
         }
-        self._stream()
 
     def delete_pod(self, name: str) -> None:
         del self.cluster.objects["Pod", name]
@@ -202,6 +210,21 @@ async def test_a_pod_that_has_vanished_is_not_believed_for_ever() -> None:
     assert world.probe.missed() == ""
 
 
+async def test_many_children_are_listed_more_seldom() -> None:
+    """Six thousand every two minutes."""
+    world = World("quick")
+    for number in range(6000):
+        world.put_pod(f"quick-{number}")
+    world.reconnect()
+    await world.wait(OWNED_PERIOD_S)
+    before = world.cluster.num_lists
+
+    await world.wait(600)
+
+    owned = world.cluster.num_lists - before - 600 / PERIOD_S
+    assert owned == 5 * len(OWNED_KINDS)
+
+
 async def test_what_only_looks_like_ours_is_not_missed() -> None:
     """It carries the manager's label and no service's: the watch drops it."""
     world = World("quick")
@@ -244,3 +267,56 @@ async def test_a_stream_that_runs_is_never_accused(steps: list[str]) -> None:
     await world.probe.try_once()
 
     assert world.probe.problem() == ""
+
+
+async def test_a_start_waits_for_all_that_was_there_and_for_nothing_newer() -> None:
+    """A service and a pod come late; what comes up meanwhile may come later still."""
+    world = World()
+    world.is_streaming = False
+    world.change("quick")
+    world.change_pod("quick-1")
+    heard = asyncio.create_task(world.probe.until_heard())
+    await _lists(world, 1)
+    assert not heard.done()
+
+    world.reconnect()
+    world.is_streaming = False
+    world.change("newest")
+
+    await asyncio.wait_for(heard, 60)
+
+
+async def test_a_start_does_not_wait_for_what_is_gone() -> None:
+    """It was there at the first list, and the watch began after its end."""
+    world = World()
+    world.is_streaming = False
+    world.change_pod("quick-1")
+    heard = asyncio.create_task(world.probe.until_heard())
+    await _lists(world, 1)
+    world.delete_pod("quick-1")
+
+    world.clock.advance(PERIOD_S)
+
+    await asyncio.wait_for(heard, 60)
+
+
+async def test_a_start_waits_for_an_api_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch_probe, "_LONGEST_PAUSE_S", 0.01)
+    world = World("quick")
+    world.cluster.is_reachable = False
+    heard = asyncio.create_task(world.probe.until_heard())
+    await _lists(world, 1)
+    assert not heard.done()
+
+    world.cluster.is_reachable = True
+
+    await asyncio.wait_for(heard, 60)
+
+
+async def _lists(world: World, wanted: int) -> None:
+    """Wait until so many lists of all kinds, or failed ones, have been asked for."""
+    async with asyncio.timeout(60):
+        while world.cluster.num_lists < wanted * (1 + len(OWNED_KINDS)):  # noqa: ASYNC110 - a fake counts
+            await asyncio.sleep(0.01)

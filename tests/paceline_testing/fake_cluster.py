@@ -20,6 +20,8 @@ class FakeCluster:
     """`verb Kind/name[/subresource]`, in their order."""
     finds: list[str] = field(default_factory=list)
     """`Kind field=value,...` of each list by a field selector."""
+    num_lists: int = 0
+    """Of versions; those that failed count."""
     is_reachable: bool = True
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is created or applied."""
@@ -39,6 +41,7 @@ class FakeCluster:
         return deepcopy(found)
 
     async def versions(self, kind: str, namespace: str, *, labels: str = "") -> dict[str, int]:
+        self.num_lists += 1
         self._reach("list", kind)
         wanted = [label.partition("=")[0] for label in labels.split(",") if label]
         found = [
