@@ -17,6 +17,7 @@ from pathlib import Path
 from fleet.sidecars import PODS_A_SERVICE, address, uid
 from fleet.sidecars import name as pod_name
 from paceline_api.labels import Manifest
+from paceline_operator import garbage
 from paceline_operator.fence import Fence
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
@@ -271,5 +272,6 @@ def _found(
 
 if __name__ == "__main__":
     pods, warm, lasting, processes = sys.argv[1:5]
+    garbage.look_seldom()  # as the operator does
     found = asyncio.run(tune(int(pods), float(warm), float(lasting), int(processes)))
     print(json.dumps(found))

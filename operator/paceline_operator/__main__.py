@@ -7,7 +7,10 @@ import sys
 import kopf
 from aiohttp import web
 
-from paceline_operator import handlers  # noqa: F401 - importing it registers kopf's handlers
+from paceline_operator import (
+    garbage,
+    handlers,  # noqa: F401 - importing it registers kopf's handlers
+)
 from paceline_operator.metrics import Metrics
 from paceline_operator.operation import Operation
 from paceline_operator.settings import OperatorSettings
@@ -44,6 +47,7 @@ def main() -> None:
     )
     # One line per event and handler, even when nothing was to be done.
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+    garbage.look_seldom()
     if broken := asyncio.run(run(settings)):
         sys.exit(broken)
 

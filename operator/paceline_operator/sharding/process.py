@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from paceline_operator import garbage
 from paceline_operator.fence import Fence
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.rounds import Rounds
@@ -145,6 +146,7 @@ def main() -> None:
         level=level.upper(),
         format=f"%(asctime)s %(levelname)-7s %(name)s: shard {number}: %(message)s",
     )
+    garbage.look_seldom()
     asyncio.run(run(socket.socket(fileno=int(descriptor))))
 
 
