@@ -134,8 +134,8 @@ many-services: install ## One operator with SERVICES=1000 against a real API ser
 	PYTHONPATH=benchmarks:tests $(PY) -m many_services $(if $(SERVICES),--services $(SERVICES))
 
 .PHONY: fleet
-fleet: install ## The tuner with 300 and 3,000 pods on loopback. PODS="300 3000"
-	PYTHONPATH=benchmarks:tests $(PY) -m fleet $(if $(PODS),--pods $(PODS))
+fleet: install ## The tuner with 300 and 3,000 pods on loopback. PODS="300 3000" PROCESSES=2
+	PYTHONPATH=benchmarks:tests $(PY) -m fleet $(if $(PODS),--pods $(PODS)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 .PHONY: overload
 overload: install ## Ten times what a pod can serve, clients that misbehave, and kills: every stream compared. MINUTES=10
