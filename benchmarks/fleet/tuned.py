@@ -129,7 +129,7 @@ def _is_lost(pod: PodReport) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What one process has used."""
+    """The processor time and memory that one process has used so far."""
 
     cpu_s: float
     rss_bytes: int

@@ -62,7 +62,7 @@ class Figures(msgspec.Struct, frozen=True):
     """Share of the short prompts whose first token came within their class's target."""
     long_met: float
     short_p99_ms: float
-    """Of the first tokens that came."""
+    """Time to first token of the short prompts that got one."""
     long_p99_ms: float
 
 

@@ -1,4 +1,4 @@
-"""What else long prompts bring: deep chunks, q_r by context, prompts that come too late, KV."""
+"""Costs of long prompts beside goodput: deep chunks, q_r by context, late admissions, full KV."""
 
 import asyncio
 from collections import Counter
@@ -34,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LongFindings:
-    """What one run of the product on one seed shows beside its goodput."""
+    """What a run of the tuner on one seed shows beside its goodput."""
 
     spread_short: float
     """The 95th of 100 steps' measured over predicted, in the quarter with the least context."""
@@ -50,7 +50,7 @@ class LongFindings:
     """Share of the time in which at least 95 % of the KV blocks were taken."""
     preemptions: int
     bound: str
-    """What bound the limits in most decisions."""
+    """The constraint that most decisions name as binding."""
     bound_share: float
 
 

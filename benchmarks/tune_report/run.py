@@ -17,7 +17,7 @@ _FINALISTS = 10
 OURS = "ours"
 SCHEDULED = "best schedule"
 SCHEDULED_SEEDS = 1
-"""Of the first seeds schedules are searched: a search plays four hundred episodes."""
+"""For how many seeds the best schedule is searched: each search plays four hundred episodes."""
 ABLATIONS = (
     "ours, no L0",
     "ours, no shedding",
@@ -48,9 +48,9 @@ class Results:
     found: dict[tuple[str, str], Pair] = field(default_factory=dict)
     """By workload and search."""
     schedules: dict[str, list[Schedule]] = field(default_factory=dict)
-    """By workload that is not steady, of the first seeds."""
+    """Of each workload whose load changes, by its name; one for each seed that was searched."""
     findings: dict[str, LongFindings] = field(default_factory=dict)
-    """By workload of long prompts, of the first seed."""
+    """Of each workload of long prompts, by its name; the first seed shows them."""
 
     def has(self, workload: str, arm: str) -> bool:
         """This arm ran on this workload."""
