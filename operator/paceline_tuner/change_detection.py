@@ -39,10 +39,14 @@ def detect_changes(
     drift = state.drift.observe(evidence, spec.interval_s)
     known = None if starting_point is None else starting_point.coefficients.as_fit()
     slowdown = state.slowdown.observe(evidence, known)
-    state = replace(state, at=now, policy=policy, drift=drift, slowdown=slowdown)
-    state = _drifted(state, evidence)
+    if state.is_drifted or drift.tripped:
+        state = _drifted(replace(state, at=now, drift=drift), evidence)
     return replace(
         state,
+        at=now,
+        policy=policy,
+        drift=drift,
+        slowdown=slowdown,
         burn=state.burn.add(spec.sla, judged(spec, evidence)),
         demand=demand(evidence, state.demand, drift, objective=spec.sla.objective),
     )

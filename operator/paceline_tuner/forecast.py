@@ -22,11 +22,7 @@ class Forecast:
         self, *, decode: float, prefill: float, context: float, attention: float = 0.0
     ) -> float:
         """The expected time of one step, milliseconds."""
-        model, tokens = self.model, decode + prefill
-        line_ms = step_ms(model.theta, model.knee, tokens, context, attention)
-        bins = model.correction
-        factor = bins[correction_bin(tokens, model.bin_tokens, len(bins))] if bins else 1.0
-        return max(model.fast * factor * line_ms, _LEAST_MS)
+        return self._ms(decode + prefill, context, attention)
 
     def steps_ms(
         self, *, decode: Column, prefill: Column, context: Column, attention: Column
@@ -45,5 +41,11 @@ class Forecast:
 
     def chunk_ms(self, *, decode: float, prefill: float, context: float, before: float) -> float:
         """One step with a single prefill chunk after `before` tokens of its prompt."""
-        attention = chunk_attention(prefill, before)
-        return self.step_ms(decode=decode, prefill=prefill, context=context, attention=attention)
+        return self._ms(decode + prefill, context, chunk_attention(prefill, before))
+
+    def _ms(self, tokens: float, context: float, attention: float) -> float:
+        model = self.model
+        line_ms = step_ms(model.theta, model.knee, tokens, context, attention)
+        bins = model.correction
+        factor = bins[correction_bin(tokens, model.bin_tokens, len(bins))] if bins else 1.0
+        return max(model.fast * factor * line_ms, _LEAST_MS)

@@ -39,15 +39,16 @@ class SliceCounts:
         """The lowest and the highest bin with a value in it; nothing where there is none."""
         return (self._indices[0], self._indices[-1]) if self._indices else ()
 
-    def at_or_above(self, index: int) -> int:
-        """Count the values in this bin and all above it."""
-        return self._above[bisect_left(self._indices, index)]
+    @property
+    def bins(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The indices of the bins, and how many values lie in each bin and all above it."""
+        return self._indices, self._above
 
 
 class LatencySketch:
     """Counts of many values, each within `alpha` of what it was."""
 
-    __slots__ = ("_alpha", "_log_gamma", "_slices", "count")
+    __slots__ = ("_alpha", "_bins", "_log_gamma", "_slices", "count")
 
     def __init__(self, slices: Iterable[SketchSlice | SliceCounts]) -> None:
         """Read slices of equal alpha together; others are left out."""
@@ -56,7 +57,8 @@ class LatencySketch:
         self._alpha = given[0].alpha if given else 0.0
         self._slices = [piece for piece in given if piece.alpha == self._alpha]
         self._log_gamma = math.log((1 + self._alpha) / (1 - self._alpha)) if self._alpha else 1.0
-        self.count = sum(piece.count for piece in self._slices)
+        self._bins = [piece.bins for piece in self._slices]
+        self.count = sum([piece.count for piece in self._slices])
 
     def quantile(self, q: float) -> float | None:
         """Find the value that a share `q` of the counted ones does not exceed."""
@@ -87,7 +89,7 @@ class LatencySketch:
         return self._at_or_above(index)
 
     def _at_or_above(self, index: int) -> int:
-        return sum([piece.at_or_above(index) for piece in self._slices])
+        return sum([above[bisect_left(indices, index)] for indices, above in self._bins])
 
     def _middle(self, index: int) -> float:
         gamma = math.exp(self._log_gamma)

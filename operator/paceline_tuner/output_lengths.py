@@ -94,7 +94,8 @@ def lengths(outputs: Outputs | Sequence[Seen], share: float = 0.99) -> OutputLen
         return None
     order = ends.argsort(kind="stable")
     longest = ends[order]
-    is_longer = np.concatenate(((True,), longest[1:] != longest[:-1]))
+    is_longer = np.ones(len(longest), np.bool_)
+    np.not_equal(longest[1:], longest[:-1], out=is_longer[1:])
     longest, place = longest[is_longer], is_longer.cumsum() - 1
     ended = np.bincount(place, (weights * has_ended)[order])
     left = np.bincount(place, weights[order])
@@ -112,8 +113,8 @@ def lengths(outputs: Outputs | Sequence[Seen], share: float = 0.99) -> OutputLen
     kept = 1 - ended / np.where(is_last, at_risk, at_risk + 1)
     kept = np.where(is_last | (at_risk >= _MIN_AT_RISK), kept.clip(min=0.0), 1.0)
     after = kept.cumprod()
-    survival = np.concatenate(((1.0,), after[:-1]))
-    before = np.concatenate(((0.0,), longest[:-1]))
+    survival, before = np.ones(len(longest)), np.zeros(len(longest))
+    survival[1:], before[1:] = after[:-1], longest[:-1]
     mean = sum((survival * (longest - before)).tolist())
     square = sum((survival * (longest * longest - before * before)).tolist())
     is_over = after <= 1 - share

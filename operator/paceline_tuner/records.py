@@ -230,7 +230,7 @@ def _in_four_bytes(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 class Records(Sequence[Record]):
     """Some records in the order of time; a slice of them is a view."""
 
-    __slots__ = ("_layout", "_narrow", "_objects", "_wide", "_words")
+    __slots__ = ("_columns", "_layout", "_narrow", "_objects", "_wide", "_words")
 
     def __init__(self, layout: Layout[Record], wide: Column, narrow: Column, words: Words) -> None:
         """Read the columns of all records, each kind as `layout` has it."""
@@ -238,6 +238,7 @@ class Records(Sequence[Record]):
         self._wide = wide
         self._narrow = narrow
         self._words = words
+        self._columns: dict[str, Column] = {}
         self._objects: tuple[Record, ...] | None = None
 
     def __len__(self) -> int:
@@ -271,10 +272,11 @@ class Records(Sequence[Record]):
 
     def column(self, name: str) -> Column:
         """Give one number of each record."""
-        place = self._layout.wide.get(name)
-        found: Column = (
-            self._narrow[self._layout.narrow[name]] if place is None else self._wide[place]
-        )
+        found = self._columns.get(name)
+        if found is None:
+            place = self._layout.wide.get(name)
+            found = self._narrow[self._layout.narrow[name]] if place is None else self._wide[place]
+            self._columns[name] = found
         return found
 
     def _all(self) -> tuple[Record, ...]:
@@ -293,12 +295,12 @@ def column(records: Sequence[Any], name: str) -> Column:
 
 def since(records: Sequence[Record], name: str, begin: float) -> Sequence[Record]:
     """Leave out the records whose number of this name, which grows, is below `begin`."""
-    return records[int(np.searchsorted(column(records, name), begin)) :]
+    return records[int(column(records, name).searchsorted(begin)) :]
 
 
 def after(records: Sequence[Record], seq: int) -> Sequence[Record]:
     """Give the records that came after number `seq`."""
-    return records[int(np.searchsorted(column(records, "seq"), seq, side="right")) :]
+    return records[int(column(records, "seq").searchsorted(seq, side="right")) :]
 
 
 def quantile(values: Column, weights: Column, share: float) -> float | None:

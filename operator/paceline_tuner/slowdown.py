@@ -55,6 +55,9 @@ class Usual:
         return Usual(num, self.log + (value - self.log) / num)
 
 
+_NEVER_SEEN = Usual()
+
+
 @dataclass(frozen=True, slots=True)
 class Slowdown:
     """One engine's steps against its own past. Times are the pod's clock."""
@@ -103,9 +106,10 @@ def _compared(seen: Slowdown, logs: Sequence[tuple[Kind, float]]) -> Slowdown:
     usual = dict(seen.usual)
     known = [log - usual[kind].log for kind, log in logs if _is_known(usual.get(kind))]
     ratio = math.exp(statistics.median(known)) if len(known) >= _MIN_STEPS else seen.ratio
+    log_ratio = math.log(ratio)
     for kind, log in logs:
         if kind in usual or len(usual) < _MAX_KINDS:
-            usual[kind] = usual.get(kind, Usual()).add(log - math.log(ratio))
+            usual[kind] = usual.get(kind, _NEVER_SEEN).add(log - log_ratio)
     return replace(seen, usual=usual, ratio=ratio)
 
 

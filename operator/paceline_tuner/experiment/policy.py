@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from functools import lru_cache
 
 from paceline_tuner.service_spec import Overrides, Policy, Range, TuningSpec
 
@@ -42,6 +43,7 @@ def overridden(policy: Policy, overrides: Overrides) -> Policy:
     )
 
 
+@lru_cache(maxsize=256)
 def rollout_name(policy: Policy) -> str:
     """Name the rollout of a declared policy: the same policy has the same name."""
     return f"rollout-{hashlib.sha256(repr(policy).encode()).hexdigest()[:10]}"
