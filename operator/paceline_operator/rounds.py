@@ -1,7 +1,6 @@
 """The tuner's rounds: each service on its own interval, and at once when its target changes."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import zlib
@@ -140,9 +139,11 @@ class Rounds:
             interval_s = target.spec.interval_s if target.pods else _IDLE_S  # pods are news
             next_at = next_round(followed.uid, asyncio.get_running_loop().time(), interval_s)
             await self._round(followed.uid, target)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(next_at):
-                    await followed.news.wait()
+            timer = asyncio.get_running_loop().call_at(next_at, followed.news.set)
+            try:
+                await followed.news.wait()
+            finally:
+                timer.cancel()
 
     async def _turn(self) -> None:
         """Return to one round at a time, and to none while the loop is behind.
