@@ -28,6 +28,8 @@ from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rounds import Listener, Rounds
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.sharding.ownership import Ownership
+from paceline_operator.sharding.peers import Peers
 from paceline_operator.sharding.shard import Program
 from paceline_operator.sharding.shards import Shards
 from paceline_operator.sharding.warm_starts import SharedWarmStart
@@ -87,8 +89,14 @@ class Operation:
     """What kopf's watches have told."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
+    peers: Peers | None = field(init=False, default=None)
+    """Other replicas, where the tuner has shards to share with them."""
+    ownership: Ownership | None = field(init=False, default=None)
     _wanted: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
     """The uid and generation of each service that were seen last."""
+    _news: dict[str, None] = field(init=False, default_factory=dict)
+    """The services of which something was heard, and that may have to be tuned otherwise."""
+    _has_news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _api: ApiClient | None = field(init=False, default=None)
     _pods: AiohttpPodClient | None = field(init=False, default=None)
     _tasks: list[asyncio.Task[None]] = field(init=False, default_factory=list)
@@ -123,10 +131,17 @@ class Operation:
         else:
             self.queue.add(key, is_urgent=True)
         self._wanted[key] = wanted
+        self._note_news(key)
 
     def owned_changed(self, key: str) -> None:
         """Queue the service of a child or pod that changed or is gone."""
         self.queue.add_after(key, _NEWS_S)
+        self._note_news(key)
+
+    def _note_news(self, key: str) -> None:
+        if self.settings.tuner_processes > 1:
+            self._news[key] = None
+            self._has_news.set()
 
     async def start(self) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
@@ -143,19 +158,19 @@ class Operation:
         self._api = self._api or await connect()
         cluster = KubernetesClient(self._api, self.metrics)
         self.token_key = key = await self._prepare(cluster)
-        self.leader = leader = Leader(
-            cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
-        )
+        self.leader = leader = self._candidate(cluster, settings.lease_name)
         await leader.try_once()
+        owners = self._owners(cluster, leader)
         permits = WritePermits(leader.check, settings.writes_per_second)
         applier = Applier(cluster, key, permits.for_change, time.monotonic)
         reporter = Reporter(
             cluster, self.metrics, permits.for_report, time.monotonic, self._numbers_interval_s
         )
         self._pods = AiohttpPodClient(check_leadership=leader.check)
-        warm_start = ConfigMapStore(cluster, settings.namespace, leader.check)
+        ownership = Ownership(owners, settings.pod_name)
+        warm_start = ConfigMapStore(cluster, settings.namespace, ownership.check)
         self.tuning = tuning = Tuning(
-            watched, applier.token, self.queue.nudge, reporter.numbers_are_due, self.metrics
+            watched, applier.token, self.queue.nudge, reporter.numbers_are_due, self.metrics, owners
         )
         tuning.tuner = tuner = self._tuner(tuning, self._pods, warm_start)
         reconciler = Reconciler(
@@ -173,10 +188,36 @@ class Operation:
         # Whoever does not hear what happens would write by what was.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(tuner.run(), "tuner")
-        self._begin(tuning.run(leader), "tuning")
+        self._begin(tuning.run(), "tuning")
+        if settings.tuner_processes > 1:
+            self.ownership = ownership
+            self.peers = peers = Peers(leader, owners, key)
+            tuning.pass_on = peers.tell
+            self._begin(ownership.run(lambda: not probe.missed() and peers.may_own()), "ownership")
+            self._begin(peers.run(), "peers")
+            self._begin(self._follow_news(tuning), "news")
         self._begin(probe.run(), "watch probe")
         self._begin(WatchTasks().run(), "watches")
         self._begin(self._run_workers(reconciler, leader, tuning, probe), "workers")
+
+    def _candidate(self, cluster: KubernetesClient, name: str) -> Leader:
+        settings = self.settings
+        return Leader(
+            cluster,
+            settings.namespace,
+            name,
+            settings.pod_name,
+            time.monotonic,
+            settings.address,
+        )
+
+    def _owners(self, cluster: KubernetesClient, leader: Leader) -> tuple[Leader, ...]:
+        """Give who may tune each shard: the leader the only one, else whoever holds its Lease."""
+        settings = self.settings
+        if settings.tuner_processes == 1:
+            return (leader,)
+        names = (f"{settings.lease_name}-shard-{n}" for n in range(settings.tuner_processes))
+        return tuple(self._candidate(cluster, name) for name in names)
 
     def _tuner(
         self, listener: Listener, pods: AiohttpPodClient, warm_start: ConfigMapStore
@@ -203,10 +244,12 @@ class Operation:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
+            if self.ownership:
+                await self.ownership.release()
             if self.leader:
                 await self.leader.release()
         except OperatorError as problem:
-            _log.warning("the Lease runs out by itself: %s", problem)
+            _log.warning("a Lease runs out by itself: %s", problem)
         if self._pods:
             await self._pods.close()
         if self._api:
@@ -222,6 +265,10 @@ class Operation:
         untuned = self.tuning.untuned() if self.tuning and self.is_leading else []
         self.metrics.untuned.set(len(untuned))
         self.metrics.is_leader.set(self.is_leading)
+        if self.ownership is not None:
+            for number, lease in enumerate(self.ownership.leases):
+                self.metrics.shard_owned.labels(str(number)).set(lease.is_leading)
+        self.metrics.reports_waiting.set(self.peers.num_waiting if self.peers else 0)
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
         self.metrics.watch_problem.set(bool(self.probe and self.probe.problem()))
         self.metrics.show_experiments(self.tuning.reports if self.tuning else {})
@@ -293,6 +340,17 @@ class Operation:
                     tuning.follow(key)
             else:
                 self._settle(key, outcome, tuning)
+
+    async def _follow_news(self, tuning: Tuning) -> None:
+        """Follow what the watches tell, for ever: another replica may reconcile it."""
+        while True:
+            await self._has_news.wait()
+            await asyncio.sleep(_NEWS_S)
+            self._has_news.clear()
+            keys, self._news = self._news, {}
+            for key in keys:
+                tuning.follow_again(key)
+                await asyncio.sleep(0)
 
     def _note_conflict(self, key: str, conflict: ConflictError, delay_s: float) -> None:
         """One is a watch that is late; one after the other is somebody who writes against us."""
