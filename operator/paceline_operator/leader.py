@@ -174,20 +174,21 @@ class Leader:
         """
         if not self.is_leading and self._heir is None:
             return
-        self._renewed_at, self._heir = None, None
+        self._renewed_at = None
         await self._give("")
 
     async def _leave(self, heir: str) -> None:
-        if self.clock() < self._leaves_at:
-            return
-        try:
+        if self.clock() >= self._leaves_at:
             await self._give(heir)
-        except ApiError as problem:
-            _log.warning("Lease %s runs out by itself: %s", self.name, problem)
-        self._heir = None
 
     async def _give(self, heir: str) -> None:
-        self._held = None
+        self._heir, self._held = None, None
+        try:
+            await self._name(heir)
+        except ApiError as problem:
+            _log.warning("Lease %s runs out by itself: %s", self.name, problem)
+
+    async def _name(self, heir: str) -> None:
         lease = await self.cluster.get("Lease", self.namespace, self.name)
         if lease is not None and lease["spec"].get("holderIdentity") == self.identity:
             lease["spec"] |= {

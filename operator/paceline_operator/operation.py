@@ -239,17 +239,14 @@ class Operation:
         return await open_token_key(cluster, settings.namespace, settings.lease_name)
 
     async def stop(self) -> None:
-        """Stop working, then give the Lease back."""
+        """Stop working, then give the Leases back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            if self.ownership:
-                await self.ownership.release()
-            if self.leader:
-                await self.leader.release()
-        except OperatorError as problem:
-            _log.warning("a Lease runs out by itself: %s", problem)
+        if self.ownership:
+            await self.ownership.release()
+        if self.leader:
+            await self.leader.release()
         if self._pods:
             await self._pods.close()
         if self._api:

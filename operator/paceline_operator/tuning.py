@@ -168,7 +168,7 @@ class Tuning:
             self._keep(replace(report, at=time.time()))
 
     def _is_followed(self, uid: str, key: str) -> bool:
-        """Tell of a report that was on its way when its service went."""
+        """Tell whether a report is of a service that is there: it may have been on its way."""
         followed = self._followed.get(key)
         return followed is not None and followed.uid == uid
 
