@@ -344,7 +344,9 @@ class Operation:
             await self._has_news.wait()
             await asyncio.sleep(_NEWS_S)
             self._has_news.clear()
-            keys, self._news = self._news, {}
+            # Kopf gives its handlers copies of this: all must have the same dictionary.
+            keys = [*self._news]
+            self._news.clear()
             for key in keys:
                 tuning.follow_again(key)
                 await asyncio.sleep(0)
