@@ -21,6 +21,7 @@ from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
+from paceline_operator.news import News
 from paceline_operator.observe import Observer, Watched
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.reconcile import Outcome, Reconciler
@@ -28,9 +29,9 @@ from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rounds import Listener, Rounds
 from paceline_operator.settings import OperatorSettings
-from paceline_operator.sharding.ownership import Ownership
 from paceline_operator.sharding.peers import Peers
 from paceline_operator.sharding.shard import Program
+from paceline_operator.sharding.shard_leases import ShardLeases
 from paceline_operator.sharding.shards import Shards
 from paceline_operator.sharding.warm_starts import SharedWarmStart
 from paceline_operator.token_key import TokenKey, open_token_key
@@ -89,14 +90,13 @@ class Operation:
     """What kopf's watches have told."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
+    news: News = field(init=False, default_factory=lambda: News(_NEWS_S))
+    """Of what may have to be tuned otherwise; told where this replica tunes what others lead."""
     peers: Peers | None = field(init=False, default=None)
     """Other replicas, where the tuner has shards to share with them."""
-    ownership: Ownership | None = field(init=False, default=None)
+    shard_leases: ShardLeases | None = field(init=False, default=None)
     _wanted: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
     """The uid and generation of each service that were seen last."""
-    _news: dict[str, None] = field(init=False, default_factory=dict)
-    """The services of which something was heard, and that may have to be tuned otherwise."""
-    _has_news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _api: ApiClient | None = field(init=False, default=None)
     _pods: AiohttpPodClient | None = field(init=False, default=None)
     _tasks: list[asyncio.Task[None]] = field(init=False, default_factory=list)
@@ -140,8 +140,7 @@ class Operation:
 
     def _note_news(self, key: str) -> None:
         if self.settings.tuner_processes > 1:
-            self._news[key] = None
-            self._has_news.set()
+            self.news.note(key)
 
     async def start(self) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
@@ -167,8 +166,8 @@ class Operation:
             cluster, self.metrics, permits.for_report, time.monotonic, self._numbers_interval_s
         )
         self._pods = AiohttpPodClient(check_leadership=leader.check)
-        ownership = Ownership(owners, settings.pod_name)
-        warm_start = ConfigMapStore(cluster, settings.namespace, ownership.check)
+        shard_leases = ShardLeases(owners, settings.pod_name)
+        warm_start = ConfigMapStore(cluster, settings.namespace, shard_leases.check)
         self.tuning = tuning = Tuning(
             watched, applier.token, self.queue.nudge, reporter.numbers_are_due, self.metrics, owners
         )
@@ -190,15 +189,23 @@ class Operation:
         self._begin(tuner.run(), "tuner")
         self._begin(tuning.run(), "tuning")
         if settings.tuner_processes > 1:
-            self.ownership = ownership
             self.peers = peers = Peers(leader, owners, key)
-            tuning.pass_on = peers.tell
-            self._begin(ownership.run(lambda: not probe.missed() and peers.may_own()), "ownership")
-            self._begin(peers.run(), "peers")
-            self._begin(self._follow_news(tuning), "news")
+            self.shard_leases = shard_leases
+            self._share(shard_leases, peers, tuning, probe)
         self._begin(probe.run(), "watch probe")
         self._begin(WatchTasks().run(), "watches")
         self._begin(self._run_workers(reconciler, leader, tuning, probe), "workers")
+
+    def _share(
+        self, shard_leases: ShardLeases, peers: Peers, tuning: Tuning, probe: WatchProbe
+    ) -> None:
+        """Tune some shards, which another replica may reconcile, and have the leader told."""
+        tuning.pass_on = peers.tell
+        self._begin(
+            shard_leases.run(lambda: not probe.missed() and peers.may_own()), "shard leases"
+        )
+        self._begin(peers.run(), "peers")
+        self._begin(self.news.run(tuning.follow_again), "news")
 
     def _candidate(self, cluster: KubernetesClient, name: str) -> Leader:
         settings = self.settings
@@ -243,8 +250,8 @@ class Operation:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.ownership:
-            await self.ownership.release()
+        if self.shard_leases:
+            await self.shard_leases.release()
         if self.leader:
             await self.leader.release()
         if self._pods:
@@ -262,8 +269,8 @@ class Operation:
         untuned = self.tuning.untuned() if self.tuning and self.is_leading else []
         self.metrics.untuned.set(len(untuned))
         self.metrics.is_leader.set(self.is_leading)
-        if self.ownership is not None:
-            for number, lease in enumerate(self.ownership.leases):
+        if self.shard_leases is not None:
+            for number, lease in enumerate(self.shard_leases.leases):
                 self.metrics.shard_owned.labels(str(number)).set(lease.is_leading)
         self.metrics.reports_waiting.set(self.peers.num_waiting if self.peers else 0)
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
@@ -337,19 +344,6 @@ class Operation:
                     tuning.follow(key)
             else:
                 self._settle(key, outcome, tuning)
-
-    async def _follow_news(self, tuning: Tuning) -> None:
-        """Follow what the watches tell, for ever: another replica may reconcile it."""
-        while True:
-            await self._has_news.wait()
-            await asyncio.sleep(_NEWS_S)
-            self._has_news.clear()
-            # Kopf gives its handlers copies of this: all must have the same dictionary.
-            keys = [*self._news]
-            self._news.clear()
-            for key in keys:
-                tuning.follow_again(key)
-                await asyncio.sleep(0)
 
     def _note_conflict(self, key: str, conflict: ConflictError, delay_s: float) -> None:
         """One is a watch that is late; one after the other is somebody who writes against us."""

@@ -6,7 +6,7 @@ import pytest
 
 from paceline_operator.errors import NotLeadingError
 from paceline_operator.leader import RETRY_S, Leader
-from paceline_operator.sharding.ownership import Ownership
+from paceline_operator.sharding.shard_leases import ShardLeases
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_cluster import FakeCluster
 
@@ -22,12 +22,12 @@ class World:
         self.deaf: set[str] = set()
         self.num_shards = num_shards
 
-    def _replica(self, name: str, num_shards: int) -> Ownership:
+    def _replica(self, name: str, num_shards: int) -> ShardLeases:
         leases = tuple(
             Leader(self.cluster, "paceline", f"shard-{number}", name, self.clock)
             for number in range(num_shards)
         )
-        return Ownership(leases, name)
+        return ShardLeases(leases, name)
 
     async def run(self, seconds: float, names: Iterable[str] | None = None) -> None:
         """Let these replicas look, as often as they do; each shard has one owner at most."""

@@ -1,4 +1,4 @@
-"""Ownership: this replica's share of the shards, each by a Lease of its own."""
+"""The Leases of the tuner's shards: this replica holds its share of them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from paceline_operator.sharding.shares import may_give, to_ask_for
 
 
 @dataclass(slots=True)
-class Ownership:
+class ShardLeases:
     """Takes every Lease that is free, and asks for others until all replicas have as many."""
 
     leases: Sequence[Leader]
