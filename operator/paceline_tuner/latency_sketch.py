@@ -10,7 +10,8 @@ from itertools import accumulate
 from paceline_tuner.telemetry import SketchSlice
 
 _LEAST_BIN = -(2**15)
-_MOST = 2**32
+_KINDS = (("H", 2**16 - 1), ("I", 2**32 - 1), ("q", 2**63 - 1))
+"""Of an array: what it takes to hold so large a number."""
 _HIGHEST = 16
 
 
@@ -29,7 +30,8 @@ class SliceCounts:
         self._indices = array("h", [index for index, _ in kept])
         # One more than there are bins: what lies at or above each, and nothing above the last.
         sums = [*accumulate([n for _, n in reversed(kept)], initial=0)]
-        self._above = array("I" if sums[-1] < _MOST else "q", reversed(sums))
+        kind = next(kind for kind, most in _KINDS if sums[-1] <= most)
+        self._above = array(kind, reversed(sums))
         self.count = self.zero + self._above[0]
 
     @property

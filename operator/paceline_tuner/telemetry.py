@@ -8,7 +8,8 @@ from msgspec import UNSET, UnsetType
 
 from paceline_tuner.service_spec import SLA, PromptClass
 
-_AS_WANTED = frozenset({"ok", "cancelled"})
+AS_WANTED = frozenset({"ok", "cancelled"})
+"""Outcomes of requests that were served to their end, or whose clients left."""
 
 
 class LimitValues(msgspec.Struct, frozen=True):
@@ -217,7 +218,7 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_as_wanted(self) -> bool:
         """It was served to its end, or its client left."""
-        return self.outcome in _AS_WANTED
+        return self.outcome in AS_WANTED
 
     @property
     def e2e_ms(self) -> float | None:

@@ -5,17 +5,23 @@ impossible record is left out.
 """
 
 import math
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Generic
 
+import numpy as np
 from msgspec import UNSET
 
+from paceline_tuner.records import REQUESTS, STEPS, Column, Layout, Mask, Record
 from paceline_tuner.telemetry import (
     LimitsAnswer,
     Load,
     ModelFit,
     RequestRecord,
+    RequestRow,
     SketchSlice,
     Step,
+    StepRow,
     Telemetry,
 )
 
@@ -50,40 +56,136 @@ def is_readable(telemetry: Telemetry) -> bool:
 def is_valid_step(step: Step, now: float) -> bool:
     """Whether the step can have run before `now`."""
     return (
-        -math.inf < step.at <= now + _AHEAD_S
-        and abs(step.seq) <= _LARGEST_COUNTER
-        and 0 < step.wall_ms <= _LARGEST
-        and 0 <= step.decode <= _LARGEST
-        and 0 <= step.prefill <= _LARGEST
-        and 0 <= step.context <= _LARGEST
-        and abs(step.attention) <= _LARGEST_COUNTER
-        and 0 <= step.running <= _LARGEST
-        and 0 <= step.waiting <= _LARGEST
-        and abs(step.waiting_tokens) <= _LARGEST
-        and abs(step.preemptions) <= _LARGEST
-        and abs(step.epoch) <= _LARGEST
-        and abs(step.paced_tokens) <= _LARGEST
-        and abs(step.kv_used) <= _LARGEST
-        and 1 <= step.weight <= _LARGEST
-        and 0 <= step.num_decodes <= step.weight
+        step.at <= now + _AHEAD_S and _OF_STEPS.hold(step) and 0 <= step.num_decodes <= step.weight
     )
 
 
 def is_valid_request(record: RequestRecord, now: float) -> bool:
     """Whether the request can have arrived, then ended before `now`."""
-    return (
-        -math.inf < record.arrived_at <= record.finished_at <= now + _AHEAD_S
-        and abs(record.seq) <= _LARGEST_COUNTER
-        and 0 <= (record.queue_ms or 0.0) <= _LARGEST
-        and 0 <= (record.ttft_ms or 0.0) <= _LARGEST
-        and 0 <= (record.tpot_ms or 0.0) <= _LARGEST
-        and 0 <= (record.itl_max_ms or 0.0) <= _LARGEST
-        and 0 <= record.prompt_tokens <= _LARGEST
-        and 0 <= record.cached_tokens <= _LARGEST
-        and 0 <= record.output_tokens <= _LARGEST
-        and abs(record.epoch) <= _LARGEST
-        and 1 <= record.weight <= _LARGEST
-    )
+    return record.arrived_at <= record.finished_at <= now + _AHEAD_S and _OF_REQUESTS.hold(record)
+
+
+def valid_steps(steps: Sequence[Step], newest_at: float, now: float) -> Column | None:
+    """Give the numbers of all steps, if each is valid and none ran before one that it follows.
+
+    None where they have to be looked at one by one. `newest_at` is when the last step before ran.
+    """
+    matrix = _OF_STEPS.matrix(steps)
+    if matrix is None:
+        return None
+    decodes, weights = matrix[:, _DECODES], matrix[:, _WEIGHT]
+    is_valid = _is_in_turn(matrix[:, _AT], newest_at, now) and not (decodes > weights).any()
+    return matrix if is_valid else None
+
+
+def valid_requests(
+    requests: Sequence[RequestRecord], newest_at: float, now: float
+) -> Column | None:
+    """Give the numbers of all requests, as `valid_steps` does."""
+    matrix = _OF_REQUESTS.matrix(requests)
+    if matrix is None:
+        return None
+    arrived, finished = matrix[:, _ARRIVED_AT], matrix[:, _FINISHED_AT]
+    is_valid = _is_in_turn(finished, newest_at, now) and (arrived <= finished).all()
+    return matrix if is_valid else None
+
+
+def _is_in_turn(times: Column, newest_at: float, now: float) -> bool:
+    is_growing = bool((times[1:] >= times[:-1]).all())
+    return is_growing and bool(newest_at <= times[0] and times[-1] <= now + _AHEAD_S)
+
+
+class _Bounds(Generic[Record]):
+    """What the numbers of a kind of record can be."""
+
+    def __init__(self, layout: Layout[Record], bounds: Mapping[str, tuple[float, float]]) -> None:
+        """Know the bounds of some fields, both included; what is None is within them."""
+        self._layout = layout
+        self._bounds = bounds
+        names = layout.numbers
+        self._optional = [n for n in names if layout.types[n] in {int | None, float | None}]
+        self._is_optional = np.array([name in self._optional for name in names])
+        self._low, self._high = np.array(
+            [bounds.get(name, (-math.inf, math.inf)) for name in names]
+        ).T
+        # A whole number beyond this bound may be rounded to it.
+        self._high[self._high == _LARGEST_COUNTER] -= 1
+        self._low[self._low == -_LARGEST_COUNTER] += 1
+
+    def hold(self, record: Step | RequestRecord) -> bool:
+        """Tell whether all numbers of one record are within them."""
+        for name, (low, high) in self._bounds.items():
+            value = getattr(record, name)
+            if value is not None and not low <= value <= high:
+                return False
+        return True
+
+    def matrix(self, records: Sequence[Any]) -> Column | None:
+        """Give all numbers, where all are within the bounds; None where one may not be."""
+        if not records:
+            return None
+        try:
+            matrix = self._layout.matrix(records)
+        except OverflowError:
+            return None
+        is_within = (matrix >= self._low) & (matrix <= self._high)
+        if is_within.all() or self._lack_only(records, matrix, is_within):
+            return matrix
+        return None
+
+    def _lack_only(self, records: Sequence[Any], matrix: Column, is_within: Mask) -> bool:
+        """Tell whether what is not within the bounds is not there, rather than not a number."""
+        is_lacking = np.isnan(matrix) & self._is_optional
+        if not (is_within | is_lacking).all():
+            return False
+        num = sum(getattr(each, name) is None for each in records for name in self._optional)
+        return num == np.count_nonzero(is_lacking)
+
+
+_LARGE = (0.0, _LARGEST)
+_SIGNED = (-_LARGEST, _LARGEST)
+_COUNTER = (float(-_LARGEST_COUNTER), float(_LARGEST_COUNTER))
+_TIME = (-sys.float_info.max, math.inf)
+_OF_STEPS: Final[_Bounds[StepRow]] = _Bounds(
+    STEPS,
+    {
+        "at": _TIME,
+        "seq": _COUNTER,
+        "wall_ms": (math.ulp(0.0), _LARGEST),
+        "decode": _LARGE,
+        "prefill": _LARGE,
+        "context": _LARGE,
+        "attention": _COUNTER,
+        "running": _LARGE,
+        "waiting": _LARGE,
+        "waiting_tokens": _SIGNED,
+        "preemptions": _SIGNED,
+        "epoch": _SIGNED,
+        "paced_tokens": _SIGNED,
+        "kv_used": _SIGNED,
+        "weight": (1.0, _LARGEST),
+        "decodes": _LARGE,
+    },
+)
+_OF_REQUESTS: Final[_Bounds[RequestRow]] = _Bounds(
+    REQUESTS,
+    {
+        "arrived_at": _TIME,
+        "finished_at": _TIME,
+        "seq": _COUNTER,
+        "queue_ms": _LARGE,
+        "ttft_ms": _LARGE,
+        "tpot_ms": _LARGE,
+        "itl_max_ms": _LARGE,
+        "prompt_tokens": _LARGE,
+        "cached_tokens": _LARGE,
+        "output_tokens": _LARGE,
+        "epoch": _SIGNED,
+        "weight": (1.0, _LARGEST),
+    },
+)
+_AT, _DECODES, _WEIGHT = (STEPS.numbers.index(name) for name in ("at", "decodes", "weight"))
+_ARRIVED_AT, _FINISHED_AT = (REQUESTS.numbers.index(n) for n in ("arrived_at", "finished_at"))
 
 
 def is_valid_slice(piece: SketchSlice, now: float) -> bool:

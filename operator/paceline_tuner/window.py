@@ -1,7 +1,6 @@
 """Window: what a pod reported lately, read as one frozen `Evidence`."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,13 +10,13 @@ from msgspec import UNSET
 
 from paceline_tuner.latency_sketch import LatencySketch, SliceCounts
 from paceline_tuner.records import (
-    Packed,
+    READ_REQUESTS,
+    READ_STEPS,
+    REQUESTS,
+    STEPS,
+    Kept,
     column,
-    packed_requests,
-    packed_steps,
-    requests_of,
     since,
-    steps_of,
 )
 from paceline_tuner.sample import all_alike, sampled_requests, sampled_steps
 from paceline_tuner.telemetry import (
@@ -26,9 +25,7 @@ from paceline_tuner.telemetry import (
     Load,
     ModelFit,
     RequestRecord,
-    RequestRow,
     Step,
-    StepRow,
     Telemetry,
 )
 from paceline_tuner.telemetry_validation import (
@@ -37,6 +34,8 @@ from paceline_tuner.telemetry_validation import (
     is_valid_slice,
     is_valid_step,
     trouble_of,
+    valid_requests,
+    valid_steps,
 )
 
 REACT_S = 10.0
@@ -97,15 +96,21 @@ class Evidence:
 class Window:
     """Gathers one pod's telemetry. Starts anew with a new engine, or a clock that went back."""
 
+    __slots__ = (
+        *("_complete_until", "_last", "_requests", "_sample", "_slices", "_steps"),
+        "trouble",
+    )
+
     def __init__(self, sample: int | None = None) -> None:
         """Hold nothing yet.
 
-        With `sample`, keep about so many steps and requests of each 5 s, which stand for the rest.
+        With `sample`, keep about so many steps and requests of each 5 s, which stand for the rest,
+        and of them what decisions read.
         """
         self._sample = sample
         self._last: Telemetry | None = None
-        self._steps: deque[Packed[StepRow]] = deque()
-        self._requests: deque[Packed[RequestRow]] = deque()
+        self._steps = Kept(STEPS if sample is None else READ_STEPS)
+        self._requests = Kept(REQUESTS if sample is None else READ_REQUESTS)
         self._slices: dict[tuple[str, float], SliceCounts] = {}
         self._complete_until = -math.inf
         self.trouble = "no telemetry yet"
@@ -138,15 +143,20 @@ class Window:
 
     def _add_steps(self, steps: Sequence[Step], now: float) -> None:
         """Take the valid steps in the order in which they ran; older ones came out of turn."""
-        newest = self._steps[-1].newest_at if self._steps else -math.inf
-        valid = []
-        for step in steps:
-            if step.at >= newest and is_valid_step(step, now):
-                newest = step.at
-                valid.append(step)
-        if valid:
-            rows = sampled_steps(valid, self._sample)
-            self._steps.append(packed_steps(rows, newest))
+        kept, newest = self._steps, self._steps.newest_at
+        matrix = valid_steps(steps, newest, now)
+        if matrix is None:
+            valid = []
+            for step in steps:
+                if step.at >= newest and is_valid_step(step, now):
+                    newest = step.at
+                    valid.append(step)
+            steps = valid
+        if steps:
+            rows = sampled_steps(steps, self._sample)
+            if matrix is None or rows != [*steps]:
+                matrix = STEPS.matrix(rows)
+            kept.add(rows, matrix, steps[-1].at)
 
     def _add_requests(
         self,
@@ -154,15 +164,20 @@ class Window:
         now: float,
         kind_of: Callable[[RequestRecord], Hashable],
     ) -> None:
-        newest = self._requests[-1].newest_at if self._requests else -math.inf
-        valid = []
-        for record in requests:
-            if record.finished_at >= newest and is_valid_request(record, now):
-                newest = record.finished_at
-                valid.append(record)
-        if valid:
-            rows = sampled_requests(valid, self._sample, kind_of)
-            self._requests.append(packed_requests(rows, newest))
+        kept, newest = self._requests, self._requests.newest_at
+        matrix = valid_requests(requests, newest, now)
+        if matrix is None:
+            valid = []
+            for record in requests:
+                if record.finished_at >= newest and is_valid_request(record, now):
+                    newest = record.finished_at
+                    valid.append(record)
+            requests = valid
+        if requests:
+            rows = sampled_requests(requests, self._sample, kind_of)
+            if matrix is None or rows != [*requests]:
+                matrix = REQUESTS.matrix(rows)
+            kept.add(rows, matrix, requests[-1].finished_at)
 
     def _add_slices(self, telemetry: Telemetry) -> None:
         """Take what has grown: an answer may bring two minutes of slices again."""
@@ -191,8 +206,8 @@ class Window:
             model=last.model,
             info=last.info or EngineInfo(),
             window_s=window_s,
-            steps=since(steps_of(self._steps), "at", begin),
-            requests=since(requests_of(self._requests), "finished_at", begin),
+            steps=since(self._steps.read(), "at", begin),
+            requests=since(self._requests.read(), "finished_at", begin),
             slices=tuple(
                 piece for (_, start_at), piece in self._slices.items() if start_at + SLICE_S > begin
             ),
@@ -205,9 +220,8 @@ class Window:
         )
 
     def _forget(self, before: float) -> None:
-        for held in (self._steps, self._requests):
-            while held and held[0].newest_at < before:
-                held.popleft()
+        self._steps.forget(before)
+        self._requests.forget(before)
         for key in [key for key in self._slices if key[1] < before]:
             del self._slices[key]
 

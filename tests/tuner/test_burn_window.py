@@ -71,7 +71,7 @@ def test_what_came_before_the_change_is_of_another_spell() -> None:
 
     assert burn.is_burning(OBJECTIVE, clients.now)
     assert burn.is_spent(OBJECTIVE)
-    assert sum(period.requests for period in burn.periods) < 6 * 20, "those that arrived before"
+    assert sum(burn.requests) < 6 * 20, "those that arrived before"
 
 
 def test_five_minutes_of_misses_are_lost_and_not_before() -> None:
@@ -94,8 +94,8 @@ def test_an_old_period_is_forgotten_and_no_request_counts_twice() -> None:
 
     burn = lived(clients, 100, 1, BurnWindow())
 
-    assert sum(period.requests for period in burn.periods) == 60 * 20
-    assert sum(period.misses for period in burn.periods) == 60
+    assert sum(burn.requests) == 60 * 20
+    assert sum(burn.misses) == 60
 
 
 def test_too_few_requests_tell_nothing() -> None:

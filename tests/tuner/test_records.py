@@ -1,5 +1,6 @@
 """Records read as columns tell the same as records read one by one."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -17,6 +18,12 @@ from paceline_tuner.records import after, column, quantile
 from paceline_tuner.sample import SAMPLE
 from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import RequestRecord, RequestRow, Step, StepRow
+from paceline_tuner.telemetry_validation import (
+    is_valid_request,
+    is_valid_step,
+    valid_requests,
+    valid_steps,
+)
 from paceline_tuner.window import Evidence, Window
 
 SLAS = {
@@ -170,3 +177,84 @@ def test_steps_that_stand_for_billions_are_counted() -> None:
     window.add(a_telemetry(1000.0, steps=steps))
 
     assert column(evidence_of(window).steps, "weight").sum() == 400 * 10**9
+
+
+def test_of_a_sample_what_decisions_read_is_kept() -> None:
+    """Thousands of pods do without the rest, which restored records have no value of."""
+    step, window = a_step(1, 999.0, decode=3, host_ms=0.5, kv_used=7), Window(SAMPLE)
+    request = a_request(2, 999.5, queue_ms=4.0, ttft_ms=None, cached_tokens=5)
+
+    window.add(a_telemetry(1000.0, steps=(step,), requests=(request,)))
+
+    evidence = evidence_of(window)
+    assert [s.decode for s in evidence.steps] == column(evidence.steps, "decode").tolist() == [3]
+    assert [(s.host_ms, s.kv_used) for s in evidence.steps] == [(0.0, 0)]
+    assert [(r.ttft_ms, r.cached_tokens) for r in evidence.requests] == [(None, 5)]
+    with pytest.raises(KeyError):
+        column(evidence.steps, "host_ms")
+
+
+def test_a_pod_that_finds_new_words_fills_no_memory() -> None:
+    """Its outcomes are not known to us, and each comes back as it was."""
+    window = Window(SAMPLE)
+    for n in range(2000):
+        outcome = "ok" if n % 3 else f"odd-{n}"
+        window.add(a_telemetry(1000.0 + n, requests=(a_request(n, 1000.0 + n, outcome=outcome),)))
+        evidence = evidence_of(window)
+
+    found = [(r.seq, r.outcome) for r in evidence.requests]
+    assert found == [(n, "ok" if n % 3 else f"odd-{n}") for n in range(2000 - len(found), 2000)]
+    assert column(evidence.requests, "is_ok").sum() == sum(word == "ok" for _, word in found)
+    kept = window._requests._words
+    assert sum(map(len, kept)) < 200
+
+
+ODD = st.sampled_from(
+    [
+        *(-1, 0, 1, 0.5, 7, 998.0, 1001.5, 1e9, 1e9 + 1, 2**31),
+        *(2**53 - 1, 2**53, 2**53 + 1, -(2**53) - 1, 10**400),
+        *(math.nan, math.inf, -math.inf, 5e-324, None),
+    ]
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(Step.__struct_fields__), ODD), max_size=3)
+)
+@settings(deadline=None)
+def test_steps_are_valid_together_where_each_is(
+    spoilt: list[tuple[int, str, float | None]],
+) -> None:
+    """What a look at all of them lets through, a look at each would have let through."""
+    steps = [a_step(n, 996.0 + n) for n in range(4)]
+    for place, name, value in spoilt:
+        if value is not None or name == "decodes":
+            steps[place] = msgspec.structs.replace(steps[place], **{name: value})
+
+    found = valid_steps(steps, 996.0, 1000.0)
+
+    assert found is None or all(is_valid_step(step, 1000.0) for step in steps)
+    assert spoilt or found is not None
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(RequestRecord.__struct_fields__), ODD),
+        max_size=3,
+    )
+)
+@settings(deadline=None)
+def test_requests_are_valid_together_where_each_is(
+    spoilt: list[tuple[int, str, float | None]],
+) -> None:
+    """As steps are."""
+    optional = {"queue_ms", "ttft_ms", "tpot_ms", "itl_max_ms"}
+    requests = [a_request(n, 996.0 + n) for n in range(4)]
+    for place, name, value in spoilt:
+        if name not in {"outcome", "lane"} and (value is not None or name in optional):
+            requests[place] = msgspec.structs.replace(requests[place], **{name: value})
+
+    found = valid_requests(requests, 996.0, 1000.0)
+
+    assert found is None or all(is_valid_request(record, 1000.0) for record in requests)
+    assert spoilt or found is not None
