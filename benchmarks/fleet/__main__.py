@@ -22,7 +22,7 @@ from fleet.faults import FAULTS
 from fleet.page import page
 from fleet.recordings import PERIOD_S, Recording, record
 from fleet.sidecars import PODS_A_SERVICE, FakePod, serve, uid
-from paceline_operator.sharding.shards import shard_of
+from paceline_operator.sharding.shares import shard_of
 
 _RESULTS = Path(__file__).parents[1] / "results" / "operator"
 _FILES = 65_536

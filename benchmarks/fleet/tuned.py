@@ -161,7 +161,7 @@ class Tuned:
         async with AiohttpPodClient(check_leadership=self.leader.check) as client:
             works = (self._tuner(client).run(), self.leader.run(lambda: True))
             tasks = [asyncio.create_task(work) for work in works]
-            tasks.append(asyncio.create_task(self.tuning.run(self.leader)))
+            tasks.append(asyncio.create_task(self.tuning.run()))
             if (shards := self.shards) is not None:
                 await until(lambda: all(shard.is_up for shard in shards.shards))
             yield
@@ -208,8 +208,9 @@ async def tune(
 ) -> dict[str, object]:
     """Fill the windows, then measure."""
     fleet = Fleet(num_pods)
-    tuning = Tuning(fleet, lambda _: "token", lambda _: None, lambda _: True, Metrics())
     leader = Leader(FakeCluster(), "paceline", "lease", "one", time.monotonic)
+    owners = (leader,) * num_processes
+    tuning = Tuning(fleet, lambda _: "token", lambda _: None, lambda _: True, Metrics(), owners)
     tuned = Tuned(fleet, tuning, Pace(tuning), leader, num_processes)
     async with tuned.running():
         gc.collect()

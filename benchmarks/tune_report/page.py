@@ -62,6 +62,9 @@ _METHOD = """\
   (`sim/paceline_sim/published.py`). [sim-to-real](sim-to-real.md) says how far a simulation is from
   the real engine, and [benchmarks/results](../benchmarks/results/tuning/vidur.md) how near its
   queue is to another simulator's.
+* **Time from cold** ("to final"): until each limit stays within a tenth of its median of the last
+  minute. It counts the max batch size even where fewer sequences run than it allows, which then
+  limits nothing; "to final pace" leaves it out.
 * **Model error**: the mean absolute relative error of predicted step times. Chance sets a floor:
   who knows the simulated device's table and the step before, but not what is drawn anew, still
   misses the CPU's steps by {cpu_floor:.1%} (`benchmarks/tune_report/noise_floor.py`). Where 1.15

@@ -44,6 +44,12 @@ class Metrics:
         self.tuning_rounds = self._counter(
             "tuning_rounds", "Rounds over the pods of one service, by result: ok, error.", "result"
         )
+        self.shard_owned = self._gauge(
+            "shard_owned", "1 while this replica holds the Lease of a shard of the tuner.", "shard"
+        )
+        self.reports_waiting = self._gauge(
+            "reports_waiting", "Reports of the tuner that the replica that leads has yet to hear."
+        )
         self.shard_up = self._gauge(
             "shard_up", "1 while a process of the tuner beside the operator's runs.", "shard"
         )

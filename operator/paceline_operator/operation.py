@@ -21,6 +21,7 @@ from paceline_operator.kubernetes_api import KubernetesClient, connect
 from paceline_operator.leader import Leader
 from paceline_operator.loading import LoadingPods
 from paceline_operator.metrics import Metrics
+from paceline_operator.news import News
 from paceline_operator.observe import Observer, Watched
 from paceline_operator.pod_client import AiohttpPodClient
 from paceline_operator.reconcile import Outcome, Reconciler
@@ -28,7 +29,9 @@ from paceline_operator.render.children import Surroundings
 from paceline_operator.report import Reporter
 from paceline_operator.rounds import Listener, Rounds
 from paceline_operator.settings import OperatorSettings
+from paceline_operator.sharding.peers import Peers
 from paceline_operator.sharding.shard import Program
+from paceline_operator.sharding.shard_leases import ShardLeases
 from paceline_operator.sharding.shards import Shards
 from paceline_operator.sharding.warm_starts import SharedWarmStart
 from paceline_operator.token_key import TokenKey, open_token_key
@@ -87,6 +90,11 @@ class Operation:
     """What kopf's watches have told."""
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
+    news: News = field(init=False, default_factory=lambda: News(_NEWS_S))
+    """Of what may have to be tuned otherwise; told where this replica tunes what others lead."""
+    peers: Peers | None = field(init=False, default=None)
+    """Other replicas, where the tuner has shards to share with them."""
+    shard_leases: ShardLeases | None = field(init=False, default=None)
     _wanted: dict[str, tuple[str, int]] = field(init=False, default_factory=dict)
     """The uid and generation of each service that were seen last."""
     _api: ApiClient | None = field(init=False, default=None)
@@ -123,10 +131,16 @@ class Operation:
         else:
             self.queue.add(key, is_urgent=True)
         self._wanted[key] = wanted
+        self._note_news(key)
 
     def owned_changed(self, key: str) -> None:
         """Queue the service of a child or pod that changed or is gone."""
         self.queue.add_after(key, _NEWS_S)
+        self._note_news(key)
+
+    def _note_news(self, key: str) -> None:
+        if self.settings.tuner_processes > 1:
+            self.news.note(key)
 
     async def start(self) -> None:
         """Connect, wire and start working; raises where the cluster cannot be reached."""
@@ -143,19 +157,19 @@ class Operation:
         self._api = self._api or await connect()
         cluster = KubernetesClient(self._api, self.metrics)
         self.token_key = key = await self._prepare(cluster)
-        self.leader = leader = Leader(
-            cluster, settings.namespace, settings.lease_name, settings.pod_name, time.monotonic
-        )
+        self.leader = leader = self._candidate(cluster, settings.lease_name)
         await leader.try_once()
+        owners = self._owners(cluster, leader)
         permits = WritePermits(leader.check, settings.writes_per_second)
         applier = Applier(cluster, key, permits.for_change, time.monotonic)
         reporter = Reporter(
             cluster, self.metrics, permits.for_report, time.monotonic, self._numbers_interval_s
         )
         self._pods = AiohttpPodClient(check_leadership=leader.check)
-        warm_start = ConfigMapStore(cluster, settings.namespace, leader.check)
+        shard_leases = ShardLeases(owners, settings.pod_name)
+        warm_start = ConfigMapStore(cluster, settings.namespace, shard_leases.check)
         self.tuning = tuning = Tuning(
-            watched, applier.token, self.queue.nudge, reporter.numbers_are_due, self.metrics
+            watched, applier.token, self.queue.nudge, reporter.numbers_are_due, self.metrics, owners
         )
         tuning.tuner = tuner = self._tuner(tuning, self._pods, warm_start)
         reconciler = Reconciler(
@@ -173,10 +187,44 @@ class Operation:
         # Whoever does not hear what happens would write by what was.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(tuner.run(), "tuner")
-        self._begin(tuning.run(leader), "tuning")
+        self._begin(tuning.run(), "tuning")
+        if settings.tuner_processes > 1:
+            self.peers = peers = Peers(leader, owners, key)
+            self.shard_leases = shard_leases
+            self._share(shard_leases, peers, tuning, probe)
         self._begin(probe.run(), "watch probe")
         self._begin(WatchTasks().run(), "watches")
         self._begin(self._run_workers(reconciler, leader, tuning, probe), "workers")
+
+    def _share(
+        self, shard_leases: ShardLeases, peers: Peers, tuning: Tuning, probe: WatchProbe
+    ) -> None:
+        """Tune some shards, which another replica may reconcile, and have the leader told."""
+        tuning.pass_on = peers.tell
+        self._begin(
+            shard_leases.run(lambda: not probe.missed() and peers.may_own()), "shard leases"
+        )
+        self._begin(peers.run(), "peers")
+        self._begin(self.news.run(tuning.follow_again), "news")
+
+    def _candidate(self, cluster: KubernetesClient, name: str) -> Leader:
+        settings = self.settings
+        return Leader(
+            cluster,
+            settings.namespace,
+            name,
+            settings.pod_name,
+            time.monotonic,
+            settings.address,
+        )
+
+    def _owners(self, cluster: KubernetesClient, leader: Leader) -> tuple[Leader, ...]:
+        """Give who may tune each shard: the leader the only one, else whoever holds its Lease."""
+        settings = self.settings
+        if settings.tuner_processes == 1:
+            return (leader,)
+        names = (f"{settings.lease_name}-shard-{n}" for n in range(settings.tuner_processes))
+        return tuple(self._candidate(cluster, name) for name in names)
 
     def _tuner(
         self, listener: Listener, pods: AiohttpPodClient, warm_start: ConfigMapStore
@@ -198,15 +246,14 @@ class Operation:
         return await open_token_key(cluster, settings.namespace, settings.lease_name)
 
     async def stop(self) -> None:
-        """Stop working, then give the Lease back."""
+        """Stop working, then give the Leases back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        try:
-            if self.leader:
-                await self.leader.release()
-        except OperatorError as problem:
-            _log.warning("the Lease runs out by itself: %s", problem)
+        if self.shard_leases:
+            await self.shard_leases.release()
+        if self.leader:
+            await self.leader.release()
         if self._pods:
             await self._pods.close()
         if self._api:
@@ -222,6 +269,10 @@ class Operation:
         untuned = self.tuning.untuned() if self.tuning and self.is_leading else []
         self.metrics.untuned.set(len(untuned))
         self.metrics.is_leader.set(self.is_leading)
+        if self.shard_leases is not None:
+            for number, lease in enumerate(self.shard_leases.leases):
+                self.metrics.shard_owned.labels(str(number)).set(lease.is_leading)
+        self.metrics.reports_waiting.set(self.peers.num_waiting if self.peers else 0)
         self.metrics.api_silence.set(self.probe.silent_s() if self.probe else 0.0)
         self.metrics.watch_problem.set(bool(self.probe and self.probe.problem()))
         self.metrics.show_experiments(self.tuning.reports if self.tuning else {})

@@ -82,7 +82,7 @@ class Rounds:
     _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
     _door: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
-    def grant(self, until: float) -> None:
+    def grant(self, shard: int, until: float) -> None:  # noqa: ARG002 - there is one
         """Let rounds begin until then, in monotonic seconds."""
         self.fence.grant(until)
 

@@ -24,8 +24,13 @@ class OperatorSettings(BaseSettings):
     """Where the operator runs: home of its Lease, source of traffic to port 8001."""
     pod_name: str = "operator"
     """Holder of the Lease; must differ between replicas."""
+    pod_ip: str = ""
+    """Where other replicas reach this one; without it they cannot share what is tuned."""
     lease_name: str = "paceline-operator"
-    """Its two Secrets, the key and the token of /decisions, are named after it."""
+    """Its two Secrets, the key and the token of /decisions, are named after it.
+
+    So are the Leases of the tuner's processes.
+    """
     host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port of /metrics, /healthz and /readyz; 0 takes a free one."""
@@ -34,9 +39,10 @@ class OperatorSettings(BaseSettings):
     writes_per_second: Annotated[float, Field(ge=1.0, le=10_000.0)] = 200.0
     """Most writes of children, status and events; what a spec asks for goes first."""
     tuner_processes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes that tune the pods; 1 tunes in the operator's own, more are beside it.
+    """Shards of the tuner; 1 is tuned in the operator's own process, by the replica that leads.
 
-    Each has the services whose uid falls to it.
+    More have a process each beside that of a replica, and replicas have as many as each other. A
+    shard has the services whose uid falls to it.
     """
     resync_s: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
     """How often each service is looked at even though nothing was seen to change.
@@ -54,6 +60,12 @@ class OperatorSettings(BaseSettings):
     Seven services a second at most: with a thousand, every 143 s. Metrics have the newest.
     """
     log_level: Literal["debug", "info", "warning"] = "info"
+
+    @property
+    def address(self) -> str:
+        """The URL at which other replicas reach this one; empty where they cannot."""
+        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
+        return f"http://{host}:{self.port}" if host else ""
 
     @field_validator("watch_namespaces", mode="before")
     @classmethod

@@ -38,6 +38,10 @@ class TokenKey:
         """Derive the token of the operator's own `/decisions`."""
         return self._derive("decisions")
 
+    def reports_token(self) -> str:
+        """Derive the token with which replicas tell each other what they concluded."""
+        return self._derive("reports")
+
     def _derive(self, purpose: str) -> str:
         digest = hmac.digest(self.key, f"paceline/v1/{purpose}".encode(), hashlib.sha256)
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -17,6 +18,7 @@ from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Watched, observe
 from paceline_operator.report_news import is_news
 from paceline_operator.rollout.step import trial_name
+from paceline_operator.sharding.shares import shard_of
 from paceline_tuner.annotations import Annotation
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import ServiceTarget
@@ -29,8 +31,11 @@ _log = logging.getLogger(__name__)
 class Tuner(Protocol):
     """Tunes the services that it was told of, in this process or beside it."""
 
-    def grant(self, until: float) -> None:
-        """Let limits be changed until then, in monotonic seconds; a past moment ends it."""
+    def grant(self, shard: int, until: float) -> None:
+        """Let limits of a shard's pods be changed until then, in monotonic seconds.
+
+        A past moment ends it.
+        """
         ...
 
     def follow(self, uid: str, target: ServiceTarget) -> None:
@@ -75,27 +80,38 @@ class Tuning:
     numbers_are_due: Callable[[str], bool]
     """Whether the status of this key may be written for its numbers alone."""
     metrics: Metrics
+    owners: Sequence[Leader]
+    """Who may tune the services of each shard; `run` takes up what is theirs."""
+    pass_on: Callable[[str, ServiceReport], bool] = lambda uid, report: False  # noqa: ARG005
+    """Gives a report, with its service's uid, to the replica that leads; False where it is this."""
     tuner: Tuner = field(init=False)
     """To be set before anything is followed: it is made with this as its listener."""
     reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
     _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
 
-    async def run(self, leader: Leader) -> None:
-        """Pass the leadership on, for ever.
+    async def run(self) -> None:
+        """Lend to the tuner, for ever, what the Leases of the shards give."""
+        async with asyncio.TaskGroup() as group:
+            for shard, owner in enumerate(self.owners):
+                group.create_task(self._lend(shard, owner), name=f"owner of shard {shard}")
 
-        A term begins with the targets of now, of all services: while another led, they may have
+    async def _lend(self, shard: int, owner: Leader) -> None:
+        """Pass the leadership of one shard on, for ever.
+
+        A term begins with the targets of now, of all its services: while another led, they may have
         changed unnoticed, and tuning need not wait until each service has been reconciled.
         """
         while True:
-            await leader.lead()
-            since = leader.leading_since
+            await owner.lead()
+            since = owner.leading_since
             for key in dict.fromkeys((*self._followed, *self.watched.keys())):
-                self._follow_again(key)
-                await asyncio.sleep(0)
-            while leader.is_leading and leader.leading_since == since:
-                self.tuner.grant(leader.leads_until)
+                if self._shard_of(key) == shard:
+                    self.follow_again(key)
+                    await asyncio.sleep(0)
+            while owner.is_leading and owner.leading_since == since:
+                self.tuner.grant(shard, owner.leads_until)
                 await asyncio.sleep(_GRANT_S)
-            self.tuner.grant(-math.inf)
+            self.tuner.grant(shard, -math.inf)
 
     def follow(self, key: str) -> None:
         """Tune this service from now on; at once if what is to be tuned has changed."""
@@ -116,16 +132,20 @@ class Tuning:
             followed.target = target
         self.tuner.follow(uid, target)
 
-    def _follow_again(self, key: str) -> None:
+    def follow_again(self, key: str) -> None:
+        """Do the same; whatever is wrong with it is said in the log."""
         try:
             self.follow(key)
         except Exception:  # noqa: BLE001 - one service that cannot be read must not stop the others
             _log.exception("%s cannot be tuned", key)
 
     def untuned(self) -> list[str]:
-        """Name the services that are there, and that nobody tunes."""
-        tuned = {key for key in self._followed if self.tuner.is_tuning(key)}
-        return [key for key in {*self.watched.keys()} - tuned if self._is_there(key)]
+        """Name the services that are there, and that nobody tunes.
+
+        A shard that another replica owns is tuned there.
+        """
+        keys = {*self.watched.keys()}
+        return [key for key in keys if self._is_there(key) and not self._is_tuned(key)]
 
     def forget(self, key: str) -> None:
         """End the tuning of a service that is gone."""
@@ -134,13 +154,28 @@ class Tuning:
         self.reports.pop(key, None)
 
     def concluded(self, uid: str, report: ServiceReport) -> None:
-        """Keep what a round concluded, and tell of it where that is news."""
-        followed = self._followed.get(report.key)
-        if followed is None or followed.uid != uid:
-            return  # it was on its way when its service went
-        self.reports[report.key] = report
+        """Count what a round concluded, and have it told by the replica that writes."""
+        if not self._is_followed(uid, report.key):
+            return
         self.metrics.tuning_rounds.labels("ok").inc()
         self.metrics.count_outcomes(report)
+        if not self.pass_on(uid, report):
+            self._keep(report)
+
+    def heard(self, uid: str, report: ServiceReport) -> None:
+        """Keep what another replica's round concluded, as of now: its clock may be wrong."""
+        if self._is_followed(uid, report.key) and not self._owner(uid).is_leading:
+            self._keep(replace(report, at=time.time()))
+
+    def _is_followed(self, uid: str, key: str) -> bool:
+        """Tell whether a report is of a service that is there: it may have been on its way."""
+        followed = self._followed.get(key)
+        return followed is not None and followed.uid == uid
+
+    def _keep(self, report: ServiceReport) -> None:
+        """Keep a report, and tell of it where that is news."""
+        followed = self._followed[report.key]
+        self.reports[report.key] = report
         is_due = self.numbers_are_due(report.key)
         if is_news(report, followed.told, numbers_are_due=is_due):
             followed.told = report
@@ -149,6 +184,22 @@ class Tuning:
     def failed(self, key: str) -> None:  # noqa: ARG002 - the log says which
         """Count a round that failed."""
         self.metrics.tuning_rounds.labels("error").inc()
+
+    def _is_tuned(self, key: str) -> bool:
+        shard = self._shard_of(key)
+        owner = None if shard is None else self.owners[shard]
+        if owner is None or owner.is_leading:
+            return self.tuner.is_tuning(key)
+        return bool(owner.holder)
+
+    def _shard_of(self, key: str) -> int | None:
+        """Give the shard of a service that is there, or of what was tuned under its name."""
+        raw, followed = self.watched.service(key), self._followed.get(key)
+        uid = raw["metadata"]["uid"] if raw is not None else followed.uid if followed else None
+        return None if uid is None else shard_of(uid, len(self.owners))
+
+    def _owner(self, uid: str) -> Leader:
+        return self.owners[shard_of(uid, len(self.owners))]
 
     def _is_there(self, key: str) -> bool:
         raw = self.watched.service(key)

@@ -67,6 +67,35 @@ def test_the_tuner_may_have_processes_of_its_own() -> None:
     assert found == ["1", "3", "1"]
 
 
+def test_each_process_of_the_tuner_has_a_lease_that_replicas_share() -> None:
+    """By name, and a way to one another; one process needs no Lease besides the leader's."""
+    found = []
+    for processes in (1, 3):
+        objects = render(tuner={"processes": processes})
+        (rules,) = [
+            role["rules"]
+            for role in of_kind(objects, "Role")
+            if role["metadata"]["name"].endswith("-leader")
+        ]
+        (names,) = [rule["resourceNames"] for rule in rules if rule["verbs"] == ["get", "update"]]
+        found.append(names)
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    env = {item["name"]: item.get("valueFrom") for item in container["env"]}
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    others = {"podSelector": deployment["spec"]["selector"]}
+
+    assert found == [
+        ["pl-paceline"],
+        ["pl-paceline", *(f"pl-paceline-shard-{number}" for number in range(3))],
+    ]
+    assert env["PACELINE_OPERATOR_POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert others in policy["spec"]["ingress"][0]["from"]
+    assert {"ports": [{"port": 8080, "protocol": "TCP"}], "to": [others]} in policy["spec"][
+        "egress"
+    ]
+
+
 def test_a_digest_says_what_the_operator_runs() -> None:
     """With a tag that a person can read, or alone."""
     digest = "sha256:" + "0" * 64

@@ -41,7 +41,7 @@ async def test_a_conflict_is_no_error_unless_one_follows_the_other(
     leader = Leader(cluster, "paceline", "lease", "a", clock)
     await leader.try_once()
     loop = TuningLoop(AiohttpPodClient(), time.time)
-    tuning = a_tuning(watched, loop, operation.metrics, clock)
+    tuning = a_tuning(watched, loop, operation.metrics, clock, leader)
     reconciler = a_reconciler(cluster, clock, watched)
     worker = asyncio.create_task(operation._work(reconciler, leader, tuning))
 

@@ -32,6 +32,7 @@ from paceline_testing.services import a_manifest
 pytestmark = pytest.mark.cluster
 
 CHART = Path(__file__).parents[2] / "charts" / "paceline"
+_PROCESSES = 2
 # Asked for by admission alone, which leaves no request of ours: see the test of owner references.
 _OF_ADMISSION = ("serving.paceline.dev", "inferenceservices/finalizers", "", "update")
 
@@ -112,7 +113,8 @@ def _installed(
 ) -> Iterator[Install]:
     """Make both namespaces and the chart's rights, less those on the resource `without`."""
     home, watched = f"{name}-system", name
-    rights = chart_rights(name, home, watchNamespaces=[watched] if is_namespaced else [])
+    namespaces = [watched] if is_namespaced else []
+    rights = chart_rights(name, home, watchNamespaces=namespaces, tuner={"processes": _PROCESSES})
     for role in (found for found in rights if "rules" in found):
         role["rules"] = [rule for rule in role["rules"] if without not in rule["resources"]]
     wide = [found for found in rights if found["kind"].startswith("Cluster")]
@@ -217,6 +219,8 @@ async def test_the_charts_rights_are_what_the_operator_uses(
         own = {
             "PACELINE_OPERATOR_LEASE_NAME": install.account,
             "PACELINE_OPERATOR_NAMESPACE": install.home,
+            "PACELINE_OPERATOR_POD_IP": "127.0.0.1",
+            "PACELINE_OPERATOR_TUNER_PROCESSES": str(_PROCESSES),
         }
         with (
             kinds_of_prometheus(control_plane),

@@ -114,6 +114,7 @@ class World:
             self.concluded.put_nowait,
             lambda _: self.are_due,
             Metrics(),
+            (self.leader,),
         )
         self.tuning.tuner = Rounds(self.tuner, self.tuning, Fence(self.clock))
 
@@ -123,7 +124,7 @@ async def a_world(*, leads: bool = True, **parts: Any) -> AsyncIterator[World]:
     world = World(**parts)
     if leads:
         await world.leader.try_once()
-    lead = asyncio.create_task(world.tuning.run(world.leader))
+    lead = asyncio.create_task(world.tuning.run())
     yield world
     lead.cancel()
     assert isinstance(world.tuning.tuner, Rounds)
@@ -458,7 +459,7 @@ async def test_a_process_that_has_too_much_to_do_is_late_and_loses_no_answers() 
     """Who had asked all pods at once would read the last answer after its time is up."""
     tuner = BusyTuner()
     tuning = a_tuning(FakeWatched(), tuner, Metrics(), ManualClock())
-    tuning.tuner.grant(math.inf)
+    tuning.tuner.grant(0, math.inf)
     for number in range(20):
         spec = TuningSpec(SLA(ttft_p99_ms=500.0), interval_s=60.0)
         tuning.tuner.follow(f"uid-{number}", ServiceTarget(f"ns/{number}", spec, ()))

@@ -115,6 +115,8 @@ class FakeCluster:
     async def replace(self, manifest: Manifest) -> Manifest:
         kind, name = _key(manifest)
         self._reach("update", name)
+        if (kind, name) not in self.objects:
+            raise ApiError("update", name, 404, "not found")
         version = self.objects[kind, name]["metadata"]["resourceVersion"]
         if manifest["metadata"].get("resourceVersion") != version:
             raise ConflictError("update", name, 409, "changed")

@@ -52,9 +52,10 @@ class ServedPod:
 
 
 @contextmanager
-def served(pod: SimPod) -> Iterator[ServedPod]:
-    """Serve it on a loopback address that no other living process picks."""
-    pod_served = ServedPod(str(IPv4Address("127.96.0.0") + os.getpid()), pod)
+def served(pod: SimPod, number: int = 0) -> Iterator[ServedPod]:
+    """Serve it on a loopback address that no other living process picks; `number` is 0 to 2."""
+    first = IPv4Address("127.0.0.0") + 2**22  # the highest process id, so that each has its own
+    pod_served = ServedPod(str(first + number * 2**22 + os.getpid()), pod)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

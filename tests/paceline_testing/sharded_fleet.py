@@ -113,10 +113,14 @@ class ShardedFleet:
 
     def lead(self) -> None:
         """Grant for as long as a test may take."""
-        self.shards.grant(time.monotonic() + 600.0)
+        self.grant(time.monotonic() + 600.0)
 
     def stand_by(self) -> None:
-        self.shards.grant(-math.inf)
+        self.grant(-math.inf)
+
+    def grant(self, until: float) -> None:
+        for number in range(self.shards.num_shards):
+            self.shards.grant(number, until)
 
     def all_have(self, config_hash: str) -> bool:
         return all(pod.config_hash == config_hash for pod in self.sidecars.values())

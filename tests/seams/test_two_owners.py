@@ -225,9 +225,20 @@ class OwnersMachine(RuleBasedStateMachine):
     def renew(self, owner: int) -> None:
         """Take or renew the Lease, and send a grant to the process that tunes."""
         found = self.owners[owner]
-        self._run(found.leader.try_once())
+        self._run(found.leader.look(may_lead=True))
         if found.leader.is_leading:
             found.grants.append(found.leader.leads_until)
+
+    @rule(owner=st.integers(0, _OWNERS - 1))
+    def hand_over(self, owner: int) -> None:
+        """The other one asks for the Lease, and gets it when it is safe."""
+        found, asker = self.owners[owner].leader, self.owners[1 - owner].leader
+        self._run(asker.try_once())
+        self._run(asker.ask())
+        self.renew(owner)
+        if found.is_leading and found.asked_by == asker.identity:
+            found.leave_to(asker.identity)
+            self.owners[owner].grants.append(-math.inf)
 
     @rule(owner=st.integers(0, _OWNERS - 1))
     def hear(self, owner: int) -> None:

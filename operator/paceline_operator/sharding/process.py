@@ -87,7 +87,7 @@ class _Shard:
     async def _do(self, message: ToShard) -> None:
         match message:
             case Grant(until):
-                self.rounds.grant(until)
+                self.rounds.grant(0, until)
             case Follow(uid, target):
                 self.rounds.follow(uid, target)
             case Forget(key):

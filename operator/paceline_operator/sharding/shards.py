@@ -1,21 +1,16 @@
 """Shards: a Tuner that gives each service to one of several processes, by its uid."""
 
 import asyncio
-import zlib
 from dataclasses import dataclass, field
 
 from paceline_operator.metrics import Metrics
 from paceline_operator.rounds import Listener
 from paceline_operator.sharding.messages import Follow
 from paceline_operator.sharding.shard import Program, Shard
+from paceline_operator.sharding.shares import shard_of
 from paceline_operator.sharding.warm_starts import SharedWarmStart
 from paceline_tuner.annotations import Annotation
 from paceline_tuner.service_target import ServiceTarget
-
-
-def shard_of(uid: str, num_shards: int) -> int:
-    """Give the number of the shard that a service belongs to, as long as it lives."""
-    return zlib.crc32(uid.encode()) % num_shards
 
 
 @dataclass(slots=True)
@@ -38,10 +33,12 @@ class Shards:
             for number in range(self.num_shards)
         )
 
-    def grant(self, until: float) -> None:
-        """Let limits be changed until then, in monotonic seconds; a past moment ends it."""
-        for shard in self.shards:
-            shard.grant(until)
+    def grant(self, shard: int, until: float) -> None:
+        """Let limits of a shard's pods be changed until then, in monotonic seconds.
+
+        A past moment ends it.
+        """
+        self.shards[shard].grant(until)
 
     def follow(self, uid: str, target: ServiceTarget) -> None:
         """Have this tuned from now on; at once if it differs from what was tuned."""
