@@ -31,6 +31,19 @@ async def test_decisions_come_back_as_they_were() -> None:
     assert any(d.outcome is not None for d in log.decisions()[:-1])
 
 
+async def test_decisions_with_other_inputs_come_back_too() -> None:
+    """One without evidence has none, and an SLA of its own has more of them."""
+    decisions, log = await some_decisions(), DecisionLog()
+    decisions[0] = replace(decisions[0], inputs={}, current=None, wanted=None, chosen=None)
+    decisions[20] = replace(decisions[20], inputs={"ttft_p95_ms": 7.0, **decisions[20].inputs})
+    decisions[21] = replace(decisions[21], inputs={})
+
+    for decision in decisions:
+        log.append(decision)
+
+    assert [d.as_dict() for d in log.decisions()] == [d.as_dict() for d in decisions]
+
+
 async def test_the_newest_two_hundred_are_kept() -> None:
     """Memory is bounded by their number."""
     (decision, *_), log = await some_decisions(), DecisionLog()
