@@ -200,8 +200,9 @@ def test_a_pod_that_finds_new_words_fills_no_memory() -> None:
     for n in range(2000):
         outcome = "ok" if n % 3 else f"odd-{n}"
         window.add(a_telemetry(1000.0 + n, requests=(a_request(n, 1000.0 + n, outcome=outcome),)))
-        evidence = evidence_of(window)
+        evidence_of(window)  # reads what was added so far
 
+    evidence = evidence_of(window)
     found = [(r.seq, r.outcome) for r in evidence.requests]
     assert found == [(n, "ok" if n % 3 else f"odd-{n}") for n in range(2000 - len(found), 2000)]
     assert column(evidence.requests, "is_ok").sum() == sum(word == "ok" for _, word in found)
