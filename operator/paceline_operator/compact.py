@@ -1,7 +1,6 @@
 """Keep many objects of the same kinds small: a key or a word that many hold is kept once.
 
-The JSON decoder makes each anew for each object. Of a thousand services' children that is half of
-the operator's memory.
+The JSON decoder makes each anew for each object.
 """
 
 from typing import Any, Final

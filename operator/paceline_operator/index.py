@@ -2,16 +2,56 @@
 
 kopf's own indexes hold every object back until all are indexed, and wake all that wait for each
 that is: of nine thousand objects that takes a whole core for a minute.
+
+Services are read at each scrape, and kept as they came. Children and pods are read when their
+service is looked at, and kept packed: as dictionaries they were most of the operator's memory.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
 
 from paceline_api.labels import Manifest
 from paceline_operator.compact import compact
 from paceline_operator.field_managers import is_of_creation
 
-_POD = "Pod"
+_POD: Final = "Pod"
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict).decode
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A child or pod of a service."""
+
+    kind: str
+    uid: str
+    namespace: str
+    name: str
+    version: int
+    body: bytes
+
+    @classmethod
+    def of(cls, live: Manifest) -> "_Packed":
+        metadata, body = live["metadata"], _encode(_without_bookkeeping(live))
+        names = (metadata.get("namespace", ""), metadata.get("name", ""))
+        return cls(live["kind"], metadata["uid"], *names, _version(live), body)
+
+    @property
+    def metadata(self) -> Manifest:
+        """What tells it from others, and how new it is."""
+        return {
+            "uid": self.uid,
+            "namespace": self.namespace,
+            "name": self.name,
+            "resourceVersion": str(self.version),
+        }
+
+    def unpacked(self) -> Manifest:
+        """Make the object anew, for whoever asks to keep or to change."""
+        return _decode(self.body)
 
 
 @dataclass(slots=True)
@@ -19,15 +59,17 @@ class Index:
     """`Watched`, fed event by event."""
 
     _services: dict[str, Manifest] = field(init=False, default_factory=dict)
-    _owned: dict[str, dict[str, Manifest]] = field(init=False, default_factory=dict)
+    _owned: dict[str, dict[str, _Packed]] = field(init=False, default_factory=dict)
     """Children and pods, by the service's key and their own uid."""
     _service_of: dict[str, str] = field(init=False, default_factory=dict)
     """The service's key of each of them, by uid."""
 
     def put_service(self, key: str, live: Manifest) -> None:
         """Keep a service as it is now; a list that lags behind takes nothing back."""
-        if not _is_older(live, self._services.get(key)):
-            self._services[key] = plain(live)
+        known = self._services.get(key)
+        is_same = known is not None and known["metadata"]["uid"] == live["metadata"]["uid"]
+        if known is None or not is_same or _version(live) >= _version(known):
+            self._services[key] = compact(_without_bookkeeping(live))
 
     def drop_service(self, key: str, uid: str) -> None:
         """Forget a service that is gone, and not the one that has its name since."""
@@ -39,10 +81,10 @@ class Index:
         """Keep a child or pod of a service; labels may have made it another's."""
         uid = live["metadata"]["uid"]
         known = self._owned.get(self._service_of.get(uid, ""), {}).get(uid)
-        if _is_older(live, known):
+        if known is not None and _version(live) < known.version:
             return
         self.drop_owned(uid)
-        self._owned.setdefault(key, {})[uid] = plain(live)
+        self._owned.setdefault(key, {})[uid] = _Packed.of(live)
         self._service_of[uid] = key
 
     def drop_owned(self, uid: str) -> str:
@@ -64,22 +106,23 @@ class Index:
 
     def children(self, key: str) -> Iterable[Manifest]:
         """Give the objects that carry our labels for it."""
-        return [one for one in self._of(key) if one["kind"] != _POD]
+        return [one.unpacked() for one in self._of(key) if one.kind != _POD]
 
     def pods(self, key: str) -> Iterable[Manifest]:
         """Give its pods."""
-        return [one for one in self._of(key) if one["kind"] == _POD]
+        return [one.unpacked() for one in self._of(key) if one.kind == _POD]
 
     def owned(self) -> Iterable[tuple[str, Manifest]]:
-        """Give all children and pods of all services, each with its kind."""
-        return [(one["kind"], one) for found in self._owned.values() for one in found.values()]
+        """Give kind and names of all children and pods of all services, and their versions."""
+        packed = [one for found in self._owned.values() for one in found.values()]
+        return [(one.kind, {"metadata": one.metadata}) for one in packed]
 
-    def _of(self, key: str) -> Iterable[Manifest]:
+    def _of(self, key: str) -> Iterable[_Packed]:
         return self._owned.get(key, {}).values()
 
 
-def plain(live: Manifest) -> Manifest:
-    """Copy an object without the bookkeeping of field managers, which can outweigh the rest.
+def _without_bookkeeping(live: Manifest) -> Manifest:
+    """Leave out what field managers keep of themselves, which can outweigh the rest.
 
     Only that our POST manages something is remembered: apply must take that over.
     """
@@ -87,16 +130,12 @@ def plain(live: Manifest) -> Manifest:
     entries = metadata.pop("managedFields", None) or ()
     if of_creation := [_bare(entry) for entry in entries if is_of_creation(entry)]:
         metadata["managedFields"] = of_creation
-    copied: Manifest = compact(dict(live) | {"metadata": metadata})
-    return copied
+    return dict(live) | {"metadata": metadata}
 
 
 def _bare(entry: Manifest) -> Manifest:
     return {"manager": entry["manager"], "operation": entry["operation"]}
 
 
-def _is_older(live: Manifest, known: Manifest | None) -> bool:
-    """Whether another version of the same object was told before, and is newer."""
-    if known is None or known["metadata"]["uid"] != live["metadata"]["uid"]:
-        return False
-    return int(live["metadata"]["resourceVersion"]) < int(known["metadata"]["resourceVersion"])
+def _version(live: Manifest) -> int:
+    return int(live["metadata"]["resourceVersion"])

@@ -36,7 +36,10 @@ class Watched(Protocol):
         ...
 
     def owned(self) -> Iterable[tuple[str, Manifest]]:
-        """Give all children and pods of all services, each with its kind."""
+        """Give all children and pods of all services, each with its kind: metadata is enough.
+
+        Of that uid, namespace, name and resourceVersion.
+        """
         ...
 
 

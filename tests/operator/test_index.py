@@ -97,3 +97,26 @@ def test_of_field_managers_only_our_creation_is_remembered() -> None:
     assert "managedFields" not in without["metadata"]
     (entry,) = created["metadata"]["managedFields"]
     assert entry == {"manager": "paceline-operator", "operation": "Update"}
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(_JSON)
+def test_a_child_is_given_as_it_was_told(spec: Any) -> None:
+    """Whatever JSON it holds; who changes it changes a copy."""
+    index = Index()
+    live = _object("1", namespace="ns", name="one") | {"spec": spec}
+
+    index.put_owned("a", live)
+    (found,) = index.children("a")
+    assert found == live
+    found["spec"] = "changed"
+
+    assert [*index.children("a")] == [live]
+    assert [*index.owned()] == [("Service", {"metadata": live["metadata"]})]
