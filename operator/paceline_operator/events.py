@@ -22,14 +22,19 @@ _EXPECTED: Final = frozenset({
     "Progressing", "Loading", "Downloading", "NoReadyPods", "NoRunningPod", "NoTraffic",
     "Paused", "Observe", "Fixed",
 })  # fmt: skip
+_SUMMARY: Final = "Ready"
 _SENTENCES: Final = {"True": "became true", "False": "became false", "Unknown": "became unknown"}
 
 
 def news(service: InferenceService, status: Status) -> Iterator[Manifest]:
     """Find what a status tells that the service's present one does not, an event for each."""
     before = service.status
-    for condition in _transitions(before.conditions or (), status.conditions or ()):
-        yield _condition_event(service, condition)
+    transitions = [*_transitions(before.conditions or (), status.conditions or ())]
+    causes = {(each.status, each.reason) for each in transitions if each.type != _SUMMARY}
+    for condition in transitions:
+        is_said = condition.type == _SUMMARY and (condition.status, condition.reason) in causes
+        if not (is_said and _is_trouble(condition)):  # its cause says it, in the same words
+            yield _condition_event(service, condition)
     if (experiment := verdict(before, status)) is not None:
         yield verdict_event(service, experiment)
     if (rollout := _judged(before.rollout, status.rollout)) is not None:

@@ -3,8 +3,8 @@
 kopf's own indexes hold every object back until all are indexed, and wake all that wait for each
 that is: of nine thousand objects that takes a whole core for a minute.
 
-Services are read at each scrape, and kept as they came. Children and pods are read when their
-service is looked at, and kept packed: as dictionaries they were most of the operator's memory.
+Each object is kept packed, and made anew for whoever asks: as dictionaries they were most of the
+operator's memory.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from paceline_api.labels import Manifest
-from paceline_operator.compact import compact
 from paceline_operator.field_managers import is_of_creation
 
 _POD: Final = "Pod"
@@ -24,7 +23,7 @@ _decode = msgspec.msgpack.Decoder(dict).decode
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A child or pod of a service."""
+    """A service, or a child or pod of one."""
 
     kind: str
     uid: str
@@ -58,7 +57,7 @@ class _Packed:
 class Index:
     """`Watched`, fed event by event."""
 
-    _services: dict[str, Manifest] = field(init=False, default_factory=dict)
+    _services: dict[str, _Packed] = field(init=False, default_factory=dict)
     _owned: dict[str, dict[str, _Packed]] = field(init=False, default_factory=dict)
     """Children and pods, by the service's key and their own uid."""
     _service_of: dict[str, str] = field(init=False, default_factory=dict)
@@ -67,14 +66,14 @@ class Index:
     def put_service(self, key: str, live: Manifest) -> None:
         """Keep a service as it is now; a list that lags behind takes nothing back."""
         known = self._services.get(key)
-        is_same = known is not None and known["metadata"]["uid"] == live["metadata"]["uid"]
-        if known is None or not is_same or _version(live) >= _version(known):
-            self._services[key] = compact(_without_bookkeeping(live))
+        packed = _Packed.of(live)
+        if known is None or known.uid != packed.uid or packed.version >= known.version:
+            self._services[key] = packed
 
     def drop_service(self, key: str, uid: str) -> None:
         """Forget a service that is gone, and not the one that has its name since."""
         known = self._services.get(key)
-        if known is not None and known["metadata"]["uid"] == uid:
+        if known is not None and known.uid == uid:
             del self._services[key]
 
     def put_owned(self, key: str, live: Manifest) -> None:
@@ -102,7 +101,8 @@ class Index:
 
     def service(self, key: str) -> Manifest | None:
         """Give the InferenceService itself."""
-        return self._services.get(key)
+        found = self._services.get(key)
+        return None if found is None else found.unpacked()
 
     def children(self, key: str) -> Iterable[Manifest]:
         """Give the objects that carry our labels for it."""

@@ -108,15 +108,18 @@ _JSON = st.recursive(
 
 @settings(deadline=None)
 @given(_JSON)
-def test_a_child_is_given_as_it_was_told(spec: Any) -> None:
+def test_an_object_is_given_as_it_was_told(spec: Any) -> None:
     """Whatever JSON it holds; who changes it changes a copy."""
     index = Index()
     live = _object("1", namespace="ns", name="one") | {"spec": spec}
 
     index.put_owned("a", live)
+    index.put_service("a", live)
     (found,) = index.children("a")
-    assert found == live
-    found["spec"] = "changed"
+    service = index.service("a")
+    assert service is not None
+    assert found == service == live
+    found["spec"] = service["spec"] = "changed"
 
-    assert [*index.children("a")] == [live]
+    assert [*index.children("a")] == [index.service("a")] == [live]
     assert [*index.owned()] == [("Service", {"metadata": live["metadata"]})]

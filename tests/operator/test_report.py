@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from paceline_api.inference_service import InferenceService
+from paceline_api.status import Status
 from paceline_operator.errors import ConflictError, from_answer
+from paceline_operator.events import news
 from paceline_operator.metrics import Metrics
 from paceline_operator.observe import Observation
 from paceline_operator.report import Reporter
@@ -358,3 +360,22 @@ async def test_a_change_is_written_to_a_crd_that_knows_less() -> None:
     await world.tell()
 
     assert world.num_writes == 2
+
+
+def test_trouble_is_told_by_its_cause_alone() -> None:
+    """Ready says the same in the same words; what only Ready says is told by it."""
+    service = InferenceService.read(a_live_service())
+
+    def told(*conditions: tuple[str, str, str]) -> list[str]:
+        at = {"lastTransitionTime": "2026-01-01T00:00:00Z", "message": "why"}
+        entries = [
+            {"type": kind, "status": status, "reason": reason, **at}
+            for kind, status, reason in conditions
+        ]
+        status = Status.model_validate({"conditions": entries})
+        return [event["action"] for event in news(service, status)]
+
+    cause = ("WorkloadAvailable", "False", "Unschedulable")
+    assert told(cause, ("Ready", "False", "Unschedulable")) == ["WorkloadAvailable"]
+    assert told(cause, ("Ready", "False", "Crashing")) == ["WorkloadAvailable", "Ready"]
+    assert told(("Ready", "False", "Unschedulable")) == ["Ready"]
