@@ -34,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LongFindings:
-    """What a run of the tuner on one seed shows beside its goodput."""
+    """Measurements of one run of the tuner, on one seed, other than its goodput."""
 
     spread_short: float
     """The 95th of 100 steps' measured over predicted, in the quarter with the least context."""

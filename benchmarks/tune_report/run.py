@@ -48,9 +48,9 @@ class Results:
     found: dict[tuple[str, str], Pair] = field(default_factory=dict)
     """By workload and search."""
     schedules: dict[str, list[Schedule]] = field(default_factory=dict)
-    """Of each workload whose load changes, by its name; one for each seed that was searched."""
+    """The best schedules of each changing workload, by its name: one for each searched seed."""
     findings: dict[str, LongFindings] = field(default_factory=dict)
-    """Of each workload of long prompts, by its name; the first seed shows them."""
+    """The findings of each workload with long prompts, by its name, on the first seed."""
 
     def has(self, workload: str, arm: str) -> bool:
         """This arm ran on this workload."""

@@ -3,7 +3,7 @@
 kopf's own indexes hold every object back until all are indexed, and wake all that wait for each
 that is: of nine thousand objects that takes a whole core for a minute.
 
-Each object is kept packed, and made anew for whoever asks: as dictionaries they were most of the
+Each object is kept as MessagePack and decoded for each caller: dictionaries were most of the
 operator's memory.
 """
 
@@ -40,7 +40,7 @@ class _Packed:
 
     @property
     def metadata(self) -> Manifest:
-        """What tells it from others, and how new it is."""
+        """Its uid, namespace, name and version, as Kubernetes writes them."""
         return {
             "uid": self.uid,
             "namespace": self.namespace,
@@ -49,7 +49,7 @@ class _Packed:
         }
 
     def unpacked(self) -> Manifest:
-        """Make the object anew, for whoever asks to keep or to change."""
+        """Decode a new copy, which the caller may keep and change."""
         return _decode(self.body)
 
 
@@ -113,7 +113,7 @@ class Index:
         return [one.unpacked() for one in self._of(key) if one.kind == _POD]
 
     def owned(self) -> Iterable[tuple[str, Manifest]]:
-        """Give kind and names of all children and pods of all services, and their versions."""
+        """Give the kind and metadata of all children and pods of all services."""
         packed = [one for found in self._owned.values() for one in found.values()]
         return [(one.kind, {"metadata": one.metadata}) for one in packed]
 

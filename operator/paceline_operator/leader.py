@@ -48,7 +48,7 @@ class Leader:
     clock: Callable[[], float]
     """Monotonic seconds: whether our own renewal is fresh, and how long another's has stood."""
     address: str = ""
-    """Where other replicas reach this one; empty where they cannot."""
+    """The URL at which other replicas reach this one; empty where they cannot."""
     leading_since: float = field(init=False, default=0.0)
     """When the last term began, by `clock`."""
     asked_by: str = field(init=False, default="")
@@ -95,7 +95,7 @@ class Leader:
 
     @property
     def rival_address(self) -> str:
-        """Where the other replica that holds the Lease is reached; empty where none does."""
+        """The URL of the other replica that holds the Lease; empty where no other does."""
         return self._rival.address if not self.is_leading and self._is_rival_fresh else ""
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""News: of which services something was heard, told a moment later and once for each."""
+"""News: names the services that changed, each once, a moment after the first change."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class News:
-    """Bursts, as when a service's children come to be, are one piece of news."""
+    """Collects changes for `pause_s`: creating a service's children is a burst of them."""
 
     pause_s: float
     _keys: dict[str, None] = field(init=False, default_factory=dict)
     _is_some: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def note(self, key: str) -> None:
-        """Have it told of this service."""
+        """Note that this service changed."""
         self._keys[key] = None
         self._is_some.set()
 
     async def run(self, tell: Callable[[str], None]) -> None:
-        """Tell, for ever; others run between one service and the next."""
+        """Call `tell` for each service that changed, for ever; other tasks run in between."""
         while True:
             await self._is_some.wait()
             await asyncio.sleep(self.pause_s)

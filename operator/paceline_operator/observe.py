@@ -36,9 +36,9 @@ class Watched(Protocol):
         ...
 
     def owned(self) -> Iterable[tuple[str, Manifest]]:
-        """Give all children and pods of all services, each with its kind: metadata is enough.
+        """Give the kind and metadata of all children and pods of all services.
 
-        Of that uid, namespace, name and resourceVersion.
+        The metadata has at least uid, namespace, name and resourceVersion.
         """
         ...
 

@@ -91,7 +91,7 @@ class Operation:
     watched: Watched | None = field(init=False, default=None)
     probe: WatchProbe | None = field(init=False, default=None)
     news: News = field(init=False, default_factory=lambda: News(_NEWS_S))
-    """Of what may have to be tuned otherwise; told where this replica tunes what others lead."""
+    """Services whose targets may have changed; used where the tuner has several shards."""
     peers: Peers | None = field(init=False, default=None)
     """Other replicas, where the tuner has shards to share with them."""
     shard_leases: ShardLeases | None = field(init=False, default=None)

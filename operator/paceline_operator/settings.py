@@ -25,7 +25,7 @@ class OperatorSettings(BaseSettings):
     pod_name: str = "operator"
     """Holder of the Lease; must differ between replicas."""
     pod_ip: str = ""
-    """Where other replicas reach this one; without it they cannot share what is tuned."""
+    """Address at which other replicas reach this one; without it, this one shares no shards."""
     lease_name: str = "paceline-operator"
     """Its two Secrets, the key and the token of /decisions, are named after it.
 

@@ -133,7 +133,7 @@ class Tuning:
         self.tuner.follow(uid, target)
 
     def follow_again(self, key: str) -> None:
-        """Do the same; whatever is wrong with it is said in the log."""
+        """Follow this service; an exception is logged, not raised."""
         try:
             self.follow(key)
         except Exception:  # noqa: BLE001 - one service that cannot be read must not stop the others
