@@ -105,10 +105,16 @@ def _record_stream(tensor: Tensor, _stream: _Stream) -> None:
 @contextmanager
 def cuda_stand_ins(record: DeviceRecord, gpu: FakeGpu, num_gpus: int) -> Iterator[None]:
     """Let torch find GPUs; nothing of a driver is called."""
-    event, stream, graph = (
-        type(kind.__name__.strip("_"), (kind,), {"of": record})
-        for kind in (_Event, _Stream, _Graph)
-    )
+
+    class Event(_Event):
+        of = record
+
+    class Stream(_Stream):
+        of = record
+
+    class CUDAGraph(_Graph):
+        of = record
+
     current = _Current(Stream())
     stand_ins: dict[str, Any] = {
         "_lazy_init": lambda: None,
