@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from paceline_kernels.int4_linear import (
+from paceline_kernels.int4 import (
     Int4Weight,
     dequantize,
     from_awq,

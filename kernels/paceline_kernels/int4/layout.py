@@ -55,8 +55,13 @@ def pack(values: Tensor, scales: Tensor, zeros: Tensor | None = None) -> Int4Wei
     weight = _as_int32(words).transpose(0, 1).contiguous()
     if zeros is None:
         zeros = torch.full_like(scales, SYMMETRIC_ZERO)
+    return Int4Weight(weight, with_zeros(scales, zeros))
+
+
+def with_zeros(scales: Tensor, zeros: Tensor) -> Tensor:
+    """Put zero points into the scales' last bits."""
     bits = scales.float().contiguous().view(torch.int32) & ~_ZERO_BITS
-    return Int4Weight(weight, bits | zeros.to(torch.int32))
+    return bits | zeros.to(torch.int32)
 
 
 def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Int4Weight:

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
-from paceline_kernels.int4_linear.layout import BLOCK_IN, WORDS, group_size
+from paceline_kernels.int4.layout import BLOCK_IN, WORDS, group_size
 from paceline_kernels.tuned import blocks_of
 
 # A few classes, so that all batches together compile only a few variants.

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from paceline_kernels.int4_linear.layout import group_size, scales_of, values_of, zeros_of
+from paceline_kernels.int4.layout import group_size, scales_of, values_of, zeros_of
 
 
 def int4_linear(
