@@ -214,6 +214,13 @@ ROWS: tuple[Row, ...] = (
         because="arithmetic: 16 heads of 64 pairs are 8 pairs a thread",
     ),
     Row(
+        kernel="int4_linear",
+        gpu="sm_80",
+        shape={"rows": 128, "bits": 16},
+        blocks={"rows": 64, "outputs": 128, "num_warps": 8, "num_stages": 4, "programs": 128},
+        because="compiled: 128 rows spill 8 bytes with groups of 32",
+    ),
+    Row(
         kernel="prefill_attention",
         gpu="sm_86",
         shape={"columns": 128, "bits": 16},
