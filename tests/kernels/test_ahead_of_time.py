@@ -137,7 +137,7 @@ def test_products_with_narrow_weights_run_on_tensor_cores(compiled: Compiled) ->
 
 
 def test_kv_and_weights_of_4_bits_are_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
-    """Attention and decode are bound by these copies: narrower ones would waste the memory's bandwidth."""
+    """These copies are what bounds them: narrower ones would waste the memory's bandwidth."""
     for one in compiled:
         if one["kernel"] in {"_attend_split_kernel", "_prefill_kernel", "_int4_linear_kernel"}:
             assert "copy16" in one["instructions"], one
