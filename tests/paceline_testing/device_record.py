@@ -34,7 +34,7 @@ class Launch:
     flops: int = 0
     grid: tuple[int, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of a kernel of ours, by name."""
+    """Of a kernel of ours, by name; of a product its `rows`, `inputs` and `outputs`."""
     in_graph: bool = False
     """Replayed with others by one call of the host."""
 
@@ -111,11 +111,16 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
         kind = "sum of ranks"
     if name in {"aten::copy_", "aten::_to_copy", "aten::clone"}:
         kind = "copy"
-    flops = 0
-    if kind == "product":
-        left = args[1] if name == "aten::addmm" else args[0]
-        flops = 2 * made[0].numel() * left.shape[-1]
-    return Launch(kind, str(func), read, written, flops)
+    if kind != "product":
+        return Launch(kind, str(func), read, written)
+    inputs = (args[1] if name == "aten::addmm" else args[0]).shape[-1]
+    sizes = {
+        "rows": made[0].numel() // made[0].shape[-1],
+        "inputs": inputs,
+        "outputs": made[0].shape[-1],
+    }
+    flops = 2 * made[0].numel() * inputs
+    return Launch(kind, str(func), read, written, flops, arguments=sizes)
 
 
 def bytes_of(tensor: Tensor) -> int:

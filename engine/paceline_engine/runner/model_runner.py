@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.attention.backend import AttentionBackend
+from paceline_engine.attention.every_launch import launch_every_shape
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.core.request import Request
@@ -35,6 +36,7 @@ from paceline_engine.sampling.pooling import Pooling
 from paceline_engine.sampling.prompt_logprobs import prompt_logprobs
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, HostTokens, SampledTokens, Sampler
 from paceline_wire import TokenLogprobs
+from paceline_wire.limits import Capacity
 
 Progress = Callable[[float], None]
 
@@ -233,6 +235,14 @@ class ModelRunner:
             mode = "piecewise graphs"
         self.graph_use.count(mode, why)
         return mode
+
+    def launch_attention(self, capacity: Capacity) -> None:
+        """Launch every variant of attention's kernels that steps of this capacity may ask for.
+
+        On a CPU without kernels there is none.
+        """
+        if isinstance(self._attention, KernelAttention):
+            launch_every_shape(self._attention, capacity, dtype=self._decoder.embedding.dtype)
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]
