@@ -159,9 +159,10 @@ gpu: $(if $(PYTHON),,install) ## On a CUDA machine: all that is claimed of one, 
 	PYTHONPATH=engine:kernels:benchmarks:tests $(or $(PYTHON),$(PY)) -m gpu_suite $(if $(PART),--part $(PART)) $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRY),--dry)
 
 .PHONY: gpu-compile
-gpu-compile: install ## Without a GPU: registers, spills, occupancy and bytes of every kernel.
+gpu-compile: install ## Without a GPU: registers, spills and bytes of every kernel, and of a whole step.
 	PYTHONPATH=tests $(PY) tests/kernels/aot.py
 	PYTHONPATH=benchmarks $(PY) benchmarks/kernel_work.py
+	PYTHONPATH=benchmarks:tests $(PY) -m step_work
 
 .PHONY: structure
 structure: install ## Lines by package, by image, and by what a process imports.

@@ -21,6 +21,10 @@ from paceline_kernels.tuned.spaces import Blocks
 
 _JOINED = 4096
 """Numbers of parts that are joined at a time: 32 a thread."""
+_REGISTERS = 65_536
+"""Of a multiprocessor, from compute capability 8.0 on."""
+_MOST_REGISTERS = 255
+"""Of a thread."""
 _PLANNED = 64
 """Runs that a program of the plan finds."""
 
@@ -316,6 +320,7 @@ def paged_decode_attention(
         SOFTCAP=softcap or 0.0,
         num_warps=blocks["num_warps"],
         num_stages=blocks["num_stages"],
+        maxnreg=_registers(blocks),
         enable_fp_fusion=True,
     )
     return out
@@ -348,6 +353,12 @@ def plan_decode_attention(
         enable_fp_fusion=True,
     )
     return plan
+
+
+def _registers(blocks: Blocks) -> int:
+    """Count those of a thread, where as many programs share a multiprocessor as are meant to."""
+    threads = 32 * blocks["num_warps"] * blocks["programs"]
+    return min(_MOST_REGISTERS, _REGISTERS // threads // 8 * 8)
 
 
 def _columns(head_size: int) -> int:

@@ -181,6 +181,7 @@ def paged_prefill_attention(
         kv="own" if exponents is None else "fp8",
         bits=8 * q.element_size(),
         columns=columns,
+        bounds="none" if (window, softcap, head_size) == (None, None, columns) else "some",
     )
     num_programs = num_tokens // (tile["rows"] // group) + num_seqs
     _prefill_kernel[num_programs, num_kv_heads](

@@ -43,7 +43,8 @@ _ATTENTION: Mapping[str, tuple[int | str, ...]] = {
 SPACES: Mapping[str, Space] = MappingProxyType(
     {
         "prefill_attention": Space(
-            classes=_ATTENTION,
+            # `bounds`: a window, a soft cap, or a head that is narrower than its columns.
+            classes={**_ATTENTION, "bounds": ("none", "some")},
             blocks={
                 "rows": _powers(16, 256),
                 "tokens": _powers(16, 128),
@@ -70,6 +71,17 @@ SPACES: Mapping[str, Space] = MappingProxyType(
                 "inputs": _powers(16, 256),
                 "num_warps": _WARPS,
                 "num_stages": _STAGES,
+            },
+        ),
+        "int4_linear": Space(
+            classes={"bits": (16, 32), "rows": (16, 64, 128)},
+            blocks={
+                "rows": _powers(16, 256),
+                "outputs": _powers(16, 256),
+                "num_warps": _WARPS,
+                "num_stages": _STAGES,
+                # That a call is cut into, at least, where the inputs are long enough.
+                "programs": _powers(1, 4096),
             },
         ),
         "rms_norm": Space(

@@ -1,0 +1,1 @@
+"""What a whole step launches and moves, and how long it should take, without a GPU."""

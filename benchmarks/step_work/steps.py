@@ -1,0 +1,142 @@
+"""Steps of true sizes on a GPU that is not there, and every launch of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gpu_suite.shapes import CONFIGS, RandomTensors
+from paceline_engine.checkpoint.checkpoint import Checkpoint
+from paceline_engine.checkpoint.families import from_hugging_face
+from paceline_engine.checkpoint.tokenizer import TokenizerFiles
+from paceline_engine.checkpoint.uri import Located
+from paceline_engine.core.batch import Batch, ScheduledChunk
+from paceline_engine.core.model_config import ModelConfig
+from paceline_engine.core.request import Request
+from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.loading.dtype import DtypeChoice
+from paceline_engine.loading.load import LoadedModel, load_checkpoint
+from paceline_engine.model.group import Group
+from paceline_engine.runner.graph_capture import CudaGraphCapture
+from paceline_engine.settings import Settings
+from paceline_testing.device_record import Launch
+from paceline_testing.fake_cuda import FakeCuda
+from paceline_wire import Sampling
+
+BLOCK_SIZE = 16
+_MAX_MODEL_LEN = 8192 + BLOCK_SIZE
+"""A captured graph's grids follow from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tokens of a step, in bfloat16."""
+
+    name: str
+    contexts: tuple[int, ...] = ()
+    """Of each decode, itself included."""
+    chunks: tuple[tuple[int, int], ...] = ()
+    """Of each prompt: tokens computed, and context with them."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Count decodes and tokens of prompts."""
+        return len(self.contexts) + sum(tokens for tokens, _ in self.chunks)
+
+    @property
+    def num_rows(self) -> int:
+        """Count sequences, each of which samples."""
+        return len(self.contexts) + len(self.chunks)
+
+
+DECODE = Step("64 decodes at context 1k", contexts=(1024,) * 64)
+MIXED = Step("32 decodes at context 1k beside a prompt of 512", (1024,) * 32, ((512, 512),))
+PREFILL = Step("prompt of 2,048", chunks=((2048, 2048),))
+LONG_PREFILL = Step("prompt of 8,192", chunks=((8192, 8192),))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeModel:
+    """A model of true sizes, of which only the sizes are there."""
+
+    name: str
+    fake: FakeCuda
+    loaded: LoadedModel
+    config: ModelConfig
+
+    def launches(self, step: Step) -> tuple[Launch, ...]:
+        """Run a step; return what the device is given until the host has its tokens."""
+        record = self.fake.record
+        with self.fake.visible():
+            runner, requests = self.loaded.runner, _requests(step)
+            if not step.chunks:
+                capture = CudaGraphCapture(runner.device)
+                runner.capture_decodes(capture, [len(step.contexts)], lambda _: None)
+            before = Step("", tuple(context - 1 for context in step.contexts))
+            if before.contexts:  # from then on the rows hold what decodes need
+                runner.launch(_batch(before, requests)).result()
+            record.clear()
+            runner.launch(_batch(step, requests)).result()
+        return tuple(record.launches)
+
+
+def fake_model(name: str) -> FakeModel:
+    """Load the shapes of a model that the suite knows."""
+    fake = FakeCuda()
+    config = from_hugging_face({**CONFIGS[name]})
+    settings = Settings(
+        device="cuda",
+        max_model_len=_MAX_MODEL_LEN,
+        max_batch_size=64,
+        max_token_budget=8192,
+        block_size=BLOCK_SIZE,
+        kv_cache_bytes=16 << 30,
+        prefill_attention="triton",
+        graphs="off",
+    )
+    tensors = RandomTensors(config, "cuda", torch.bfloat16)
+    checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
+    with fake.visible(), fake.loading():
+        loaded = load_checkpoint(
+            settings,
+            Located(name, Path(), revision=""),
+            checkpoint,
+            Group(),
+            lambda *_: None,
+            share=read_share(),
+            dtype=DtypeChoice("bfloat16", "as a GPU computes"),
+        )
+    return FakeModel(name, fake, loaded, config)
+
+
+def _requests(step: Step) -> list[Request]:
+    requests, block = [], 0
+    contexts = [*step.contexts, *(context for _, context in step.chunks)]
+    for row, context in enumerate(contexts):
+        num_blocks = -(-context // BLOCK_SIZE)
+        request = Request(
+            id=f"{row}",
+            token_ids=[0] * context,
+            num_prompt_tokens=context,
+            sampling=Sampling(max_tokens=64, temperature=0.0),
+            row=row,
+            block_ids=list(range(block, block + num_blocks)),
+        )
+        request.enter(row)
+        requests.append(request)
+        block += num_blocks
+    return requests
+
+
+def _batch(step: Step, requests: Sequence[Request]) -> Batch:
+    num_decodes = len(step.contexts)
+    decodes = [
+        ScheduledChunk(request, context - 1, 1, samples=True, is_decode=True)
+        for request, context in zip(requests, step.contexts, strict=False)
+    ]
+    prompts = [
+        ScheduledChunk(request, context - count, count, samples=True, is_decode=False)
+        for request, (count, context) in zip(requests[num_decodes:], step.chunks, strict=False)
+    ]
+    return Batch((*decodes, *prompts), num_decodes)

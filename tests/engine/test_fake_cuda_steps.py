@@ -1,0 +1,225 @@
+"""The engine's path on a GPU, computed on a fake one: nothing there waits in hiding."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline_engine.core.constraint import TokenBitmask
+from paceline_engine.engine.engine import Engine, EngineOptions
+from paceline_engine.kv_cache.swap import BlockCopy
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.runner.graph_capture import CudaGraphCapture
+from paceline_testing.clock import ManualClock
+from paceline_testing.fake_gpu_model import FakeGpuModel, a_request, a_step, load_on_fake_gpu
+from paceline_testing.ranks_alone import ranks_alone
+from paceline_testing.tiny_engine import run_to_end
+from paceline_testing.tiny_model import SIZES, Family, make_tiny_model
+from paceline_wire import Sampling, Submit
+from paceline_wire.limits import Limits
+
+LAYERS: int = SIZES["num_hidden_layers"]
+
+
+class EveryToken:
+    """Implements `Constraint`."""
+
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:  # noqa: ARG002 - the port's
+        """See `Constraint`."""
+        bitmask.fill(0xFFFFFFFF)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model for all tests."""
+    folder = tmp_path_factory.mktemp("tiny")
+    make_tiny_model(folder, "llama", head_dim=16)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> FakeGpuModel:
+    """Steps are computed op by op."""
+    return load_on_fake_gpu(folder, swap_bytes=1 << 18)
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "drawn": {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": 3},
+    "penalised": {"repetition_penalty": 1.2, "presence_penalty": 0.5},
+    "biased": {"logit_bias": {5: 1.0, 9: -3.0}},
+    "told of": {"logprobs": 3},
+    "not to end yet": {"min_tokens": 5, "stop_token_ids": (4, 5)},
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_steps_never_wait_in_hiding(model: FakeGpuModel, asked: dict[str, Any]) -> None:
+    """Prompts, decodes, and both in one step; beside them others that ask for nothing."""
+    requests = [a_request(0, **asked), a_request(1), a_request(2, 33, **asked)]
+
+    alone = model.run(a_step(prompts=requests[:2]))
+    mixed = model.run(a_step(requests[:2], requests[2:]))
+    decodes = model.run(a_step(requests))
+
+    assert [len(step.tokens) for step in (alone, mixed, decodes)] == [2, 3, 3]
+
+
+def test_the_host_waits_where_it_says_so(model: FakeGpuModel) -> None:
+    """For a buffer of two steps before, and for the tokens: no more in a step of decodes."""
+    requests = [a_request(0), a_request(1)]
+    model.run(a_step(prompts=requests))
+    model.fake.record.clear()
+    model.run(a_step(requests))
+
+    assert model.fake.record.waits == ["Event.synchronize"] * 2
+
+
+def test_drafts_are_verified(model: FakeGpuModel) -> None:
+    """Nobody is on its way behind them: their tokens may be waited for."""
+    requests = [a_request(0), a_request(1)]
+    model.run(a_step(prompts=requests))
+
+    step = model.run(a_step(requests[:1], drafted=[(requests[1], (0, 0, 5))]))
+
+    assert len(step.tokens) == 2
+
+
+def test_blocks_are_swapped_through_pinned_memory(model: FakeGpuModel) -> None:
+    """One wait for all of them, which their price is measured by."""
+    swapper = model.loaded.swapper
+    assert swapper is not None
+    copies = [
+        BlockCopy(block, block, is_out=is_out) for is_out in (True, False) for block in (1, 3)
+    ]
+    model.fake.record.clear()
+    with model.fake.visible():
+        swapper.run(copies)
+
+    sent = [launch.name for launch in model.fake.record.launches]
+    assert sent == ["cuda to cpu"] * 2 * 2 * LAYERS + ["cpu to cuda"] * 2 * 2 * LAYERS
+    assert model.fake.record.waits == ["Stream.synchronize"]
+
+
+def test_a_constrained_row_gets_its_mask(model: FakeGpuModel) -> None:
+    """Words of the bitmask go to the device out of pinned memory."""
+    request = a_request(0)
+    request.constraint = EveryToken()
+    request.is_plain = False
+
+    step = model.run(a_step(prompts=[request, a_request(1)]))
+
+    assert len(step.tokens) == 2
+    assert "_forbid_kernel" in {launch.name for launch in model.fake.record.launches}
+
+
+READS: dict[str, dict[str, Any]] = {
+    "logprobs of the prompt": {"prompt_logprobs": 2},
+    "mean of its states": {"pooling": "mean"},
+    "its last state": {"pooling": "last"},
+}
+
+
+@pytest.mark.parametrize("asked", READS.values(), ids=READS)
+def test_prompts_are_read_without_a_hidden_wait(model: FakeGpuModel, asked: dict[str, Any]) -> None:
+    """The rest of the step is not held up by who asks."""
+    step = model.run(a_step(prompts=[a_request(0, **asked), a_request(1)]))
+
+    assert step.prompt_logprobs or step.embeddings
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "KV in FP8": {"kv_cache_dtype": "fp8"},
+    "INT8": {"quantization": "int8"},
+    "FP8": {"quantization": "fp8_dynamic"},
+}
+
+
+@pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
+def test_other_forms_of_weights_and_cache(folder: Path, settings: dict[str, Any]) -> None:
+    """Prompts, then decodes beside another prompt."""
+    model = load_on_fake_gpu(folder, **settings)
+    requests = [a_request(0), a_request(1)]
+    model.run(a_step(prompts=requests[:1]))
+    step = model.run(a_step(requests[:1], requests[1:]))
+
+    assert len(step.tokens) == 2
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gemma2", "gemma3_text"])
+def test_other_families(tmp_path: Path, family: Family) -> None:
+    """With biases, norms of heads, windows and soft caps."""
+    make_tiny_model(tmp_path, family, head_dim=16)
+    model = load_on_fake_gpu(tmp_path)
+    requests = [a_request(0), a_request(1)]
+    model.run(a_step(prompts=requests[:1]))
+    step = model.run(a_step(requests[:1], requests[1:]))
+
+    assert len(step.tokens) == 2
+
+
+@pytest.fixture(scope="module")
+def captured(folder: Path) -> FakeGpuModel:
+    """Every graph is captured, and all piecewise ones are used."""
+    model = load_on_fake_gpu(folder, graphs="on")
+    runner = model.loaded.runner
+    with model.fake.visible(), model.fake.loading():
+        runner.capture_piecewise(CudaGraphCapture(runner.device), [8, 64], lambda _done: None)
+    return model
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_decodes_are_replayed(captured: FakeGpuModel, asked: dict[str, Any]) -> None:
+    """Sampling that asks for more comes behind the graph, op by op."""
+    requests = [a_request(0, **asked), a_request(1), a_request(2)]
+    captured.run(a_step(prompts=requests))
+    launches = captured.launches(a_step(requests))
+
+    replayed = [launch for launch in launches if launch.in_graph]
+    assert "_decode_kernel" in {launch.name for launch in replayed}
+    assert all(launch.in_graph for launch in launches if launch.kind == "product")
+
+
+def test_a_mixed_step_is_replayed_in_pieces(captured: FakeGpuModel) -> None:
+    """What lies between attentions is in graphs; attention is not."""
+    requests = [a_request(0), a_request(1)]
+    captured.run(a_step(prompts=requests[:1]))
+    launches = captured.launches(a_step(requests[:1], requests[1:]))
+
+    attention = {launch.in_graph for launch in launches if launch.name == "_prefill_kernel"}
+    assert attention == {False}
+    assert any(launch.in_graph for launch in launches)
+
+
+def test_a_request_is_served_to_its_end(captured: FakeGpuModel) -> None:
+    """By the engine's own loop, with steps that overlap."""
+    loaded = captured.loaded
+    with captured.fake.visible():
+        engine = Engine(
+            loaded.runner,
+            loaded.info,
+            loaded.capacity,
+            NoPacer(),
+            limits=Limits(max_batch_size=8, token_budget=32),
+            clock=ManualClock(),
+            options=EngineOptions(overlap=True),
+        )
+        sampling = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True)
+        for name, length in (("a", 20), ("b", 70), ("c", 3)):
+            engine.submit(Submit(name, list(range(3, 3 + length)), sampling))
+        outputs = run_to_end(engine)
+
+    tokens = {name: sum(len(one.token_ids) for one in each) for name, each in outputs.items()}
+    assert tokens == dict.fromkeys("abc", 5)
+
+
+def test_ranks_sum_twice_a_layer(folder: Path) -> None:
+    """The other rank is not there: what it gives is not known here anyway."""
+    with ranks_alone(2):
+        model = load_on_fake_gpu(folder, num_gpus=2, tensor_parallel_size=2)
+        requests = [a_request(0), a_request(1)]
+        model.run(a_step(prompts=requests))
+        launches = model.launches(a_step(requests))
+
+    assert [launch.kind for launch in launches].count("sum of ranks") == 2 * LAYERS

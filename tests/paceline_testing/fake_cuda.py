@@ -1,0 +1,201 @@
+"""A CUDA device without one: tensors there have shapes and no memory, and hidden waits are refused.
+
+Host tensors are real, so what the engine stages is written. A tensor on the device is torch's fake
+one: every op computes its shape alone. What a GPU would refuse, or do while the host waits, raises
+here with the op's name: tensors of two devices in one op, numbers of the device that the host looks
+at, copies from or to memory that is not pinned, and ops whose shape depends on values.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from paceline_kernels import tuned
+from paceline_testing.cuda_stand_ins import FakeGpu, cuda_stand_ins
+from paceline_testing.device_record import (
+    DeviceRecord,
+    Launch,
+    MixedDevicesError,
+    noted,
+    recorded_kernels,
+)
+
+
+class HiddenWaitError(AssertionError):
+    """The host would wait for the device, where nobody sees it."""
+
+
+# What each tells the host is known only when the device has computed it.
+_LOOKS = {
+    "aten::_local_scalar_dense": "the host reads a number",
+    "aten::is_nonzero": "the host reads a number",
+    "aten::equal": "the host learns the result",
+    "aten::allclose": "the host learns the result",
+    "aten::nonzero": "its length depends on values",
+    "aten::masked_select": "its length depends on values",
+    "aten::_unique2": "its length depends on values",
+    "aten::unique_dim": "its length depends on values",
+    "aten::unique_consecutive": "its length depends on values",
+    "aten::bincount": "its length depends on values",
+}
+_INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+_COPIES = {"aten::copy_", "aten::_to_copy"}
+_LIKES = {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}
+_LIKES |= {"aten::new_empty", "aten::new_zeros", "aten::new_full"}
+_KEPT_WHOLE = {"aten::linear", "aten::matmul"}
+"""One launch each, though torch would take them apart."""
+
+
+class FakeCuda(TorchDispatchMode):
+    """Runs what touches the device on fake tensors, everything else as it is."""
+
+    def __init__(self, gpu: FakeGpu | None = None, *, num_gpus: int = 1) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch's
+        self.gpu = gpu or FakeGpu()
+        self.num_gpus = num_gpus
+        self.record = DeviceRecord()
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._pinned: dict[int, StorageWeakRef] = {}
+        self._is_loading = False
+
+    @contextmanager
+    def visible(self) -> Iterator["FakeCuda"]:
+        """Let torch and the engine see the GPUs; tensors made inside serve the next time too."""
+        as_this_gpu = tuned.Gpu(self.gpu.name, (self.gpu.major, self.gpu.minor))
+        was_lifted: bool = torch._C._only_lift_cpu_tensors()
+        with ExitStack() as held:
+            held.enter_context(cuda_stand_ins(self.record, self.gpu, self.num_gpus))
+            held.enter_context(recorded_kernels(self.record))
+            held.enter_context(tuned.blocks_of.as_if(tuned.SHIPPED, as_this_gpu))
+            torch._C._ensureCUDADeviceGuardSet()  # as torch's fake mode does: it asks no driver
+            # `torch.tensor(..., device="cuda")` makes a tensor of the host, then copies it.
+            torch._C._set_only_lift_cpu_tensors(True)
+            held.callback(torch._C._set_only_lift_cpu_tensors, was_lifted)
+            held.enter_context(self)
+            yield self
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """While a model is loaded, copies that wait are allowed: nobody is served yet."""
+        before, self._is_loading = self._is_loading, True
+        try:
+            yield
+        finally:
+            self._is_loading = before
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Tell whether the device can read and write this memory of the host by itself."""
+        return tensor.untyped_storage()._cdata in self._pinned
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one op."""
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
+        name = func._schema.name
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        to = _device_among(args, kwargs)
+        if name in _LIKES and to is not None and to.type == "cpu":
+            args = (torch.empty(args[0].shape, dtype=args[0].dtype), *args[1:])
+            return self._on_host(func, name, args, kwargs)
+        is_on_device = any(each.is_cuda for each in tensors)
+        if not is_on_device and (to is None or to.type != "cuda"):
+            return self._on_host(func, name, args, kwargs)
+        if name not in _KEPT_WHOLE and func._can_decompose():
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        return self._on_device(func, name, args, kwargs, tensors)
+
+    def _on_device(
+        self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[Tensor]
+    ) -> Any:
+        _refuse_looks(func, name, args, kwargs)
+        if name in _COPIES and (copied := self._across(func, args, kwargs)) is not None:
+            return copied
+        _refuse_mixed(func, name, tensors)
+        with self._fake:
+            result = func(*args, **kwargs)
+        if (launch := noted(func, args, kwargs, result)) is not None:
+            self.record.add(launch)
+        return result
+
+    def _on_host(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name == "aten::is_pinned":
+            return self.is_pinned(args[0])
+        if name in {"aten::pin_memory", "aten::_pin_memory"}:
+            return self._pin(args[0].clone())
+        if kwargs.get("pin_memory"):
+            return self._pin(func(*args, **{**kwargs, "pin_memory": False}).zero_())
+        return func(*args, **kwargs)
+
+    def _pin(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        # A weak reference keeps the address from being given to others.
+        self._pinned[storage._cdata] = StorageWeakRef(storage)
+        return tensor
+
+    def _across(self, func: Any, args: Any, kwargs: Any) -> Tensor | None:
+        """Copy between host and device; None where both ends are on one side."""
+        target = args[0] if func._schema.is_mutable else None
+        source = args[0] if target is None else args[1]
+        to = torch.device(
+            kwargs.get("device") or source.device if target is None else target.device
+        )
+        if to.type == source.device.type:
+            return None
+        if not self._is_loading:
+            host = target if source.is_cuda else source
+            # Where there is no target yet, its memory is taken by this op.
+            is_pinned = kwargs.get("pin_memory") if host is None else self.is_pinned(host)
+            says = (
+                f"{func} of {tuple(source.shape)} from {source.device} to {to} makes the host wait"
+            )
+            if not is_pinned:
+                raise HiddenWaitError(f"{says}: its memory there is not pinned")
+            if not (kwargs.get("non_blocking") or any(args[2:])):
+                raise HiddenWaitError(f"{says}: it is not non_blocking")
+        num_bytes = source.numel() * source.element_size()
+        self.record.add(Launch("copy", f"{source.device.type} to {to.type}", num_bytes))
+        if target is not None:
+            return cast("Tensor", target)
+        dtype = kwargs.get("dtype") or source.dtype
+        if to.type == "cpu":
+            out = torch.zeros(source.shape, dtype=dtype)
+            return self._pin(out) if kwargs.get("pin_memory") else out
+        with self._fake:
+            return torch.empty(source.shape, dtype=dtype, device=to)
+
+
+def _device_among(args: Any, kwargs: Any) -> torch.device | None:
+    named = (kwargs.get("device"), *args)
+    return next((each for each in named if isinstance(each, torch.device)), None)
+
+
+def _refuse_looks(func: Any, name: str, args: Any, kwargs: Any) -> None:
+    if why := _LOOKS.get(name):
+        raise HiddenWaitError(f"{func} makes the host wait: {why}")
+    if str(func) == "aten.repeat_interleave.Tensor" and kwargs.get("output_size") is None:
+        raise HiddenWaitError(f"{func} makes the host wait: it is given no output_size")
+    if name in _INDEXED:
+        masks = (torch.bool, torch.uint8)
+        if any(each is not None and each.dtype in masks for each in args[1]):
+            raise HiddenWaitError(f"{func} makes the host wait: an index is a mask")
+
+
+def _refuse_mixed(func: Any, name: str, tensors: list[Tensor]) -> None:
+    """A number of the host's is handed to a kernel as its argument; an index is copied."""
+    for each in tensors:
+        if not each.is_cuda and (each.dim() > 0 or name in _INDEXED):
+            sides = ", ".join(f"{tuple(one.shape)} on {one.device}" for one in tensors)
+            raise MixedDevicesError(f"{func} takes tensors of two devices: {sides}")
