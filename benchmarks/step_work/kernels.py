@@ -80,8 +80,8 @@ def _units(given: Arguments, step: Step) -> list[int]:
 def _num_parts(given: Arguments, step: Step) -> int:
     """Parts that are left to be joined: of rows that one run does not hold whole."""
     ends = list(itertools.accumulate(_units(given, step)))
-    num_runs = min(given["num_programs"], ends[-1])
-    bounds = [run * ends[-1] // num_runs for run in range(num_runs + 1)]
+    num_runs = given["num_programs"]
+    bounds = {run * ends[-1] // num_runs for run in range(num_runs + 1)}
     parts = 0
     for begin, end in itertools.pairwise([0, *ends]):
         within = sum(begin < bound < end for bound in bounds)

@@ -9,11 +9,7 @@ from paceline_kernels.activation import (
     silu_mul,
     silu_mul_fp8,
 )
-from paceline_kernels.decode_attention import (
-    DecodePlan,
-    paged_decode_attention,
-    plan_decode_attention,
-)
+from paceline_kernels.decode_attention import paged_decode_attention, plan_decode_attention
 from paceline_kernels.embedding import embed_rms_norm
 from paceline_kernels.fp8_rows import quantize_rows
 from paceline_kernels.input_prep import keep_tokens, lay_out_draws, lay_out_step, write_rows
@@ -27,7 +23,6 @@ from paceline_kernels.sampling import forbid, penalise, sample_tokens, token_lik
 __version__ = "0.2.0"
 
 __all__ = [
-    "DecodePlan",
     "add_rms_norm",
     "add_rms_norm_fp8",
     "embed_rms_norm",

@@ -18,11 +18,11 @@ from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.layers.rotary import Rotations
 from paceline_kernels import (
-    DecodePlan,
     paged_decode_attention,
     plan_decode_attention,
     rope_and_store_kv,
 )
+from paceline_kernels.decode_attention import DecodePlan
 
 
 class KernelAttention:

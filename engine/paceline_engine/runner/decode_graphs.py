@@ -30,16 +30,19 @@ class DecodeGraphs:
         self,
         sizes: Sequence[int],
         tables: DeviceTables,
-        logits_of: Callable[[StepTensors], Tensor],
+        logits_into: Callable[[StepTensors, Tensor], Tensor],
         sampler: DeviceSampler,
         *,
         vocab_size: int,
         dtype: torch.dtype,
     ) -> None:
-        """`sizes` ascend, up to the capacity; `logits_of` [size, vocab] runs the model."""
+        """`sizes` ascend, up to the capacity.
+
+        `logits_into` runs the model, and leaves its logits in a tensor [size, vocab].
+        """
         self._sizes = tuple(sizes)
         self._tables = tables
-        self._logits_of = logits_of
+        self._logits_into = logits_into
         self._sampler = sampler
         self._logits = torch.empty((sizes[-1], vocab_size), dtype=dtype, device=tables.device)
         self._tokens = torch.empty(sizes[-1], dtype=torch.int64, device=tables.device)
@@ -83,7 +86,7 @@ class DecodeGraphs:
         return sampled
 
     def _compute(self, size: int) -> None:
-        logits = self._logits[:size].copy_(self._logits_of(self._tables.lay_out_decodes(size)))
+        logits = self._logits_into(self._tables.lay_out_decodes(size), self._logits[:size])
         parameters = self._tables.lay_out_sampling(size)
-        tokens = self._tokens[:size].copy_(sample_tokens(logits, *parameters))
+        tokens = sample_tokens(logits, *parameters, out=self._tokens[:size])
         self._tables.keep_decodes(size, tokens)

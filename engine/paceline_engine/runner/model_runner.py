@@ -191,7 +191,9 @@ class ModelRunner:
         graphs = DecodeGraphs(
             sizes,
             self._tables,
-            lambda step: decoder.logits(decoder.hidden(step.token_ids, attention.plan(step))),
+            lambda step, out: decoder.logits(
+                decoder.hidden(step.token_ids, attention.plan(step)), out
+            ),
             self._sampler,
             vocab_size=decoder.config.vocab_size,
             dtype=decoder.embedding.dtype,

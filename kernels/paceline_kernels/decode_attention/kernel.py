@@ -49,7 +49,8 @@ def _decode_kernel(
     lse_ptr,  # [programs, 2, NUM_KV_HEADS, GROUP] float32, base 2
     out_ptr,
     num_rows,
-    num_programs,
+    num_programs,  # of each KV head
+    num_multiprocessors,
     scale_log2,
     block_stride,
     table_stride,
@@ -67,8 +68,14 @@ def _decode_kernel(
     SOFTCAP: tl.constexpr,
 ):
     """Attend over one run of units, for the heads of a group."""
-    program = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    # Programs begin on one multiprocessor after the other: those that share one have neighbouring
+    # runs, which together are as long as anybody's, however each of them was rounded.
+    each = tl.num_programs(0) // num_multiprocessors
+    place = tl.program_id(0) % num_multiprocessors * each + tl.program_id(0) // num_multiprocessors
+    kv_head = place // num_programs
+    program = place % num_programs
+    if kv_head >= NUM_KV_HEADS:
+        return
     member = tl.arange(0, TILE_Q)
     columns = tl.arange(0, COLUMNS)
     inside = (member < GROUP)[:, None] & (columns < HEAD_SIZE)[None, :]
@@ -82,11 +89,10 @@ def _decode_kernel(
             tl.store(out_ptr + here, nothing, mask=inside)
 
     num_units = tl.load(ends_ptr + num_rows - 1)
-    num_runs = tl.minimum(num_programs, num_units)
-    if program >= num_runs:
+    begin = run_start(program, num_units, num_programs)
+    end = run_start(program + 1, num_units, num_programs)
+    if begin >= end:
         return
-    begin = run_start(program, num_units, num_runs)
-    end = run_start(program + 1, num_units, num_runs)
     first_row = tl.load(runs_ptr + 2 * program)
     last_row = tl.load(runs_ptr + 2 * program + 1)
     for row in range(first_row, last_row + 1):
@@ -145,16 +151,20 @@ def _decode_kernel(
                     TILE_Q,
                     COLUMNS,
                 )
-                first = program_of(row_begin, num_units, num_runs)
-                last = program_of(row_end - 1, num_units, num_runs)
+                first = program_of(row_begin, num_units, num_programs)
+                last = program_of(row_end - 1, num_units, num_programs)
+                # Of fewer units than programs, each has a program; others between are empty.
+                num_parts = tl.minimum(last - first + 1, row_end - row_begin)
                 counter = arrived_ptr + row * NUM_KV_HEADS + kv_head
                 # All threads have stored before one of them says so.
                 tl.debug_barrier()
-                if tl.atomic_add(counter, 1, sem="acq_rel") == last - first:
+                if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
                     tl.store(counter, 0)  # for the next layer
                     _join_parts(
                         first,
                         last,
+                        num_units,
+                        num_programs,
                         partial_ptr,
                         lse_ptr,
                         out_ptr + _wide(row) * (NUM_KV_HEADS * GROUP * HEAD_SIZE),
@@ -201,6 +211,8 @@ def _leave_part(
 def _join_parts(
     first,
     last,
+    num_units,
+    num_programs,
     partial_ptr,
     lse_ptr,
     out_ptr,  # of this row
@@ -226,7 +238,9 @@ def _join_parts(
     total = tl.zeros([MEMBERS], dtype=tl.float32)
     for tile in range(first, last + 1, PARTS):
         program = tile + part
-        is_live = (program <= last)[:, None] & is_member[None, :]
+        begin = run_start(program, num_units, num_programs)
+        is_part = (program <= last) & (begin < run_start(program + 1, num_units, num_programs))
+        is_live = is_part[:, None] & is_member[None, :]
         # Only the first program's run has the row's beginning.
         left = program * 2 + (program == first).to(tl.int32)
         at = (left[:, None] * NUM_KV_HEADS + kv_head) * GROUP + member[None, :]
@@ -277,8 +291,7 @@ def paged_decode_attention(
             f"num_q_heads must be 1 to {MAX_GROUP} times num_kv_heads={num_kv_heads}, "
             f"got {num_q_heads}"
         )
-    if plan is None:
-        plan = plan_decode_attention(q, k_cache, context_lens, window)
+    plan = plan or _planned(q, k_cache, context_lens, window)
     if out is None:
         out = torch.empty_like(q)
     expect("out", out, shape=q.shape, dtypes=(q.dtype,), like=q)
@@ -286,11 +299,13 @@ def paged_decode_attention(
     columns = _columns(head_size)
     blocks = _blocks(q, k_cache)
     num_programs = len(plan.runs)
+    num_multiprocessors = blocks_of.multiprocessors(q.device)
     parts = (num_programs, 2, num_kv_heads, group)
     partial = torch.empty((*parts, head_size), dtype=torch.float32, device=q.device)
     lse = torch.empty(parts, dtype=torch.float32, device=q.device)
     members = triton.next_power_of_2(group)
-    _decode_kernel[num_programs, num_kv_heads](
+    wanted = max(num_multiprocessors * blocks["programs"], num_kv_heads)
+    _decode_kernel[(wanted,)](
         q,
         k_cache,
         v_cache,
@@ -303,6 +318,7 @@ def paged_decode_attention(
         out,
         rows,
         num_programs,
+        num_multiprocessors,
         scale * math.log2(math.e),
         k_cache.stride(0),
         block_table.stride(0),
@@ -328,8 +344,12 @@ def paged_decode_attention(
 
 def plan_decode_attention(
     q: Tensor, k_cache: Tensor, context_lens: Tensor, window: int | None = None
-) -> DecodePlan:
+) -> DecodePlan | None:
     """Launch over some runs at a time."""
+    return _planned(q, k_cache, context_lens, window)
+
+
+def _planned(q: Tensor, k_cache: Tensor, context_lens: Tensor, window: int | None) -> DecodePlan:
     rows, num_kv_heads = len(context_lens), k_cache.shape[2]
     expect("context_lens", context_lens, shape=("rows",), dtypes=(torch.int32,), like=q)
     wanted = blocks_of.multiprocessors(q.device) * _blocks(q, k_cache)["programs"]

@@ -1,7 +1,8 @@
 """Which part of which row each program of decode attention does: the same share for all.
 
 The rows' contexts, one behind the other in units of `UNIT` tokens, are cut into as many equal
-runs as there are programs for a KV head. A run may begin and end within a row, and hold several.
+runs as there are programs for a KV head. A run may begin and end within a row, and hold several;
+where there are fewer units than programs, some are empty.
 The cut is made on the device from the lengths, so a captured CUDA graph serves every batch.
 """
 
@@ -58,11 +59,10 @@ def _plan_kernel(
     for block in range(0, num_rows, ROWS):
         units = units_of(lens_ptr, block + row, block + row < num_rows, WINDOW, UNIT)
         num_units += tl.sum(units, axis=0)
-    num_runs = tl.minimum(num_programs, num_units)
 
     program = first + tl.arange(0, PROGRAMS)
-    begin = run_start(program, num_units, tl.maximum(num_runs, 1))
-    last = run_start(program + 1, num_units, tl.maximum(num_runs, 1)) - 1
+    begin = run_start(program, num_units, num_programs)
+    last = run_start(program + 1, num_units, num_programs) - 1
     first_row = tl.zeros([PROGRAMS], dtype=tl.int32)
     last_row = tl.zeros([PROGRAMS], dtype=tl.int32)
     before = 0
@@ -79,6 +79,6 @@ def _plan_kernel(
             for head in range(NUM_KV_HEADS):
                 counter = (block + row) * NUM_KV_HEADS + head
                 tl.store(arrived_ptr + counter, tl.zeros([ROWS], dtype=tl.int32), mask=is_row)
-    is_run = program < num_runs
+    is_run = program < num_programs
     tl.store(runs_ptr + 2 * program, first_row, mask=is_run)
     tl.store(runs_ptr + 2 * program + 1, last_row, mask=is_run)
