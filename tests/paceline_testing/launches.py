@@ -38,8 +38,6 @@ from paceline_kernels.sampling.kernel import (
 )
 
 _BLOCK_SIZE = 16
-_FEATURES_OF_EXPERTS = 8
-"""Of a model's features an expert has so small a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +137,11 @@ class Launches:
         shape, dtype = self.shape, CODES if self.shape.has_fp8 else self.shape.dtype
         x, ids = self._floats(self.rows, shape.hidden), self._ints(self.rows, 2)
         weights = self._ints(self.rows, 2, dtype=torch.float32)
-        features = shape.features // _FEATURES_OF_EXPERTS
-        gate_up = torch.zeros(2, 2 * features, shape.hidden, dtype=dtype)
-        down = torch.zeros(2, shape.hidden, features, dtype=dtype)
+        gate_up = torch.zeros(2, 2 * shape.features, shape.hidden, dtype=dtype)
+        down = torch.zeros(2, shape.hidden, shape.features, dtype=dtype)
         scales: tuple[Tensor, ...] = ()
         if shape.has_fp8:
-            scales = torch.zeros(2, 2 * features), torch.zeros(2, shape.hidden)
+            scales = torch.zeros(2, 2 * shape.features), torch.zeros(2, shape.hidden)
         told = (x, gate_up, down, weights, ids, *scales)
         fused_experts(*told, is_gelu=shape.is_gemma)
         if shape.has_fp8:
@@ -292,6 +289,6 @@ def launch_class(kernel: str, classes: Mapping[str, int | str]) -> None:
         # A window and a soft cap take registers, too.
         is_gemma=True,
         dtype=torch.float32 if classes.get("bits") == 32 else torch.bfloat16,
-        has_fp8=classes.get("kv") == "fp8",
+        has_fp8=classes.get("kv") == "fp8" or classes.get("weight", "own") != "own",
     )
     getattr(Launches(shape, rows=int(classes.get("rows", 3))), kernel)()

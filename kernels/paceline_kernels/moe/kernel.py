@@ -80,7 +80,7 @@ def _route_kernel(
     tl.store(ids_ptr + out_at, ids, mask=is_told)
 
 
-@triton.jit(do_not_specialize=["slots", "max_tiles"])
+@triton.jit(do_not_specialize=["slots", "max_tiles"], do_not_specialize_on_alignment=["ids_ptr"])
 def _sort_slots_kernel(
     ids_ptr,
     order_ptr,
@@ -218,7 +218,7 @@ def _expert_product_kernel(  # noqa: C901 - its branches are chosen when it is c
     tl.store(out_ptr + out_at, out, mask=is_slot[:, None] & is_output[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["weights_ptr"])
 def _sum_slots_kernel(
     y_ptr,  # [tokens, TOP_K, COLUMNS]
     weights_ptr,
