@@ -18,10 +18,14 @@ def by_device(reference: Op[Rest, Result]) -> Op[Rest, Result]:
 
     @functools.wraps(reference)
     def op(first: Tensor, /, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
-        chosen = launcher(reference) if first.is_cuda else reference
-        return chosen(first, *args, **kwargs)
+        return chosen(reference, first)(first, *args, **kwargs)
 
     return op
+
+
+def chosen(reference: Op[Rest, Result], first: Tensor) -> Op[Rest, Result]:
+    """Return what computes an op on the device of its first tensor."""
+    return launcher(reference) if first.is_cuda else reference
 
 
 @functools.cache

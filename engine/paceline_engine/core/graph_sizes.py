@@ -44,6 +44,11 @@ def piecewise_sizes(max_tokens: int) -> tuple[int, ...]:
     return (*takewhile(lambda size: size < largest, _PIECEWISE), largest)
 
 
+def powers_of_two(most: int) -> tuple[int, ...]:
+    """Return the powers of two below `most`, ascending, and behind them `most` itself."""
+    return (*(1 << power for power in range((most - 1).bit_length())), most)
+
+
 def padded_size(sizes: Sequence[int], count: int) -> int:
     """Return the least of `sizes`, ascending, that holds `count` rows or tokens.
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
 from paceline_engine.model.sharding import shard_of
+from paceline_engine.profiling.every_variant import launch_every_variant
 from paceline_engine.profiling.warm_up import warm_up
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.runner.model_runner import ModelRunner
@@ -41,6 +43,7 @@ from paceline_engine.sampling.cpu_sampler import CpuSampler
 from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
+from paceline_kernels.compiled import tell_of_variants
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -240,11 +243,22 @@ def load_checkpoint(
             ),
         )
     progress("warming up", 0.0)
+    if device.type == "cuda":
+        launch_every_variant(
+            runner,
+            capacity,
+            is_first=group.rank == 0,
+            has_adapters=adapters is not None,
+            draft=draft_runner,
+            clock=time.perf_counter,
+        )
     if group.rank == 0:
         warm_up(runner, capacity)
     progress("warming up", 1.0)
     if uses_graphs(settings, device):
         capture_graphs(settings, runner, capacity, progress, draft=draft_runner)
+    if device.type == "cuda":
+        tell_of_variants(_warn_of_variant)
     return LoadedModel(
         runner,
         parts.info(located, checkpoint, capacity, decoder, settings.quantization),
@@ -255,6 +269,10 @@ def load_checkpoint(
         group,
         loaded_draft,
     )
+
+
+def _warn_of_variant(kernel: str) -> None:
+    _log.warning("%s was compiled after the start: every request waited for it", kernel)
 
 
 def _capacity(

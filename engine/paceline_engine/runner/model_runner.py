@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.attention.backend import AttentionBackend
+from paceline_engine.attention.every_launch import launch_every_shape
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.core.request import Request
@@ -35,17 +36,20 @@ from paceline_engine.sampling.pooling import Pooling
 from paceline_engine.sampling.prompt_logprobs import prompt_logprobs
 from paceline_engine.sampling.sampler import NOT_A_TOKEN, HostTokens, SampledTokens, Sampler
 from paceline_wire import TokenLogprobs
+from paceline_wire.limits import Capacity
 
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step gives: tokens on the device, prompt logprobs and embeddings on the host."""
+    """What a step gives: tokens on the device; what waits for the rest of it, by request."""
 
     sampled: SampledTokens
-    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
-    embeddings: Mapping[str, bytes] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Callable[[], Sequence[TokenLogprobs]]] = field(
+        default_factory=dict
+    )
+    embeddings: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     late: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
     """See `StepOutput`."""
 
@@ -72,9 +76,9 @@ class ModelFlight:
             tokens = [
                 None if id_ in late else token for id_, token in zip(ids, tokens, strict=True)
             ]
-        return StepOutput(
-            tokens, logprobs, self.computed.prompt_logprobs, self.computed.embeddings, late
-        )
+        prompt_logprobs = {id_: told() for id_, told in self.computed.prompt_logprobs.items()}
+        embeddings = {id_: pooled() for id_, pooled in self.computed.embeddings.items()}
+        return StepOutput(tokens, logprobs, prompt_logprobs, embeddings, late)
 
 
 class ModelRunner:
@@ -233,6 +237,14 @@ class ModelRunner:
             mode = "piecewise graphs"
         self.graph_use.count(mode, why)
         return mode
+
+    def launch_attention(self, capacity: Capacity) -> None:
+        """Launch every variant of attention's kernels that steps of this capacity may ask for.
+
+        On a CPU without kernels there is none.
+        """
+        if isinstance(self._attention, KernelAttention):
+            launch_every_shape(self._attention, capacity, dtype=self._decoder.embedding.dtype)
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]

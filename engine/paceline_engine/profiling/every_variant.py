@@ -1,0 +1,162 @@
+"""Every variant of every kernel, launched before the first request: none is compiled by a step.
+
+Triton compiles a variant at its first launch and takes a third of a second or more, while every
+stream waits. So steps of every kind run here, with every option that a request may have, and
+attention runs for every shape of a step.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+
+from paceline_engine.core.batch import Batch, ScheduledChunk
+from paceline_engine.core.constraint import TokenBitmask
+from paceline_engine.core.graph_sizes import powers_of_two
+from paceline_engine.core.request import Request, State
+from paceline_engine.runner.model_runner import ModelRunner
+from paceline_kernels.compiled import Compilations
+from paceline_wire import Sampling
+from paceline_wire.limits import Capacity
+
+_MOST_TOKENS = 256
+"""Of a step of prompts: beyond, no kernel has another variant."""
+_PLAIN = Sampling(max_tokens=2, temperature=1.0, top_p=0.9)
+_EVERYTHING = Sampling(
+    max_tokens=2,
+    temperature=1.0,
+    top_p=0.9,
+    min_tokens=2,
+    presence_penalty=0.5,
+    frequency_penalty=0.5,
+    repetition_penalty=1.1,
+    logit_bias={0: 1.0},
+    logprobs=1,
+    prompt_logprobs=1,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def launch_every_variant(
+    runner: ModelRunner,
+    capacity: Capacity,
+    *,
+    is_first: bool = True,
+    has_adapters: bool = False,
+    draft: ModelRunner | None = None,
+    clock: Callable[[], float],
+) -> None:
+    """Compile, or load from Triton's cache, all that steps will launch; say what that took.
+
+    Rows and blocks are free after. A rank that is not the first runs the first one's steps.
+    """
+    started = clock()
+    compilations = Compilations()
+    with compilations.counted():
+        runner.launch_attention(capacity)
+        if is_first:
+            _run(runner, every_step(capacity, slots=(None, 0) if has_adapters else (None,)))
+        if draft is not None:
+            draft.launch_attention(capacity)
+            _run(draft, plain_steps(capacity))
+    _log.info(
+        "%d variants of %d kernels compiled, or taken from Triton's cache, in %.1f s",
+        compilations.num_variants,
+        compilations.num_kernels,
+        clock() - started,
+    )
+
+
+def _run(runner: ModelRunner, steps: Iterator[Batch]) -> None:
+    for batch in steps:
+        runner.launch(batch).result()
+        for chunk in batch.chunks:
+            chunk.request.state = State.FINISHED  # of a request that is gone, nothing is kept
+
+
+def every_step(capacity: Capacity, *, slots: Sequence[int | None] = (None,)) -> Iterator[Batch]:
+    """Make steps of every kind; `slots` of adapters: None is the model as it is."""
+    for slot in slots:
+        yield from plain_steps(capacity, slot)
+    rooms = chain.from_iterable(_steps_with_options(rows) for rows in (1, 2))
+    yield from (batch for batch in rooms if _fits(batch, capacity))
+
+
+def plain_steps(capacity: Capacity, slot: int | None = None) -> Iterator[Batch]:
+    """Make steps of prompts, of decodes, of both and of drafts, of as many tokens as matter."""
+    longest = capacity.max_model_len - 1
+    for tokens in powers_of_two(min(_MOST_TOKENS, capacity.max_token_budget)):
+        whole, rest = divmod(tokens, longest)
+        lengths = [longest] * whole + [rest] * bool(rest)
+        if len(lengths) <= capacity.max_batch_size:
+            yield _batch(prompts=[_request(row, n, slot) for row, n in enumerate(lengths)])
+    for rows in powers_of_two(capacity.max_batch_size):
+        yield _batch(decodes=[_request(row, 1, slot) for row in range(rows)])
+    mixed = _batch(decodes=[_request(0, 1, slot)], prompts=[_request(1, 1, slot)])
+    drafted = _batch(drafted=[_request(0, 1, slot)])
+    yield from (batch for batch in (mixed, drafted) if _fits(batch, capacity))
+
+
+def _steps_with_options(rows: int) -> Iterator[Batch]:
+    """Make steps in which the first of the rows asks for everything, or for what the model made."""
+    plain = [_request(row, 2, None) for row in range(1, rows)]
+    asking = _request(0, 2, None, _EVERYTHING)
+    asking.constraint = _Anything()
+    asking.is_plain = False
+    yield _batch(prompts=[asking, *plain])
+    yield _batch(decodes=[asking, *plain])
+    for pooling in ("mean", "last"):
+        sampling = Sampling(max_tokens=1, pooling=pooling)
+        yield _batch(prompts=[_request(0, 2, None, sampling), *plain])
+
+
+def _fits(batch: Batch, capacity: Capacity) -> bool:
+    """Tell whether a step of requests of a few tokens may be run."""
+    has_room = len(batch.chunks) <= capacity.max_batch_size
+    longest = max(chunk.start + chunk.count for chunk in batch.chunks)
+    is_short = batch.num_tokens <= capacity.max_token_budget and longest < capacity.max_model_len
+    return has_room and is_short
+
+
+def _batch(
+    *,
+    decodes: Sequence[Request] = (),
+    drafted: Sequence[Request] = (),
+    prompts: Sequence[Request] = (),
+) -> Batch:
+    """Compute the last token of those that decode, and of the others all tokens."""
+    of_decodes = [
+        ScheduledChunk(each, len(each.token_ids) - 1, 1, samples=True, is_decode=True)
+        for each in decodes
+    ]
+    of_drafted = [
+        ScheduledChunk(each, len(each.token_ids) - 1, 2, samples=True, is_decode=True, draft=(0,))
+        for each in drafted
+    ]
+    of_prompts = [
+        ScheduledChunk(each, 0, len(each.token_ids), samples=True, is_decode=False)
+        for each in prompts
+    ]
+    return Batch((*of_decodes, *of_drafted, *of_prompts), len(decodes), len(drafted))
+
+
+def _request(row: int, num_tokens: int, slot: int | None, sampling: Sampling = _PLAIN) -> Request:
+    """Invent a request of so many tokens: all requests lie in the first block, and spoil it."""
+    return Request(
+        id=f"warm-up {row}",
+        token_ids=[0] * num_tokens,
+        num_prompt_tokens=num_tokens,
+        sampling=sampling,
+        adapter_slot=slot,
+        row=row,
+        block_ids=[0] * (num_tokens + 1),
+    )
+
+
+class _Anything:
+    """A grammar of every token. Implements `Constraint`."""
+
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:  # noqa: ARG002 - the port's
+        bitmask.fill(np.uint32(2**32 - 1))
