@@ -23,6 +23,7 @@ from paceline_kernels.input_prep.kernel import (
     lay_out_step,
     write_rows,
 )
+from paceline_kernels.lora.kernel import add_adapters
 from paceline_kernels.norm.kernel import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
@@ -85,6 +86,7 @@ class Launches:
         self.rms_norm()
         self.embed_rms_norm()
         self.quantized_linear()
+        self.lora()
         self.gate_mul()
         self.gate_mul_fp8()
         self.quantize_rows()
@@ -113,6 +115,20 @@ class Launches:
         weight = weight.to(CODES) if self.shape.has_fp8 else weight
         x = self._floats(self.rows, self.shape.features)
         quantized_linear(x, weight, torch.zeros(self.shape.hidden))
+
+    def lora(self) -> None:
+        """Add what adapters add to q, k and v, each token its own."""
+        shape, rank, num_adapters = self.shape, 16, 2
+        q_size, kv_size = (n * shape.head_size for n in (shape.num_q_heads, shape.num_kv_heads))
+        ends = q_size, q_size + kv_size, q_size + 2 * kv_size
+        add_adapters(
+            self._floats(self.rows, ends[-1]),
+            self._floats(self.rows, shape.hidden),
+            self._floats(num_adapters, len(ends) * rank, shape.hidden),
+            self._floats(num_adapters, ends[-1], rank),
+            self._ints(self.rows, dtype=torch.int64),
+            ends,
+        )
 
     def quantize_rows(self) -> None:
         """Launch the quantisation of the inputs of the product after the gate."""
