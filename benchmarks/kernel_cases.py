@@ -23,6 +23,9 @@ from paceline_kernels.decode_attention import reference_paged_decode_attention
 from paceline_kernels.embedding import kernel as embed
 from paceline_kernels.embedding import reference_embed_rms_norm
 from paceline_kernels.fp8 import dequantize_heads, quantize_heads
+from paceline_kernels.int4 import kernel as int4_kernel
+from paceline_kernels.int4 import layout as int4_layout
+from paceline_kernels.int4 import reference_int4_linear
 from paceline_kernels.norm import kernel as norm
 from paceline_kernels.norm import reference_add_rms_norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
@@ -134,6 +137,7 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield activation_case(layer, load.num_tokens)
     yield gelu_case(layer, load.num_tokens)
     yield int8_case(layer, load.num_tokens)
+    yield int4_case(layer, load.num_tokens)
     yield rotary_case(layer, load.num_tokens)
     for cut in CUTS:
         yield sampling_case(layer, load.num_rows, cut)
@@ -215,6 +219,29 @@ def int8_case(layer: Layer, num_tokens: int) -> Case:
         lambda: quantized_kernel.quantized_linear(x, weight, scales),
         lambda: reference_quantized_linear(x.double(), weight, scales.double()),
         num_bytes=x.nbytes + weight.nbytes + num_tokens * model.hidden * x.element_size(),
+        num_flops=2 * num_tokens * model.hidden * model.features,
+    )
+
+
+def int4_case(layer: Layer, num_tokens: int) -> Case:
+    """The product after the gate with 4 bits a weight, in groups of 64."""
+    model, device = layer.model, layer.device
+    x = layer.randn(num_tokens, model.features)
+    num_blocks = -(-model.features // int4_layout.BLOCK_IN)
+    words = (num_blocks, model.hidden, int4_layout.WORDS)
+    bounds = (-(1 << 31), 1 << 31)
+    weight = torch.randint(*bounds, words, dtype=torch.int32, device=device)
+    scales = (1 + torch.rand(model.features // 64, model.hidden, device=device)) / 8
+    groups = int4_layout.with_zeros(scales, torch.randint_like(scales, 16))
+    return Case(
+        model.name,
+        "int4_linear",
+        f"{num_tokens} tokens",
+        lambda: int4_kernel.int4_linear(x, weight, groups),
+        lambda: reference_int4_linear(x.double(), weight, groups),
+        num_bytes=(
+            x.nbytes + weight.nbytes + groups.nbytes + num_tokens * model.hidden * x.element_size()
+        ),
         num_flops=2 * num_tokens * model.hidden * model.features,
     )
 

@@ -30,6 +30,12 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
         "num_warps": (4, 8),
         "num_stages": (3, 4),
     },
+    "int4_linear": {
+        "outputs": (64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (3, 4),
+        "programs": (256, 512, 1024),
+    },
     "rms_norm": {"num_warps": (1, 2, 4, 8, 16)},
     "quantize_rows": {"columns": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16)},
     "gate_mul": {"columns": (512, 1024, 2048, 4096), "num_warps": (4, 8)},
@@ -89,11 +95,13 @@ def questions(machine: Machine, *, has_fp8: bool) -> Iterator[Question]:
 
 def _products_and_rows(machine: Machine, bits: int) -> Iterator[Question]:
     dry = machine.is_dry
-    model = cases.Model("llama-3.1-8b", *((48, 80) if dry else (4096, 14336)), 32, 8, 128)
+    model = cases.Model("llama-3.1-8b", *((48, 128) if dry else (4096, 14336)), 32, 8, 128)
     layer = cases.Layer(model, machine.dtype, machine.device)
     for rows in (16, 64, 128):
         make = partial(cases.int8_case, layer, rows if rows < 128 else 2 * rows)
         yield Question("quantized_linear", {"bits": bits, "rows": rows}, make)
+        make = partial(cases.int4_case, layer, rows if rows < 128 else 2 * rows)
+        yield Question("int4_linear", {"bits": bits, "rows": rows}, make)
     yield Question("quantize_rows", {}, partial(fp8_cases.rows_case, layer, 3 if dry else 4096))
     yield Question("gate_mul", {}, partial(cases.activation_case, layer, 3 if dry else 4096))
     for hidden in (1024, 2048, 4096, 8192):

@@ -21,7 +21,7 @@ MODELS = {
     "llama-3.1-8b": cases.Model("llama-3.1-8b", 4096, 14336, 32, 8, 128, 128_256),
     "qwen2.5-0.5b": cases.Model("qwen2.5-0.5b", 896, 4864, 14, 2, 64, 151_936),
 }
-DRY_MODEL = cases.Model("dry", 48, 80, 4, 2, 16, 300)
+DRY_MODEL = cases.Model("dry", 48, 128, 4, 2, 16, 300)
 # So many that the bytes are several times those of an L2 cache, which is faster than memory.
 POINTWISE_TOKENS = 16384
 SAMPLING_ROWS = 512
@@ -178,6 +178,8 @@ def _quantized(model: str, machine: Machine) -> Iterator[Named]:
     rows = 3 if machine.is_dry else QUANTIZED_ROWS
     name = names.pointwise(f"quantized_linear of {rows} rows", model)
     yield name, partial(cases.int8_case, num_tokens=rows), True
+    name = names.pointwise(f"int4_linear of {rows} rows", model)
+    yield name, partial(cases.int4_case, num_tokens=rows), True
     if not machine.has_fp8:
         return
     for label, (num_rows, context) in CONTEXTS.items():

@@ -114,6 +114,21 @@ def test_a_constrained_row_gets_its_mask(model: FakeGpuModel) -> None:
     assert "_forbid_kernel" in {launch.name for launch in model.fake.record.launches}
 
 
+READS: dict[str, dict[str, Any]] = {
+    "logprobs of the prompt": {"prompt_logprobs": 2},
+    "mean of its states": {"pooling": "mean"},
+    "its last state": {"pooling": "last"},
+}
+
+
+@pytest.mark.parametrize("asked", READS.values(), ids=READS)
+def test_prompts_are_read_without_a_hidden_wait(model: FakeGpuModel, asked: dict[str, Any]) -> None:
+    """The rest of the step is not held up by who asks."""
+    step = model.run(a_step(prompts=[a_request(0, **asked), a_request(1)]))
+
+    assert step.prompt_logprobs or step.embeddings
+
+
 FORMS: dict[str, dict[str, Any]] = {
     "KV in FP8": {"kv_cache_dtype": "fp8"},
     "INT8": {"quantization": "int8"},

@@ -14,6 +14,8 @@ from paceline_kernels import (
     embedding,
     fp8_rows,
     input_prep,
+    int4,
+    lora,
     norm,
     prefill_attention,
     quantized,
@@ -26,6 +28,8 @@ from paceline_kernels.dispatch import by_device, launcher
 from paceline_kernels.embedding import kernel as embedding_kernel
 from paceline_kernels.fp8_rows import kernel as fp8_rows_kernel
 from paceline_kernels.input_prep import kernel as input_kernel
+from paceline_kernels.int4 import kernel as int4_kernel
+from paceline_kernels.lora import kernel as lora_kernel
 from paceline_kernels.norm import kernel as norm_kernel
 from paceline_kernels.prefill_attention import kernel as prefill_kernel
 from paceline_kernels.quantized import kernel as quantized_kernel
@@ -33,6 +37,7 @@ from paceline_kernels.rotary import kernel as rotary_kernel
 from paceline_kernels.sampling import kernel as sampling_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "add_adapters": (lora.reference_add_adapters, lora_kernel.add_adapters),
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
     "add_rms_norm_fp8": (norm.reference_add_rms_norm_fp8, norm_kernel.add_rms_norm_fp8),
     "embed_rms_norm": (embedding.reference_embed_rms_norm, embedding_kernel.embed_rms_norm),
@@ -41,6 +46,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         activation.reference_gelu_tanh_mul_fp8,
         activation_kernel.gelu_tanh_mul_fp8,
     ),
+    "int4_linear": (int4.reference_int4_linear, int4_kernel.int4_linear),
     "keep_tokens": (input_prep.reference_keep_tokens, input_kernel.keep_tokens),
     "lay_out_draws": (input_prep.reference_lay_out_draws, input_kernel.lay_out_draws),
     "lay_out_step": (input_prep.reference_lay_out_step, input_kernel.lay_out_step),

@@ -23,6 +23,8 @@ from paceline_kernels.input_prep.kernel import (
     lay_out_step,
     write_rows,
 )
+from paceline_kernels.int4.kernel import int4_linear
+from paceline_kernels.int4.layout import BLOCK_IN, WORDS
 from paceline_kernels.lora.kernel import add_adapters
 from paceline_kernels.norm.kernel import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
@@ -87,6 +89,7 @@ class Launches:
         self.embed_rms_norm()
         self.quantized_linear()
         self.lora()
+        self.int4_linear()
         self.gate_mul()
         self.gate_mul_fp8()
         self.quantize_rows()
@@ -129,6 +132,14 @@ class Launches:
             self._ints(self.rows, dtype=torch.int64),
             ends,
         )
+
+    def int4_linear(self) -> None:
+        """In groups of 128 inputs, or of 32 where that takes most: sums and scales of each."""
+        num_blocks = -(-self.shape.features // BLOCK_IN)
+        weight = torch.zeros(num_blocks, self.shape.hidden, WORDS, dtype=torch.int32)
+        num_groups = self.shape.features // (32 if self.shape.is_gemma else 128)
+        groups = torch.zeros(num_groups, self.shape.hidden, dtype=torch.int32)
+        int4_linear(self._floats(self.rows, self.shape.features), weight, groups)
 
     def quantize_rows(self) -> None:
         """Launch the quantisation of the inputs of the product after the gate."""

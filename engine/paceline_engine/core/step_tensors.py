@@ -6,6 +6,7 @@ device keeps for each row. `SamplingTensors` are what tokens are drawn by.
 
 import itertools
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -212,3 +213,22 @@ def to_device(array: np.ndarray[Any, Any], device: torch.device) -> Tensor:
     if device.type == "cpu":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def to_host(tensor: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy a tensor to the host; the function that is returned waits for the copy.
+
+    What the step computes meanwhile is not held up. On a CPU the memory is shared.
+    """
+    if tensor.device.type == "cpu":
+        return lambda: tensor
+    pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    pinned.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record(torch.cuda.current_stream(tensor.device))
+
+    def wait() -> Tensor:
+        copied.synchronize()
+        return pinned
+
+    return wait

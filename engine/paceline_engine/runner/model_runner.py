@@ -43,11 +43,13 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step gives: tokens on the device, prompt logprobs and embeddings on the host."""
+    """What a step gives: tokens on the device; what waits for the rest of it, by request."""
 
     sampled: SampledTokens
-    prompt_logprobs: Mapping[str, Sequence[TokenLogprobs]] = field(default_factory=dict)
-    embeddings: Mapping[str, bytes] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, Callable[[], Sequence[TokenLogprobs]]] = field(
+        default_factory=dict
+    )
+    embeddings: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
     late: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
     """See `StepOutput`."""
 
@@ -74,9 +76,9 @@ class ModelFlight:
             tokens = [
                 None if id_ in late else token for id_, token in zip(ids, tokens, strict=True)
             ]
-        return StepOutput(
-            tokens, logprobs, self.computed.prompt_logprobs, self.computed.embeddings, late
-        )
+        prompt_logprobs = {id_: told() for id_, told in self.computed.prompt_logprobs.items()}
+        embeddings = {id_: pooled() for id_, pooled in self.computed.embeddings.items()}
+        return StepOutput(tokens, logprobs, prompt_logprobs, embeddings, late)
 
 
 class ModelRunner:

@@ -4,13 +4,16 @@ What is pooled are the states that the head reads, after the last norm: `last` t
 last token, `mean` the mean over all. The result is scaled to length 1.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.request import Request
+from paceline_engine.core.step_tensors import to_host
 
 
 @dataclass(slots=True)
@@ -31,10 +34,13 @@ class Pooling:
         self,
         batch: Batch,
         hidden: Tensor,  # [tokens of the batch, hidden]
-    ) -> dict[str, bytes]:
-        """Return the embedding of each request that asks for one and whose prompt is complete."""
+    ) -> dict[str, Callable[[], bytes]]:
+        """Begin on the embedding of each request that asks for one and whose prompt is complete.
+
+        Each function that is returned waits for its request's.
+        """
         offset = batch.num_decodes  # a decode is one token
-        found = {}
+        found: dict[str, Callable[[], bytes]] = {}
         for chunk in batch.chunks[batch.num_decodes :]:
             if chunk.request.sampling.pooling is not None:
                 embedding = self._pool(chunk, hidden[offset : offset + chunk.count])
@@ -47,7 +53,7 @@ class Pooling:
         self,
         chunk: ScheduledChunk,
         states: Tensor,  # [tokens of the chunk, hidden]
-    ) -> bytes | None:
+    ) -> Callable[[], bytes] | None:
         request = chunk.request
         end = min(chunk.start + chunk.count, request.num_prompt_tokens)
         if request.sampling.pooling == "mean":
@@ -57,8 +63,7 @@ class Pooling:
         pooled = self._sums.get(request)
         vector = states[end - chunk.start - 1].float() if pooled is None else pooled.total
         vector = vector / vector.norm().clamp(min=1e-12)
-        embedding: bytes = vector.cpu().numpy().astype("<f4").tobytes()
-        return embedding
+        return partial(_numbers, to_host(vector))
 
     def _add(self, request: Request, start: int, states: Tensor) -> None:
         """Add the states that are new: after a preemption a prompt is computed again."""
@@ -68,3 +73,8 @@ class Pooling:
         fresh = states[max(0, pooled.count - start) :]
         pooled.total = pooled.total + fresh.float().sum(dim=0)
         pooled.count += len(fresh)
+
+
+def _numbers(vector: Callable[[], Tensor]) -> bytes:
+    numbers: bytes = vector().numpy().astype("<f4").tobytes()
+    return numbers

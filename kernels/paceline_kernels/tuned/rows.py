@@ -94,6 +94,30 @@ ROWS: tuple[Row, ...] = (
         because="arithmetic: the tile that wgmma and tcgen05 take whole",
     ),
     Row(
+        kernel="int4_linear",
+        shape={"bits": 32},
+        blocks={"rows": 16, "outputs": 32, "num_warps": 4, "num_stages": 3, "programs": 512},
+        because="compiled: float32 never spills",
+    ),
+    Row(
+        kernel="int4_linear",
+        shape={"rows": 16},
+        blocks={"rows": 16, "outputs": 128, "num_warps": 4, "num_stages": 4, "programs": 512},
+        because="arithmetic: the weight decides, 16 KiB of it in flight in each of 4 programs",
+    ),
+    Row(
+        kernel="int4_linear",
+        shape={"rows": 64},
+        blocks={"rows": 64, "outputs": 128, "num_warps": 8, "num_stages": 4, "programs": 256},
+        because="compiled: two programs on a multiprocessor",
+    ),
+    Row(
+        kernel="int4_linear",
+        shape={},
+        blocks={"rows": 128, "outputs": 128, "num_warps": 8, "num_stages": 3, "programs": 128},
+        because="arithmetic: the tile that wgmma and tcgen05 take whole",
+    ),
+    Row(
         kernel="rms_norm",
         shape={"columns": 1024},
         blocks={"num_warps": 2},
@@ -188,6 +212,13 @@ ROWS: tuple[Row, ...] = (
         shape={},
         blocks={"heads": 16, "num_warps": 4},
         because="arithmetic: 16 heads of 64 pairs are 8 pairs a thread",
+    ),
+    Row(
+        kernel="int4_linear",
+        gpu="sm_80",
+        shape={"rows": 128, "bits": 16},
+        blocks={"rows": 64, "outputs": 128, "num_warps": 8, "num_stages": 4, "programs": 128},
+        because="compiled: 128 rows spill 8 bytes with groups of 32",
     ),
     Row(
         kernel="prefill_attention",

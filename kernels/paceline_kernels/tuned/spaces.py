@@ -73,6 +73,17 @@ SPACES: Mapping[str, Space] = MappingProxyType(
                 "num_stages": _STAGES,
             },
         ),
+        "int4_linear": Space(
+            classes={"bits": (16, 32), "rows": (16, 64, 128)},
+            blocks={
+                "rows": _powers(16, 256),
+                "outputs": _powers(16, 256),
+                "num_warps": _WARPS,
+                "num_stages": _STAGES,
+                # That a call is cut into, at least, where the inputs are long enough.
+                "programs": _powers(1, 4096),
+            },
+        ),
         "rms_norm": Space(
             # `out` is what the norm is written as: in its input's own type, or in FP8.
             classes={"out": ("own", "fp8"), "columns": _powers(1, 16384)},

@@ -1,0 +1,238 @@
+"""A matrix product with a weight of 4 bits in Triton, and its launcher.
+
+With few rows the inputs are cut into parts, so that there are programs enough to read the weight
+at the memory's rate; a second kernel adds up the parts, always in one order.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.int4.layout import BLOCK_IN, WORDS, group_size
+from paceline_kernels.tuned import blocks_of
+
+# A few classes, so that all batches together compile only a few variants.
+ROW_CLASSES = (16, 64, 128)
+MAX_PARTS = 16
+MIN_PART_BLOCKS = 4
+"""Blocks of inputs in a part, at least: below it, adding up costs more."""
+_FEW_ROWS = 16
+_JOINED_COLUMNS = 512
+
+# Triton's interpreter has no assembly.
+_IS_COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def _fma_pairs(x, y, z, dtype: tl.constexpr):
+    """Compute x * y + z of both halves of each word, rounded once.
+
+    Of two operations on halves the compiler makes four instructions, of which this is one.
+    """
+    return tl.inline_asm_elementwise(
+        "fma.rn.bf16x2 $0, $1, $2, $3;" if dtype == tl.bfloat16 else "fma.rn.f16x2 $0, $1, $2, $3;",
+        "=r,r,r,r",
+        [x, y, z],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def _less_zero(words, zero, PLACE: tl.constexpr, dtype: tl.constexpr):
+    """Give a pair of each word's values, less their zero point: exact in every type.
+
+    In types of 16 bits a value becomes the last bits of a mantissa, both of a pair by one
+    instruction: the last bit of 2^7 in bfloat16, and of 2^10 in float16, is worth 1.
+    Converting would take a slower one for each value.
+    """
+    pair = (words >> (4 * PLACE)) & 0x000F000F
+    if dtype == tl.float32:
+        values = tl.join((pair & 0xF) - zero, (pair >> 16) - zero).to(dtype)
+    else:
+        base: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400
+        one: tl.constexpr = 0x3F803F80 if dtype == tl.bfloat16 else 0x3C003C00
+        pair |= base * 0x10001
+        if _IS_COMPILED:
+            minus = ((base + zero) * 0x10001) ^ -0x7FFF8000  # the signs of both halves
+            pair = _fma_pairs(pair, one, minus, dtype)
+        values = tl.join(pair.to(tl.int16), (pair >> 16).to(tl.int16)).to(dtype, bitcast=True)
+        if not _IS_COMPILED:
+            values -= (base + zero).to(tl.int16).to(dtype, bitcast=True)[:, :, None]
+    return tl.reshape(values, (words.shape[0], 2 * words.shape[1]))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when it is compiled
+    x_ptr,
+    weight_ptr,
+    groups_ptr,
+    bias_ptr,  # None: no bias
+    out_ptr,  # [rows, out], or [parts, rows, out] float32
+    rows,
+    NUM_OUT: tl.constexpr,
+    NUM_IN: tl.constexpr,
+    GROUP: tl.constexpr,
+    WORDS: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_OUT: tl.constexpr,
+    IS_FEW: tl.constexpr,
+):
+    """Compute a tile of x weight^T over one part of the inputs.
+
+    Few rows: whole numbers are multiplied, exact in every type, and the scale of a group is
+    applied to its sum. Many rows: the scale is applied to each value, as sums outnumber values,
+    and the outputs are the left side, which wgmma and tcgen05 take from where it was computed.
+    """
+    # The row tiles of one weight tile follow one another: it is still in the L2 cache.
+    row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    output = tl.program_id(1) * TILE_OUT + tl.arange(0, TILE_OUT)
+    part = tl.program_id(2)
+    word = tl.arange(0, WORDS)
+    column = tl.arange(0, 2 * WORDS)
+    is_row = row < rows
+    is_output = output < NUM_OUT
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    BLOCK_IN: tl.constexpr = 8 * WORDS
+    CHUNK: tl.constexpr = 2 * WORDS
+    NUM_BLOCKS: tl.constexpr = (NUM_IN + BLOCK_IN - 1) // BLOCK_IN
+    IS_RAGGED: tl.constexpr = NUM_IN % BLOCK_IN != 0
+    # A group that is all of a row has any size.
+    IS_WHOLE: tl.constexpr = GROUP == NUM_IN
+    CHUNKS: tl.constexpr = 4 if IS_WHOLE else GROUP // CHUNK
+    first = NUM_BLOCKS * part // tl.num_programs(2)
+    end = NUM_BLOCKS * (part + 1) // tl.num_programs(2)
+    weight_at = output[:, None] * WORDS + word[None, :]
+    x_at = row.to(tl.int64)[:, None] * NUM_IN + column[None, :]
+
+    if IS_FEW:
+        total = tl.zeros([TILE_ROWS, TILE_OUT], dtype=tl.float32)
+    else:
+        total = tl.zeros([TILE_OUT, TILE_ROWS], dtype=tl.float32)
+    for block in range(first, end):
+        block_ptr = weight_ptr + tl.cast(block, tl.int64) * (NUM_OUT * WORDS)
+        words = tl.load(block_ptr + weight_at, mask=is_output[:, None], other=0)
+        for group in tl.static_range(4 // CHUNKS):
+            at = 0 if IS_WHOLE else (block * BLOCK_IN) // GROUP + group
+            if IS_RAGGED and not IS_WHOLE:
+                at = tl.minimum(at, NUM_IN // GROUP - 1)  # beyond it x is 0
+            told = tl.load(groups_ptr + at * NUM_OUT + output, mask=is_output, other=0)
+            zero = (told & 0xFF)[:, None]
+            scale = (told & ~0xFF).to(tl.float32, bitcast=True)
+            if IS_FEW:
+                sums = tl.zeros([TILE_ROWS, TILE_OUT], dtype=tl.float32)
+            for chunk in tl.static_range(CHUNKS):
+                start = block * BLOCK_IN + (group * CHUNKS + chunk) * CHUNK
+                is_inside = is_row[:, None]
+                if IS_RAGGED:
+                    is_inside &= (start + column < NUM_IN)[None, :]
+                x = tl.load(x_ptr + x_at + start, mask=is_inside, other=0.0)
+                values = _less_zero(words, zero, group * CHUNKS + chunk, dtype)
+                if IS_FEW:
+                    sums = tl.dot(x, tl.trans(values), sums, input_precision="ieee")
+                else:
+                    values *= scale.to(dtype)[:, None]
+                    total = tl.dot(values, tl.trans(x), total, input_precision="ieee")
+            if IS_FEW:
+                total += sums * scale[None, :]
+
+    if not IS_FEW:
+        total = tl.trans(total)
+    if bias_ptr is not None:
+        total += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
+    out_at = (tl.cast(part, tl.int64) * rows + row)[:, None] * NUM_OUT + output[None, :]
+    out = total.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + out_at, out, mask=is_row[:, None] & is_output[None, :])
+
+
+@triton.jit(do_not_specialize=["rows", "parts"])
+def _join_parts_kernel(
+    partial_ptr,  # [parts, rows, out] float32
+    bias_ptr,  # None: no bias
+    out_ptr,
+    rows,
+    parts,
+    NUM_OUT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Add up the parts of some outputs of a row, first to last, then the bias."""
+    row = tl.program_id(0).to(tl.int64)  # int64: parts * rows * outputs overflows int32
+    output = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_output = output < NUM_OUT
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for part in range(parts):
+        at = (part * rows + row) * NUM_OUT + output
+        total += tl.load(partial_ptr + at, mask=is_output, other=0.0)
+    if bias_ptr is not None:
+        total += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * NUM_OUT + output, total.to(out_ptr.dtype.element_ty), mask=is_output)
+
+
+def int4_linear(x: Tensor, weight: Tensor, groups: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Launch over every tile of rows and of outputs and each part, then over all sums."""
+    expect("x", x, shape=("rows", "in"), dtypes=FLOATS, like=x)
+    rows, num_in = x.shape
+    num_blocks = triton.cdiv(num_in, BLOCK_IN)
+    expect("weight", weight, shape=(num_blocks, "out", WORDS), dtypes=(torch.int32,), like=x)
+    num_out = weight.shape[1]
+    expect("groups", groups, shape=("groups", num_out), dtypes=(torch.int32,), like=x)
+    group = group_size(num_in, len(groups))
+    if bias is not None:
+        expect("bias", bias, shape=(num_out,), dtypes=(x.dtype,), like=x)
+    tile = blocks_of("int4_linear", x.device, bits=8 * x.element_size(), rows=class_of(rows))
+    row_tiles, out_tiles = triton.cdiv(rows, tile["rows"]), triton.cdiv(num_out, tile["outputs"])
+    parts = num_parts(
+        programs=row_tiles * out_tiles, wanted_programs=tile["programs"], num_blocks=num_blocks
+    )
+    out = torch.empty((rows, num_out), dtype=x.dtype, device=x.device)
+    sums = out
+    if parts > 1:
+        sums = torch.empty((parts, rows, num_out), dtype=torch.float32, device=x.device)
+    _int4_linear_kernel[row_tiles, out_tiles, parts](
+        x,
+        weight,
+        groups,
+        bias if parts == 1 else None,
+        sums,
+        rows,
+        NUM_OUT=num_out,
+        NUM_IN=num_in,
+        GROUP=group,
+        WORDS=WORDS,
+        TILE_ROWS=tile["rows"],
+        TILE_OUT=tile["outputs"],
+        IS_FEW=tile["rows"] <= _FEW_ROWS,
+        num_warps=tile["num_warps"],
+        num_stages=tile["num_stages"],
+        enable_fp_fusion=True,
+    )
+    if parts > 1:
+        _join_parts_kernel[rows, triton.cdiv(num_out, _JOINED_COLUMNS)](
+            sums,
+            bias,
+            out,
+            rows,
+            parts,
+            NUM_OUT=num_out,
+            BLOCK=_JOINED_COLUMNS,
+            num_warps=4,
+            enable_fp_fusion=True,
+        )
+    return out
+
+
+def class_of(rows: int) -> int:
+    """Give the smallest class that holds the rows, or the largest."""
+    return next((most for most in ROW_CLASSES if rows <= most), ROW_CLASSES[-1])
+
+
+def num_parts(*, programs: int, wanted_programs: int, num_blocks: int) -> int:
+    """Parts of the inputs, from shapes alone: enough programs to fill the device.
+
+    `programs` there are with one part.
+    """
+    wanted = -(-wanted_programs // max(1, programs))
+    return max(1, min(wanted, num_blocks // MIN_PART_BLOCKS, MAX_PARTS))
