@@ -27,13 +27,10 @@ KERNELS = {
     "_gate_mul_fp8_kernel",
     "_quantize_rows_kernel",
     "_quantized_linear_kernel",
-<<<<<<< HEAD
-    "_adapter_down_kernel",
-    "_adapter_up_kernel",
-=======
     "_int4_linear_kernel",
     "_join_parts_kernel",
->>>>>>> main
+    "_adapter_down_kernel",
+    "_adapter_up_kernel",
     "_write_rows_kernel",
     "_lay_out_step_kernel",
     "_lay_out_draws_kernel",
@@ -141,7 +138,6 @@ def test_products_with_narrow_weights_run_on_tensor_cores(compiled: Compiled) ->
             assert {"mma", "wgmma", "tcgen05"} & {*one["instructions"]}, one
 
 
-<<<<<<< HEAD
 def test_adapters_are_multiplied_on_tensor_cores(compiled: Compiled) -> None:
     """Sixteen tokens at a time, as many as mma takes."""
     for one in compiled:
@@ -149,12 +145,8 @@ def test_adapters_are_multiplied_on_tensor_cores(compiled: Compiled) -> None:
             assert "mma" in one["instructions"], one
 
 
-def test_kv_is_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
-    """Attention is bound by these copies: narrower ones would waste the memory's bandwidth."""
-=======
 def test_kv_and_weights_of_4_bits_are_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
     """These copies are what bounds them: narrower ones would waste the memory's bandwidth."""
->>>>>>> main
     for one in compiled:
         if one["kernel"] in {"_attend_split_kernel", "_prefill_kernel", "_int4_linear_kernel"}:
             assert "copy16" in one["instructions"], one
@@ -179,13 +171,10 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_gate_mul_fp8_kernel": 1,
         "_quantize_rows_kernel": 1,
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
-<<<<<<< HEAD
-        "_adapter_down_kernel": 1,
-        "_adapter_up_kernel": 1,
-=======
         "_int4_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_join_parts_kernel": 1,
->>>>>>> main
+        "_adapter_down_kernel": 1,
+        "_adapter_up_kernel": 1,
         "_write_rows_kernel": 1,
         "_lay_out_step_kernel": 1,
         "_lay_out_draws_kernel": 1,
