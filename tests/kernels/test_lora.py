@@ -1,3 +1,5 @@
+from typing import TypeAlias
+
 import pytest
 import torch
 
@@ -5,6 +7,8 @@ from paceline_kernels.lora import kernel, reference_add_adapters
 from paceline_testing.kernel_cases import DTYPES, assert_near, random_floats
 
 NOBODY = -1
+Case: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""y, x, down, up, and each token's adapter."""
 
 
 def _case(
@@ -16,7 +20,7 @@ def _case(
     dtype: torch.dtype,
     device: str,
     num_adapters: int = 3,
-) -> tuple[torch.Tensor, ...]:
+) -> Case:
     """Make y, x, down, up and each token's adapter; sums are near 1."""
     tokens, num_out = len(adapters), ends[-1]
     y = random_floats(tokens, num_out, dtype=dtype, device=device)
@@ -28,7 +32,7 @@ def _case(
     return y, x, down / num_in**0.5, up / rank**0.5, of_tokens
 
 
-def _wanted(case: tuple[torch.Tensor, ...], ends: tuple[int, ...]) -> torch.Tensor:
+def _wanted(case: Case, ends: tuple[int, ...]) -> torch.Tensor:
     y, x, down, up, adapters = case
     return reference_add_adapters(
         y.double(), x.double(), down.double(), up.double(), adapters, ends
