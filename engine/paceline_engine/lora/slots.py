@@ -1,6 +1,7 @@
 """LoRA adapters on the device: slots of a fixed rank that are filled and emptied while serving."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,17 @@ class LoraAdapters:
         self._token_slots.of_kept = None
         if of_tokens is not None and kept_rows is not None:
             self._token_slots.of_kept = of_tokens[kept_rows]
+
+    @contextmanager
+    def using(self, of_tokens: Tensor | None) -> Iterator[None]:
+        """Let each token use the slot of its own, within the block alone."""
+        slots = self._token_slots
+        before = slots.of_tokens, slots.of_kept
+        self.use(of_tokens)
+        try:
+            yield
+        finally:
+            slots.of_tokens, slots.of_kept = before
 
     @property
     def names(self) -> list[str]:

@@ -7,6 +7,7 @@ lies in the tensors behind its tokens: no graph mixes tokens, and attention sees
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -62,11 +63,10 @@ class PiecewiseGraphs:
         wanted = list(product(reversed(self.sizes), self._kinds))
         for done, (size, has_adapters) in enumerate(wanted):
             progress(done / len(wanted))
-            if self._adapters is not None:
-                self._adapters.use(self._slots[:size] if has_adapters else None)
-            computes = [partial(self._first, size)]
+            slots = self._slots[:size] if has_adapters else None
+            computes = [partial(self._first, size, slots)]
             computes += [
-                partial(self._between, size, index)
+                partial(self._between, size, slots, index)
                 for index in range(len(self._decoder.layers) - 1)
             ]
             self._replays[size, has_adapters] = tuple(map(capture.capture, computes))
@@ -113,12 +113,17 @@ class PiecewiseGraphs:
     def _size_of(self, num_tokens: int) -> int:
         return padded_size(self.sizes, num_tokens)
 
-    def _first(self, size: int) -> None:
-        self._leave(size, *self._decoder.first(self._token_ids[:size]))
+    def _first(self, size: int, slots: Tensor | None) -> None:
+        with self._using(slots):
+            self._leave(size, *self._decoder.first(self._token_ids[:size]))
 
-    def _between(self, size: int, index: int) -> None:
+    def _between(self, size: int, slots: Tensor | None, index: int) -> None:
         attended, residual = self._attended[:size], self._residual[:size]
-        self._leave(size, *self._decoder.between(index, attended, residual))
+        with self._using(slots):
+            self._leave(size, *self._decoder.between(index, attended, residual))
+
+    def _using(self, slots: Tensor | None) -> AbstractContextManager[None]:
+        return nullcontext() if self._adapters is None else self._adapters.using(slots)
 
     def _leave(self, size: int, qkv: Tensor, residual: Tensor) -> None:
         self._qkv[:size].copy_(qkv)
