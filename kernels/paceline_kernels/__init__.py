@@ -15,6 +15,7 @@ from paceline_kernels.fp8_rows import quantize_rows
 from paceline_kernels.input_prep import keep_tokens, lay_out_draws, lay_out_step, write_rows
 from paceline_kernels.int4 import int4_linear
 from paceline_kernels.lora import add_adapters
+from paceline_kernels.moe import fused_experts, route_experts
 from paceline_kernels.norm import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
 from paceline_kernels.quantized import quantized_linear
@@ -29,6 +30,7 @@ __all__ = [
     "add_rms_norm_fp8",
     "embed_rms_norm",
     "forbid",
+    "fused_experts",
     "gelu_tanh_mul",
     "gelu_tanh_mul_fp8",
     "int4_linear",
@@ -42,6 +44,7 @@ __all__ = [
     "quantized_linear",
     "rms_norm",
     "rope_and_store_kv",
+    "route_experts",
     "sample_tokens",
     "silu_mul",
     "silu_mul_fp8",

@@ -34,7 +34,7 @@ class Launch:
     flops: int = 0
     grid: tuple[int, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of a kernel of ours, by name; of a product its `rows`, `inputs` and `outputs`."""
+    """Of a kernel of ours, by name, with its warps and stages; of a product its sizes."""
     in_graph: bool = False
     """Replayed with others by one call of the host."""
 
@@ -142,7 +142,7 @@ def recorded_kernels(record: DeviceRecord) -> Iterator[None]:
         known = {name: kwargs[name] for name in kwargs if name in signature.parameters}
         bound = signature.bind(*args, **known)
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
+        arguments = {**kwargs, **bound.arguments}
         for name, value in arguments.items():
             if isinstance(value, Tensor) and value.device.type != "cuda":
                 gets = f"{name} {tuple(value.shape)} on {value.device}"
