@@ -30,7 +30,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from gpu_suite import child, page, results
+from gpu_suite import child, page, predicted, results
 from gpu_suite.machine import Machine
 from gpu_suite.parts import LOST, ONLY_IF_ASKED_FOR, PARTS, UNFINISHED, measure_of, run_part
 from gpu_suite.record import Part, merged
@@ -58,10 +58,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and no child stays behind
     usual = [name for name in PARTS if machine.is_dry or name != ONLY_IF_ASKED_FOR]
     run = [options.part] if options.part else usual
+    if "engine" in run and not machine.is_dry:
+        predicted.predict(machine.name, folder)
     for name in run:
         _supervise(name, folder, 60 * options.minutes, is_dry=machine.is_dry)
     record = results.read(folder, is_dry=machine.is_dry)
-    print(page.page_of(record, is_dry=machine.is_dry))
+    predictions = () if machine.is_dry else predicted.read(folder)
+    print(page.page_of(record, predictions, is_dry=machine.is_dry))
     print(f"Written to {folder}.")
     sys.exit(0 if all(record.parts[name].is_whole for name in run) else 1)
 

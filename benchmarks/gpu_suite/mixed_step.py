@@ -17,7 +17,7 @@ from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
 
 STEP = ProbeStep(32, 1024, 256, prompt_tokens=256, prefill_context=256)
 _DRY_STEP = ProbeStep(2, 20, 6, prompt_tokens=6, prefill_context=6)
-_EAGER, IN_PIECES = "op by op", "in pieces"
+EAGER, IN_PIECES = "op by op", "in pieces"
 
 
 def mixed_times(
@@ -32,7 +32,7 @@ def mixed_times(
     probe = PiecewiseProbe(timer, capacity)
     step = _DRY_STEP if machine.is_dry else STEP
     if machine.is_dry and capture is None:
-        yield _figure(model, _EAGER, probe.seconds_at(step), "")
+        yield _figure(model, EAGER, probe.seconds_at(step), "")
         yield Absent(names.mixed(model, IN_PIECES), "no graph is captured on a CPU")
         return
     kept = ", ".join(map(str, runner.piecewise_sizes)) or "none"
@@ -42,7 +42,7 @@ def mixed_times(
     )
     times = measure(graphs, lambda _: probe.seconds_at(step), clock=time.perf_counter)[size]
     runner.keep_piecewise([])
-    yield _figure(model, _EAGER, times.eager, "")
+    yield _figure(model, EAGER, times.eager, "")
     note = f"{step.features.tokens} tokens padded to {size}; chosen at start: {kept}"
     yield _figure(model, IN_PIECES, times.piecewise, note)
 

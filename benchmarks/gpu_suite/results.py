@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from gpu_suite import page
+from gpu_suite import page, predicted
 from gpu_suite.record import Record, from_json, to_json
 
 FOLDER = Path(__file__).parents[1] / "results"
@@ -21,7 +21,8 @@ def write(folder: Path, record: Record, *, is_dry: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found = {"dry_run": is_dry, **to_json(record)}
     _replace(folder / "gpu.json", json.dumps(found, indent=1) + "\n")
-    _replace(folder / "gpu.md", page.page_of(record, is_dry=is_dry))
+    predictions = () if is_dry else predicted.read(folder)
+    _replace(folder / "gpu.md", page.page_of(record, predictions, is_dry=is_dry))
     if record.rows:
         _replace(folder / "tuned.txt", "".join(f"{row}\n" for row in record.rows))
 

@@ -15,7 +15,7 @@ import torch
 
 from paceline_kernels.decode_attention import kernel
 from paceline_kernels.decode_attention.plan import UNIT
-from paceline_kernels.tuned import SHIPPED, Gpu, blocks_of
+from paceline_kernels.tuned import SHIPPED, Gpu, Shape, blocks_of
 from paceline_testing.gpus import GPUS
 
 H100 = Gpu("NVIDIA H100", (9, 0), 132)
@@ -82,5 +82,5 @@ def test_the_model_counts_as_many_programs_as_fit() -> None:
 
 
 def blocks_of_h100() -> dict[str, int]:
-    shape = {"kv": "own", "bits": 16, "columns": 128}
+    shape: Shape = {"kv": "own", "bits": 16, "columns": 128}
     return dict(SHIPPED.row_for(H100, "decode_attention", shape).blocks)

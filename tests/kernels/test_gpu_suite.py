@@ -19,6 +19,7 @@ from gpu_suite.gaps import between_steps, gaps
 from gpu_suite.kernel_times import even, skewed
 from gpu_suite.machine import Machine
 from gpu_suite.page import DRY, page_of, shown
+from gpu_suite.predicted import Prediction
 from gpu_suite.record import Broken, Figure, Part, Record, from_json, merged, to_json
 from gpu_suite.shapes import CONFIGS, RandomTensors
 from gpu_suite.targets import TARGETS, Target, judged
@@ -97,6 +98,19 @@ def test_the_page_has_targets_figures_and_problems() -> None:
     assert f"| {step.name} | 5.90 ms | median |" in page
     assert "**Not whole:** time was up" in page
     assert DRY not in page
+
+
+def test_a_prediction_stands_beside_what_was_measured() -> None:
+    """Whether it is within the range of the prediction, which is called one."""
+    record = merged(Record(), [a_part("engine", Figure("a", 2.0, "ms"), Figure("b", 9.0, "ms"))])
+    predictions = [Prediction(name, 2.5, 1.5, 3.5) for name in "abc"]
+
+    page = page_of(record, predictions, is_dry=False)
+
+    assert "| | predicted | measured | |" in page
+    assert "| a | 2.50 ms (1.50 ms to 3.50 ms) | 2 ms | within |" in page
+    assert "| b | 2.50 ms (1.50 ms to 3.50 ms) | 9 ms | **OUTSIDE** |" in page
+    assert "| c | 2.50 ms (1.50 ms to 3.50 ms) |  | not run |" in page
 
 
 def test_a_dry_page_says_so() -> None:

@@ -34,7 +34,7 @@ class Launch:
     flops: int = 0
     grid: tuple[int, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of a kernel of ours, by name; of a product its `rows`, `inputs` and `outputs`."""
+    """Of a kernel of ours, by name, with its warps and stages; of a product its sizes."""
     in_graph: bool = False
     """Replayed with others by one call of the host."""
 
@@ -142,11 +142,12 @@ def recorded_kernels(record: DeviceRecord) -> Iterator[None]:
         known = {name: kwargs[name] for name in kwargs if name in signature.parameters}
         bound = signature.bind(*args, **known)
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
-        for name, value in arguments.items():
-            if isinstance(value, Tensor) and value.device.type != "cuda":
-                gets = f"{name} {tuple(value.shape)} on {value.device}"
-                raise MixedDevicesError(f"{function.fn.__name__} gets {gets}")
+        arguments = {**kwargs, **bound.arguments}
+        given = {name: each for name, each in arguments.items() if isinstance(each, Tensor)}
+        devices = {each.device for each in given.values()}
+        if len(devices) > 1 or any(device.type != "cuda" for device in devices):
+            seen = ", ".join(f"{name} on {each.device}" for name, each in given.items())
+            raise MixedDevicesError(f"{function.fn.__name__} gets {seen}")
         sizes: Any = grid(arguments) if callable(grid) else grid
         if not warmup:
             record.add(

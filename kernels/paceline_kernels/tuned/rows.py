@@ -100,6 +100,36 @@ ROWS: tuple[Row, ...] = (
         because="arithmetic: the tile that wgmma and tcgen05 take whole",
     ),
     Row(
+        kernel="fused_experts",
+        shape={"bits": 32},
+        blocks={"rows": 16, "outputs": 32, "inputs": 32, "num_warps": 4, "num_stages": 3},
+        because="compiled: float32 never spills",
+    ),
+    Row(
+        kernel="fused_experts",
+        shape={"weight": "fp8", "rows": 16},
+        blocks={"rows": 16, "outputs": 128, "inputs": 64, "num_warps": 4, "num_stages": 4},
+        because="compiled: 128 inputs, widened in registers, spill where they end in a tile",
+    ),
+    Row(
+        kernel="fused_experts",
+        shape={"rows": 16},
+        blocks={"rows": 16, "outputs": 64, "inputs": 128, "num_warps": 4, "num_stages": 4},
+        because="arithmetic: the weight decides, 32 KiB of it in flight in each program",
+    ),
+    Row(
+        kernel="fused_experts",
+        shape={"rows": 64},
+        blocks={"rows": 64, "outputs": 128, "inputs": 64, "num_warps": 4, "num_stages": 4},
+        because="arithmetic: the weight decides, 32 KiB of it in flight in each program",
+    ),
+    Row(
+        kernel="fused_experts",
+        shape={},
+        blocks={"rows": 128, "outputs": 128, "inputs": 64, "num_warps": 8, "num_stages": 4},
+        because="arithmetic: the tile that wgmma and tcgen05 take whole",
+    ),
+    Row(
         kernel="rms_norm",
         shape={"columns": 1024},
         blocks={"num_warps": 2},

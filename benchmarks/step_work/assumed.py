@@ -1,0 +1,101 @@
+"""What the step-time model assumes where nothing is measured: each with a basis, and a range.
+
+The range of a prediction has every one of these at its favourable end, then every one at its other
+end: it covers them together, and neither clocks that drop nor a library that chooses a bad kernel.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+End = Literal["likely", "best", "worst"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A number that is not measured here."""
+
+    likely: float
+    best: float
+    worst: float
+    because: str
+
+    def at(self, end: End) -> float:
+        """Return the number at one end of its range, or in between."""
+        return {"likely": self.likely, "best": self.best, "worst": self.worst}[end]
+
+
+STREAM = Assumed(
+    0.88,
+    0.93,
+    0.80,
+    "share of the bandwidth that a long read reaches: FlashAttention 3's decode 0.89 on an H100, "
+    "0.91 on a B200, by the slope of vLLM's time over the context (blog of vLLM, 2026-04-22)",
+)
+WEIGHTS = Assumed(
+    0.84,
+    0.92,
+    0.70,
+    "the same for a product's weights: whole steps of one row stream them at 0.69 (gpt-fast, "
+    "Llama-3.1-8B, A100) and 0.70 (vLLM, H100, the blog above) with all launches counted",
+)
+LATENCY_S = Assumed(
+    0.8e-6,
+    0.6e-6,
+    1.0e-6,
+    "from a read's issue to its data under load; what must be in flight is bandwidth times this",
+)
+LAUNCH_S = Assumed(
+    3.0e-6,
+    1.3e-6,
+    5.0e-6,
+    "from the end of a kernel to where the next one streams, in a graph: 1.3 us for the launch "
+    "alone, measured on an H100, and an 'optimistic 5 us' with stragglers and first reads "
+    "(hazyresearch.stanford.edu/blog/2025-05-27-no-bubbles)",
+)
+STREAM_LAUNCH_S = Assumed(
+    0.8e-6,
+    0.8e-6,
+    0.8e-6,
+    "how much longer without a graph: 2.1 us instead of 1.3, the same source",
+)
+HOST_KERNEL_S = Assumed(
+    15e-6, 8e-6, 30e-6, "the host's time for a launch of ours: Triton's launcher is Python; a guess"
+)
+HOST_OP_S = Assumed(6e-6, 4e-6, 12e-6, "the host's time for an op of torch's; a guess")
+HOST_GRAPH_S = Assumed(
+    10e-6, 6e-6, 20e-6, "the host's time for the replay of a graph of some launches; a guess"
+)
+GRAPH_REPLAY_S = Assumed(
+    15e-6,
+    8e-6,
+    40e-6,
+    "from the replay's call to its first kernel, and the token's way back; a guess",
+)
+PRODUCT = Assumed(
+    0.90,
+    0.98,
+    0.80,
+    "share of `matmul_rate` in a shape that nobody searched for, beside what its tiles waste",
+)
+PREFILL_WGMMA = Assumed(
+    0.40,
+    0.48,
+    0.33,
+    "share of the tensor rate: Triton's kernels in FlashAttention 2's manner, 329 to 477 TFLOPS "
+    "forward on an H100 with heads of 128 (pytorch/benchmark#2391); ours has the same loop, "
+    "softmax between two products that are waited for",
+)
+PREFILL_MMA = Assumed(
+    0.50, 0.62, 0.40, "the same on an A100: FlashAttention 2 reports 50 to 73 % of 312 TFLOPS"
+)
+PREFILL_TCGEN05 = Assumed(
+    0.25,
+    0.40,
+    0.15,
+    "the same on a B200, where the softmax of such a loop takes longer than its products: no "
+    "measurement of Triton was found; a guess",
+)
+NARROW_HEADS = Assumed(
+    0.75, 0.90, 0.60, "what heads of 64 reach of that: half the FLOPs for each exponential; a guess"
+)
+EVERYTHING = {name: value for name, value in list(globals().items()) if isinstance(value, Assumed)}

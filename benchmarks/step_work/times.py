@@ -1,0 +1,159 @@
+"""A model of a step's time from its launches: a prediction, never a measurement.
+
+A launch takes `max(bytes / bandwidth, FLOPs / rate) + fixed`. Of its bandwidth or rate it reaches
+what `assumed` says, less what its grid leaves idle in the last wave; a loop that streams reaches no
+more than the bytes that it keeps in flight. Without a graph the host launches one after the other:
+the step takes what the slower of the two takes.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from step_work import assumed
+from step_work.assumed import Assumed, End
+from step_work.gpus import Gpu
+from step_work.work import StepWork, Work
+
+_TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.6))
+"""Rows and columns of a product's tile, and what it reaches of the largest one's rate: a guess."""
+_FEW_PARTS = 4
+"""How many parts a library cuts a product's inputs into, at most, so that more programs run."""
+_WIDE_HEADS = 128
+"""That a multiprocessor of any of these GPUs holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A step's time in seconds, and the range that `assumed` gives it."""
+
+    likely: float
+    best: float
+    worst: float
+
+    def __str__(self) -> str:
+        """Write it in milliseconds."""
+        times = (f"{1e3 * each:.2f}" for each in (self.likely, self.best, self.worst))
+        likely, best, worst = times
+        return f"{likely} ms ({best} to {worst})"
+
+
+def predict(
+    work: StepWork, gpu: Gpu, leaves_out: Callable[[Work], bool] | None = None
+) -> Predicted:
+    """Predict a step's time, with some of its launches left out."""
+    kept = tuple(one for one in work.launches if leaves_out is None or not leaves_out(one))
+    return Predicted(
+        _step_s(kept, gpu, "likely"), _step_s(kept, gpu, "best"), _step_s(kept, gpu, "worst")
+    )
+
+
+def tensor_share(work: StepWork, gpu: Gpu) -> Predicted:
+    """Return the share of the data sheet's rate that the step's FLOPs take of its time."""
+    times = predict(work, gpu)
+    least_s = work.flops / gpu.tensor_rate
+    return Predicted(least_s / times.likely, least_s / times.best, least_s / times.worst)
+
+
+def launch_s(work: Work, gpu: Gpu, end: End) -> float:
+    """Return how long the device takes for one launch."""
+    fixed = assumed.LAUNCH_S.at(end)
+    if not work.in_graph:
+        fixed += assumed.STREAM_LAUNCH_S.at(end)
+    moving = work.num_bytes / (gpu.bandwidth * bandwidth_share(work, gpu, end))
+    return max(moving, work.flops / flops_rate(work, gpu, end)) + fixed
+
+
+def _step_s(launches: tuple[Work, ...], gpu: Gpu, end: End) -> float:
+    device = [one for one in launches if not one.label.endswith(("to cuda", "to cpu"))]
+    device_s = sum(launch_s(one, gpu, end) for one in device)
+    host_s = sum(_host_s(one, end) for one in launches)
+    host_s += num_replays(launches) * assumed.HOST_GRAPH_S.at(end)
+    return max(device_s + assumed.GRAPH_REPLAY_S.at(end), host_s)
+
+
+def _host_s(work: Work, end: End) -> float:
+    if work.in_graph:
+        return 0.0
+    of_kind: Assumed = assumed.HOST_KERNEL_S if work.kind == "kernel" else assumed.HOST_OP_S
+    return of_kind.at(end)
+
+
+def num_replays(launches: tuple[Work, ...]) -> int:
+    """Count the graphs that are replayed: something is launched between any two."""
+    return sum(after.in_graph and not one.in_graph for one, after in pairwise(launches))
+
+
+def bandwidth_share(work: Work, gpu: Gpu, end: End) -> float:
+    """Return the share of the bandwidth that a launch reaches."""
+    if work.kind == "product":
+        return assumed.WEIGHTS.at(end)
+    share = assumed.STREAM.at(end)
+    if work.label != "decode":
+        return share
+    return share * min(1.0, in_flight(work, gpu) / _needed(gpu, end)) * _evenness(work, gpu)
+
+
+def in_flight(work: Work, gpu: Gpu) -> int:
+    """Return the bytes of keys and values that decode attention keeps under way, on all of a GPU.
+
+    A loop of `num_stages` has a buffer less, of which it computes with one.
+    """
+    given = work.launch.arguments
+    ahead: int = max(1, given["num_stages"] - 2)
+    resident: int = math.prod(work.launch.grid) // given["num_multiprocessors"]
+    return gpu.multiprocessors * resident * ahead * _tile_bytes(work)
+
+
+def _tile_bytes(work: Work) -> int:
+    """Return the keys and values of a step of decode attention's loop."""
+    given = work.launch.arguments
+    rows: int = given["TILE_KV"]
+    columns: int = given["COLUMNS"]
+    itemsize: int = given["k_cache_ptr"].element_size()
+    return 2 * rows * columns * itemsize
+
+
+def _needed(gpu: Gpu, end: End) -> float:
+    return gpu.bandwidth * assumed.LATENCY_S.at(end)
+
+
+def _evenness(work: Work, gpu: Gpu) -> float:
+    """Return what a multiprocessor reads of a step, by what the one reads that reads most."""
+    given = work.launch.arguments
+    tokens: int = work.num_bytes // (2 * given["HEAD_SIZE"] * given["k_cache_ptr"].element_size())
+    unit: int = given["UNIT"]
+    units = tokens / unit / gpu.multiprocessors
+    return units / math.ceil(units)
+
+
+def flops_rate(work: Work, gpu: Gpu, end: End) -> float:
+    """Return the FLOPs a second that a launch reaches."""
+    if work.kind == "product":
+        return gpu.matmul_rate * assumed.PRODUCT.at(end) * _tiled(work, gpu)
+    if work.label != "prefill":
+        return gpu.tensor_rate  # decode attention and the rest are bound by their bytes
+    kind = {8: assumed.PREFILL_MMA, 9: assumed.PREFILL_WGMMA}.get(
+        gpu.capability[0], assumed.PREFILL_TCGEN05
+    )
+    share = kind.at(end)
+    if work.launch.arguments["HEAD_SIZE"] < _WIDE_HEADS:
+        share *= assumed.NARROW_HEADS.at(end)
+    programs = math.prod(work.launch.grid) / gpu.multiprocessors
+    return gpu.tensor_rate * share * programs / math.ceil(programs)
+
+
+def _tiled(work: Work, gpu: Gpu) -> float:
+    """Return the share of its rate that a product reaches with the best of the tiles."""
+    given = work.launch.arguments
+    rows: int = given["rows"]
+    outputs: int = given["outputs"]
+    shares: list[float] = []
+    for tile_rows, tile_columns, rate in _TILES:
+        tiles = math.ceil(rows / tile_rows) * math.ceil(outputs / tile_columns)
+        used = rows * outputs / (tiles * tile_rows * tile_columns)
+        for parts in range(1, _FEW_PARTS + 1):
+            waves = tiles * parts / gpu.multiprocessors
+            shares.append(rate * used * waves / math.ceil(waves))
+    return max(shares)
