@@ -21,7 +21,6 @@ _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.6))
 _FEW_PARTS = 4
 """How many parts a library cuts a product's inputs into, at most, so that more programs run."""
 _WIDE_HEADS = 128
-"""That a multiprocessor of any of these GPUs holds."""
 
 
 @dataclass(frozen=True, slots=True)
