@@ -83,6 +83,15 @@ def test_two_devices_in_one_op_are_refused(name: str, op: Callable[[Tensor], obj
         op(torch.zeros(4, 5, device=CUDA))
 
 
+def test_two_gpus_in_one_op_are_refused() -> None:
+    """A rank computes on its own."""
+    with FakeCuda(num_gpus=2).visible():
+        x, y = torch.zeros(3, device="cuda:0"), torch.zeros(3, device="cuda:1")
+
+        with pytest.raises(MixedDevicesError, match=r"aten\.add.*cuda:0.*cuda:1"):
+            x.add(y)
+
+
 def test_a_kernel_takes_no_tensor_of_the_host() -> None:
     """Its address would mean nothing on the device."""
     with FakeCuda().visible(), pytest.raises(MixedDevicesError, match=r"_gate_mul_kernel.*cpu"):

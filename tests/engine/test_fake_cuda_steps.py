@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
 from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.attention.prefill.sdpa import sdpa_prefill
@@ -13,6 +15,7 @@ from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_engine.loading.load import LoadedModel
+from paceline_engine.model.group import Group
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_testing.clock import ManualClock
@@ -260,3 +263,22 @@ def test_ranks_sum_twice_a_layer(folder: Path) -> None:
         launches = model.launches(a_step(requests))
 
     assert [launch.kind for launch in launches].count("sum of ranks") == 2 * LAYERS
+
+
+def test_another_rank_computes_on_a_gpu_of_its_own(folder: Path) -> None:
+    """What rank 0 tells of is computed there, and nothing lies on the first GPU."""
+    asked = {"num_gpus": 2, "tensor_parallel_size": 2}
+    requests = [a_request(0), a_request(1)]
+    with ranks_alone(2):
+        first = load_on_fake_gpu(folder, **asked)
+        with first.fake.visible():
+            told = first.loaded.runner.prepare(a_step(prompts=requests))
+    with ranks_alone(2, rank=1):
+        other = load_on_fake_gpu(folder, rank=1, **asked)
+        record = other.fake.record
+        record.clear()
+        with other.fake.visible(), mock.patch.object(Group, "hear", side_effect=[told, None]):
+            other.loaded.runner.follow()
+
+    assert [launch.kind for launch in record.launches].count("sum of ranks") == 2 * LAYERS
+    assert other.loaded.runner.device == torch.device("cuda", 1)

@@ -199,7 +199,7 @@ def _refuse_looks(func: Any, name: str, args: Any, kwargs: Any) -> None:
 
 def _refuse_mixed(func: Any, name: str, tensors: list[Tensor]) -> None:
     """A number of the host's is handed to a kernel as its argument; an index is copied."""
-    for each in tensors:
-        if not each.is_cuda and (each.dim() > 0 or name in _INDEXED):
-            sides = ", ".join(f"{tuple(one.shape)} on {one.device}" for one in tensors)
-            raise MixedDevicesError(f"{func} takes tensors of two devices: {sides}")
+    read = [each for each in tensors if each.is_cuda or each.dim() > 0 or name in _INDEXED]
+    if len({each.device for each in read}) > 1 and name not in _COPIES:
+        sides = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors)
+        raise MixedDevicesError(f"{func} takes tensors of two devices: {sides}")
