@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
 from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.attention.prefill.sdpa import sdpa_prefill
@@ -13,11 +15,13 @@ from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_engine.loading.load import LoadedModel
+from paceline_engine.model.group import Group
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_gpu_model import FakeGpuModel, a_request, a_step, load_on_fake_gpu
 from paceline_testing.ranks_alone import ranks_alone
+from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_engine import run_to_end
 from paceline_testing.tiny_model import SIZES, Family, make_tiny_model
 from paceline_wire import Sampling, Submit
@@ -235,6 +239,24 @@ def _served(
     return {name: [id_ for one in each for id_ in one.token_ids] for name, each in outputs.items()}
 
 
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_adapters_are_used_and_loaded_without_a_hidden_wait(tmp_path: Path, graphs: str) -> None:
+    """Beside rows that have none; another is loaded between two steps."""
+    reference = make_tiny_model(tmp_path / "model", "llama", head_dim=16)
+    make_tiny_adapter(tmp_path / "adapter", reference, seed=1)
+    model = load_on_fake_gpu(tmp_path / "model", max_loras=2, max_lora_rank=8, graphs=graphs)
+    requests = [a_request(0, slot=1), a_request(1), a_request(2, slot=0)]
+    adapters = model.loaded.adapters
+    assert adapters is not None
+    model.run(a_step(prompts=requests[:2]))
+    with model.fake.visible():
+        adapters.load("a", "a", folder=tmp_path / "adapter", in_use=[1], replaces=False)
+    model.run(a_step(requests[:2], requests[2:]))
+    step = model.run(a_step(requests))
+
+    assert len(step.tokens) == 3
+
+
 def test_a_draft_model_drafts_and_is_verified(folder: Path, tmp_path: Path) -> None:
     """By the engine's own loop; the draft model's decodes are replayed."""
     make_tiny_model(tmp_path, "llama", head_dim=16, seed=1, num_hidden_layers=1)
@@ -260,3 +282,22 @@ def test_ranks_sum_twice_a_layer(folder: Path) -> None:
         launches = model.launches(a_step(requests))
 
     assert [launch.kind for launch in launches].count("sum of ranks") == 2 * LAYERS
+
+
+def test_another_rank_computes_on_a_gpu_of_its_own(folder: Path) -> None:
+    """What rank 0 tells of is computed there, and nothing lies on the first GPU."""
+    asked = {"num_gpus": 2, "tensor_parallel_size": 2}
+    requests = [a_request(0), a_request(1)]
+    with ranks_alone(2):
+        first = load_on_fake_gpu(folder, **asked)
+        with first.fake.visible():
+            told = first.loaded.runner.prepare(a_step(prompts=requests))
+    with ranks_alone(2, rank=1):
+        other = load_on_fake_gpu(folder, rank=1, **asked)
+        record = other.fake.record
+        record.clear()
+        with other.fake.visible(), mock.patch.object(Group, "hear", side_effect=[told, None]):
+            other.loaded.runner.follow()
+
+    assert [launch.kind for launch in record.launches].count("sum of ranks") == 2 * LAYERS
+    assert other.loaded.runner.device == torch.device("cuda", 1)

@@ -25,6 +25,7 @@ from paceline_kernels.input_prep.kernel import (
 )
 from paceline_kernels.int4.kernel import int4_linear
 from paceline_kernels.int4.layout import BLOCK_IN, WORDS
+from paceline_kernels.lora.kernel import add_adapters
 from paceline_kernels.moe.kernel import fused_experts, route_experts
 from paceline_kernels.norm.kernel import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
@@ -88,6 +89,7 @@ class Launches:
         self.rms_norm()
         self.embed_rms_norm()
         self.quantized_linear()
+        self.lora()
         self.int4_linear()
         self.route_experts()
         self.fused_experts()
@@ -119,6 +121,20 @@ class Launches:
         weight = weight.to(CODES) if self.shape.has_fp8 else weight
         x = self._floats(self.rows, self.shape.features)
         quantized_linear(x, weight, torch.zeros(self.shape.hidden))
+
+    def lora(self) -> None:
+        """Add what adapters add to q, k and v, each token its own."""
+        shape, rank, num_adapters = self.shape, 16, 2
+        q_size, kv_size = (n * shape.head_size for n in (shape.num_q_heads, shape.num_kv_heads))
+        ends = q_size, q_size + kv_size, q_size + 2 * kv_size
+        add_adapters(
+            self._floats(self.rows, ends[-1]),
+            self._floats(self.rows, shape.hidden),
+            self._floats(num_adapters, len(ends) * rank, shape.hidden),
+            self._floats(num_adapters, ends[-1], rank),
+            self._ints(self.rows, dtype=torch.int64),
+            ends,
+        )
 
     def int4_linear(self) -> None:
         """In groups of 128 inputs, or of 32 where that takes most: sums and scales of each."""
