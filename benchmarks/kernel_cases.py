@@ -26,6 +26,10 @@ from paceline_kernels.fp8 import dequantize_heads, quantize_heads
 from paceline_kernels.int4 import kernel as int4_kernel
 from paceline_kernels.int4 import layout as int4_layout
 from paceline_kernels.int4 import reference_int4_linear
+from paceline_kernels.lora import kernel as lora
+from paceline_kernels.lora import reference_add_adapters
+from paceline_kernels.moe import kernel as moe
+from paceline_kernels.moe import reference_fused_experts, reference_route_experts
 from paceline_kernels.norm import kernel as norm
 from paceline_kernels.norm import reference_add_rms_norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
@@ -43,6 +47,8 @@ from paceline_kernels.sampling import (
 )
 
 BLOCK_SIZE = 16
+NUM_EXPERTS, TOP_K = 8, 2
+"""Experts of a layer and of a token, as Mixtral 8x7B has them: each is a whole MLP."""
 
 GREEDY = "greedy"
 """Rows that take their likeliest token, by the same three launches."""
@@ -138,6 +144,9 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield gelu_case(layer, load.num_tokens)
     yield int8_case(layer, load.num_tokens)
     yield int4_case(layer, load.num_tokens)
+    yield adapters_case(layer, load.num_tokens)
+    yield routing_case(layer, load.num_tokens)
+    yield experts_case(layer, load.num_tokens)
     yield rotary_case(layer, load.num_tokens)
     for cut in CUTS:
         yield sampling_case(layer, load.num_rows, cut)
@@ -244,6 +253,78 @@ def int4_case(layer: Layer, num_tokens: int) -> Case:
         ),
         num_flops=2 * num_tokens * model.hidden * model.features,
     )
+
+
+def adapters_case(layer: Layer, num_tokens: int, *, rank: int = 16) -> Case:
+    """What four adapters add to gate and up: each token has the next one's."""
+    model, device = layer.model, layer.device
+    num_adapters, ends = 4, (model.features, 2 * model.features)
+    x, y = layer.randn(num_tokens, model.hidden), layer.randn(num_tokens, ends[-1])
+    down = layer.randn(num_adapters, 2 * rank, model.hidden) / model.hidden**0.5
+    up = layer.randn(num_adapters, ends[-1], rank) / rank**0.5
+    owners = torch.arange(num_tokens, device=device) % num_adapters
+    wide = (x.double(), down.double(), up.double(), owners, ends)
+    read = min(num_tokens, num_adapters) * (down[0].nbytes + up[0].nbytes)
+    return Case(
+        model.name,
+        "add_adapters",
+        f"{num_tokens} tokens",
+        lambda: lora.add_adapters(y.clone(), x, down, up, owners, ends),
+        lambda: reference_add_adapters(y.double(), *wide),
+        # The product is copied first, for it is changed.
+        num_bytes=x.nbytes + read + 4 * y.nbytes,
+        num_flops=2 * num_tokens * rank * (2 * model.hidden + ends[-1]),
+    )
+
+
+def routing_case(layer: Layer, num_tokens: int) -> Case:
+    """The logits of 128 experts are read once, for eight of each token."""
+    logits = layer.randn(num_tokens, 128)
+    return Case(
+        layer.model.name,
+        "route_experts",
+        f"{num_tokens} tokens",
+        lambda: moe.route_experts(logits, 8, is_renormalised=True),
+        lambda: reference_route_experts(logits.double(), 8, is_renormalised=True),
+        num_bytes=logits.nbytes + num_tokens * 8 * 8,
+    )
+
+
+def experts_case(layer: Layer, num_tokens: int) -> Case:
+    """Few tokens: bound by the weights of all experts that any of them has."""
+    model, device = layer.model, layer.device
+    x = layer.randn(num_tokens, model.hidden)
+    gate_up = layer.randn(NUM_EXPERTS, 2 * model.features, model.hidden)
+    gate_up *= model.hidden**-0.5
+    down = layer.randn(NUM_EXPERTS, model.hidden, model.features)
+    down *= model.features**-0.5
+    weights, ids = routing_of(num_tokens, device)
+    return Case(
+        model.name,
+        "fused_experts",
+        f"{num_tokens} tokens",
+        lambda: moe.fused_experts(x, gate_up, down, weights, ids),
+        lambda: reference_fused_experts(x.double(), gate_up, down, weights, ids),
+        **experts_work(layer, num_tokens, gate_up.nbytes + down.nbytes),
+    )
+
+
+def routing_of(num_tokens: int, device: str) -> tuple[Tensor, Tensor]:
+    """Two experts of each token, which all experts serve alike."""
+    first = torch.randint(NUM_EXPERTS, (num_tokens, 1), dtype=torch.int32, device=device)
+    ids = torch.cat([first, (first + 3) % NUM_EXPERTS], dim=1)
+    return torch.rand(num_tokens, TOP_K, device=device), ids
+
+
+def experts_work(layer: Layer, num_tokens: int, weight_bytes: int) -> dict[str, int]:
+    """Count bytes and FLOPs: weights of the experts that there are slots for, and all rows."""
+    model, slots = layer.model, num_tokens * TOP_K
+    of_experts = weight_bytes * min(slots, NUM_EXPERTS) // NUM_EXPERTS
+    values = 2 * num_tokens * model.hidden + 2 * slots * (model.features + model.hidden)
+    return {
+        "num_bytes": of_experts + values * layer.dtype.itemsize,
+        "num_flops": 2 * slots * 3 * model.features * model.hidden,
+    }
 
 
 def rotary_case(layer: Layer, num_tokens: int) -> Case:

@@ -36,6 +36,12 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
         "num_stages": (3, 4),
         "programs": (256, 512, 1024),
     },
+    "fused_experts": {
+        "outputs": (64, 128),
+        "inputs": (64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (3, 4),
+    },
     "rms_norm": {"num_warps": (1, 2, 4, 8, 16)},
     "quantize_rows": {"columns": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16)},
     "gate_mul": {"columns": (512, 1024, 2048, 4096), "num_warps": (4, 8)},
@@ -46,6 +52,8 @@ _HEADS = {64: (32, 8), 128: (32, 8), 256: (8, 4)}
 """Query and KV heads of models with heads of such a size: Llama 3.2 1B, 3.1 8B, Gemma 3 4B."""
 _FEATURES = (3072, 8192, 14336, 28672)
 """Hidden sizes of Qwen3 0.6B, Llama 3.2 1B, 3.1 8B and 3.1 70B: a class of rows each."""
+_TOKENS_OF_TILES = {16: 16, 64: 128, 128: 1024}
+"""Tokens of eight experts, two each, whose tiles have so many rows."""
 _CONTEXTS = (2048,) * 64
 _CHUNKS = ((2048, 2048), (512, 4096))
 
@@ -91,6 +99,7 @@ def questions(machine: Machine, *, has_fp8: bool) -> Iterator[Question]:
         make = partial(cases.rotary_case, layer, 3 if dry else 4096)
         yield Question("rope_and_store_kv", {"columns": size}, make)
     yield from _products_and_rows(machine, bits)
+    yield from _experts(machine, bits, has_fp8=has_fp8)
 
 
 def _products_and_rows(machine: Machine, bits: int) -> Iterator[Question]:
@@ -120,3 +129,17 @@ def _products_and_rows(machine: Machine, bits: int) -> Iterator[Question]:
         columns = 1 << (features - 1).bit_length()
         make = partial(fp8_cases.silu_fp8_case, wide, 3 if dry else 4096)
         yield Question("gate_mul_fp8", {"columns": columns}, make)
+
+
+def _experts(machine: Machine, bits: int, *, has_fp8: bool) -> Iterator[Question]:
+    dry = machine.is_dry
+    model = cases.Model("mixtral-8x7b", *((48, 80) if dry else (4096, 14336)), 32, 8, 128)
+    layer = cases.Layer(model, machine.dtype, machine.device)
+    kinds: dict[str, Callable[..., cases.Case]] = {"own": cases.experts_case}
+    if has_fp8:
+        kinds["fp8"] = fp8_cases.experts_fp8_case
+        kinds["fp8_dynamic"] = partial(fp8_cases.experts_fp8_case, is_dynamic=True)
+    for weight, case in kinds.items():
+        for rows, num_tokens in _TOKENS_OF_TILES.items():
+            make = partial(case, layer, num_tokens)
+            yield Question("fused_experts", {"weight": weight, "bits": bits, "rows": rows}, make)

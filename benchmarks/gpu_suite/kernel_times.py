@@ -41,6 +41,7 @@ POINTWISE_CASES = {
     "keep_tokens": input_cases.keep_case,
 }
 FP8_TOKENS = {64: True, 4096: False}
+EXPERTS_TOKENS = {16: True, 4096: False}
 """A decode, whose weight is what is read, and a prompt, where arithmetic decides."""
 ASKED_FOR_CASES = {
     "penalise": cases.penalty_case,
@@ -83,6 +84,7 @@ def measure(machine: Machine) -> Iterator[Found]:
             _prefills(model, machine),
             _asked_for(model, machine),
             _quantized(model, machine),
+            _experts(model, machine),
         ):
             if named[0] in machine.passed:
                 continue
@@ -180,6 +182,8 @@ def _quantized(model: str, machine: Machine) -> Iterator[Named]:
     yield name, partial(cases.int8_case, num_tokens=rows), True
     name = names.pointwise(f"int4_linear of {rows} rows", model)
     yield name, partial(cases.int4_case, num_tokens=rows), True
+    name = names.pointwise(f"add_adapters of {rows} rows", model)
+    yield name, partial(cases.adapters_case, num_tokens=rows), True
     if not machine.has_fp8:
         return
     for label, (num_rows, context) in CONTEXTS.items():
@@ -190,6 +194,22 @@ def _quantized(model: str, machine: Machine) -> Iterator[Named]:
         chunks = (chunk_of(label, machine),)
         make = partial(cases.prefill_case, chunks=chunks, is_fp8=True)
         yield names.prefill(f"{label}, KV in FP8", model), make, False
+
+
+def _experts(model: str, machine: Machine) -> Iterator[Named]:
+    """Mixtures of experts of the model's own size: a decode, and a prompt."""
+    for num_tokens, of_copy in EXPERTS_TOKENS.items():
+        tokens = 3 if machine.is_dry else num_tokens
+        name = f"fused_experts of {num_tokens} tokens"
+        yield names.pointwise(name, model), partial(cases.experts_case, num_tokens=tokens), of_copy
+        if not machine.has_fp8:
+            continue
+        for is_dynamic, kind in ((False, "weights in FP8"), (True, "FP8 with FP8")):
+            make = partial(fp8_cases.experts_fp8_case, num_tokens=tokens, is_dynamic=is_dynamic)
+            yield names.pointwise(f"{name}, {kind}", model), make, of_copy
+    tokens = 3 if machine.is_dry else POINTWISE_TOKENS
+    make = partial(cases.routing_case, num_tokens=tokens)
+    yield names.pointwise("route_experts", model), make, True
 
 
 def even(rows: int, context: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import sys
 from gpu_suite import names
 from step_work import predictions
 from step_work.gpus import gpu_named
-from step_work.steps import DECODE, MIXED, PREFILL, fake_model
+from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, fake_model
 from step_work.work import table_of, work_of
 
 MODELS = ("qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b")
@@ -23,7 +23,7 @@ def main() -> None:
         return
     for name in sys.argv[1:] or MODELS:
         model = fake_model(name)
-        for step in (DECODE, MIXED, PREFILL):
+        for step in (DECODE, MIXED, IN_PIECES, PREFILL):
             print(table_of(work_of(model, step)), end="\n\n")
         print(predictions.table_of(model), end="\n\n")
     print(predictions.assumptions(), end="\n\n")

@@ -62,6 +62,9 @@ HOST_KERNEL_S = Assumed(
     15e-6, 8e-6, 30e-6, "the host's time for a launch of ours: Triton's launcher is Python; a guess"
 )
 HOST_OP_S = Assumed(6e-6, 4e-6, 12e-6, "the host's time for an op of torch's; a guess")
+HOST_GRAPH_S = Assumed(
+    10e-6, 6e-6, 20e-6, "the host's time for the replay of a graph of some launches; a guess"
+)
 GRAPH_REPLAY_S = Assumed(
     15e-6,
     8e-6,

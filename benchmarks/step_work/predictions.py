@@ -1,10 +1,10 @@
 """Predicted times of the steps that the suite measures, beside what others have published."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_suite import names
-from gpu_suite.mixed_step import EAGER, STEP
+from gpu_suite.mixed_step import EAGER, IN_PIECES, STEP
 from step_work import assumed
 from step_work.gpus import GPUS, Gpu
 from step_work.steps import DECODE, LONG_PREFILL, PREFILL, FakeModel, Step
@@ -13,10 +13,11 @@ from step_work.work import StepWork, Work, work_of
 
 SINGLE = Step("1 decode at context 128", contexts=(128,))
 _MIXED = Step(
-    "the suite's mixed step",
+    "the suite's mixed step, op by op",
     (STEP.context_each,) * STEP.decode,
     ((STEP.prefill, STEP.prefill + STEP.prefill_context),),
 )
+_IN_PIECES = replace(_MIXED, name="the suite's mixed step, in pieces", in_pieces=True)
 
 PUBLISHED = (
     (
@@ -66,7 +67,8 @@ CHANGES = (
 def table_of(model: FakeModel) -> str:
     """Predict every step of a model on every GPU, then what changes of it would gain."""
     decode, prefill = work_of(model, DECODE), work_of(model, PREFILL)
-    works = (work_of(model, SINGLE), decode, prefill, work_of(model, LONG_PREFILL))
+    mixed = (work_of(model, _MIXED), work_of(model, _IN_PIECES))
+    works = (work_of(model, SINGLE), decode, *mixed, prefill, work_of(model, LONG_PREFILL))
     lines = [f"{model.name}: PREDICTED, nothing of this is measured"]
     for work in works:
         lines += [f"  {work.step.name}", *_step_lines(work)]
@@ -130,5 +132,6 @@ def figures_of(model: FakeModel, gpu: Gpu) -> Sequence[tuple[str, Predicted]]:
         (names.step(model.name), DECODE),
         (names.single(model.name), SINGLE),
         (names.mixed(model.name, EAGER), _MIXED),
+        (names.mixed(model.name, IN_PIECES), _IN_PIECES),
     )
     return [(name, predict(work_of(model, step), gpu)) for name, step in steps]

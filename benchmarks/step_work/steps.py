@@ -1,7 +1,7 @@
 """Steps of true sizes on a GPU that is not there, and every launch of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.batch import Batch, ScheduledChunk
+from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.request import Request
 from paceline_engine.hardware.cores_reader import read_share
@@ -38,6 +39,8 @@ class Step:
     """Of each decode, itself included."""
     chunks: tuple[tuple[int, int], ...] = ()
     """Of each prompt: tokens computed, and context with them."""
+    in_pieces: bool = False
+    """With graphs of what lies between attentions, padded to a size that is captured."""
 
     @property
     def num_tokens(self) -> int:
@@ -52,6 +55,7 @@ class Step:
 
 DECODE = Step("64 decodes at context 1k", contexts=(1024,) * 64)
 MIXED = Step("32 decodes at context 1k beside a prompt of 512", (1024,) * 32, ((512, 512),))
+IN_PIECES = replace(MIXED, name=f"{MIXED.name}, in pieces", in_pieces=True)
 PREFILL = Step("prompt of 2,048", chunks=((2048, 2048),))
 LONG_PREFILL = Step("prompt of 8,192", chunks=((8192, 8192),))
 
@@ -76,9 +80,20 @@ class FakeModel:
             before = Step("", tuple(context - 1 for context in step.contexts))
             if before.contexts:  # from then on the rows hold what decodes need
                 runner.launch(_batch(before, requests)).result()
+            if step.in_pieces:
+                self._capture_pieces(step)
             record.clear()
             runner.launch(_batch(step, requests)).result()
+            runner.keep_piecewise([])
         return tuple(record.launches)
+
+    def _capture_pieces(self, step: Step) -> None:
+        runner = self.loaded.runner
+        capture = CudaGraphCapture(runner.device)
+        if not step.contexts:  # pieces are captured behind decodes
+            runner.capture_decodes(capture, [1], lambda _: None)
+        sizes = piecewise_sizes(self.loaded.capacity.max_token_budget)
+        runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
 def fake_model(name: str) -> FakeModel:

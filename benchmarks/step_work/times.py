@@ -9,6 +9,7 @@ the step takes what the slower of the two takes.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from step_work import assumed
 from step_work.assumed import Assumed, End
@@ -69,6 +70,7 @@ def _step_s(launches: tuple[Work, ...], gpu: Gpu, end: End) -> float:
     device = [one for one in launches if not one.label.endswith(("to cuda", "to cpu"))]
     device_s = sum(launch_s(one, gpu, end) for one in device)
     host_s = sum(_host_s(one, end) for one in launches)
+    host_s += num_replays(launches) * assumed.HOST_GRAPH_S.at(end)
     return max(device_s + assumed.GRAPH_REPLAY_S.at(end), host_s)
 
 
@@ -77,6 +79,11 @@ def _host_s(work: Work, end: End) -> float:
         return 0.0
     of_kind: Assumed = assumed.HOST_KERNEL_S if work.kind == "kernel" else assumed.HOST_OP_S
     return of_kind.at(end)
+
+
+def num_replays(launches: tuple[Work, ...]) -> int:
+    """Count the graphs that are replayed: something is launched between any two."""
+    return sum(after.in_graph and not one.in_graph for one, after in pairwise(launches))
 
 
 def bandwidth_share(work: Work, gpu: Gpu, end: End) -> float:

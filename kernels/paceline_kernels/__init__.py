@@ -14,6 +14,8 @@ from paceline_kernels.embedding import embed_rms_norm
 from paceline_kernels.fp8_rows import quantize_rows
 from paceline_kernels.input_prep import keep_tokens, lay_out_draws, lay_out_step, write_rows
 from paceline_kernels.int4 import int4_linear
+from paceline_kernels.lora import add_adapters
+from paceline_kernels.moe import fused_experts, route_experts
 from paceline_kernels.norm import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
 from paceline_kernels.quantized import quantized_linear
@@ -23,10 +25,12 @@ from paceline_kernels.sampling import forbid, penalise, sample_tokens, token_lik
 __version__ = "0.2.0"
 
 __all__ = [
+    "add_adapters",
     "add_rms_norm",
     "add_rms_norm_fp8",
     "embed_rms_norm",
     "forbid",
+    "fused_experts",
     "gelu_tanh_mul",
     "gelu_tanh_mul_fp8",
     "int4_linear",
@@ -40,6 +44,7 @@ __all__ = [
     "quantized_linear",
     "rms_norm",
     "rope_and_store_kv",
+    "route_experts",
     "sample_tokens",
     "silu_mul",
     "silu_mul_fp8",

@@ -38,6 +38,10 @@ WAITS: dict[str, tuple[Callable[[Tensor], object], str]] = {
     "into pinned memory, blocking": (lambda x: _pinned(5).copy_(x[0]), "copy_"),
     "out of pageable memory": (lambda x: x.copy_(HOST, non_blocking=True), "copy_"),
     "out of pinned memory, blocking": (lambda x: x[0].copy_(_pinned(5)), "copy_"),
+    "converted on the way": (lambda x: x.half()[0].copy_(_pinned(5), non_blocking=True), "copy_"),
+    "out of columns": (lambda x: x[0].copy_(_pinned(5, 2)[:, 0], non_blocking=True), "copy_"),
+    "into columns": (lambda x: _pinned(5, 2)[:, 0].copy_(x[0], non_blocking=True), "copy_"),
+    "to another type": (lambda _: _pinned(3).to(CUDA, torch.half, non_blocking=True), "_to_copy"),
     "pageable to the device": (lambda _: HOST.to(CUDA, non_blocking=True), "_to_copy"),
     "a list to the device": (lambda _: torch.tensor([1, 2], device=CUDA), "_to_copy"),
     "rows by a list": (lambda x: x[[1, 2]], "_to_copy"),
@@ -81,6 +85,15 @@ def test_two_devices_in_one_op_are_refused(name: str, op: Callable[[Tensor], obj
     """An index on the host too, though a GPU would take it: it would copy it first, and wait."""
     with FakeCuda().visible(), pytest.raises(MixedDevicesError, match=rf"aten\.{name}\b.*on cpu"):
         op(torch.zeros(4, 5, device=CUDA))
+
+
+def test_two_gpus_in_one_op_are_refused() -> None:
+    """A rank computes on its own."""
+    with FakeCuda(num_gpus=2).visible():
+        x, y = torch.zeros(3, device="cuda:0"), torch.zeros(3, device="cuda:1")
+
+        with pytest.raises(MixedDevicesError, match=r"aten\.add.*cuda:0.*cuda:1"):
+            x.add(y)
 
 
 def test_a_kernel_takes_no_tensor_of_the_host() -> None:

@@ -3,17 +3,25 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
+from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.prefill.sdpa import sdpa_prefill
 from paceline_engine.core.constraint import TokenBitmask
+from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.swap import BlockCopy
+from paceline_engine.loading.load import LoadedModel
+from paceline_engine.model.group import Group
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_gpu_model import FakeGpuModel, a_request, a_step, load_on_fake_gpu
 from paceline_testing.ranks_alone import ranks_alone
+from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_engine import run_to_end
 from paceline_testing.tiny_model import SIZES, Family, make_tiny_model
 from paceline_wire import Sampling, Submit
@@ -77,13 +85,14 @@ def test_the_host_waits_where_it_says_so(model: FakeGpuModel) -> None:
 
 
 def test_drafts_are_verified(model: FakeGpuModel) -> None:
-    """Nobody is on its way behind them: their tokens may be waited for."""
-    requests = [a_request(0), a_request(1)]
+    """Also where there are more tokens than rows."""
+    requests = [a_request(0), a_request(1), a_request(2)]
     model.run(a_step(prompts=requests))
 
-    step = model.run(a_step(requests[:1], drafted=[(requests[1], (0, 0, 5))]))
+    few = model.run(a_step(requests[:1], drafted=[(requests[1], (0, 0, 5))]))
+    many = model.run(a_step(requests[:1], drafted=[(one, (0, 0, 5, 5)) for one in requests[1:]]))
 
-    assert len(step.tokens) == 2
+    assert [len(step.tokens) for step in (few, many)] == [2, 3]
 
 
 def test_blocks_are_swapped_through_pinned_memory(model: FakeGpuModel) -> None:
@@ -127,6 +136,16 @@ def test_prompts_are_read_without_a_hidden_wait(model: FakeGpuModel, asked: dict
     step = model.run(a_step(prompts=[a_request(0, **asked), a_request(1)]))
 
     assert step.prompt_logprobs or step.embeddings
+
+
+def test_whole_prompts_attend_by_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SDPA was chosen; keys and values are gathered without a wait."""
+    model = load_on_fake_gpu(folder)
+    monkeypatch.setattr(PrefillChoice, "of_step", lambda *_: sdpa_prefill)
+    requests = [a_request(0), a_request(1, 33)]
+    names = [launch.name for launch in model.launches(a_step(prompts=requests))]
+
+    assert names.count("aten.scaled_dot_product_attention.default") == 2 * LAYERS
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -194,24 +213,64 @@ def test_a_mixed_step_is_replayed_in_pieces(captured: FakeGpuModel) -> None:
 
 def test_a_request_is_served_to_its_end(captured: FakeGpuModel) -> None:
     """By the engine's own loop, with steps that overlap."""
-    loaded = captured.loaded
     with captured.fake.visible():
-        engine = Engine(
-            loaded.runner,
-            loaded.info,
-            loaded.capacity,
-            NoPacer(),
-            limits=Limits(max_batch_size=8, token_budget=32),
-            clock=ManualClock(),
-            options=EngineOptions(overlap=True),
-        )
-        sampling = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True)
-        for name, length in (("a", 20), ("b", 70), ("c", 3)):
-            engine.submit(Submit(name, list(range(3, 3 + length)), sampling))
-        outputs = run_to_end(engine)
+        outputs = _served(captured.loaded, EngineOptions(overlap=True), {"a": 20, "b": 70, "c": 3})
 
-    tokens = {name: sum(len(one.token_ids) for one in each) for name, each in outputs.items()}
-    assert tokens == dict.fromkeys("abc", 5)
+    assert {name: len(tokens) for name, tokens in outputs.items()} == dict.fromkeys("abc", 5)
+
+
+def _served(
+    loaded: LoadedModel, options: EngineOptions, lengths: dict[str, int]
+) -> dict[str, list[int]]:
+    limits = Limits(max_batch_size=8, token_budget=32)
+    engine = Engine(
+        loaded.runner,
+        loaded.info,
+        loaded.capacity,
+        NoPacer(),
+        limits=limits,
+        clock=ManualClock(),
+        options=options,
+    )
+    sampling = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True)
+    for name, length in lengths.items():
+        engine.submit(Submit(name, list(range(3, 3 + length)), sampling))
+    outputs = run_to_end(engine)
+    return {name: [id_ for one in each for id_ in one.token_ids] for name, each in outputs.items()}
+
+
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_adapters_are_used_and_loaded_without_a_hidden_wait(tmp_path: Path, graphs: str) -> None:
+    """Beside rows that have none; another is loaded between two steps."""
+    reference = make_tiny_model(tmp_path / "model", "llama", head_dim=16)
+    make_tiny_adapter(tmp_path / "adapter", reference, seed=1)
+    model = load_on_fake_gpu(tmp_path / "model", max_loras=2, max_lora_rank=8, graphs=graphs)
+    requests = [a_request(0, slot=1), a_request(1), a_request(2, slot=0)]
+    adapters = model.loaded.adapters
+    assert adapters is not None
+    model.run(a_step(prompts=requests[:2]))
+    with model.fake.visible():
+        adapters.load("a", "a", folder=tmp_path / "adapter", in_use=[1], replaces=False)
+    model.run(a_step(requests[:2], requests[2:]))
+    step = model.run(a_step(requests))
+
+    assert len(step.tokens) == 3
+
+
+def test_a_draft_model_drafts_and_is_verified(folder: Path, tmp_path: Path) -> None:
+    """By the engine's own loop; the draft model's decodes are replayed."""
+    make_tiny_model(tmp_path, "llama", head_dim=16, seed=1, num_hidden_layers=1)
+    draft = f"file://{tmp_path}"
+    model = load_on_fake_gpu(folder, speculative="draft", draft_model_uri=draft, graphs="on")
+    loaded = model.loaded
+    assert loaded.draft is not None
+    with model.fake.visible():
+        proposer = DraftModel(loaded.draft.runner, NoPacer(), loaded.capacity, ManualClock())
+        proposer.warm_up()
+        options = EngineOptions(draft_tokens=3, proposer=proposer)
+        outputs = _served(loaded, options, {"a": 20, "b": 7})
+
+    assert {name: len(tokens) for name, tokens in outputs.items()} == {"a": 5, "b": 5}
 
 
 def test_ranks_sum_twice_a_layer(folder: Path) -> None:
@@ -223,3 +282,22 @@ def test_ranks_sum_twice_a_layer(folder: Path) -> None:
         launches = model.launches(a_step(requests))
 
     assert [launch.kind for launch in launches].count("sum of ranks") == 2 * LAYERS
+
+
+def test_another_rank_computes_on_a_gpu_of_its_own(folder: Path) -> None:
+    """What rank 0 tells of is computed there, and nothing lies on the first GPU."""
+    asked = {"num_gpus": 2, "tensor_parallel_size": 2}
+    requests = [a_request(0), a_request(1)]
+    with ranks_alone(2):
+        first = load_on_fake_gpu(folder, **asked)
+        with first.fake.visible():
+            told = first.loaded.runner.prepare(a_step(prompts=requests))
+    with ranks_alone(2, rank=1):
+        other = load_on_fake_gpu(folder, rank=1, **asked)
+        record = other.fake.record
+        record.clear()
+        with other.fake.visible(), mock.patch.object(Group, "hear", side_effect=[told, None]):
+            other.loaded.runner.follow()
+
+    assert [launch.kind for launch in record.launches].count("sum of ranks") == 2 * LAYERS
+    assert other.loaded.runner.device == torch.device("cuda", 1)

@@ -128,7 +128,7 @@ def test_what_piecewise_graphs_take_is_set_aside(folder: Path) -> None:
     runner.capture_decodes(RecomputeCapture(), (4,), lambda _fraction: None)
     graphs = runner.capture_piecewise(RecomputeCapture(), (8, 24), lambda _fraction: None)
     with PeakMemory() as memory, torch.inference_mode():
-        for replay in graphs._replays[24]:
+        for replay in graphs._replays[24, False]:
             replay()
     tensors = sum(each.nbytes for each in vars(graphs).values() if torch.is_tensor(each))
 

@@ -26,14 +26,14 @@ PADDING = ScheduledChunk(a_request(), 2, 1, samples=False, is_decode=True, is_pa
         (Batch((PLAIN, PLAIN), 2), None),
         (Batch((PLAIN, PROMPT), 1), "prefill"),
         (Batch((PLAIN, DRAFTED), 1, num_drafted=1), "draft"),
-        (Batch((PLAIN, ADAPTED), 2), "adapter"),
-        (Batch((ADAPTED, PROMPT), 1), "adapter"),
+        (Batch((PLAIN, ADAPTED), 2), None),
+        (Batch((ADAPTED, PROMPT), 1), "prefill"),
         (Batch((PLAIN, PADDING), 2), "padding"),
     ],
     ids=["plain", "prefill", "draft", "adapter", "adapter beside a prompt", "padding"],
 )
 def test_only_plain_decodes_are_replayed(batch: Batch, why: WhyEager | None) -> None:
-    """A whole graph has one token of each row, and no graph has an adapter."""
+    """A whole graph has one token of each row, with an adapter or without."""
     assert why_eager(batch) == why
 
 

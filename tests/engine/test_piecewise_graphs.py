@@ -271,16 +271,6 @@ def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
     assert engine.load().graph_fallbacks == {"prefill": 1}
 
 
-def test_steps_with_adapters_are_computed_op_by_op(folder: Path) -> None:
-    """Which adapter a token uses is chosen by the host; no graph chose any."""
-    runner, step = quickly_piecewise(folder), a_step(3)
-    step.chunks[1].request.adapter_slot = 0
-
-    runner.launch(step).result()
-
-    assert (runner.graph_use.piecewise, dict(runner.graph_use.eager)) == (0, {"adapter": 1})
-
-
 def test_piecewise_graphs_need_decode_graphs(folder: Path) -> None:
     """Who captures nothing else has said why: a CPU, or ranks that share the layers."""
     with pytest.raises(TypeError, match="piecewise graphs need decode graphs and kernels"):

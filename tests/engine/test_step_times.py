@@ -10,8 +10,8 @@ from gpu_suite import names, predicted
 from step_work import __main__ as command
 from step_work import assumed, predictions
 from step_work.gpus import GPUS, gpu_named
-from step_work.steps import DECODE, MIXED, PREFILL, FakeModel, Step, fake_model
-from step_work.times import bandwidth_share, launch_s, predict, tensor_share
+from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
+from step_work.times import bandwidth_share, launch_s, num_replays, predict, tensor_share
 from step_work.work import StepWork, Work, work_of
 
 H100, H200 = GPUS["H100"], GPUS["H200"]
@@ -71,6 +71,14 @@ def test_a_step_without_a_graph_takes_the_hosts_time_where_that_is_longer() -> N
 
     host_s = kernels * assumed.HOST_KERNEL_S.likely + others * assumed.HOST_OP_S.likely
     assert predict(found, H200).likely == pytest.approx(host_s)
+
+
+def test_in_pieces_the_host_replays_a_graph_a_layer() -> None:
+    """So that a small model's step waits less for it."""
+    pieces, eager = work("qwen2.5-0.5b", IN_PIECES), work("qwen2.5-0.5b", MIXED)
+
+    assert num_replays(pieces.launches) == 24
+    assert predict(pieces, H200).likely < predict(eager, H200).likely
 
 
 def test_decode_attention_needs_enough_under_way() -> None:

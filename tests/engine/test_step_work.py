@@ -9,10 +9,10 @@ from torch import Tensor
 from paceline_engine.attention import kernel_attention
 from paceline_kernels import paged_decode_attention
 from step_work.kernels import RULES
-from step_work.steps import DECODE, MIXED, PREFILL, FakeModel, Step, fake_model
+from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.work import StepWork, table_of, work_of
 
-LAUNCHES_OF_A_LAYER = {DECODE: 11, MIXED: 13, PREFILL: 11}
+LAUNCHES_OF_A_LAYER = {DECODE: 11, MIXED: 13, IN_PIECES: 15, PREFILL: 11}
 """The most that a layer may take, four of them products with weights."""
 MOST_SURPLUS = {"qwen2.5-0.5b": 0.152, "llama-3.2-1b": 0.078, "llama-3.1-8b": 0.055}
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
@@ -97,6 +97,16 @@ def test_a_table_has_every_launch() -> None:
 
     assert all(one.label in table for one in work.launches)
     assert f"surplus {work.surplus:.1%}" in table
+
+
+def test_in_pieces_attention_is_launched_by_the_host() -> None:
+    """Everything else of all layers but the last is replayed, a graph a layer."""
+    work = work_of(model_of("qwen2.5-0.5b"), IN_PIECES)
+
+    launched = [one.label for one in work.launches if not one.in_graph]
+    assert launched.count("prefill") == launched.count("attend_split") == 24
+    assert launched.count("gate_mul") == 1
+    assert sum(one.label == "gate_mul" for one in work.launches) == 24
 
 
 def test_only_a_step_of_decodes_is_in_a_graph() -> None:

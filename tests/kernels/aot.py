@@ -142,7 +142,8 @@ def demanding(table: tuned.Table, row: tuned.Row, gpu: tuned.Gpu) -> list[tuned.
     """Give the last class that this row serves for each way to keep KV."""
     last: dict[object, tuned.Shape] = {}
     for shape in tuned.SPACES[row.kernel].shapes():
-        is_fp8, is_wide = shape.get("kv") == "fp8", shape.get("bits") == 32
+        is_fp8 = shape.get("kv") == "fp8" or shape.get("weight", "own") != "own"
+        is_wide = shape.get("bits") == 32
         if (is_fp8 and gpu.capability < (8, 9)) or (is_wide and row.shape.get("bits") != 32):
             continue
         if table.row_for(gpu, row.kernel, shape) is row:

@@ -29,6 +29,12 @@ KERNELS = {
     "_quantized_linear_kernel",
     "_int4_linear_kernel",
     "_join_parts_kernel",
+    "_adapter_down_kernel",
+    "_adapter_up_kernel",
+    "_route_kernel",
+    "_sort_slots_kernel",
+    "_expert_product_kernel",
+    "_sum_slots_kernel",
     "_write_rows_kernel",
     "_lay_out_step_kernel",
     "_lay_out_draws_kernel",
@@ -44,6 +50,7 @@ KERNELS = {
     "_forbid_kernel",
     "_likelihood_kernel",
 }
+_PRODUCTS = {"_quantized_linear_kernel", "_int4_linear_kernel", "_expert_product_kernel"}
 Compiled = list[dict[str, Any]]
 
 
@@ -129,17 +136,24 @@ def test_decode_runs_on_tensor_cores(compiled: Compiled) -> None:
             assert "mma" in one["instructions"], one
 
 
-def test_products_with_narrow_weights_run_on_tensor_cores(compiled: Compiled) -> None:
+def test_products_run_on_tensor_cores(compiled: Compiled) -> None:
     """A few rows fill the 16 of mma, as in decode."""
     for one in compiled:
-        if one["kernel"] in {"_quantized_linear_kernel", "_int4_linear_kernel"}:
+        if one["kernel"] in _PRODUCTS:
             assert {"mma", "wgmma", "tcgen05"} & {*one["instructions"]}, one
 
 
-def test_kv_and_weights_of_4_bits_are_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
+def test_adapters_are_multiplied_on_tensor_cores(compiled: Compiled) -> None:
+    """Sixteen tokens at a time, as many as mma takes."""
+    for one in compiled:
+        if one["kernel"] in {"_adapter_down_kernel", "_adapter_up_kernel"}:
+            assert "mma" in one["instructions"], one
+
+
+def test_kv_and_weights_are_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
     """These copies are what bounds them: narrower ones would waste the memory's bandwidth."""
     for one in compiled:
-        if one["kernel"] in {"_attend_split_kernel", "_prefill_kernel", "_int4_linear_kernel"}:
+        if one["kernel"] in {"_attend_split_kernel", "_prefill_kernel", *_PRODUCTS}:
             assert "copy16" in one["instructions"], one
 
 
@@ -164,6 +178,12 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_int4_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_join_parts_kernel": 1,
+        "_adapter_down_kernel": 1,
+        "_adapter_up_kernel": 1,
+        "_route_kernel": 1,
+        "_sort_slots_kernel": 3,  # tiles of 16, 64 and 128 rows
+        "_expert_product_kernel": 6,  # with a gate and without
+        "_sum_slots_kernel": 1,
         "_write_rows_kernel": 1,
         "_lay_out_step_kernel": 1,
         "_lay_out_draws_kernel": 1,

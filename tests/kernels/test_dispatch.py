@@ -15,6 +15,8 @@ from paceline_kernels import (
     fp8_rows,
     input_prep,
     int4,
+    lora,
+    moe,
     norm,
     prefill_attention,
     quantized,
@@ -28,6 +30,8 @@ from paceline_kernels.embedding import kernel as embedding_kernel
 from paceline_kernels.fp8_rows import kernel as fp8_rows_kernel
 from paceline_kernels.input_prep import kernel as input_kernel
 from paceline_kernels.int4 import kernel as int4_kernel
+from paceline_kernels.lora import kernel as lora_kernel
+from paceline_kernels.moe import kernel as moe_kernel
 from paceline_kernels.norm import kernel as norm_kernel
 from paceline_kernels.prefill_attention import kernel as prefill_kernel
 from paceline_kernels.quantized import kernel as quantized_kernel
@@ -35,9 +39,12 @@ from paceline_kernels.rotary import kernel as rotary_kernel
 from paceline_kernels.sampling import kernel as sampling_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "add_adapters": (lora.reference_add_adapters, lora_kernel.add_adapters),
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
     "add_rms_norm_fp8": (norm.reference_add_rms_norm_fp8, norm_kernel.add_rms_norm_fp8),
     "embed_rms_norm": (embedding.reference_embed_rms_norm, embedding_kernel.embed_rms_norm),
+    "fused_experts": (moe.reference_fused_experts, moe_kernel.fused_experts),
+    "route_experts": (moe.reference_route_experts, moe_kernel.route_experts),
     "gelu_tanh_mul": (activation.reference_gelu_tanh_mul, activation_kernel.gelu_tanh_mul),
     "gelu_tanh_mul_fp8": (
         activation.reference_gelu_tanh_mul_fp8,

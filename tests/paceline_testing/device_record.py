@@ -143,10 +143,11 @@ def recorded_kernels(record: DeviceRecord) -> Iterator[None]:
         bound = signature.bind(*args, **known)
         bound.apply_defaults()
         arguments = {**kwargs, **bound.arguments}
-        for name, value in arguments.items():
-            if isinstance(value, Tensor) and value.device.type != "cuda":
-                gets = f"{name} {tuple(value.shape)} on {value.device}"
-                raise MixedDevicesError(f"{function.fn.__name__} gets {gets}")
+        given = {name: each for name, each in arguments.items() if isinstance(each, Tensor)}
+        devices = {each.device for each in given.values()}
+        if len(devices) > 1 or any(device.type != "cuda" for device in devices):
+            seen = ", ".join(f"{name} on {each.device}" for name, each in given.items())
+            raise MixedDevicesError(f"{function.fn.__name__} gets {seen}")
         sizes: Any = grid(arguments) if callable(grid) else grid
         if not warmup:
             record.add(

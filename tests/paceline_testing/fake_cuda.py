@@ -46,6 +46,7 @@ _LOOKS = {
     "aten::bincount": "its length depends on values",
 }
 _INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+_ATTENTION = "aten::scaled_dot_product_attention"
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 _LIKES = {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}
 _LIKES |= {"aten::new_empty", "aten::new_zeros", "aten::new_full"}
@@ -110,6 +111,9 @@ class FakeCuda(TorchDispatchMode):
         is_on_device = any(each.is_cuda for each in tensors)
         if not is_on_device and (to is None or to.type != "cuda"):
             return self._on_host(func, name, args, kwargs)
+        if name == _ATTENTION:  # torch would ask the driver how it attends
+            self.record.add(Launch("op", str(func)))
+            return torch.empty_like(args[0])
         if name not in _KEPT_WHOLE and func._can_decompose():
             with self:
                 parts = func.decompose(*args, **kwargs)
@@ -154,22 +158,24 @@ class FakeCuda(TorchDispatchMode):
         )
         if to.type == source.device.type:
             return None
+        dtype = kwargs.get("dtype") or (source if target is None else target).dtype
         if not self._is_loading:
             host = target if source.is_cuda else source
             # Where there is no target yet, its memory is taken by this op.
             is_pinned = kwargs.get("pin_memory") if host is None else self.is_pinned(host)
-            says = (
-                f"{func} of {tuple(source.shape)} from {source.device} to {to} makes the host wait"
-            )
+            route = f"{tuple(source.shape)} from {source.device} to {to}"
+            says = f"{func} of {route} makes the host wait"
             if not is_pinned:
                 raise HiddenWaitError(f"{says}: its memory there is not pinned")
             if not (kwargs.get("non_blocking") or any(args[2:])):
                 raise HiddenWaitError(f"{says}: it is not non_blocking")
+            is_converted = not source.is_cuda and dtype != source.dtype
+            if is_converted or (host is not None and not host.is_contiguous()):
+                raise HiddenWaitError(f"{says}: torch copies it first, to memory not pinned")
         num_bytes = source.numel() * source.element_size()
         self.record.add(Launch("copy", f"{source.device.type} to {to.type}", num_bytes))
         if target is not None:
             return cast("Tensor", target)
-        dtype = kwargs.get("dtype") or source.dtype
         if to.type == "cpu":
             out = torch.zeros(source.shape, dtype=dtype)
             return self._pin(out) if kwargs.get("pin_memory") else out
@@ -195,7 +201,7 @@ def _refuse_looks(func: Any, name: str, args: Any, kwargs: Any) -> None:
 
 def _refuse_mixed(func: Any, name: str, tensors: list[Tensor]) -> None:
     """A number of the host's is handed to a kernel as its argument; an index is copied."""
-    for each in tensors:
-        if not each.is_cuda and (each.dim() > 0 or name in _INDEXED):
-            sides = ", ".join(f"{tuple(one.shape)} on {one.device}" for one in tensors)
-            raise MixedDevicesError(f"{func} takes tensors of two devices: {sides}")
+    read = [each for each in tensors if each.is_cuda or each.dim() > 0 or name in _INDEXED]
+    if len({each.device for each in read}) > 1 and name not in _COPIES:
+        sides = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors)
+        raise MixedDevicesError(f"{func} takes tensors of two devices: {sides}")

@@ -5,9 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.batch import Batch, ScheduledChunk, StepOutput
 from paceline_engine.core.request import Request
-from paceline_engine.loading.load import LoadedModel, load_model
+from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.loading.dtype import DtypeChoice
+from paceline_engine.loading.load import LoadedModel, load_checkpoint, load_model
+from paceline_engine.model.group import Group
 from paceline_engine.settings import Settings
 from paceline_testing.device_record import Launch
 from paceline_testing.fake_cuda import FakeCuda
@@ -35,7 +40,9 @@ class FakeGpuModel:
         return list(self.fake.record.launches)
 
 
-def load_on_fake_gpu(folder: Path, *, num_gpus: int = 1, **settings: Any) -> FakeGpuModel:
+def load_on_fake_gpu(
+    folder: Path, *, num_gpus: int = 1, rank: int = 0, **settings: Any
+) -> FakeGpuModel:
     """Load the model of a folder, warmed up, with its graphs where the settings say so."""
     asked = {
         "model_uri": f"file://{folder}",
@@ -52,8 +59,24 @@ def load_on_fake_gpu(folder: Path, *, num_gpus: int = 1, **settings: Any) -> Fak
     }
     fake = FakeCuda(num_gpus=num_gpus)
     with fake.visible(), fake.loading():
-        loaded = load_model(Settings.model_validate(asked), lambda _stage, _fraction: None)
-    return FakeGpuModel(fake, loaded)
+        return FakeGpuModel(fake, _loaded(folder, Settings.model_validate(asked), rank))
+
+
+def _loaded(folder: Path, settings: Settings, rank: int) -> LoadedModel:
+    if rank == 0:
+        return load_model(settings, _unheard)
+    return load_checkpoint(
+        settings,
+        Located(folder.name, folder, revision=""),
+        open_checkpoint(folder),
+        Group(rank, settings.tensor_parallel_size),
+        _unheard,
+        share=read_share(),
+        dtype=DtypeChoice("bfloat16", "as rank 0 says"),
+    )
+
+
+def _unheard(_stage: str, _fraction: float) -> None: ...
 
 
 def a_request(row: int, num_tokens: int = 20, *, slot: int | None = None, **asked: Any) -> Request:

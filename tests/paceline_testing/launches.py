@@ -25,6 +25,8 @@ from paceline_kernels.input_prep.kernel import (
 )
 from paceline_kernels.int4.kernel import int4_linear
 from paceline_kernels.int4.layout import BLOCK_IN, WORDS
+from paceline_kernels.lora.kernel import add_adapters
+from paceline_kernels.moe.kernel import fused_experts, route_experts
 from paceline_kernels.norm.kernel import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
@@ -87,7 +89,10 @@ class Launches:
         self.rms_norm()
         self.embed_rms_norm()
         self.quantized_linear()
+        self.lora()
         self.int4_linear()
+        self.route_experts()
+        self.fused_experts()
         self.gate_mul()
         self.gate_mul_fp8()
         self.quantize_rows()
@@ -117,6 +122,20 @@ class Launches:
         x = self._floats(self.rows, self.shape.features)
         quantized_linear(x, weight, torch.zeros(self.shape.hidden))
 
+    def lora(self) -> None:
+        """Add what adapters add to q, k and v, each token its own."""
+        shape, rank, num_adapters = self.shape, 16, 2
+        q_size, kv_size = (n * shape.head_size for n in (shape.num_q_heads, shape.num_kv_heads))
+        ends = q_size, q_size + kv_size, q_size + 2 * kv_size
+        add_adapters(
+            self._floats(self.rows, ends[-1]),
+            self._floats(self.rows, shape.hidden),
+            self._floats(num_adapters, len(ends) * rank, shape.hidden),
+            self._floats(num_adapters, ends[-1], rank),
+            self._ints(self.rows, dtype=torch.int64),
+            ends,
+        )
+
     def int4_linear(self) -> None:
         """In groups of 128 inputs, or of 32 where that takes most: sums and scales of each."""
         num_blocks = -(-self.shape.features // BLOCK_IN)
@@ -124,6 +143,25 @@ class Launches:
         num_groups = self.shape.features // (32 if self.shape.is_gemma else 128)
         groups = torch.zeros(num_groups, self.shape.hidden, dtype=torch.int32)
         int4_linear(self._floats(self.rows, self.shape.features), weight, groups)
+
+    def route_experts(self) -> None:
+        """Eight of 128 experts."""
+        route_experts(self._floats(self.rows, 128), 8, is_renormalised=True)
+
+    def fused_experts(self) -> None:
+        """Two of two experts, in FP8 where keys and values are; also with rows in FP8."""
+        shape, dtype = self.shape, CODES if self.shape.has_fp8 else self.shape.dtype
+        x, ids = self._floats(self.rows, shape.hidden), self._ints(self.rows, 2)
+        weights = self._ints(self.rows, 2, dtype=torch.float32)
+        gate_up = torch.zeros(2, 2 * shape.features, shape.hidden, dtype=dtype)
+        down = torch.zeros(2, shape.hidden, shape.features, dtype=dtype)
+        scales: tuple[Tensor, ...] = ()
+        if shape.has_fp8:
+            scales = torch.zeros(2, 2 * shape.features), torch.zeros(2, shape.hidden)
+        told = (x, gate_up, down, weights, ids, *scales)
+        fused_experts(*told, is_gelu=shape.is_gemma)
+        if shape.has_fp8:
+            fused_experts(*told, is_gelu=shape.is_gemma, is_dynamic=True)
 
     def quantize_rows(self) -> None:
         """Launch the quantisation of the inputs of the product after the gate."""
@@ -267,6 +305,6 @@ def launch_class(kernel: str, classes: Mapping[str, int | str]) -> None:
         # A window and a soft cap take registers, too.
         is_gemma=True,
         dtype=torch.float32 if classes.get("bits") == 32 else torch.bfloat16,
-        has_fp8=classes.get("kv") == "fp8",
+        has_fp8=classes.get("kv") == "fp8" or classes.get("weight", "own") != "own",
     )
     getattr(Launches(shape, rows=int(classes.get("rows", 3))), kernel)()

@@ -1,4 +1,4 @@
-"""Rank 0 of several whose others are not there: what they would send is never waited for."""
+"""One rank of several whose others are not there: what they would send is never waited for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from paceline_engine.model.group import Group
 
 
 @contextmanager
-def ranks_alone(size: int) -> Iterator[None]:
+def ranks_alone(size: int, rank: int = 0) -> Iterator[None]:
     """Let a group of this size be loaded and run; a sum over them leaves its tensor as it is."""
-    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
+    dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
     try:
         with (
             mock.patch.object(Group, "start"),

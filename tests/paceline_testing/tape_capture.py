@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from paceline_engine.attention import kernel_attention
+from paceline_engine.model.layers import lora_linear
 from paceline_engine.runner import decode_graphs, gpu_tables
 
 _OPS = (
@@ -25,6 +26,7 @@ _OPS = (
     (gpu_tables, "lay_out_draws"),
     (gpu_tables, "keep_tokens"),
     (decode_graphs, "sample_tokens"),
+    (lora_linear, "add_adapters"),
     (kernel_attention, "rope_and_store_kv"),
     (kernel_attention, "paged_decode_attention"),
 )

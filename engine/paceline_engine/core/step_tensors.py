@@ -85,7 +85,9 @@ class StepInputs:
     reads_prompts: bool = False
     """Prompt logprobs or embeddings are asked for."""
     keeps_every_state: bool = False
-    """The final state of every token is kept: prompts are read, or adapters take part."""
+    """The final state of every token is kept: prompts are read."""
+    adapter_slots: Int64s | None = None  # [T]
+    """The slot of each token's adapter, -1 for none; None where no adapter takes part."""
 
     @property
     def ends(self) -> Int64s:  # [S]
@@ -127,6 +129,7 @@ class StepTensors:
     bounds: Tensor  # [S + 1] int32: the tokens of sequence s are [bounds[s], bounds[s + 1])
     context_lens: Tensor  # [S] int32: keys that its last token sees, itself included
     chunks: tuple[tuple[int, int], ...]  # [S - num_decodes]: tokens and keys of each, on the host
+    adapter_slots: Tensor | None = None  # [T] int64: as in `StepInputs`
 
 
 class SamplingTensors(NamedTuple):

@@ -1,13 +1,16 @@
 """LoRA adapters on the device: slots of a fixed rank that are filled and emptied while serving."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paceline_engine.checkpoint.peft_folder import LoraPair, read_peft_folder
 from paceline_engine.core.batch import Batch
+from paceline_engine.core.step_tensors import Int64s
 from paceline_engine.errors import AdapterRefused
 from paceline_engine.lora.adapters import LoadedAdapter
 from paceline_engine.model.layers.linear import Linear
@@ -24,7 +27,6 @@ class LoraAdapters:
         self._products: dict[str, tuple[LoraLinear, str]] = {}
         self._adapters: dict[str, LoadedAdapter] = {}
         self._num_loads = 0
-        self._like = torch.empty(0)
 
     def wrap(self, prefix: str, parts: dict[str, int], num_inputs: int, base: Linear) -> Linear:
         """Let adapters add to a product; `parts` are its stacked weights and their outputs."""
@@ -34,23 +36,35 @@ class LoraAdapters:
 
     def place(self, like: Tensor) -> None:
         """Take the memory of every slot, on the device and in the type of `like`."""
-        self._like = like
-        for product, _ in self._products.values():
-            product.reserve(self._num_slots * self._max_rank, like=like)
+        for product in dict.fromkeys(product for product, _ in self._products.values()):
+            product.reserve(self._num_slots, self._max_rank, like=like)
 
-    def choose(self, batch: Batch) -> bool:
-        """Before a step: each token uses the adapter of its request; whether one has any."""
-        owners = [(i, piece.request.adapter_slot) for i, piece in enumerate(batch.chunks)]
-        adapted = [(i, slot) for i, slot in owners if slot is not None]
-        if not adapted:
-            self._token_slots.mask = None
-            return False
-        mask = torch.zeros(len(owners), self._num_slots, self._max_rank)
-        for i, slot in adapted:
-            mask[i, slot] = 1.0
-        counts = torch.tensor([piece.count for piece in batch.chunks])
-        self._token_slots.mask = mask.flatten(1).repeat_interleave(counts, dim=0).to(self._like)
-        return True
+    @staticmethod
+    def slots_of(batch: Batch) -> Int64s | None:  # [T]
+        """Return the slot of each token, -1 for none; None where no adapter takes part."""
+        slots = [chunk.request.adapter_slot for chunk in batch.chunks]
+        if not any(slot is not None for slot in slots):
+            return None
+        of_chunks = np.array([-1 if slot is None else slot for slot in slots], dtype=np.int64)
+        return of_chunks.repeat([chunk.count for chunk in batch.chunks])
+
+    def use(self, of_tokens: Tensor | None, kept_rows: Tensor | None = None) -> None:
+        """Let each token of the step use the slot of its own; what is kept, as `Decoder.hidden`."""
+        self._token_slots.of_tokens = of_tokens
+        self._token_slots.of_kept = None
+        if of_tokens is not None and kept_rows is not None:
+            self._token_slots.of_kept = of_tokens[kept_rows]
+
+    @contextmanager
+    def using(self, of_tokens: Tensor | None) -> Iterator[None]:
+        """Let each token use the slot of its own, within the block alone."""
+        slots = self._token_slots
+        before = slots.of_tokens, slots.of_kept
+        self.use(of_tokens)
+        try:
+            yield
+        finally:
+            slots.of_tokens, slots.of_kept = before
 
     @property
     def names(self) -> list[str]:
@@ -116,6 +130,5 @@ class LoraAdapters:
 
     @torch.inference_mode()
     def _fill(self, slot: int, pairs: dict[str, LoraPair]) -> None:
-        columns = slice(slot * self._max_rank, (slot + 1) * self._max_rank)
         for name, (product, part) in self._products.items():
-            product.put(part, columns, pairs.get(name))
+            product.put(part, slot, pairs.get(name))

@@ -25,7 +25,7 @@ class HostTables:
     def lay_out(self, inputs: StepInputs) -> StepTensors:
         """See `RowTables`."""
         self._write(inputs.writes)
-        ends = inputs.ends
+        ends, adapter_slots = inputs.ends, inputs.adapter_slots
         block_table = self._block_table(inputs.rows, ends)
         sequences, positions = _places(inputs)
         slots = block_table[sequences, positions // self._block_size].astype(np.int64)
@@ -39,6 +39,7 @@ class HostTables:
             bounds=torch.from_numpy(inputs.bounds.astype(np.int32)),
             context_lens=torch.from_numpy(ends.astype(np.int32)),
             chunks=inputs.chunks,
+            adapter_slots=None if adapter_slots is None else torch.from_numpy(adapter_slots),
         )
 
     def parameters(self, inputs: StepInputs) -> SamplingTensors | None:

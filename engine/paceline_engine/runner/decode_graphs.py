@@ -9,6 +9,7 @@ start, so no limit leads to a batch without a graph.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -35,30 +36,37 @@ class DecodeGraphs:
         *,
         vocab_size: int,
         dtype: torch.dtype,
+        has_adapters: bool = False,
     ) -> None:
-        """`sizes` ascend, up to the capacity; `logits_of` [size, vocab] runs the model."""
+        """`sizes` ascend, up to the capacity; `logits_of` [size, vocab] runs the model.
+
+        With adapters, each size is captured once with them and once without.
+        """
         self._sizes = tuple(sizes)
         self._tables = tables
         self._logits_of = logits_of
         self._sampler = sampler
+        self._kinds = (True, False) if has_adapters else (False,)
         self._logits = torch.empty((sizes[-1], vocab_size), dtype=dtype, device=tables.device)
         self._tokens = torch.empty(sizes[-1], dtype=torch.int64, device=tables.device)
-        self._replays: dict[int, Replay] = {}
+        self._replays: dict[tuple[int, bool], Replay] = {}
 
     @torch.inference_mode()
     def capture(self, capture: GraphCapture, progress: Callable[[float], None]) -> None:
         """Capture every size, the largest first: the others fit into the memory it has taken."""
-        for done, size in enumerate(reversed(self._sizes)):
-            progress(done / len(self._sizes))
-            self._tables.stage_padding(size)
-            self._replays[size] = capture.capture(partial(self._compute, size))
+        wanted = list(product(reversed(self._sizes), self._kinds))
+        for done, (size, has_adapters) in enumerate(wanted):
+            progress(done / len(wanted))
+            self._tables.stage_padding(size, has_adapters=has_adapters)
+            compute = partial(self._compute, size, has_adapters=has_adapters)
+            self._replays[size, has_adapters] = capture.capture(compute)
 
     @torch.inference_mode()
     def replay(self, inputs: StepInputs) -> None:
         """Compute a step of decodes that all sample."""
         size = padded_size(self._sizes, len(inputs.rows))
         self._tables.stage_decodes(inputs, size)
-        self._replays[size]()
+        self._replays[size, inputs.adapter_slots is not None]()
 
     @torch.inference_mode()
     def sampled(self, inputs: StepInputs, masks: PendingMasks | None) -> SampledTokens:
@@ -82,8 +90,9 @@ class DecodeGraphs:
         self._tables.keep(inputs, sampled.token_ids)
         return sampled
 
-    def _compute(self, size: int) -> None:
-        logits = self._logits[:size].copy_(self._logits_of(self._tables.lay_out_decodes(size)))
+    def _compute(self, size: int, *, has_adapters: bool) -> None:
+        step = self._tables.lay_out_decodes(size, has_adapters=has_adapters)
+        logits = self._logits[:size].copy_(self._logits_of(step))
         parameters = self._tables.lay_out_sampling(size)
         tokens = self._tokens[:size].copy_(sample_tokens(logits, *parameters))
         self._tables.keep_decodes(size, tokens)

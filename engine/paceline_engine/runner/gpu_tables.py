@@ -27,6 +27,9 @@ _WRITES_ROOM = 65_536
 _PADDING = -1
 """In place of a row: a padding row, which belongs to nobody."""
 
+_NO_ADAPTER = -1
+"""In place of a slot: the token has no adapter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -38,6 +41,7 @@ class Staged:
     token_ids: Tensor  # [T]
     sampled_rows: Tensor  # [R]: the row of each token that samples
     sampled_at: Tensor  # [R]: its place in its sequence
+    adapter_slots: Tensor | None = None  # [T]: None where no adapter takes part
 
 
 class DeviceTables:
@@ -58,9 +62,9 @@ class DeviceTables:
         width = num_columns + DRAW_COLUMNS
         self._table = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
         self._latest = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        # Rows, starts, bounds, tokens, and rows and places of those that sample: none of these
-        # arrays is longer than the step's tokens.
-        self._staging = StepStaging(6 * num_tokens + 3 + _WRITES_ROOM, device)
+        # Rows, starts, bounds, tokens, rows and places of those that sample, and slots of adapters:
+        # none of these arrays is longer than the step's tokens.
+        self._staging = StepStaging(7 * num_tokens + 3 + _WRITES_ROOM, device)
         none = torch.empty(0, dtype=torch.int64, device=device)
         self._sampled_rows, self._sampled_at = none, none
         self._static = _StaticDecodes(num_rows, num_columns, device)
@@ -73,7 +77,7 @@ class DeviceTables:
     def lay_out(self, inputs: StepInputs) -> StepTensors:
         """See `RowTables`."""
         staged = self.stage(inputs)
-        step = self._empty_step(inputs, staged.bounds)
+        step = self._empty_step(inputs, staged)
         is_decode = inputs.num_decodes == len(inputs.rows)
         lay_out_step(
             self._table,
@@ -95,6 +99,8 @@ class DeviceTables:
     def stage(self, inputs: StepInputs) -> Staged:
         """Copy a step's numbers to the device, and write what changed in the rows."""
         step = [inputs.rows, inputs.starts, inputs.bounds, inputs.token_ids, *inputs.sampled_at]
+        if inputs.adapter_slots is not None:
+            step.append(inputs.adapter_slots)
         staged = Staged(*self._put(step, inputs.writes))
         self._sampled_rows, self._sampled_at = staged.sampled_rows, staged.sampled_at
         return staged
@@ -108,22 +114,22 @@ class DeviceTables:
     def stage_decodes(self, inputs: StepInputs, size: int) -> None:
         """Copy a step of decodes to the places of this size, padded, and write what changed."""
         num_rows = len(inputs.rows)
-        step = np.zeros((3, size), dtype=np.int64)
-        step[0, num_rows:] = _PADDING
-        step[:, :num_rows] = inputs.rows, inputs.starts, inputs.token_ids
-        rows, starts, _ = self._put(list(step), inputs.writes)
+        given = [inputs.rows, inputs.starts, inputs.token_ids]
+        if inputs.adapter_slots is not None:
+            given.append(inputs.adapter_slots)
+        step = _padding(len(given), size)
+        step[:, :num_rows] = given
+        rows, starts, *_ = self._put(list(step), inputs.writes)
         self._sampled_rows, self._sampled_at = rows[:num_rows], starts[:num_rows]
 
-    def stage_padding(self, size: int) -> None:
+    def stage_padding(self, size: int, *, has_adapters: bool = False) -> None:
         """Copy a step of padding rows to the places of this size."""
-        step = np.zeros((3, size), dtype=np.int64)
-        step[0] = _PADDING
-        self._staging.put(list(step))
+        self._staging.put(list(_padding(3 + has_adapters, size)))
 
-    def lay_out_decodes(self, size: int) -> StepTensors:
+    def lay_out_decodes(self, size: int, *, has_adapters: bool = False) -> StepTensors:
         """Make the step that was staged at this size; asks the host for nothing."""
-        rows, starts, token_ids = self._staging.places([size] * 3)
-        step = self._static.step(size)
+        rows, starts, token_ids, adapter_slots = self._staging.places([size] * 4)
+        step = self._static.step(size, adapter_slots if has_adapters else None)
         lay_out_step(
             self._table,
             self._latest,
@@ -175,7 +181,8 @@ class DeviceTables:
     def _lay_out_sampling(self, rows: Tensor, places: Tensor, parameters: SamplingTensors) -> None:
         lay_out_draws(self._table, rows, places, column=self._num_columns, **parameters._asdict())
 
-    def _empty_step(self, inputs: StepInputs, bounds: Tensor) -> StepTensors:
+    def _empty_step(self, inputs: StepInputs, staged: Staged) -> StepTensors:
+        bounds = staged.bounds
         num_tokens, num_sequences = len(inputs.token_ids), len(inputs.rows)
         width = -(-int(inputs.ends.max()) // self._block_size)
         is_decode = inputs.num_decodes == num_sequences
@@ -193,7 +200,16 @@ class DeviceTables:
             bounds=bounds if is_decode else bounds.to(torch.int32),
             context_lens=empty(num_sequences, dtype=torch.int32),
             chunks=inputs.chunks,
+            adapter_slots=staged.adapter_slots,
         )
+
+
+def _padding(num_arrays: int, size: int) -> Int64s:  # [num_arrays, size]
+    """Make a step of decodes of nobody: rows, starts, tokens, and slots where there are four."""
+    step = np.zeros((num_arrays, size), dtype=np.int64)
+    step[0] = _PADDING
+    step[3:] = _NO_ADAPTER
+    return step
 
 
 class _StaticDecodes:
@@ -212,7 +228,7 @@ class _StaticDecodes:
         self._bounds = torch.arange(num_rows + 1, device=device)
         self.parameters = SamplingTensors.empty(num_rows, device)
 
-    def step(self, size: int) -> StepTensors:
+    def step(self, size: int, adapter_slots: Tensor | None) -> StepTensors:
         """Return the step of so many rows."""
         return StepTensors(
             num_decodes=size,
@@ -223,4 +239,5 @@ class _StaticDecodes:
             bounds=self._bounds[: size + 1],
             context_lens=self._context_lens[:size],
             chunks=(),
+            adapter_slots=adapter_slots,
         )

@@ -36,12 +36,7 @@ class GraphUse:
 
 
 def why_eager(batch: Batch) -> WhyEager | None:
-    """Say why a step is not a plain decode of every row, replayed from one graph; None if it is.
-
-    An adapter comes first: no graph has one.
-    """
-    if any(chunk.request.adapter_slot is not None for chunk in batch.chunks):
-        return "adapter"
+    """Say why a step is not a plain decode of every row, replayed from one graph; None if it is."""
     if batch.num_drafted:
         return "draft"
     if len(batch.chunks) > batch.num_decodes:

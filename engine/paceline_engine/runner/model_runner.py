@@ -16,7 +16,7 @@ from paceline_engine.attention.every_launch import launch_every_shape
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.core.request import Request
-from paceline_engine.core.step_tensors import RowTables, StepInputs, to_device
+from paceline_engine.core.step_tensors import RowTables, StepInputs, StepTensors, to_device
 from paceline_engine.drafting.acceptance import verify
 from paceline_engine.errors import RequestError
 from paceline_engine.lora.slots import LoraAdapters
@@ -125,15 +125,15 @@ class ModelRunner:
         return ModelFlight(batch, inputs.sampled, computed, fetch)
 
     def prepare(self, batch: Batch) -> StepInputs:
-        """Find what the rows lack for a step, and choose the adapters of its tokens.
+        """Find what the rows lack for a step, and which adapters its tokens use.
 
         What was prepared must be computed before the next step is prepared.
         """
         inputs = self._input_batch.prepare(batch)
-        # An adapter is chosen for every token of the step.
-        if self._adapters is not None and self._adapters.choose(batch):
-            return replace(inputs, keeps_every_state=True)
-        return inputs
+        if self._adapters is None:
+            return inputs
+        slots = self._adapters.slots_of(batch)
+        return inputs if slots is None else replace(inputs, adapter_slots=slots)
 
     @torch.inference_mode()
     def compute(self, batch: Batch, inputs: StepInputs) -> Computed:
@@ -188,13 +188,19 @@ class ModelRunner:
         if not isinstance(self._sampler, DeviceSampler):
             raise TypeError(f"graphs need a sampler on the device, got {self._sampler}")
         decoder, attention = self._decoder, self._attention
+
+        def logits_of(step: StepTensors) -> Tensor:
+            self._use_adapters(step)
+            return decoder.logits(decoder.hidden(step.token_ids, attention.plan(step)))
+
         graphs = DecodeGraphs(
             sizes,
             self._tables,
-            lambda step: decoder.logits(decoder.hidden(step.token_ids, attention.plan(step))),
+            logits_of,
             self._sampler,
             vocab_size=decoder.config.vocab_size,
             dtype=decoder.embedding.dtype,
+            has_adapters=self._adapters is not None,
         )
         graphs.capture(capture, progress)
         self._decode_graphs = graphs
@@ -210,7 +216,7 @@ class ModelRunner:
             raise TypeError(
                 f"piecewise graphs need decode graphs and kernels, got {self._attention}"
             )
-        self._piecewise = PiecewiseGraphs(sizes, self._decoder, self._attention)
+        self._piecewise = PiecewiseGraphs(sizes, self._decoder, self._attention, self._adapters)
         self._piecewise.capture(capture, progress)
         return self._piecewise
 
@@ -233,7 +239,7 @@ class ModelRunner:
         mode: ExecutionMode = "eager"
         if (why := why_eager(batch)) is None:
             mode = "full graph"
-        elif why != "adapter" and self._piecewise and self._piecewise.covers(batch.num_tokens):
+        elif self._piecewise and self._piecewise.covers(batch.num_tokens):
             mode = "piecewise graphs"
         self.graph_use.count(mode, why)
         return mode
@@ -271,11 +277,16 @@ class ModelRunner:
         step = self._tables.lay_out(inputs)
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)
+        self._use_adapters(step, rows)
         if piecewise is not None:
             return piecewise.hidden(step, rows)
         if self.layer_stack is not None:
             return self.layer_stack.hidden(step, rows)
         return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)
+
+    def _use_adapters(self, step: StepTensors, kept_rows: Tensor | None = None) -> None:
+        if self._adapters is not None:
+            self._adapters.use(step.adapter_slots, kept_rows)
 
     def _sampled_logits(self, hidden: Tensor, inputs: StepInputs) -> Tensor:  # [R, vocab]
         if inputs.keeps_every_state:

@@ -7,8 +7,10 @@ lies in the tensors behind its tokens: no graph mixes tokens, and attention sees
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch import Tensor
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.core.graph_sizes import padded_size
 from paceline_engine.core.step_tensors import StepTensors
+from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.runner.graph_capture import GraphCapture, Replay
 
@@ -28,11 +31,17 @@ class PiecewiseGraphs:
         sizes: Sequence[int],
         decoder: Decoder,
         attention: KernelAttention,
+        adapters: LoraAdapters | None = None,
     ) -> None:
-        """`sizes` are numbers of tokens, ascending."""
+        """`sizes` are numbers of tokens, ascending.
+
+        With `adapters`, each size is captured once with them and once without.
+        """
         self.sizes = tuple(sizes)
         self._decoder = decoder
         self._attention = attention
+        self._adapters = adapters
+        self._kinds = (False,) if adapters is None else (True, False)
         config = decoder.config
 
         def zeros(width: int) -> Tensor:
@@ -43,20 +52,24 @@ class PiecewiseGraphs:
         self._attended = zeros(config.num_q_heads * config.head_size)
         self._qkv = zeros(config.qkv_size)
         self._residual = zeros(config.hidden_size)
-        self._replays: dict[int, tuple[Replay, ...]] = {}
+        # What lies behind a step's tokens is an earlier step's: slots that there are, too.
+        self._slots = torch.full_like(self._token_ids, -1)
+        self._replays: dict[tuple[int, bool], tuple[Replay, ...]] = {}
         self._enabled: frozenset[int] = frozenset()
 
     @torch.inference_mode()
     def capture(self, capture: GraphCapture, progress: Callable[[float], None]) -> None:
         """Capture every size, the largest first: the others fit into the memory it has taken."""
-        for done, size in enumerate(reversed(self.sizes)):
-            progress(done / len(self.sizes))
-            computes = [partial(self._first, size)]
+        wanted = list(product(reversed(self.sizes), self._kinds))
+        for done, (size, has_adapters) in enumerate(wanted):
+            progress(done / len(wanted))
+            slots = self._slots[:size] if has_adapters else None
+            computes = [partial(self._first, size, slots)]
             computes += [
-                partial(self._between, size, index)
+                partial(self._between, size, slots, index)
                 for index in range(len(self._decoder.layers) - 1)
             ]
-            self._replays[size] = tuple(map(capture.capture, computes))
+            self._replays[size, has_adapters] = tuple(map(capture.capture, computes))
         self._enabled = frozenset(self.sizes)
 
     @property
@@ -70,7 +83,9 @@ class PiecewiseGraphs:
 
     def keep(self, sizes: Collection[int]) -> None:
         """Use these sizes alone, and forget the others."""
-        self._replays = {size: self._replays[size] for size in sizes}
+        self._replays = {
+            (size, kind): self._replays[size, kind] for size in sizes for kind in self._kinds
+        }
         self._enabled = frozenset(sizes)
 
     def covers(self, num_tokens: int) -> bool:
@@ -84,8 +99,10 @@ class PiecewiseGraphs:
     ) -> Tensor:  # [kept, hidden]
         """Compute a step of a size that is enabled; see `Decoder.hidden`."""
         num_tokens = len(step.token_ids)
+        if step.adapter_slots is not None:
+            self._slots[:num_tokens].copy_(step.adapter_slots)
         graphs = _StepGraphs(
-            self._replays[self._size_of(num_tokens)],
+            self._replays[self._size_of(num_tokens), step.adapter_slots is not None],
             token_ids=self._token_ids[:num_tokens],
             attended=self._attended[:num_tokens],
             given=(self._qkv[:num_tokens], self._residual[:num_tokens]),
@@ -96,12 +113,17 @@ class PiecewiseGraphs:
     def _size_of(self, num_tokens: int) -> int:
         return padded_size(self.sizes, num_tokens)
 
-    def _first(self, size: int) -> None:
-        self._leave(size, *self._decoder.first(self._token_ids[:size]))
+    def _first(self, size: int, slots: Tensor | None) -> None:
+        with self._using(slots):
+            self._leave(size, *self._decoder.first(self._token_ids[:size]))
 
-    def _between(self, size: int, index: int) -> None:
+    def _between(self, size: int, slots: Tensor | None, index: int) -> None:
         attended, residual = self._attended[:size], self._residual[:size]
-        self._leave(size, *self._decoder.between(index, attended, residual))
+        with self._using(slots):
+            self._leave(size, *self._decoder.between(index, attended, residual))
+
+    def _using(self, slots: Tensor | None) -> AbstractContextManager[None]:
+        return nullcontext() if self._adapters is None else self._adapters.using(slots)
 
     def _leave(self, size: int, qkv: Tensor, residual: Tensor) -> None:
         self._qkv[:size].copy_(qkv)

@@ -28,8 +28,8 @@ class TokenCopies:
         tokens, logprobs = sampled.token_ids, sampled.logprobs
         self._turn = 1 - self._turn
         pinned = self._pinned[self._turn]
-        if len(tokens) > len(pinned):  # drafts are verified, and no step is on its way beside them
-            return sampled.on_host
+        if len(tokens) > len(pinned):  # drafts are verified: from torch's cache of pinned memory
+            pinned = torch.empty_like(tokens, device="cpu", pin_memory=True)
         pinned = pinned[: len(tokens)]
         is_sampled = torch.cuda.Event()
         is_sampled.record(torch.cuda.current_stream(self._device))

@@ -78,10 +78,27 @@ SPACES: Mapping[str, Space] = MappingProxyType(
             blocks={
                 "rows": _powers(16, 256),
                 "outputs": _powers(16, 256),
+                "inputs": (32, 128),
                 "num_warps": _WARPS,
                 "num_stages": _STAGES,
                 # That a call is cut into, at least, where the inputs are long enough.
                 "programs": _powers(1, 4096),
+            },
+        ),
+        "fused_experts": Space(
+            # `weight` is what is multiplied: both in the rows' own type, weights in FP8, or both.
+            # `rows` are those of a tile: twice an expert's average share of the slots, at least.
+            classes={
+                "weight": ("own", "fp8", "fp8_dynamic"),
+                "bits": (16, 32),
+                "rows": (16, 64, 128),
+            },
+            blocks={
+                "rows": _powers(16, 256),
+                "outputs": _powers(32, 256),
+                "inputs": _powers(32, 256),
+                "num_warps": _WARPS,
+                "num_stages": _STAGES,
             },
         ),
         "rms_norm": Space(

@@ -1,23 +1,33 @@
 """A product that adapters add to: each token its own, or none.
 
-The matrices of all slots lie side by side, so one pair of products serves every adapter of the
-step: x times all A gives [tokens, slots * rank], of which a mask keeps the token's own slot, and
-times all B that is what is added. A step that no adapter takes part in pays for none of it.
+The matrices of all slots lie in two tensors that stay where they are, and which slot a token uses
+lies on the device: CUDA graphs of steps with adapters are captured as any others. A step that no
+adapter takes part in launches nothing.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 from paceline_engine.checkpoint.peft_folder import LoraPair
 from paceline_engine.model.layers.linear import Linear
+from paceline_kernels import add_adapters
 
 
 @dataclass(slots=True)
 class TokenSlots:
-    """Which slot each token of the step uses; set before the step, read by every product."""
+    """Which slot each token of the step uses, -1 for none; set before the step."""
 
-    mask: Tensor | None = None  # [tokens, slots * rank]: 1 in the token's own slot, else 0
+    of_tokens: Tensor | None = None  # [T] int64; None: no adapter takes part
+    of_kept: Tensor | None = None  # [kept] int64: of the tokens that the last layer ends with
+
+    def of(self, num_tokens: int) -> Tensor | None:
+        """Return the slots of what a product is given: all tokens, or those that are kept."""
+        if self.of_kept is not None and num_tokens == len(self.of_kept):
+            return self.of_kept
+        return self.of_tokens
 
 
 class LoraLinear:
@@ -30,33 +40,41 @@ class LoraLinear:
         self.num_inputs = num_inputs
         self._base = base
         self._token_slots = token_slots
-        self._downs: list[Tensor] = []  # per part [slots * rank, in]
-        self._ups: list[Tensor] = []  # per part [slots * rank, outputs]
+        self._ends = tuple(accumulate(parts.values()))
+        self._down = self._up = torch.empty(0)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply, then add what each token's adapter adds."""
-        y, mask = self._base(x), self._token_slots.mask
-        if mask is None:
+        y, slots = self._base(x), self._token_slots.of(len(x))
+        if slots is None:
             return y
-        first = 0
-        for down, up in zip(self._downs, self._ups, strict=True):
-            part = y[:, first : first + up.shape[1]]
-            part += ((x @ down.t()) * mask) @ up
-            first += up.shape[1]
-        return y
+        return add_adapters(y, x, self._down, self._up, slots, self._ends)
 
-    def reserve(self, width: int, *, like: Tensor) -> None:  # width: slots * rank
+    def reserve(self, num_slots: int, rank: int, *, like: Tensor) -> None:
         """Take the memory, zeroed: an empty slot adds nothing."""
-        self._downs = [like.new_zeros(width, self.num_inputs) for _ in self.parts]
-        self._ups = [like.new_zeros(width, outputs) for outputs in self.parts.values()]
+        self._down = like.new_zeros(num_slots, len(self.parts) * rank, self.num_inputs)
+        self._up = like.new_zeros(num_slots, self._ends[-1], rank)
 
-    def put(self, part: str, columns: slice, pair: LoraPair | None) -> None:
-        """Fill a slot's columns with an adapter of at most their rank; None empties them."""
-        index = list(self.parts).index(part)
-        down, up = self._downs[index][columns], self._ups[index][columns]
+    def put(self, part: str, slot: int, pair: LoraPair | None) -> None:
+        """Fill a slot with an adapter of at most its rank; None empties it."""
+        index, most = list(self.parts).index(part), self._up.shape[2]
+        down = self._down[slot, index * most : (index + 1) * most]
+        end = self._ends[index]
+        up = self._up[slot, end - self.parts[part] : end]
         down.zero_()
         up.zero_()
         if pair is not None:
             rank = len(pair.down)
-            down[:rank].copy_(pair.down)
-            up[:rank].copy_(pair.up.t())
+            down[:rank].copy_(_sent(pair.down, down))
+            up[:, :rank].copy_(_sent(pair.up, up))
+
+
+def _sent(weight: Tensor, like: Tensor) -> Tensor:
+    """Send a weight to the device of another, in its type, out of pinned memory.
+
+    Steps are on their way there: a copy from other memory would wait for them.
+    """
+    weight = weight.to(like.dtype)
+    if like.device.type == "cpu":
+        return weight
+    return weight.contiguous().pin_memory().to(like.device, non_blocking=True)
