@@ -26,6 +26,8 @@ from paceline_kernels.fp8 import dequantize_heads, quantize_heads
 from paceline_kernels.int4 import kernel as int4_kernel
 from paceline_kernels.int4 import layout as int4_layout
 from paceline_kernels.int4 import reference_int4_linear
+from paceline_kernels.lora import kernel as lora
+from paceline_kernels.lora import reference_add_adapters
 from paceline_kernels.moe import kernel as moe
 from paceline_kernels.moe import reference_fused_experts, reference_route_experts
 from paceline_kernels.norm import kernel as norm
@@ -142,6 +144,7 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield gelu_case(layer, load.num_tokens)
     yield int8_case(layer, load.num_tokens)
     yield int4_case(layer, load.num_tokens)
+    yield adapters_case(layer, load.num_tokens)
     yield routing_case(layer, load.num_tokens)
     yield experts_case(layer, load.num_tokens)
     yield rotary_case(layer, load.num_tokens)
@@ -249,6 +252,28 @@ def int4_case(layer: Layer, num_tokens: int) -> Case:
             x.nbytes + weight.nbytes + groups.nbytes + num_tokens * model.hidden * x.element_size()
         ),
         num_flops=2 * num_tokens * model.hidden * model.features,
+    )
+
+
+def adapters_case(layer: Layer, num_tokens: int, *, rank: int = 16) -> Case:
+    """What four adapters add to gate and up: each token has the next one's."""
+    model, device = layer.model, layer.device
+    num_adapters, ends = 4, (model.features, 2 * model.features)
+    x, y = layer.randn(num_tokens, model.hidden), layer.randn(num_tokens, ends[-1])
+    down = layer.randn(num_adapters, 2 * rank, model.hidden) / model.hidden**0.5
+    up = layer.randn(num_adapters, ends[-1], rank) / rank**0.5
+    owners = torch.arange(num_tokens, device=device) % num_adapters
+    wide = (x.double(), down.double(), up.double(), owners, ends)
+    read = min(num_tokens, num_adapters) * (down[0].nbytes + up[0].nbytes)
+    return Case(
+        model.name,
+        "add_adapters",
+        f"{num_tokens} tokens",
+        lambda: lora.add_adapters(y.clone(), x, down, up, owners, ends),
+        lambda: reference_add_adapters(y.double(), *wide),
+        # The product is copied first, for it is changed.
+        num_bytes=x.nbytes + read + 4 * y.nbytes,
+        num_flops=2 * num_tokens * rank * (2 * model.hidden + ends[-1]),
     )
 
 

@@ -182,6 +182,8 @@ def _quantized(model: str, machine: Machine) -> Iterator[Named]:
     yield name, partial(cases.int8_case, num_tokens=rows), True
     name = names.pointwise(f"int4_linear of {rows} rows", model)
     yield name, partial(cases.int4_case, num_tokens=rows), True
+    name = names.pointwise(f"add_adapters of {rows} rows", model)
+    yield name, partial(cases.adapters_case, num_tokens=rows), True
     if not machine.has_fp8:
         return
     for label, (num_rows, context) in CONTEXTS.items():

@@ -21,6 +21,7 @@ from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_gpu_model import FakeGpuModel, a_request, a_step, load_on_fake_gpu
 from paceline_testing.ranks_alone import ranks_alone
+from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_engine import run_to_end
 from paceline_testing.tiny_model import SIZES, Family, make_tiny_model
 from paceline_wire import Sampling, Submit
@@ -236,6 +237,24 @@ def _served(
         engine.submit(Submit(name, list(range(3, 3 + length)), sampling))
     outputs = run_to_end(engine)
     return {name: [id_ for one in each for id_ in one.token_ids] for name, each in outputs.items()}
+
+
+@pytest.mark.parametrize("graphs", ["off", "on"])
+def test_adapters_are_used_and_loaded_without_a_hidden_wait(tmp_path: Path, graphs: str) -> None:
+    """Beside rows that have none; another is loaded between two steps."""
+    reference = make_tiny_model(tmp_path / "model", "llama", head_dim=16)
+    make_tiny_adapter(tmp_path / "adapter", reference, seed=1)
+    model = load_on_fake_gpu(tmp_path / "model", max_loras=2, max_lora_rank=8, graphs=graphs)
+    requests = [a_request(0, slot=1), a_request(1), a_request(2, slot=0)]
+    adapters = model.loaded.adapters
+    assert adapters is not None
+    model.run(a_step(prompts=requests[:2]))
+    with model.fake.visible():
+        adapters.load("a", "a", folder=tmp_path / "adapter", in_use=[1], replaces=False)
+    model.run(a_step(requests[:2], requests[2:]))
+    step = model.run(a_step(requests))
+
+    assert len(step.tokens) == 3
 
 
 def test_a_draft_model_drafts_and_is_verified(folder: Path, tmp_path: Path) -> None:

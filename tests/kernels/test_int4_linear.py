@@ -10,6 +10,7 @@ from paceline_kernels.int4 import (
     pack,
     reference_int4_linear,
 )
+from paceline_kernels.tuned import SHIPPED, Gpu, blocks_of
 from paceline_testing.kernel_cases import DTYPES, assert_near, random_floats
 
 FLOAT64 = torch.float64
@@ -63,6 +64,25 @@ def test_int4_linear_agrees_with_float64(
 
     wanted_bias = None if bias is None else bias.double()
     assert_near(seen, reference_int4_linear(x.double(), weight, groups, wanted_bias))
+
+
+@pytest.mark.parametrize("gpu", [Gpu("", (8, 0)), Gpu("", (9, 0)), Gpu("", (10, 0))], ids=str)
+@pytest.mark.parametrize("rows", [3, 17, 70])
+@pytest.mark.parametrize(
+    "sizes", [(129, 320, 64), (70, 224, 32), (130, 100, 100), (40, 1280, 128)], ids=str
+)
+def test_every_generations_tiles_agree_with_float64(
+    gpu: Gpu, rows: int, sizes: tuple[int, int, int], device: str
+) -> None:
+    """Some unpack all of a block before they multiply, others a quarter at a time."""
+    num_out, num_in, group = sizes
+    x = random_floats(rows, num_in, dtype=torch.float16, device=device)
+    weight, groups = random_weight(num_out, num_in, group, device)
+
+    with blocks_of.as_if(SHIPPED, gpu):
+        seen = kernel.int4_linear(x, weight, groups)
+
+    assert_near(seen, reference_int4_linear(x.double(), weight, groups))
 
 
 def test_reference_subtracts_zero_points_and_scales_each_group() -> None:

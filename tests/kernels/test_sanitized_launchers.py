@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.fp8_rows import kernel as fp8_rows
 from paceline_kernels.input_prep import DRAW_COLUMNS
 from paceline_kernels.input_prep import kernel as input_prep
+from paceline_kernels.lora import kernel as lora
 from paceline_kernels.norm import kernel as norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
 from paceline_kernels.quantized import kernel as quantized
@@ -103,6 +105,29 @@ def test_quantized_products(
             floats(rows, num_in), weight.to(CODES) if is_fp8 else weight, scales, bias
         )
         sanitizer.require_written(result)
+
+
+@few
+@given(
+    st.lists(st.integers(-1, 2), min_size=1, max_size=40),
+    st.integers(1, 100),
+    st.lists(st.integers(1, 150), min_size=1, max_size=3),
+    st.integers(1, 70),
+)
+def test_adapters(owners: list[int], num_in: int, parts: list[int], rank: int) -> None:
+    tokens, ends = len(owners), tuple(accumulate(parts))
+
+    with sanitized() as sanitizer:
+        lora.add_adapters(
+            floats(tokens, ends[-1]),
+            floats(tokens, num_in),
+            floats(3, len(parts) * rank, num_in),
+            floats(3, ends[-1], rank),
+            torch.tensor(owners),
+            ends,
+        )
+
+    assert sanitizer.num_launches == 2
 
 
 any_heads = st.builds(
@@ -432,6 +457,18 @@ def _large_caches(is_fp8: bool) -> PagedKV:
     return PagedKV(kv[:, 0], kv[:, 1], table, lens, exponents)
 
 
+def _many_adapters() -> None:
+    tokens, num_in = 1 + (1 << 17), 1 << 14
+    lora.add_adapters(
+        sparse(tokens, num_in, dtype=FLOAT16),
+        sparse(tokens, num_in, dtype=FLOAT16),
+        sparse(1 << 14, 16, num_in, dtype=FLOAT16),
+        sparse(1 << 14, num_in, 16, dtype=FLOAT16),
+        torch.full((tokens,), (1 << 14) - 1),
+        (num_in,),
+    )
+
+
 def _far_slots(is_fp8: bool = False) -> None:
     kv = _large_caches(is_fp8)
     last = 16 * _CACHE[0] - 1
@@ -547,6 +584,7 @@ def _long_tables() -> None:
         _many_rotated,
         _long_gates,
         _large_weight,
+        _many_adapters,
         _far_slots,
         lambda: _far_slots(is_fp8=True),
         _far_decodes,
@@ -565,6 +603,7 @@ def _long_tables() -> None:
         "many rotated",
         "gates",
         "weight",
+        "adapters",
         "KV writes",
         "KV writes in FP8",
         "decodes",

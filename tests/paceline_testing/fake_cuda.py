@@ -158,22 +158,24 @@ class FakeCuda(TorchDispatchMode):
         )
         if to.type == source.device.type:
             return None
+        dtype = kwargs.get("dtype") or (source if target is None else target).dtype
         if not self._is_loading:
             host = target if source.is_cuda else source
             # Where there is no target yet, its memory is taken by this op.
             is_pinned = kwargs.get("pin_memory") if host is None else self.is_pinned(host)
-            says = (
-                f"{func} of {tuple(source.shape)} from {source.device} to {to} makes the host wait"
-            )
+            route = f"{tuple(source.shape)} from {source.device} to {to}"
+            says = f"{func} of {route} makes the host wait"
             if not is_pinned:
                 raise HiddenWaitError(f"{says}: its memory there is not pinned")
             if not (kwargs.get("non_blocking") or any(args[2:])):
                 raise HiddenWaitError(f"{says}: it is not non_blocking")
+            is_converted = not source.is_cuda and dtype != source.dtype
+            if is_converted or (host is not None and not host.is_contiguous()):
+                raise HiddenWaitError(f"{says}: torch copies it first, to memory not pinned")
         num_bytes = source.numel() * source.element_size()
         self.record.add(Launch("copy", f"{source.device.type} to {to.type}", num_bytes))
         if target is not None:
             return cast("Tensor", target)
-        dtype = kwargs.get("dtype") or source.dtype
         if to.type == "cpu":
             out = torch.zeros(source.shape, dtype=dtype)
             return self._pin(out) if kwargs.get("pin_memory") else out

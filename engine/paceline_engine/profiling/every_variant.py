@@ -86,7 +86,7 @@ def every_step(capacity: Capacity, *, slots: Sequence[int | None] = (None,)) -> 
 
 def plain_steps(capacity: Capacity, slot: int | None = None) -> Iterator[Batch]:
     """Make steps of prompts, of decodes, of both and of drafts, of as many tokens as matter."""
-    longest = capacity.max_model_len - 1
+    longest = max(capacity.max_model_len - 1, 1)  # the token that follows needs a place
     for tokens in powers_of_two(min(_MOST_TOKENS, capacity.max_token_budget)):
         whole, rest = divmod(tokens, longest)
         lengths = [longest] * whole + [rest] * bool(rest)

@@ -65,6 +65,49 @@ def _less_zero(words, zero, PLACE: tl.constexpr, dtype: tl.constexpr):
     return tl.reshape(values, (words.shape[0], 2 * words.shape[1]))
 
 
+@triton.jit
+def _told(groups_ptr, block, PLACE: tl.constexpr, output, is_output, SIZES: tl.constexpr):
+    """Load scales and zero points of the group that a place of a block is in."""
+    NUM_OUT: tl.constexpr = SIZES[0]
+    NUM_IN: tl.constexpr = SIZES[1]
+    GROUP: tl.constexpr = SIZES[2]
+    at = 0
+    if GROUP != NUM_IN:
+        # Beyond the last group x is 0.
+        at = tl.minimum((block * 4 + PLACE) * 32 // GROUP, NUM_IN // GROUP - 1)
+    return tl.load(groups_ptr + at * NUM_OUT + output, mask=is_output, other=0)
+
+
+@triton.jit
+def _scaled(words, told, PLACE: tl.constexpr, dtype: tl.constexpr):
+    """Give what a pair of each word's values means, rounded to a type."""
+    scale = (told & ~0xFF).to(tl.float32, bitcast=True).to(dtype)
+    return _less_zero(words, (told & 0xFF)[:, None], PLACE, dtype) * scale[:, None]
+
+
+@triton.jit
+def _scaled_block(
+    words, groups_ptr, block, output, is_output, SIZES: tl.constexpr, dtype: tl.constexpr
+):
+    """Give the weights of a block of inputs, [outputs, inputs]."""
+    GROUP: tl.constexpr = SIZES[2]
+    IS_WHOLE: tl.constexpr = SIZES[1] == GROUP
+    told_0 = _told(groups_ptr, block, 0, output, is_output, SIZES)
+    told_1, told_2 = told_0, told_0
+    if GROUP == 32 and not IS_WHOLE:
+        told_1 = _told(groups_ptr, block, 1, output, is_output, SIZES)
+    if GROUP <= 64 and not IS_WHOLE:
+        told_2 = _told(groups_ptr, block, 2, output, is_output, SIZES)
+    told_3 = told_2
+    if GROUP == 32 and not IS_WHOLE:
+        told_3 = _told(groups_ptr, block, 3, output, is_output, SIZES)
+    # Places stay in the registers of their thread: neither joining nor turning moves anything.
+    even = tl.join(_scaled(words, told_0, 0, dtype), _scaled(words, told_2, 2, dtype))
+    odd = tl.join(_scaled(words, told_1, 1, dtype), _scaled(words, told_3, 3, dtype))
+    places_last = tl.join(even, odd)  # [outputs, inputs of a place, 2, 2]
+    return tl.reshape(tl.permute(places_last, (0, 2, 3, 1)), (words.shape[0], 8 * words.shape[1]))
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when it is compiled
     x_ptr,
@@ -79,20 +122,22 @@ def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when i
     WORDS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_OUT: tl.constexpr,
+    TILE_IN: tl.constexpr,
     IS_FEW: tl.constexpr,
 ):
     """Compute a tile of x weight^T over one part of the inputs.
 
     Few rows: whole numbers are multiplied, exact in every type, and the scale of a group is
     applied to its sum. Many rows: the scale is applied to each value, as sums outnumber values,
-    and the outputs are the left side, which wgmma and tcgen05 take from where it was computed.
+    and the outputs are the left side, which wgmma and tcgen05 take from where it was computed;
+    a block of inputs at once where one product is waited for, a quarter at a time elsewhere.
     """
     # The row tiles of one weight tile follow one another: it is still in the L2 cache.
     row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     output = tl.program_id(1) * TILE_OUT + tl.arange(0, TILE_OUT)
     part = tl.program_id(2)
     word = tl.arange(0, WORDS)
-    column = tl.arange(0, 2 * WORDS)
+    column = tl.arange(0, TILE_IN)
     is_row = row < rows
     is_output = output < NUM_OUT
     dtype: tl.constexpr = x_ptr.dtype.element_ty
@@ -100,9 +145,9 @@ def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when i
     CHUNK: tl.constexpr = 2 * WORDS
     NUM_BLOCKS: tl.constexpr = (NUM_IN + BLOCK_IN - 1) // BLOCK_IN
     IS_RAGGED: tl.constexpr = NUM_IN % BLOCK_IN != 0
+    SIZES: tl.constexpr = (NUM_OUT, NUM_IN, GROUP)
     # A group that is all of a row has any size.
-    IS_WHOLE: tl.constexpr = GROUP == NUM_IN
-    CHUNKS: tl.constexpr = 4 if IS_WHOLE else GROUP // CHUNK
+    CHUNKS: tl.constexpr = 4 if GROUP == NUM_IN else GROUP // CHUNK
     first = NUM_BLOCKS * part // tl.num_programs(2)
     end = NUM_BLOCKS * (part + 1) // tl.num_programs(2)
     weight_at = output[:, None] * WORDS + word[None, :]
@@ -115,29 +160,34 @@ def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when i
     for block in range(first, end):
         block_ptr = weight_ptr + tl.cast(block, tl.int64) * (NUM_OUT * WORDS)
         words = tl.load(block_ptr + weight_at, mask=is_output[:, None], other=0)
-        for group in tl.static_range(4 // CHUNKS):
-            at = 0 if IS_WHOLE else (block * BLOCK_IN) // GROUP + group
-            if IS_RAGGED and not IS_WHOLE:
-                at = tl.minimum(at, NUM_IN // GROUP - 1)  # beyond it x is 0
-            told = tl.load(groups_ptr + at * NUM_OUT + output, mask=is_output, other=0)
-            zero = (told & 0xFF)[:, None]
-            scale = (told & ~0xFF).to(tl.float32, bitcast=True)
-            if IS_FEW:
-                sums = tl.zeros([TILE_ROWS, TILE_OUT], dtype=tl.float32)
-            for chunk in tl.static_range(CHUNKS):
-                start = block * BLOCK_IN + (group * CHUNKS + chunk) * CHUNK
-                is_inside = is_row[:, None]
-                if IS_RAGGED:
-                    is_inside &= (start + column < NUM_IN)[None, :]
-                x = tl.load(x_ptr + x_at + start, mask=is_inside, other=0.0)
-                values = _less_zero(words, zero, group * CHUNKS + chunk, dtype)
+        if TILE_IN == BLOCK_IN:
+            start = block * BLOCK_IN
+            is_inside = is_row[:, None]
+            if IS_RAGGED:
+                is_inside &= (start + column < NUM_IN)[None, :]
+            x = tl.load(x_ptr + x_at + start, mask=is_inside, other=0.0)
+            values = _scaled_block(words, groups_ptr, block, output, is_output, SIZES, dtype)
+            total = tl.dot(values, tl.trans(x), total, input_precision="ieee")
+        else:
+            for group in tl.static_range(4 // CHUNKS):
+                told = _told(groups_ptr, block, group * CHUNKS, output, is_output, SIZES)
                 if IS_FEW:
-                    sums = tl.dot(x, tl.trans(values), sums, input_precision="ieee")
-                else:
-                    values *= scale.to(dtype)[:, None]
-                    total = tl.dot(values, tl.trans(x), total, input_precision="ieee")
-            if IS_FEW:
-                total += sums * scale[None, :]
+                    sums = tl.zeros([TILE_ROWS, TILE_OUT], dtype=tl.float32)
+                for chunk in tl.static_range(CHUNKS):
+                    start = block * BLOCK_IN + (group * CHUNKS + chunk) * CHUNK
+                    is_inside = is_row[:, None]
+                    if IS_RAGGED:
+                        is_inside &= (start + column < NUM_IN)[None, :]
+                    x = tl.load(x_ptr + x_at + start, mask=is_inside, other=0.0)
+                    if IS_FEW:
+                        zero = (told & 0xFF)[:, None]
+                        values = _less_zero(words, zero, group * CHUNKS + chunk, dtype)
+                        sums = tl.dot(x, tl.trans(values), sums, input_precision="ieee")
+                    else:
+                        values = _scaled(words, told, group * CHUNKS + chunk, dtype)
+                        total = tl.dot(values, tl.trans(x), total, input_precision="ieee")
+                if IS_FEW:
+                    total += sums * (told & ~0xFF).to(tl.float32, bitcast=True)[None, :]
 
     if not IS_FEW:
         total = tl.trans(total)
@@ -183,6 +233,7 @@ def int4_linear(x: Tensor, weight: Tensor, groups: Tensor, bias: Tensor | None =
     if bias is not None:
         expect("bias", bias, shape=(num_out,), dtypes=(x.dtype,), like=x)
     tile = blocks_of("int4_linear", x.device, bits=8 * x.element_size(), rows=class_of(rows))
+    is_few = tile["rows"] <= _FEW_ROWS
     row_tiles, out_tiles = triton.cdiv(rows, tile["rows"]), triton.cdiv(num_out, tile["outputs"])
     parts = num_parts(
         programs=row_tiles * out_tiles, wanted_programs=tile["programs"], num_blocks=num_blocks
@@ -204,7 +255,8 @@ def int4_linear(x: Tensor, weight: Tensor, groups: Tensor, bias: Tensor | None =
         WORDS=WORDS,
         TILE_ROWS=tile["rows"],
         TILE_OUT=tile["outputs"],
-        IS_FEW=tile["rows"] <= _FEW_ROWS,
+        TILE_IN=2 * WORDS if is_few else tile["inputs"],  # each group of few has its own sum
+        IS_FEW=is_few,
         num_warps=tile["num_warps"],
         num_stages=tile["num_stages"],
         enable_fp_fusion=True,

@@ -78,26 +78,44 @@ ROWS: tuple[Row, ...] = (
     Row(
         kernel="int4_linear",
         shape={"bits": 32},
-        blocks={"rows": 16, "outputs": 32, "num_warps": 4, "num_stages": 3, "programs": 512},
+        blocks={
+            "rows": 16,
+            "outputs": 32,
+            "inputs": 32,
+            "num_warps": 4,
+            "num_stages": 3,
+            "programs": 512,
+        },
         because="compiled: float32 never spills",
     ),
     Row(
         kernel="int4_linear",
         shape={"rows": 16},
-        blocks={"rows": 16, "outputs": 128, "num_warps": 4, "num_stages": 4, "programs": 512},
-        because=("arithmetic: the weight decides, 16 KiB of it in flight in each of 4 programs"),
-    ),
-    Row(
-        kernel="int4_linear",
-        shape={"rows": 64},
-        blocks={"rows": 64, "outputs": 128, "num_warps": 8, "num_stages": 4, "programs": 256},
-        because="compiled: two programs on a multiprocessor",
+        blocks={
+            "rows": 16,
+            "outputs": 128,
+            "inputs": 32,
+            "num_warps": 4,
+            "num_stages": 4,
+            "programs": 512,
+        },
+        because="arithmetic: the weight decides, 16 KiB of it in flight in each of 4 programs",
     ),
     Row(
         kernel="int4_linear",
         shape={},
-        blocks={"rows": 128, "outputs": 128, "num_warps": 8, "num_stages": 3, "programs": 128},
-        because="arithmetic: the tile that wgmma and tcgen05 take whole",
+        blocks={
+            "rows": 64,
+            "outputs": 128,
+            "inputs": 32,
+            "num_warps": 8,
+            "num_stages": 4,
+            "programs": 256,
+        },
+        because=(
+            "compiled: two programs on a multiprocessor; 128 rows spill 8 bytes on 8.0, and with "
+            "128 inputs at once each warp unpacks what others have"
+        ),
     ),
     Row(
         kernel="fused_experts",
@@ -157,9 +175,7 @@ ROWS: tuple[Row, ...] = (
         kernel="rms_norm",
         shape={"columns": 16384},
         blocks={"num_warps": 16},
-        because=(
-            "arithmetic: 32 elements a thread, as more warps would not share a multiprocessor"
-        ),
+        because="arithmetic: 32 elements a thread, as more warps would not share a multiprocessor",
     ),
     Row(
         kernel="rms_norm",
@@ -201,9 +217,7 @@ ROWS: tuple[Row, ...] = (
         kernel="gate_mul_fp8",
         shape={"columns": 8192},
         blocks={"columns": 8192, "num_warps": 16},
-        because=(
-            "arithmetic: 16 elements a thread, as more warps would not share a multiprocessor"
-        ),
+        because="arithmetic: 16 elements a thread, as more warps would not share a multiprocessor",
     ),
     Row(
         kernel="gate_mul_fp8",
@@ -215,7 +229,7 @@ ROWS: tuple[Row, ...] = (
         kernel="gate_mul_fp8",
         shape={"columns": 32768},
         blocks={"columns": 8192, "num_warps": 16},
-        because=("compiled: a whole row does not fit into registers; a quarter at a time, twice"),
+        because="compiled: a whole row does not fit into registers; a quarter at a time, twice",
     ),
     Row(
         kernel="gate_mul_fp8",
@@ -401,10 +415,62 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         kernel="int4_linear",
-        gpu="sm_80",
+        gpu="sm_90",
+        shape={"rows": 64, "bits": 16},
+        blocks={
+            "rows": 64,
+            "outputs": 128,
+            "inputs": 128,
+            "num_warps": 8,
+            "num_stages": 4,
+            "programs": 256,
+        },
+        because="compiled: wgmma waits once for 128 inputs instead of four times",
+    ),
+    Row(
+        kernel="int4_linear",
+        gpu="sm_90",
         shape={"rows": 128, "bits": 16},
-        blocks={"rows": 64, "outputs": 128, "num_warps": 8, "num_stages": 4, "programs": 128},
-        because="compiled: 128 rows spill 8 bytes with groups of 32",
+        blocks={
+            "rows": 128,
+            "outputs": 128,
+            "inputs": 128,
+            "num_warps": 8,
+            "num_stages": 3,
+            "programs": 256,
+        },
+        because="arithmetic: the tile that wgmma takes whole",
+    ),
+    Row(
+        kernel="int4_linear",
+        gpu="sm_100",
+        shape={"rows": 64, "bits": 16},
+        blocks={
+            "rows": 64,
+            "outputs": 128,
+            "inputs": 128,
+            "num_warps": 8,
+            "num_stages": 4,
+            "programs": 256,
+        },
+        because=(
+            "compiled: until Triton 3.8 each product has sums of its own in tensor memory: of 32 "
+            "inputs they fill it; 128 rows spill 8 bytes"
+        ),
+    ),
+    Row(
+        kernel="int4_linear",
+        gpu="sm_100",
+        shape={"rows": 128, "bits": 16},
+        blocks={
+            "rows": 64,
+            "outputs": 128,
+            "inputs": 128,
+            "num_warps": 8,
+            "num_stages": 4,
+            "programs": 256,
+        },
+        because="compiled: as above",
     ),
     Row(
         kernel="rope_and_store_kv",

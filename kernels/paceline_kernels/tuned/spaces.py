@@ -78,6 +78,7 @@ SPACES: Mapping[str, Space] = MappingProxyType(
             blocks={
                 "rows": _powers(16, 256),
                 "outputs": _powers(16, 256),
+                "inputs": (32, 128),
                 "num_warps": _WARPS,
                 "num_stages": _STAGES,
                 # That a call is cut into, at least, where the inputs are long enough.

@@ -65,5 +65,16 @@ class LoraLinear:
         up.zero_()
         if pair is not None:
             rank = len(pair.down)
-            down[:rank].copy_(pair.down)
-            up[:, :rank].copy_(pair.up)
+            down[:rank].copy_(_sent(pair.down, down))
+            up[:, :rank].copy_(_sent(pair.up, up))
+
+
+def _sent(weight: Tensor, like: Tensor) -> Tensor:
+    """Send a weight to the device of another, in its type, out of pinned memory.
+
+    Steps are on their way there: a copy from other memory would wait for them.
+    """
+    weight = weight.to(like.dtype)
+    if like.device.type == "cpu":
+        return weight
+    return weight.contiguous().pin_memory().to(like.device, non_blocking=True)
