@@ -1,0 +1,283 @@
+"""The whole engine on a device that runs its work late and out of order answers as at once.
+
+Staging, sampling beside the device, fetching, swapping, graphs, masks and drafts, all together.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline_engine.core.constraint import TokenBitmask
+from paceline_engine.drafting.draft_model import DraftModel
+from paceline_engine.engine.engine import Engine, EngineOptions
+from paceline_engine.loading.load import LoadedModel, load_model
+from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.runner.graph_capture import CudaGraphCapture
+from paceline_engine.runner.token_copies import TokenCopies
+from paceline_engine.settings import Settings
+from paceline_testing.async_device import AT_ONCE, LATE, AsyncDevice, Schedule, any_schedule
+from paceline_testing.clock import ManualClock
+from paceline_testing.mutated import mutated
+from paceline_testing.tiny_model import make_tiny_model
+from paceline_wire import Output, Sampling, StepFeatures, Submit
+from paceline_wire.limits import Limits
+
+ASKED: dict[str, dict[str, Any]] = {
+    "constrained": {"temperature": 1.0, "seed": 6},
+    "greedy": {},
+    "drawn": {"temperature": 0.7, "top_p": 0.9, "top_k": 50, "seed": 3},
+    "penalised": {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.1},
+    "biased": {"logit_bias": {5: 4.0, 9: -3.0}, "temperature": 1.0, "seed": 8},
+    "told of": {"logprobs": 3, "prompt_logprobs": 2},
+    "not to end yet": {"min_tokens": 5, "ignore_eos": False, "temperature": 2.0, "seed": 4},
+}
+LENGTHS = (5, 17, 40, 24, 9, 33, 12)
+NEW_TOKENS = 8
+few = settings(max_examples=6, deadline=None)
+preemptions = st.dictionaries(st.integers(1, 14), st.integers(0, 3), max_size=6)
+
+
+class AnyPrice(NoPacer):
+    """Computing again costs a second a token: copies are always cheaper."""
+
+    def predict_ms(self, step: StepFeatures) -> float:
+        return 1.0 + 1e3 * step.tokens
+
+
+class EveryThird:
+    """A constraint of every third token, whose first mask waits at a gate: its row is late."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
+        """See `Constraint`."""
+        self.gate.wait(timeout=5)
+        bits = np.arange(bitmask.size * 32) % 3 == len(output_ids) % 3
+        bitmask[:] = np.packbits(bits, bitorder="little").view(np.uint32)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model on its device."""
+
+    device: AsyncDevice
+    loaded: LoadedModel
+
+    def answers(
+        self,
+        schedule: Schedule,
+        preempted: dict[int, int] | None = None,
+        *,
+        draft_tokens: int = 0,
+        constrained: bool = True,
+    ) -> dict[str, Any]:
+        """What every request is answered; before step n the running one at a place is preempted."""
+        loaded, draft = self.loaded, self.loaded.draft
+        with self.device.visible(), self.device.following(schedule):
+            proposer = None
+            if draft_tokens and draft is not None:
+                proposer = DraftModel(draft.runner, NoPacer(), loaded.capacity, ManualClock())
+            engine = Engine(
+                loaded.runner,
+                loaded.info,
+                loaded.capacity,
+                NoPacer() if draft_tokens else AnyPrice(),
+                limits=Limits(4, 32),
+                clock=ManualClock(),
+                options=EngineOptions(
+                    prefix_caching=False,
+                    overlap=not draft_tokens,
+                    swapper=None if draft_tokens else loaded.swapper,
+                    draft_tokens=draft_tokens,
+                    proposer=proposer,
+                ),
+            )
+            constraint = EveryThird()
+            for number, (name, asked) in enumerate(ASKED.items()):
+                if name == "constrained" and not constrained:
+                    continue
+                prompt = [(7 * number + 11 * at) % 290 + 3 for at in range(LENGTHS[number])]
+                sampling = {"max_tokens": NEW_TOKENS, "temperature": 0.0, "ignore_eos": True}
+                submit = Submit(name, prompt, Sampling(**{**sampling, **asked}))
+                engine.submit(submit, constraint if name == "constrained" else None)
+            found = _run(engine, constraint, preempted or {})
+            assert ("constrained" in found) == constrained
+            return found
+
+
+def _run(engine: Engine, constraint: EveryThird, preempted: dict[int, int]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    step = 0
+    while not engine.is_idle:
+        if step in preempted:
+            _keep(found, engine._steps.settle())  # as whatever moves blocks waits for it
+            running = list(engine.requests.running())
+            if len(running) > 1:
+                engine.requests.preempt(running[preempted[step] % len(running)])
+        _keep(found, engine.step())
+        step += 1
+        if step == 4:
+            assert found, "others go on while its row sits out"
+            assert "constrained" not in found
+            constraint.gate.set()
+        assert step < 500
+    assert engine.load().swapped or not (preempted and engine.load().preemptions)
+    return found
+
+
+def _keep(found: dict[str, Any], outputs: Sequence[Output]) -> None:
+    for output in outputs:
+        assert output.error is None, output.error
+        tokens, told = found.setdefault(output.id, ([], []))
+        tokens += output.token_ids
+        for each in (*output.prompt_logprobs, *output.logprobs):
+            told.append((each.token_id, each.rank, each.top_ids, round(each.logprob, 3)))
+
+
+def _settings(folder: Path, **asked: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "model_uri": f"file://{folder}",
+            "device": "cuda",
+            "dtype": "float32",
+            "threads": 1,
+            "block_size": 8,
+            "max_batch_size": 4,
+            "max_token_budget": 32,
+            "kv_cache_bytes": 1 << 20,
+            "swap_bytes": 1 << 18,
+            "prefill_attention": "triton",
+            "graphs": "off",
+            **asked,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    make_tiny_model(folder, "llama", head_dim=16, num_hidden_layers=2)
+    return folder
+
+
+def _load(folder: Path, **asked: Any) -> Served:
+    device = AsyncDevice()
+    with device.visible():
+        return Served(device, load_model(_settings(folder, **asked), lambda *_: None))
+
+
+@pytest.fixture(scope="module")
+def eager(folder: Path) -> Served:
+    return _load(folder)
+
+
+@pytest.fixture(scope="module")
+def captured(folder: Path) -> Served:
+    """Decodes in whole graphs, other steps in pieces; captured while work is late."""
+    served = _load(folder)
+    with served.device.visible(), served.device.following(LATE):
+        runner = served.loaded.runner
+        runner.capture_decodes(CudaGraphCapture(runner.device), [1, 2, 4], lambda _done: None)
+        runner.capture_piecewise(CudaGraphCapture(runner.device), [16, 32], lambda _done: None)
+    return served
+
+
+@pytest.fixture(scope="module")
+def drafting(folder: Path) -> Served:
+    """The draft model is the model itself: what it drafts is mostly right."""
+    return _load(folder, speculative="draft", draft_model_uri=f"file://{folder}", overlap="off")
+
+
+def test_the_answers_at_once_are_those_of_a_cpu(folder: Path, eager: Served) -> None:
+    """What every other test compares with is right: greedy tokens do not depend on the device."""
+    on_cpu = load_model(
+        _settings(folder, device="cpu", swap_bytes=0, prefill_attention="auto"), lambda *_: None
+    )
+    engine = Engine(
+        on_cpu.runner,
+        on_cpu.info,
+        on_cpu.capacity,
+        NoPacer(),
+        limits=Limits(4, 32),
+        clock=ManualClock(),
+    )
+    sampling = Sampling(NEW_TOKENS, temperature=0.0, ignore_eos=True)
+    engine.submit(Submit("greedy", [(7 + 11 * at) % 290 + 3 for at in range(LENGTHS[1])], sampling))
+
+    assert eager.answers(AT_ONCE)["greedy"] == _run(engine, EveryThird(), {})["greedy"]
+
+
+@pytest.fixture(scope="module")
+def wanted(eager: Served) -> dict[str, Any]:
+    """The answers where everything runs at once, op by op."""
+    return eager.answers(AT_ONCE)
+
+
+@few
+@given(any_schedule(), preemptions, st.booleans())
+def test_whatever_runs_first_the_answers_are_the_same(
+    eager: Served,
+    wanted: dict[str, Any],
+    schedule: Schedule,
+    preempted: dict[int, int],
+    constrained: bool,
+) -> None:
+    """Op by op; blocks go to the host and come back; without a grammar more steps overlap."""
+    seen = eager.answers(schedule, preempted, constrained=constrained)
+
+    assert seen == {name: wanted[name] for name in seen}
+
+
+@few
+@given(any_schedule(), preemptions, st.booleans())
+def test_graphs_give_the_same(
+    captured: Served,
+    wanted: dict[str, Any],
+    schedule: Schedule,
+    preempted: dict[int, int],
+    constrained: bool,
+) -> None:
+    """Whole graphs of decodes, and pieces of other steps."""
+    captured.loaded.graph_use.restart()
+    seen = captured.answers(schedule, preempted, constrained=constrained)
+
+    assert seen == {name: wanted[name] for name in seen}
+    assert captured.loaded.graph_use.full > 0
+    assert captured.loaded.graph_use.piecewise > 0
+
+
+@few
+@given(any_schedule())
+def test_drafts_give_the_same(drafting: Served, schedule: Schedule) -> None:
+    """Of a second model, whose steps come between the model's."""
+    assert drafting.answers(schedule, draft_tokens=3) == drafting.answers(AT_ONCE, draft_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "piece", ["self._stream.wait_event(is_sampled)", "self.done.synchronize()"]
+)
+def test_a_fault_in_fetching_reaches_the_answers(eager: Served, piece: str) -> None:
+    """So the tests above would see it."""
+    runner = eager.loaded.runner
+    wanted = eager.answers(AT_ONCE)
+    with eager.device.visible():
+        faulty = mutated(TokenCopies, piece)(runner.device, 4)
+
+    with mock.patch.object(runner, "_copies", faulty):
+        seen = []
+        for schedule in (LATE, Schedule(0.3, 1), Schedule(0.3, 2)):
+            try:
+                seen.append(eager.answers(schedule))
+            except (AssertionError, ValueError, IndexError) as error:
+                seen.append({"error": error})
+
+    assert any(each != wanted for each in seen)
