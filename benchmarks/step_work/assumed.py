@@ -59,7 +59,11 @@ STREAM_LAUNCH_S = Assumed(
     "how much longer without a graph: 2.1 us instead of 1.3, the same source",
 )
 HOST_KERNEL_S = Assumed(
-    15e-6, 8e-6, 30e-6, "the host's time for a launch of ours: Triton's launcher is Python; a guess"
+    25e-6,
+    14e-6,
+    45e-6,
+    "the host's time for a launch of ours: 10 to 34 us by launcher (benchmarks/launcher_time.py, "
+    "one shared core of an AMD EPYC, Triton 3.9), and some us of the driver's",
 )
 HOST_OP_S = Assumed(6e-6, 4e-6, 12e-6, "the host's time for an op of torch's; a guess")
 HOST_GRAPH_S = Assumed(

@@ -16,6 +16,7 @@ from paceline_engine.model.group import Group
 from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.fused_ops import Gates, gated_mlp, normed, takes_codes
 from paceline_engine.model.layers.linear import Linear, PlainLinear
+from paceline_engine.model.layers.lora_linear import LoraLinear, TokenSlots
 from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear, quantize
 from paceline_engine.model.ops import KernelOps
 from paceline_engine.model.sharding import SummedLinear
@@ -144,3 +145,39 @@ def test_the_gate_before_a_product_of_rows_makes_no_codes() -> None:
     mlp = gated_mlp(product, Gates(silu_mul, refuse), down)
 
     assert torch.equal(mlp(x), down(silu_mul(product(x))))
+
+
+def lora(base: DynamicFp8Linear, slots: TokenSlots) -> LoraLinear:
+    """Let adapters add to a product; its slots are empty."""
+    outputs, inputs = base.weight.values.shape
+    product = LoraLinear(base, {"all": outputs}, inputs, slots)
+    product.reserve(2, 4, like=torch.empty(0))
+    return product
+
+
+def test_what_adapters_may_add_to_takes_codes_until_one_does() -> None:
+    """Until then nobody reads the rows; from then on adapters do, and the rest is the same."""
+    x, residual, weight = (a_random(*sizes) for sizes in ((3, 48), (3, 48), (48,)))
+    slots, made = TokenSlots(), [dynamic(128, 48), dynamic(48, 64, seed=1)]
+    asked: list[str] = []
+
+    def norm(*args: Any) -> Any:
+        asked.append("norm")
+        return add_rms_norm(*args)
+
+    def gate(rows: Tensor) -> Tensor:
+        asked.append("gate")
+        return silu_mul(rows)
+
+    gates = Gates(gate, fp8_rows.silu_mul)
+    mlp = normed(weight, EPS, norm, gated_mlp(lora(made[0], slots), gates, lora(made[1], slots)))
+    qkv = normed(weight, EPS, norm, lora(made[0], slots))
+
+    without = [*mlp(x, residual), *qkv(x, residual)]
+    assert not asked
+    slots.of_tokens = torch.tensor([0, -1, 1])
+    with_empty_slots = [*mlp(x, residual), *qkv(x, residual)]
+
+    assert asked == ["norm", "gate", "norm"]
+    for seen, wanted in zip(with_empty_slots, without, strict=True):
+        assert torch.equal(seen, wanted)

@@ -1,5 +1,10 @@
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
 
 from paceline_kernels.int4 import (
     Int4Weight,
@@ -11,6 +16,7 @@ from paceline_kernels.int4 import (
     reference_int4_linear,
 )
 from paceline_kernels.tuned import SHIPPED, Gpu, blocks_of
+from paceline_testing.int4_unpacking import unpack
 from paceline_testing.kernel_cases import DTYPES, assert_near, random_floats
 
 FLOAT64 = torch.float64
@@ -83,6 +89,43 @@ def test_every_generations_tiles_agree_with_float64(
         seen = kernel.int4_linear(x, weight, groups)
 
     assert_near(seen, reference_int4_linear(x.double(), weight, groups))
+
+
+def emulated_fma(of: torch.dtype) -> Any:
+    """What the assembly computes of both halves of each word, in torch."""
+
+    def fma(x: Any, y: Any, z: Any, dtype: object) -> Any:
+        del dtype
+        wide = [
+            torch.as_tensor(np.broadcast_to(each, x.handle.data.shape).astype(np.int32)).view(of)
+            for each in (x.handle.data, y, z.handle.data)
+        ]
+        result = (wide[0].double() * wide[1].double() + wide[2].double()).to(of)
+        return tl.tensor(TensorHandle(result.view(torch.int32).numpy(), tl.int32), x.type)
+
+    return fma
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("of", [torch.float16, torch.bfloat16], ids=str)
+def test_the_assembly_makes_values_less_their_zero_points(
+    of: torch.dtype, place: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all values and zero points; the bits around it are what the interpreter computes."""
+    if device != "cpu":
+        pytest.skip("a GPU runs the assembly itself")
+    monkeypatch.setattr(kernel, "_IS_COMPILED", True)
+    monkeypatch.setattr(kernel, "_fma_pairs", emulated_fma(of))
+    values = torch.stack([torch.arange(16), torch.arange(16).flip(0)], dim=1).view(1, 32)
+    values = values.repeat(16, 4)
+    weight, _ = pack(values, torch.ones(1, 16))
+    zeros, seen = torch.arange(16, dtype=torch.int32), torch.zeros(16, 32, dtype=torch.int16)
+
+    dtype = tl.float16 if of == torch.float16 else tl.bfloat16
+    run: Any = unpack
+    run[(1,)](weight, zeros, seen, place=place, dtype=dtype)
+
+    assert torch.equal(seen.view(of).double(), values[:, :32] - zeros[:, None].double())
 
 
 def test_reference_subtracts_zero_points_and_scales_each_group() -> None:

@@ -141,6 +141,30 @@ def test_experts_in_fp8_throughout_agree_with_the_reference(*, is_gelu: bool, de
     assert error.max() < 1e-2
 
 
+@pytest.mark.parametrize("is_dynamic", [False, pytest.param(True, marks=FP8)], ids=["own", "fp8"])
+def test_slots_without_an_expert_add_nothing(*, is_dynamic: bool, device: str) -> None:
+    """A token may have none at all; what is not computed is not read, whatever lies there."""
+    x = random_floats(9, 64, dtype=torch.float32, device=device)
+    ids = random_ids(9, 6, 2, device)
+    ids[2, 0], ids[5, 1], ids[7] = -1, -1, -1
+    weights = torch.rand(ids.shape, generator=torch.Generator().manual_seed(4)).to(device)
+    scales = "outputs" if is_dynamic else "none"
+    gate_up, up_scales = random_weight(
+        (6, 96, 64), dtype=x.dtype, device=device, scales=scales, seed=1
+    )
+    down, down_scales = random_weight(
+        (6, 64, 48), dtype=x.dtype, device=device, scales=scales, seed=2
+    )
+    told = (gate_up, down, weights, ids, up_scales, down_scales)
+
+    seen = kernel.fused_experts(x, *told, is_dynamic=is_dynamic)
+
+    wanted = reference_fused_experts(x, *told, is_dynamic=is_dynamic)
+    torch.testing.assert_close(seen, wanted, rtol=5e-2, atol=5e-2)
+    assert not seen[7].any()
+    assert seen[2].any()
+
+
 def test_slots_are_added_in_one_order(device: str) -> None:
     """Equal inputs give equal bits, and a token's result does not depend on its neighbours'."""
     x = random_floats(9, 64, dtype=torch.float32, device=device)

@@ -102,9 +102,8 @@ def _sort_slots_kernel(
     within = tl.arange(0, BLOCK)
     counts = tl.zeros([BINS], dtype=tl.int32)
     for start in range(0, slots, BLOCK):
-        # The last bin is no expert's.
-        ids = tl.load(ids_ptr + start + within, mask=start + within < slots, other=BINS - 1)
-        counts += tl.histogram(ids, BINS)
+        ids = tl.load(ids_ptr + start + within, mask=start + within < slots, other=-1)
+        counts += tl.histogram(tl.where(ids < 0, BINS - 1, ids), BINS)  # the last is no expert's
     tiles = tl.where(bins < NUM_EXPERTS, (counts + TILE - 1) // TILE, 0)
     first = tl.sum(tl.where(bins < expert, tiles, 0), axis=0)
     mine = tl.sum(tl.where(bins == expert, tiles, 0), axis=0)
@@ -119,7 +118,7 @@ def _sort_slots_kernel(
     found = 0
     for start in range(0, slots, BLOCK):
         slot = start + within
-        ids = tl.load(ids_ptr + slot, mask=slot < slots, other=BINS - 1)
+        ids = tl.load(ids_ptr + slot, mask=slot < slots, other=-1)
         is_mine = (ids == expert).to(tl.int32)
         rank = found + tl.cumsum(is_mine, axis=0) - 1
         tl.store(order_ptr + rank, slot, mask=is_mine > 0)
@@ -218,10 +217,11 @@ def _expert_product_kernel(  # noqa: C901 - its branches are chosen when it is c
     tl.store(out_ptr + out_at, out, mask=is_slot[:, None] & is_output[None, :])
 
 
-@triton.jit(do_not_specialize_on_alignment=["weights_ptr"])
+@triton.jit(do_not_specialize_on_alignment=["weights_ptr", "ids_ptr"])
 def _sum_slots_kernel(
     y_ptr,  # [tokens, TOP_K, COLUMNS]
     weights_ptr,
+    ids_ptr,
     out_ptr,
     COLUMNS: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -234,7 +234,9 @@ def _sum_slots_kernel(
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for place in tl.static_range(TOP_K):
         slot = token * TOP_K + place
-        y = tl.load(y_ptr + slot * COLUMNS + column, mask=inside, other=0.0)
+        # Without an expert nothing was written.
+        end = tl.where(tl.load(ids_ptr + slot) >= 0, COLUMNS, 0)
+        y = tl.load(y_ptr + slot * COLUMNS + column, mask=column < end, other=0.0)
         total += y.to(tl.float32) * tl.load(weights_ptr + slot)
     tl.store(out_ptr + token * COLUMNS + column, total.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -308,6 +310,7 @@ def fused_experts(
     _sum_slots_kernel[num_tokens, triton.cdiv(hidden, _SUMMED_COLUMNS)](
         y,
         weights,
+        ids,
         out,
         COLUMNS=hidden,
         TOP_K=top_k,

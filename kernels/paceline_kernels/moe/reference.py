@@ -37,7 +37,7 @@ def fused_experts(
     gate_up: Tensor,  # [experts, 2 * features, hidden], of x's type or in FP8
     down: Tensor,  # [experts, hidden, features], as gate_up
     weights: Tensor,  # [tokens, top_k] float32
-    ids: Tensor,  # [tokens, top_k] int32
+    ids: Tensor,  # [tokens, top_k] int32; below 0: none
     gate_up_scales: Tensor | None = None,  # [experts, 2 * features] or [experts, 1] float32
     down_scales: Tensor | None = None,  # [experts, hidden] or [experts, 1] float32
     *,
@@ -77,7 +77,7 @@ def expert_product(
         x = widen(codes, dtype) * row_scales.to(dtype)[:, None]
     flat = ids.flatten()
     out = x.new_zeros(len(flat), weight.shape[1])
-    for expert in flat.unique().tolist():
+    for expert in flat[flat >= 0].unique().tolist():
         slots = (flat == expert).nonzero()[:, 0]
         chosen = weight[expert]
         chosen = widen(chosen, dtype) if chosen.dtype == CODES else chosen.to(dtype)

@@ -2,7 +2,8 @@
 
 Only the product reads the rows that a norm or a gate writes. Where the product takes FP8, the op
 quantises as well, and the rows never reach memory in their own type. Which it is, is decided once,
-when the decoder is built: a product that an adapter adds to takes rows, because the adapter does.
+when the decoder is built. Adapters take rows: what they may add to is there in both forms, and a
+step that has none takes codes.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.fp8_rows import Fp8Rows
 from paceline_engine.model.layers.gated_linear import GatedLinear
 from paceline_engine.model.layers.linear import Linear
+from paceline_engine.model.layers.lora_linear import LoraLinear
 from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear
 from paceline_engine.model.sharding import SummedLinear
 
@@ -91,8 +93,58 @@ def takes_codes(product: Callable[[Tensor], Tensor]) -> TypeGuard[_RowsLinear]:
     return isinstance(product, DynamicFp8Linear)
 
 
+@dataclass(frozen=True, slots=True)
+class AdaptedMlp:
+    """Implements `Linear` by two forms of one MLP: adapters add to one, the other is as it is."""
+
+    adapted: Linear
+    plain: Linear
+    adds: Callable[[], bool]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        return self.adapted(x) if self.adds() else self.plain(x)
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedNormed:
+    """Implements `NormedLinear` by two: before a product that adapters add to, and without them."""
+
+    adapted: NormedLinear
+    plain: NormedLinear
+    product: Linear
+    """Either, whatever the step has."""
+    adds: Callable[[], bool]
+
+    @property
+    def weight(self) -> Tensor:  # [hidden]
+        """See `NormedLinear`."""
+        return self.plain.weight
+
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """See `NormedLinear`."""
+        return (self.adapted if self.adds() else self.plain)(x, residual)
+
+
+def _is_adapted(product: Linear) -> TypeGuard[LoraLinear]:
+    """Tell whether adapters may add to a product of codes."""
+    return isinstance(product, LoraLinear) and takes_codes(product.base)
+
+
 def normed(weight: Tensor, eps: float, add_rms_norm: AddNorm, product: Linear) -> NormedLinear:
     """Put a norm before a product, one that writes what the product takes."""
+    rows = plain = product
+    if isinstance(product, AdaptedMlp):
+        rows, plain = product.adapted, product.plain
+    elif _is_adapted(product):
+        plain = product.base
+    if isinstance(product, AdaptedMlp | LoraLinear) and plain is not rows:
+        return AdaptedNormed(
+            Normed(weight, eps, add_rms_norm, rows),
+            normed(weight, eps, add_rms_norm, plain),
+            product,
+            product.adds,
+        )
     if takes_codes(product):
         of_codes: Normed[Rows] = Normed(weight, eps, fp8_rows.add_rms_norm, product)
         return of_codes
@@ -101,6 +153,9 @@ def normed(weight: Tensor, eps: float, add_rms_norm: AddNorm, product: Linear) -
 
 def gated_mlp(product: Linear, gates: Gates, down: Linear) -> Linear:
     """Put a gate between two products, one that writes what the second takes."""
+    if _is_adapted(product) and _is_adapted(down):
+        adapted = Mlp(GatedLinear(product, gates.rows), down)
+        return AdaptedMlp(adapted, gated_mlp(product.base, gates, down.base), product.adds)
     if takes_codes(down):
         return Mlp(GatedLinear(product, gates.codes), down)
     return Mlp(GatedLinear(product, gates.rows), down)

@@ -38,14 +38,18 @@ class LoraLinear:
     ) -> None:
         self.parts = parts  # outputs of each weight that is stacked in `base`
         self.num_inputs = num_inputs
-        self._base = base
+        self.base = base
         self._token_slots = token_slots
         self._ends = tuple(accumulate(parts.values()))
         self._down = self._up = torch.empty(0)
 
+    def adds(self) -> bool:
+        """Tell whether an adapter takes part in the step."""
+        return self._token_slots.of_tokens is not None
+
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply, then add what each token's adapter adds."""
-        y, slots = self._base(x), self._token_slots.of(len(x))
+        y, slots = self.base(x), self._token_slots.of(len(x))
         if slots is None:
             return y
         return add_adapters(y, x, self._down, self._up, slots, self._ends)
