@@ -15,14 +15,13 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
         "rows": (64, 128),
         "tokens": (32, 64, 128),
         "num_warps": (4, 8),
-        "num_stages": (2, 3),
+        "num_stages": (3, 4),
     },
     "decode_attention": {
         "tokens": (32, 64, 128),
         "num_warps": (4, 8),
-        "num_stages": (2, 3, 4),
-        "part_tokens": (128,),
-        "programs": (1024, 4096),
+        "num_stages": (3, 4),
+        "programs": (1, 2, 3, 4),
     },
     "quantized_linear": {
         "outputs": (32, 64, 128),
@@ -92,7 +91,7 @@ def questions(machine: Machine, *, has_fp8: bool) -> Iterator[Question]:
             classes: Shape = {"kv": "fp8" if is_fp8 else "own", "bits": bits, "columns": size}
             chunks = ((5, 20),) if dry else _CHUNKS
             make = partial(cases.prefill_case, layer, chunks, is_fp8=is_fp8)
-            yield Question("prefill_attention", classes, make)
+            yield Question("prefill_attention", {**classes, "bounds": "none"}, make)
             contexts = (20, 3) if dry else _CONTEXTS
             make = partial(cases.decode_case, layer, contexts, is_fp8=is_fp8)
             yield Question("decode_attention", classes, make)

@@ -62,7 +62,7 @@ HOST_KERNEL_S = Assumed(
     25e-6,
     14e-6,
     45e-6,
-    "the host's time for a launch of ours: 11 to 38 us by launcher (benchmarks/launcher_time.py, "
+    "the host's time for a launch of ours: 10 to 34 us by launcher (benchmarks/launcher_time.py, "
     "one shared core of an AMD EPYC, Triton 3.9), and some us of the driver's",
 )
 HOST_OP_S = Assumed(6e-6, 4e-6, 12e-6, "the host's time for an op of torch's; a guess")

@@ -4,6 +4,7 @@ A number that many programs read is counted once: the cache has it. Rows are gre
 steps are. A kernel without a rule here raises KeyError: write one.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -72,33 +73,34 @@ def _visible(given: Arguments, context: int) -> int:
     return min(context, given["WINDOW"] or context)
 
 
+def _units(given: Arguments, step: Step) -> list[int]:
+    return [math.ceil(_visible(given, context) / given["UNIT"]) for context in step.contexts]
+
+
 def _num_parts(given: Arguments, step: Step) -> int:
-    """Parts of all contexts together: as `_split_tokens` cuts them."""
-    tile = given["TILE_KV"]
+    """Parts that are left to be joined: of rows that one run does not hold whole."""
+    ends = list(itertools.accumulate(_units(given, step)))
+    num_runs = given["num_programs"]
+    bounds = {run * ends[-1] // num_runs for run in range(num_runs + 1)}
     parts = 0
-    for context in step.contexts:
-        visible = _visible(given, context)
-        tiles = math.ceil(math.ceil(visible / given["SPLITS"]) / tile)
-        parts += math.ceil(visible / max(tiles * tile, given["MIN_TOKENS"]))
+    for begin, end in itertools.pairwise([0, *ends]):
+        within = sum(begin < bound < end for bound in bounds)
+        parts += within + 1 if within else 0
     return parts
 
 
-def _partial_bytes(given: Arguments, step: Step, num_q_heads: int) -> int:
-    size: int = given["HEAD_SIZE"]
-    return _num_parts(given, step) * num_q_heads * (size + 1) * 4
-
-
-def _attend_split(given: Arguments, step: Step) -> Moved:
+def _decode(given: Arguments, step: Step) -> Moved:
+    """Attention of decodes; parts are written and read again."""
     seen = sum(_visible(given, context) for context in step.contexts)
     heads = given["NUM_KV_HEADS"] * given["GROUP"]
     table = 4 * sum(-(-context // BLOCK_SIZE) for context in step.contexts)
-    read = _bytes(given, "q_ptr", "lens_ptr") + table + _kv_bytes(given, seen)
-    return Moved(read, _partial_bytes(given, step, heads), 4 * seen * heads * given["HEAD_SIZE"])
-
-
-def _join_splits(given: Arguments, step: Step) -> Moved:
-    partial = _partial_bytes(given, step, given["NUM_Q_HEADS"])
-    return Moved(partial + _bytes(given, "lens_ptr"), _bytes(given, "out_ptr"))
+    parts = _num_parts(given, step) * heads * (given["HEAD_SIZE"] + 1) * 4
+    plan = _bytes(given, "lens_ptr", "ends_ptr", "runs_ptr")
+    return Moved(
+        _bytes(given, "q_ptr") + plan + table + _kv_bytes(given, seen) + parts,
+        _bytes(given, "out_ptr") + parts,
+        4 * seen * heads * given["HEAD_SIZE"],
+    )
 
 
 def _prefill(given: Arguments, step: Step) -> Moved:
@@ -157,8 +159,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             *("x_ptr", "residual_ptr", "weight_ptr"), into=("normed_ptr", "scales_ptr", "sum_ptr")
         ),
         "_rope_and_store_kv_kernel": _rope,
-        "_attend_split_kernel": _attend_split,
-        "_join_splits_kernel": _join_splits,
+        "_plan_kernel": _whole("lens_ptr", into=("ends_ptr", "runs_ptr", "arrived_ptr")),
+        "_decode_kernel": _decode,
         "_prefill_kernel": _prefill,
         "_gate_mul_kernel": _whole("x_ptr", into=("out_ptr",)),
         "_groups_kernel": _whole("logits_ptr", into=("best_ptr", "sums_ptr")),

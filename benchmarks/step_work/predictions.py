@@ -53,14 +53,9 @@ class Change:
 
 
 CHANGES = (
-    Change("no torch.cat of one tensor", DECODE, frozenset({"aten.cat"})),
-    Change("no copies of logits and tokens", DECODE, frozenset({"aten.copy_", "aten.clone"})),
-    Change("parts joined by who attends last", DECODE, frozenset({"join_splits"})),
-    Change(
-        "no torch.cat, no zeros before attention",
-        PREFILL,
-        frozenset({"aten.cat", "aten.zeros_like"}),
-    ),
+    Change("norms within the products behind them", DECODE, frozenset({"rms_norm"})),
+    Change("a gate within the product before it", DECODE, frozenset({"gate_mul"})),
+    Change("RoPE and storing within attention", DECODE, frozenset({"rope_and_store_kv"})),
 )
 
 

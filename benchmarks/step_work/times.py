@@ -21,8 +21,6 @@ _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.6))
 _FEW_PARTS = 4
 """How many parts a library cuts a product's inputs into, at most, so that more programs run."""
 _WIDE_HEADS = 128
-_MOST_WARPS = 64
-"""That a multiprocessor of any of these GPUs holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +89,20 @@ def bandwidth_share(work: Work, gpu: Gpu, end: End) -> float:
     if work.kind == "product":
         return assumed.WEIGHTS.at(end)
     share = assumed.STREAM.at(end)
-    if work.label != "attend_split":
+    if work.label != "decode":
         return share
-    return share * min(1.0, in_flight(work, gpu) / _needed(gpu, end)) * _waves(work, gpu)
+    return share * min(1.0, in_flight(work, gpu) / _needed(gpu, end)) * _evenness(work, gpu)
 
 
 def in_flight(work: Work, gpu: Gpu) -> int:
     """Return the bytes of keys and values that decode attention keeps under way, on all of a GPU.
 
-    A loop of several stages copies that many tiles ahead, less the one that it computes with.
+    A loop of `num_stages` has a buffer less, of which it computes with one.
     """
-    num_stages: int = work.launch.arguments["num_stages"]
-    ahead = max(1, num_stages - 1)
-    return gpu.multiprocessors * _resident(work, gpu) * ahead * _tile_bytes(work)
+    given = work.launch.arguments
+    ahead: int = max(1, given["num_stages"] - 2)
+    resident: int = math.prod(work.launch.grid) // given["num_multiprocessors"]
+    return gpu.multiprocessors * resident * ahead * _tile_bytes(work)
 
 
 def _tile_bytes(work: Work) -> int:
@@ -115,22 +114,17 @@ def _tile_bytes(work: Work) -> int:
     return 2 * rows * columns * itemsize
 
 
-def _resident(work: Work, gpu: Gpu) -> int:
-    """Return how many of its programs a multiprocessor holds, by shared memory and warps."""
-    num_stages: int = work.launch.arguments["num_stages"]
-    num_warps: int = work.launch.arguments["num_warps"]
-    by_shared = gpu.shared_bytes // (num_stages * _tile_bytes(work))
-    return max(1, min(by_shared, _MOST_WARPS // num_warps))
-
-
 def _needed(gpu: Gpu, end: End) -> float:
     return gpu.bandwidth * assumed.LATENCY_S.at(end)
 
 
-def _waves(work: Work, gpu: Gpu) -> float:
-    """Return how full a grid's waves are, the last one included."""
-    waves = math.prod(work.launch.grid) / (gpu.multiprocessors * _resident(work, gpu))
-    return waves / math.ceil(waves)
+def _evenness(work: Work, gpu: Gpu) -> float:
+    """Return what a multiprocessor reads of a step, by what the one reads that reads most."""
+    given = work.launch.arguments
+    tokens: int = work.num_bytes // (2 * given["HEAD_SIZE"] * given["k_cache_ptr"].element_size())
+    unit: int = given["UNIT"]
+    units = tokens / unit / gpu.multiprocessors
+    return units / math.ceil(units)
 
 
 def flops_rate(work: Work, gpu: Gpu, end: End) -> float:

@@ -9,7 +9,7 @@ from paceline_kernels.activation import (
     silu_mul,
     silu_mul_fp8,
 )
-from paceline_kernels.decode_attention import paged_decode_attention
+from paceline_kernels.decode_attention import paged_decode_attention, plan_decode_attention
 from paceline_kernels.embedding import embed_rms_norm
 from paceline_kernels.fp8_rows import quantize_rows
 from paceline_kernels.input_prep import keep_tokens, lay_out_draws, lay_out_step, write_rows
@@ -40,6 +40,7 @@ __all__ = [
     "paged_decode_attention",
     "paged_prefill_attention",
     "penalise",
+    "plan_decode_attention",
     "quantize_rows",
     "quantized_linear",
     "rms_norm",

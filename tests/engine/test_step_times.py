@@ -83,9 +83,10 @@ def test_in_pieces_the_host_replays_a_graph_a_layer() -> None:
 
 def test_decode_attention_needs_enough_under_way() -> None:
     """A loop that copies less ahead reaches less of the bandwidth."""
-    attention = one(work("llama-3.1-8b", DECODE), "attend_split")
-    narrow = {**attention.launch.arguments, "TILE_KV": 16, "num_stages": 2, "num_warps": 32}
-    slower = replace(attention, launch=replace(attention.launch, arguments=narrow))
+    attention = one(work("llama-3.1-8b", DECODE), "decode")
+    narrow = {**attention.launch.arguments, "TILE_KV": 16}
+    alone = (attention.launch.arguments["num_multiprocessors"],)
+    slower = replace(attention, launch=replace(attention.launch, arguments=narrow, grid=alone))
 
     assert bandwidth_share(slower, H200, "likely") < 0.6 * bandwidth_share(
         attention, H200, "likely"

@@ -12,9 +12,9 @@ from step_work.kernels import RULES
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.work import StepWork, table_of, work_of
 
-LAUNCHES_OF_A_LAYER = {DECODE: 11, MIXED: 13, IN_PIECES: 15, PREFILL: 11}
+LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 13, PREFILL: 9}
 """The most that a layer may take, four of them products with weights."""
-MOST_SURPLUS = {"qwen2.5-0.5b": 0.152, "llama-3.2-1b": 0.078, "llama-3.1-8b": 0.055}
+MOST_SURPLUS = {"qwen2.5-0.5b": 0.079, "llama-3.2-1b": 0.040, "llama-3.1-8b": 0.030}
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
 STEPS = tuple(LAUNCHES_OF_A_LAYER)
 
@@ -72,10 +72,12 @@ def test_a_kernel_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_bytes_are_those_of_the_readmes() -> None:
     """Llama-3.1-8B, 64 rows of 1,024 tokens: 268 MB of keys and values a layer."""
     work = work_of(model_of("llama-3.1-8b"), DECODE)
-    attention = next(one for one in work.launches if one.label == "attend_split")
-    kv, parts = 268_435_456, 64 * 32 * 8 * 129 * 4
+    attention = next(one for one in work.launches if one.label == "decode")
+    kv, queries_and_results = 268_435_456, 2 * 64 * 32 * 128 * 2
+    most_parts = 2 * 64 * 2 * 32 * 129 * 4  # each row has one joint or none; written and read
 
-    assert attention.num_bytes == pytest.approx(kv + parts + 64 * 32 * 128 * 2, rel=1e-3)
+    least = kv + queries_and_results
+    assert least < attention.num_bytes < (least + most_parts) * 1.001
     assert attention.flops == 4 * 64 * 1024 * 32 * 128
 
 
@@ -104,7 +106,7 @@ def test_in_pieces_attention_is_launched_by_the_host() -> None:
     work = work_of(model_of("qwen2.5-0.5b"), IN_PIECES)
 
     launched = [one.label for one in work.launches if not one.in_graph]
-    assert launched.count("prefill") == launched.count("attend_split") == 24
+    assert launched.count("prefill") == launched.count("decode") == 24
     assert launched.count("gate_mul") == 1
     assert sum(one.label == "gate_mul" for one in work.launches) == 24
 

@@ -13,8 +13,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,6 +30,8 @@ from triton.runtime.jit import JITFunction
 from paceline_kernels import tuned
 from paceline_testing.gpus import GPUS, WARP, GpuGeneration, occupancy, programs_per_multiprocessor
 from paceline_testing.launches import SHAPES, Launches, Shape, launch_class
+from paceline_testing.schedules import Loop, loops_of
+from paceline_testing.waiting_kernel import launch as launch_waiting
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -73,6 +76,8 @@ class Compiled:
     """Written out in the kernel: of global memory, straight into registers."""
     instructions: tuple[str, ...]
     """Those of INSTRUCTIONS that the kernel has."""
+    loops: tuple[Loop, ...]
+    """Those that multiply."""
 
 
 class Driver:
@@ -98,7 +103,7 @@ def compile_all(gpu: GpuGeneration, names: Collection[str], **options: int) -> l
     triton.runtime.driver.set_active(driver)
     seen: list[Compiled] = []
     for shape in (shape for shape in SHAPES if shape.name in names):
-        with launching_nothing(**options) as compiled:
+        with as_on(gpu), launching_nothing(**options) as compiled:
             Launches(shape).all()
         seen += [inspect_cubin(gpu, shape.name, kernel) for kernel in compiled]
     return seen
@@ -118,6 +123,11 @@ def compile_rows() -> Iterator[Compiled]:
                         launch_class(row.kernel, shape)
                     for kernel in compiled:
                         yield inspect_cubin(gpu, repr(row), kernel)
+
+
+def as_on(gpu: GpuGeneration) -> AbstractContextManager[None]:
+    """Look blocks up as on a GPU of this generation."""
+    return tuned.blocks_of.as_if(tuned.SHIPPED, tuned.Gpu("", capability_of(gpu)))
 
 
 def gpus_of(row: tuned.Row) -> tuple[GpuGeneration, ...]:
@@ -172,6 +182,31 @@ def count_variants(shape: Shape) -> dict[str, int]:
     return dict(Counter(name for name, _ in {(one.name, one.hash) for one in compiled}))
 
 
+def compile_waiting() -> list[Compiled]:
+    """A loop that cannot but wait, beside which the others are held."""
+    gpu = GPUS["sm_90"]
+    driver: Any = Driver(gpu)
+    triton.runtime.driver.set_active(driver)
+    with launching_nothing() as compiled:
+        launch_waiting()
+    return [inspect_cubin(gpu, "waiting", kernel) for kernel in compiled]
+
+
+def hand_over() -> list[str]:
+    """How a part's result reaches whoever joins it: the instructions around the one that counts."""
+    gpu = GPUS["sm_90"]
+    driver: Any = Driver(gpu)
+    triton.runtime.driver.set_active(driver)
+    with as_on(gpu), launching_nothing() as compiled:
+        Launches(SHAPES[0]).decode_attention()
+    (ptx,) = (kernel.asm["ptx"] for kernel in compiled if kernel.name == "_decode_kernel")
+    before, counted, after = ptx.partition("atom.global.gpu.acq_rel.add")
+    spelt = re.compile(r"st\.global|bar\.sync|ld\.global\.cg")
+    stored = before.rindex("st.global")  # the part, or its log-sum-exp
+    steps = [*spelt.findall(before[stored:]), counted, *spelt.findall(after)]
+    return [step for step, _ in groupby(steps)]
+
+
 def inspect_cubin(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Compiled:
     """Read registers and spills from the machine code, instructions from the assembly."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -202,6 +237,7 @@ def inspect_cubin(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Com
         occupancy=occupancy(gpu, num_warps=num_warps, programs=programs),
         loads=ptx.count("ld.global"),
         instructions=tuple(name for name, spelt in INSTRUCTIONS.items() if spelt in ptx),
+        loops=loops_of(kernel.asm["ttgir"]),
     )
 
 
@@ -209,15 +245,21 @@ def table_of(compiled: Iterable[Compiled]) -> str:
     """One line a kernel."""
     heading = (
         f"{'gpu':6} {'shape':14} {'kernel':26} warps regs spill shared tensor programs occupied  "
-        "instructions"
+        "loops  instructions"
     )
     lines = (
         f"{one.gpu:6} {one.shape:14} {one.kernel:26} {one.num_warps:5} {one.registers:4} "
         f"{one.spilled_bytes:5} {one.shared_bytes:6} {one.tensor_columns:6} {one.programs:8} "
-        f"{one.occupancy:8.1%}  {' '.join(one.instructions)}"
+        f"{one.occupancy:8.1%}  {' '.join(map(_schedule, one.loops)):16} "
+        f"{' '.join(one.instructions)}"
         for one in compiled
     )
     return "\n".join((heading, *lines))
+
+
+def _schedule(loop: Loop) -> str:
+    """Buffers of a tile, and how many copies may be on their way where the loop waits."""
+    return f"{loop.buffers}b/{','.join(map(str, loop.waits)) or '-'}w" + "!" * loop.tile_loads
 
 
 def main() -> None:
@@ -228,12 +270,14 @@ def main() -> None:
     if sys.argv[1:] != ["--json"]:
         sys.stdout.write(table_of(everything) + "\n")
         return
-    starved = compile_all(GPUS["sm_90"], [SHAPES[0].name], maxnreg=64)
+    starved = compile_all(GPUS["sm_90"], [SHAPES[0].name], maxnreg=96)
     report = {
         "compiled": everything,
         "starved": starved,
         "variants": count_variants(SHAPES[0]),
         "rows": list(compile_rows()),
+        "waiting": compile_waiting(),
+        "handing_over": hand_over(),
     }
     json.dump(report, sys.stdout, default=asdict)
 

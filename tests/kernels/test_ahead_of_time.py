@@ -40,8 +40,8 @@ KERNELS = {
     "_lay_out_draws_kernel",
     "_keep_tokens_kernel",
     "_rope_and_store_kv_kernel",
-    "_attend_split_kernel",
-    "_join_splits_kernel",
+    "_plan_kernel",
+    "_decode_kernel",
     "_prefill_kernel",
     "_groups_kernel",
     "_cuts_kernel",
@@ -102,7 +102,7 @@ def test_every_row_of_the_table_of_blocks_compiles_without_a_spill(report: dict[
 
 
 def test_a_spill_would_be_seen(report: dict[str, Any]) -> None:
-    """With 64 registers a thread, attention cannot but spill."""
+    """With 96 registers a thread, attention cannot but spill."""
     starved = {one["kernel"]: one["spilled_bytes"] for one in report["starved"]}
 
     assert starved["_prefill_kernel"] > 0
@@ -118,7 +118,7 @@ def test_every_kernel_fits_a_multiprocessor(compiled: Compiled) -> None:
 def test_decode_keeps_several_programs_on_a_multiprocessor(compiled: Compiled) -> None:
     """One waits for its KV while another computes: that is what hides the memory's latency."""
     for one in compiled:
-        if one["kernel"] == "_attend_split_kernel":
+        if one["kernel"] == "_decode_kernel":
             assert one["programs"] >= 2, one
 
 
@@ -132,7 +132,7 @@ def test_prefill_runs_on_each_generations_own_tensor_cores(compiled: Compiled) -
 def test_decode_runs_on_tensor_cores(compiled: Compiled) -> None:
     """A group of query heads fills 16 rows, too few for wgmma and right for mma."""
     for one in compiled:
-        if one["kernel"] == "_attend_split_kernel":
+        if one["kernel"] == "_decode_kernel":
             assert "mma" in one["instructions"], one
 
 
@@ -153,8 +153,51 @@ def test_adapters_are_multiplied_on_tensor_cores(compiled: Compiled) -> None:
 def test_kv_and_weights_are_copied_16_bytes_at_a_time(compiled: Compiled) -> None:
     """These copies are what bounds them: narrower ones would waste the memory's bandwidth."""
     for one in compiled:
-        if one["kernel"] in {"_attend_split_kernel", "_prefill_kernel", *_PRODUCTS}:
+        if one["kernel"] in {"_decode_kernel", "_prefill_kernel", *_PRODUCTS}:
             assert "copy16" in one["instructions"], one
+
+
+def test_keys_and_values_arrive_while_others_are_multiplied(report: dict[str, Any]) -> None:
+    """In every loop of attention, on every GPU and in every row: a tile in use, one on its way.
+
+    An address that is loaded in the round that uses it keeps the compiler from that, and a tile
+    that stays a plain load is waited for. Without tensor cores nothing of the kind is asked for.
+    """
+    rows = {repr(row): row for row in tuned.SHIPPED.rows}
+    for one in (*report["compiled"], *report["rows"]):
+        is_wide = one["shape"] in rows and rows[one["shape"]].shape.get("bits") == 32
+        if one["kernel"] in {"_decode_kernel", "_prefill_kernel"} and not is_wide:
+            assert one["loops"], one
+            for loop in one["loops"]:
+                assert loop["buffers"] >= 2, one
+                assert min(loop["waits"]) > 0, one
+                assert not loop["tile_loads"], one
+
+
+def test_a_load_behind_a_load_would_be_seen(report: dict[str, Any]) -> None:
+    """The same loop over a table that is read in the round that uses it."""
+    (waiting,) = report["waiting"]
+
+    assert waiting["loops"]
+    assert all(min(loop["waits"], default=0) == 0 for loop in waiting["loops"])
+
+
+def test_decodes_programs_are_all_on_the_device_at_once(report: dict[str, Any]) -> None:
+    """There are as many as the table says; a second wave would wait for the first."""
+    rows = {repr(row): row for row in tuned.SHIPPED.rows}
+    for one in report["rows"]:
+        if one["kernel"] == "_decode_kernel":
+            assert one["programs"] >= rows[one["shape"]].blocks["programs"], one
+
+
+def test_who_joins_a_rows_parts_sees_them_all(report: dict[str, Any]) -> None:
+    """All threads store, then meet, then one counts, for the whole device to see, then all meet."""
+    counted = "atom.global.gpu.acq_rel.add"
+    steps = report["handing_over"]
+    place = steps.index(counted)
+
+    assert steps[: place + 2] == ["st.global", "bar.sync", counted, "bar.sync"]
+    assert "ld.global.cg" in steps[place + 2 :]
 
 
 def test_a_row_that_is_gated_into_fp8_is_read_once(compiled: Compiled) -> None:
@@ -189,8 +232,8 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_lay_out_draws_kernel": 1,
         "_keep_tokens_kernel": 1,
         "_rope_and_store_kv_kernel": 1,
-        "_attend_split_kernel": 3,  # 8, 16 and 32 parts of the context
-        "_join_splits_kernel": 3,
+        "_plan_kernel": 1,
+        "_decode_kernel": 1,
         "_prefill_kernel": 1,
         "_groups_kernel": 1,
         "_cuts_kernel": 1,

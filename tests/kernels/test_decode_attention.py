@@ -1,8 +1,12 @@
+import itertools
+
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from paceline_kernels.decode_attention import kernel, reference_paged_decode_attention
-from paceline_kernels.decode_attention.kernel import num_splits
+from paceline_kernels.decode_attention.plan import UNIT
 from paceline_testing.kernel_cases import (
     DTYPES,
     Heads,
@@ -110,20 +114,66 @@ def test_reference_sees_the_last_tokens_of_the_window_with_capped_scores() -> No
     torch.testing.assert_close(seen[0, 0], weights @ v / weights.sum())
 
 
-BLOCKS = {"wanted_programs": 1024, "part_tokens": 128}
+def test_decode_writes_where_it_is_told(device: str) -> None:
+    """A step's decodes and prompts share one result: nothing joins them afterwards."""
+    heads = Heads(4, 2, 64)
+    kv = a_paged_kv(LENGTHS, heads, dtype=torch.float32, device=device)
+    q = random_floats(len(LENGTHS), 4, 64, dtype=torch.float32, device=device, seed=1)
+    out = torch.ones(len(LENGTHS) + 2, 4, 64, device=device)
+
+    kernel.paged_decode_attention(
+        q, *kv.caches, kv.block_table, kv.context_lens, 0.125, out=out[:-2]
+    )
+
+    assert_near(out[:-2], reference(q, kv, 0.125))
+    assert (out[-2:] == 1).all()
 
 
-@pytest.mark.parametrize("num_kv_heads", [1, 3, 8])
-def test_all_batch_sizes_share_a_few_numbers_of_splits(num_kv_heads: int) -> None:
-    """Each number of splits is a variant to compile, and none may compile while serving."""
-    seen = {
-        num_splits(programs=rows * num_kv_heads, max_len=8192, **BLOCKS) for rows in range(1, 513)
-    }
+def test_one_plan_serves_every_layer(device: str) -> None:
+    """Whoever joins a row's parts leaves the counters as they were."""
+    heads = Heads(4, 2, 64)
+    kv = a_paged_kv(LENGTHS, heads, dtype=torch.float32, device=device)
+    layers = [
+        random_floats(len(LENGTHS), 4, 64, dtype=torch.float32, device=device, seed=seed)
+        for seed in range(3)
+    ]
+    plan = kernel.plan_decode_attention(layers[0], kv.k_cache, kv.context_lens)
+    assert plan is not None
 
-    assert seen == {8, 16, 32}
+    for q in layers:
+        seen = kernel.paged_decode_attention(
+            q, *kv.caches, kv.block_table, kv.context_lens, 0.125, plan=plan
+        )
+        assert_near(seen, reference(q, kv, 0.125))
+        assert not plan.arrived.any()
 
 
-def test_a_short_context_is_not_split_for_nothing() -> None:
-    """A part below the least size would never have a token."""
-    assert num_splits(programs=8, max_len=200, **BLOCKS) == 2
-    assert num_splits(programs=8, max_len=64, **BLOCKS) == 1
+@settings(
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    lengths=st.lists(st.integers(0, 700), min_size=1, max_size=6),
+    window=st.sampled_from([None, 1, 130, 400]),
+    num_kv_heads=st.sampled_from([1, 2, 3]),
+)
+def test_every_program_reads_as_much_as_the_others(
+    device: str, lengths: list[int], window: int | None, num_kv_heads: int
+) -> None:
+    """Runs are of equal length, cover every unit once, and name the rows that hold them."""
+    lens = torch.tensor(lengths, dtype=torch.int32, device=device)
+    k_cache = torch.zeros(1, 16, num_kv_heads, 64, device=device)
+
+    plan = kernel.plan_decode_attention(k_cache[0, 0], k_cache, lens, window)
+    assert plan is not None
+
+    units = [-(-min(length, window or length) // UNIT) for length in lengths]
+    ends = list(itertools.accumulate(units))
+    assert plan.ends.tolist() == ends
+    assert not plan.arrived.any()
+    num_runs = len(plan.runs)
+    bounds = [run * ends[-1] // num_runs for run in range(num_runs + 1)]
+    holders = [row for row, count in enumerate(units) for _ in range(count)]
+    for run, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        assert begin == end or plan.runs[run].tolist() == [holders[begin], holders[end - 1]]

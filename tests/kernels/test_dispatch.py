@@ -64,6 +64,10 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         prefill_attention.reference_paged_prefill_attention,
         prefill_kernel.paged_prefill_attention,
     ),
+    "plan_decode_attention": (
+        decode_attention.reference_plan_decode_attention,
+        decode_kernel.plan_decode_attention,
+    ),
     "rms_norm": (norm.reference_rms_norm, norm_kernel.rms_norm),
     "rope_and_store_kv": (rotary.reference_rope_and_store_kv, rotary_kernel.rope_and_store_kv),
     "forbid": (sampling.reference_forbid, sampling_kernel.forbid),

@@ -113,7 +113,7 @@ def test_prefill_and_decode_see_the_same_window(window: int) -> None:
     torch.testing.assert_close(together, torch.cat(alone))
 
 
-def test_tokens_past_the_last_chunk_give_zeros(device: str) -> None:
+def test_tokens_past_the_last_chunk_harm_nobody(device: str) -> None:
     """A step that is padded to a captured size carries tokens of no sequence."""
     kv = a_paged_kv([20], Heads(2, 1, 64), dtype=torch.float32, device=device)
     cu_seqlens = starts_of(((3, 20),), device)
@@ -123,8 +123,22 @@ def test_tokens_past_the_last_chunk_give_zeros(device: str) -> None:
         q, *kv.caches, kv.block_table, cu_seqlens, kv.context_lens, 0.125
     )
 
-    assert_near(seen, reference(q, kv, cu_seqlens, 0.125))
-    assert not seen[3:].any()
+    assert_near(seen[:3], reference(q, kv, cu_seqlens, 0.125)[:3])
+
+
+def test_prefill_writes_where_it_is_told(device: str) -> None:
+    """A step's decodes and prompts share one result: nothing joins them afterwards."""
+    kv = a_paged_kv([20], Heads(2, 1, 64), dtype=torch.float32, device=device)
+    cu_seqlens = starts_of(((3, 20),), device)
+    q = random_floats(3, 2, 64, dtype=torch.float32, device=device, seed=1)
+    out = torch.zeros(5, 2, 64, device=device)
+
+    kernel.paged_prefill_attention(
+        q, *kv.caches, kv.block_table, cu_seqlens, kv.context_lens, 0.125, out=out[2:]
+    )
+
+    assert_near(out[2:], reference(q, kv, cu_seqlens, 0.125))
+    assert not out[:2].any()
 
 
 def test_reference_attends_to_no_later_token() -> None:

@@ -303,7 +303,7 @@ def launch_class(kernel: str, classes: Mapping[str, int | str]) -> None:
         num_kv_heads=8,
         head_size=64 if is_row else columns,
         # A window and a soft cap take registers, too.
-        is_gemma=True,
+        is_gemma=classes.get("bounds") != "none",
         dtype=torch.float32 if classes.get("bits") == 32 else torch.bfloat16,
         has_fp8=classes.get("kv") == "fp8" or classes.get("weight", "own") != "own",
     )

@@ -74,7 +74,9 @@ def prompts_of(chunks: Sequence[tuple[int, int]], num_blocks: int, padding: int 
     )
 
 
-def attended(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+def attended(
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
+) -> Tensor:
     """What is wanted: the reference's."""
     return reference_paged_prefill_attention(
         q,
@@ -89,7 +91,9 @@ def attended(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) 
     )
 
 
-def kernel_double(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+def kernel_double(
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
+) -> Tensor:
     """Ours as on a GPU, where scores and sums are float32 whatever the type."""
     wide = LayerCache(cache.keys.float(), cache.values.float(), None)
     return attended(q.float(), wide, prompts, rules).to(q.dtype)
@@ -113,7 +117,15 @@ class PrefillDouble:
     lengths: set[int] = field(default_factory=set)
     served: list[tuple[PromptChunk, ...]] = field(default_factory=list)
 
-    def __call__(self, q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+    def __call__(
+        self,
+        q: Tensor,
+        cache: LayerCache,
+        prompts: Prompts,
+        rules: ScoreRules,
+        _out: Tensor | None = None,
+        /,
+    ) -> Tensor:
         """Attend."""
         unseen = {chunk.tokens for chunk in prompts.chunks} - self.lengths
         self.clock.advance(self.length_s * len(unseen))

@@ -1,6 +1,6 @@
 """Attention with the kernels of `paceline_kernels`: on a GPU, or their references elsewhere."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,7 +17,12 @@ from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.step_tensors import StepTensors
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.model.layers.rotary import Rotations
-from paceline_kernels import paged_decode_attention, rope_and_store_kv
+from paceline_kernels import (
+    paged_decode_attention,
+    plan_decode_attention,
+    rope_and_store_kv,
+)
+from paceline_kernels.decode_attention import DecodePlan
 
 
 class KernelAttention:
@@ -61,6 +66,8 @@ class KernelStep:
     prompts: Prompts
     prefill: PrefillAttention
     into: Tensor | None = None  # [T, num_q_heads * head_size]
+    plans: dict[int | None, DecodePlan | None] = field(default_factory=dict)
+    """Of the decodes, by window; made where a layer first asks."""
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -84,27 +91,34 @@ class KernelStep:
             eps=config.norm_eps,
             exponents=exponents,
         )
-        split, scale, softcap = step.num_decodes, config.score_scale, config.attention_softcap
-        parts = []
+        out = torch.empty_like(q) if self.into is None else self.into.view(q.shape)
+        rules = ScoreRules(config.score_scale, window, config.attention_softcap)
+        split = step.num_decodes
         if split:
-            parts.append(
-                paged_decode_attention(
-                    q[:split],
-                    keys,
-                    values,
-                    step.block_table[:split],
-                    step.context_lens[:split],
-                    scale,
-                    window,
-                    softcap,
-                    exponents,
-                )
+            paged_decode_attention(
+                q[:split],
+                keys,
+                values,
+                step.block_table[:split],
+                step.context_lens[:split],
+                rules.scale,
+                rules.window,
+                rules.softcap,
+                exponents,
+                plan=self._plan(window, q, keys),
+                out=out[:split],
             )
         if split < len(q):
+            prompts_out = out[split:]
             cache = LayerCache(keys, values, exponents)
-            rules = ScoreRules(scale, window, softcap)
-            parts.append(self.prefill(q[split:], cache, self.prompts, rules))
-        if self.into is None:
-            return torch.cat(parts).flatten(1)
-        torch.cat(parts, out=self.into.view(q.shape))
-        return self.into
+            given = self.prefill(q[split:], cache, self.prompts, rules, prompts_out)
+            if given is not prompts_out:
+                prompts_out.copy_(given)
+        return out.flatten(1) if self.into is None else self.into
+
+    def _plan(self, window: int | None, q: Tensor, keys: Tensor) -> DecodePlan | None:
+        """Share out the decodes' contexts once for all layers with this window."""
+        if window not in self.plans:
+            lens = self.step.context_lens[: self.step.num_decodes]
+            self.plans[window] = plan_decode_attention(q, keys, lens, window)
+        return self.plans[window]

@@ -14,8 +14,8 @@ from paceline_engine.settings import Quantization, Settings
 from paceline_kernels.fp8 import CODES
 from paceline_wire.limits import Capacity
 
-# Most parts that decode attention splits a context into.
-_PARTS = 32
+# Programs of decode attention on the largest device: four on each of 160 multiprocessors.
+_PROGRAMS = 640
 # Logits in a group of `paceline_kernels.sampling`, which is not imported: it needs Triton.
 _GROUP = 128
 
@@ -128,14 +128,15 @@ def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torc
     """Estimate what captured decodes of so many rows take beside weights and cache.
 
     Logits twice (made, and where they are left), three numbers of each group of them that a draw
-    looks at, the widest moment of their step, a table of blocks, and the parts that split attention
-    joins: up to `_PARTS` for each query head, in float32. What the driver keeps for each graph is
-    not counted.
+    looks at, the widest moment of their step, a table of blocks, and the parts of rows that
+    attention joins: two of each program, in float32. What the driver keeps for each graph is not
+    counted.
     """
     logits = 2 * num_rows * config.vocab_size * dtype.itemsize
     groups = num_rows * -(-config.vocab_size // _GROUP) * 3 * torch.float32.itemsize
     table = num_rows * -(-config.max_len // block_size) * torch.int32.itemsize
-    parts = num_rows * config.num_q_heads * _PARTS * (config.head_size + 1)
+    group = config.num_q_heads // config.num_kv_heads
+    parts = 2 * _PROGRAMS * group * (config.head_size + 1)
     step = peak_step_bytes(config, num_rows, dtype)
     return logits + groups + step + table + parts * torch.float32.itemsize
 

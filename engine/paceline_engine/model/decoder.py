@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.model.layers.block_linear import StoredEmbedding
 from paceline_engine.model.layers.fused_ops import NormedLinear
-from paceline_engine.model.layers.linear import Linear
+from paceline_engine.model.layers.linear import Linear, PlainLinear
 from paceline_engine.model.ops import Ops
 
 
@@ -140,7 +140,16 @@ class Decoder:
             x = ops.rms_norm(x, layer.mlp_post_norm, eps)
         return x, residual
 
-    def logits(self, hidden: Tensor) -> Tensor:  # [rows, hidden] -> [rows, vocab]
-        """Score every token of the vocabulary."""
-        logits, cap = self.head(hidden), self.config.logit_softcap
+    def logits(
+        self,
+        hidden: Tensor,  # [rows, hidden]
+        out: Tensor | None = None,  # [rows, vocab]
+    ) -> Tensor:  # [rows, vocab]
+        """Score every token of the vocabulary; `out` takes the result."""
+        if isinstance(self.head, PlainLinear):
+            logits = self.head(hidden, out)
+        else:
+            logits = self.head(hidden)
+            logits = logits if out is None else out.copy_(logits)
+        cap = self.config.logit_softcap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)

@@ -31,20 +31,21 @@ class DecodeGraphs:
         self,
         sizes: Sequence[int],
         tables: DeviceTables,
-        logits_of: Callable[[StepTensors], Tensor],
+        logits_into: Callable[[StepTensors, Tensor], Tensor],
         sampler: DeviceSampler,
         *,
         vocab_size: int,
         dtype: torch.dtype,
         has_adapters: bool = False,
     ) -> None:
-        """`sizes` ascend, up to the capacity; `logits_of` [size, vocab] runs the model.
+        """`sizes` ascend, up to the capacity.
 
-        With adapters, each size is captured once with them and once without.
+        `logits_into` runs the model, and leaves its logits in a tensor [size, vocab]. With
+        adapters, each size is captured once with them and once without.
         """
         self._sizes = tuple(sizes)
         self._tables = tables
-        self._logits_of = logits_of
+        self._logits_into = logits_into
         self._sampler = sampler
         self._kinds = (True, False) if has_adapters else (False,)
         self._logits = torch.empty((sizes[-1], vocab_size), dtype=dtype, device=tables.device)
@@ -92,7 +93,7 @@ class DecodeGraphs:
 
     def _compute(self, size: int, *, has_adapters: bool) -> None:
         step = self._tables.lay_out_decodes(size, has_adapters=has_adapters)
-        logits = self._logits[:size].copy_(self._logits_of(step))
+        logits = self._logits_into(step, self._logits[:size])
         parameters = self._tables.lay_out_sampling(size)
-        tokens = self._tokens[:size].copy_(sample_tokens(logits, *parameters))
+        tokens = sample_tokens(logits, *parameters, out=self._tokens[:size])
         self._tables.keep_decodes(size, tokens)

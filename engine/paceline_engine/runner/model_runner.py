@@ -189,14 +189,14 @@ class ModelRunner:
             raise TypeError(f"graphs need a sampler on the device, got {self._sampler}")
         decoder, attention = self._decoder, self._attention
 
-        def logits_of(step: StepTensors) -> Tensor:
+        def logits_into(step: StepTensors, out: Tensor) -> Tensor:
             self._use_adapters(step)
-            return decoder.logits(decoder.hidden(step.token_ids, attention.plan(step)))
+            return decoder.logits(decoder.hidden(step.token_ids, attention.plan(step)), out)
 
         graphs = DecodeGraphs(
             sizes,
             self._tables,
-            logits_of,
+            logits_into,
             self._sampler,
             vocab_size=decoder.config.vocab_size,
             dtype=decoder.embedding.dtype,

@@ -1,8 +1,8 @@
-"""Split-KV decode attention in Triton, and its launcher.
+"""Decode attention in Triton, in one launch, and its launchers.
 
-A first kernel attends over one part of one row's context, for all query heads that share a KV
-head; a second one joins the parts. The grid follows from shapes alone, so a CUDA graph that was
-captured once serves every batch: a part that a short row does not need leaves at once.
+As many programs as the device holds at a time, each with the same number of tokens to read
+(`plan.py`). A row that one program reads whole is done there; of one that several read, each
+leaves its part's result and log-sum-exp in base 2, and the last to arrive joins them.
 """
 
 import math
@@ -13,32 +13,28 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
-from paceline_kernels.paged_kv.kernel import attend
+from paceline_kernels.decode_attention.plan import UNIT, _plan_kernel, program_of, run_start
+from paceline_kernels.decode_attention.reference import DecodePlan
+from paceline_kernels.paged_kv.kernel import attend, nothing_seen
 from paceline_kernels.tuned import blocks_of
+from paceline_kernels.tuned.spaces import Blocks
 
-MAX_SPLITS = 32
-MIN_SPLITS = 8  # a long context among short ones is the tail of the step: never left in one piece
-
-
-@triton.jit
-def _split_tokens(visible, SPLITS: tl.constexpr, MIN_TOKENS: tl.constexpr, TILE: tl.constexpr):
-    """Tokens in each part of what a row sees: whole tiles, and not too few."""
-    return tl.maximum(tl.cdiv(tl.cdiv(visible, SPLITS), TILE) * TILE, MIN_TOKENS)
-
-
-@triton.jit
-def _num_visible(length, WINDOW: tl.constexpr):
-    """Tokens of a context that its last one sees; WINDOW is 0 where there is none."""
-    if WINDOW > 0:
-        return tl.minimum(length, WINDOW)
-    return length
+_JOINED = 4096
+"""Numbers of parts that are joined at a time: 32 a thread."""
+_REGISTERS = 65_536
+"""Of a multiprocessor, from compute capability 8.0 on."""
+_MOST_REGISTERS = 255
+"""Of a thread."""
+_PLANNED = 64
+"""Runs that a program of the plan finds."""
 
 
 # What changes from step to step is not compiled in: nothing compiles while serving.
 @triton.jit(
-    do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["table_ptr", "lens_ptr"]
+    do_not_specialize=["num_rows", "table_stride"],
+    do_not_specialize_on_alignment=["table_ptr", "lens_ptr", "ends_ptr", "runs_ptr", "arrived_ptr"],
 )
-def _attend_split_kernel(
+def _decode_kernel(
     q_ptr,
     k_cache_ptr,
     v_cache_ptr,
@@ -46,8 +42,15 @@ def _attend_split_kernel(
     v_exponents_ptr,
     table_ptr,
     lens_ptr,
-    partial_ptr,  # [rows, num_q_heads, SPLITS, HEAD_SIZE] float32
-    lse_ptr,  # [rows, num_q_heads, SPLITS] float32, base 2
+    ends_ptr,  # these three: see `_plan_kernel`
+    runs_ptr,
+    arrived_ptr,
+    partial_ptr,  # [programs, 2, NUM_KV_HEADS, GROUP, HEAD_SIZE] float32
+    lse_ptr,  # [programs, 2, NUM_KV_HEADS, GROUP] float32, base 2
+    out_ptr,
+    num_rows,
+    num_programs,  # of each KV head
+    num_multiprocessors,
     scale_log2,
     block_stride,
     table_stride,
@@ -55,98 +58,210 @@ def _attend_split_kernel(
     GROUP: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    MIN_TOKENS: tl.constexpr,
+    UNIT: tl.constexpr,
     TILE_Q: tl.constexpr,
     TILE_KV: tl.constexpr,
     COLUMNS: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):
-    """Attend over one part of one row's context."""
-    row = tl.program_id(0).to(tl.int64)
-    kv_head = tl.program_id(1)
-    split = tl.program_id(2)
-    length = tl.load(lens_ptr + row)
-    visible = _num_visible(length, WINDOW)
-    span = _split_tokens(visible, SPLITS, MIN_TOKENS, TILE_KV)
-    start = length - visible + split * span
-    if start >= length:
+    """Attend over one run of units, for the heads of a group."""
+    # Programs begin on one multiprocessor after the other: those that share one have neighbouring
+    # runs, which together are as long as anybody's, however each of them was rounded.
+    each = tl.num_programs(0) // num_multiprocessors
+    place = tl.program_id(0) % num_multiprocessors * each + tl.program_id(0) // num_multiprocessors
+    kv_head = place // num_programs
+    program = place % num_programs
+    if kv_head >= NUM_KV_HEADS:
         return
-    end = tl.minimum(start + span, length)
-
     member = tl.arange(0, TILE_Q)
     columns = tl.arange(0, COLUMNS)
-    head = row * NUM_KV_HEADS * GROUP + kv_head * GROUP + member
     inside = (member < GROUP)[:, None] & (columns < HEAD_SIZE)[None, :]
-    q = tl.load(q_ptr + head[:, None] * HEAD_SIZE + columns[None, :], mask=inside, other=0.0)
+    at = (kv_head * GROUP + member)[:, None] * HEAD_SIZE + columns[None, :]
 
-    out, lse = attend(
-        q,
-        tl.full([TILE_Q], end - 1, dtype=tl.int32),
-        k_cache_ptr,
-        v_cache_ptr,
-        k_exponents_ptr,
-        v_exponents_ptr,
-        table_ptr + row * table_stride,
-        start,
-        end,
-        block_stride,
-        kv_head,
-        scale_log2,
-        NUM_KV_HEADS,
-        HEAD_SIZE,
-        BLOCK_SIZE,
-        TILE_Q,
-        TILE_KV,
-        COLUMNS,
-        0,  # every token of the part is within the window
-        SOFTCAP,
-    )
+    # A padding row is in no run.
+    for padding in range(program, num_rows, num_programs):
+        if tl.load(lens_ptr + padding) == 0:
+            here = _wide(padding) * (NUM_KV_HEADS * GROUP * HEAD_SIZE) + at
+            nothing = tl.zeros([TILE_Q, COLUMNS], dtype=out_ptr.dtype.element_ty)
+            tl.store(out_ptr + here, nothing, mask=inside)
 
-    part = head * SPLITS + split
-    tl.store(partial_ptr + part[:, None] * HEAD_SIZE + columns[None, :], out, mask=inside)
-    tl.store(lse_ptr + part, lse, mask=member < GROUP)
+    num_units = tl.load(ends_ptr + num_rows - 1)
+    begin = run_start(program, num_units, num_programs)
+    end = run_start(program + 1, num_units, num_programs)
+    if begin >= end:
+        return
+    first_row = tl.load(runs_ptr + 2 * program)
+    last_row = tl.load(runs_ptr + 2 * program + 1)
+    for row in range(first_row, last_row + 1):
+        row_end = tl.load(ends_ptr + row)
+        length = tl.load(lens_ptr + row)
+        visible = length
+        if WINDOW > 0:
+            visible = tl.minimum(length, WINDOW)
+        row_begin = row_end - tl.cdiv(visible, UNIT)
+        part_begin, part_end = tl.maximum(begin, row_begin), tl.minimum(end, row_end)
+        if part_begin < part_end:
+            unseen = length - visible
+            stop = tl.minimum(unseen + (part_end - row_begin) * UNIT, length)
+            here = _wide(row) * (NUM_KV_HEADS * GROUP * HEAD_SIZE) + at
+            q = tl.load(q_ptr + here, mask=inside, other=0.0)
+            out, peak, total = nothing_seen(TILE_Q, COLUMNS)
+            out, peak, total = attend(
+                out,
+                peak,
+                total,
+                q,
+                tl.full([TILE_Q], stop - 1, dtype=tl.int32),
+                k_cache_ptr,
+                v_cache_ptr,
+                k_exponents_ptr,
+                v_exponents_ptr,
+                table_ptr + _wide(row) * table_stride,
+                unseen + (part_begin - row_begin) * UNIT,
+                stop,
+                block_stride,
+                kv_head,
+                scale_log2,
+                NUM_KV_HEADS,
+                HEAD_SIZE,
+                BLOCK_SIZE,
+                TILE_KV,
+                COLUMNS,
+                0,  # every token of the part is within the window
+                SOFTCAP,
+                IS_WHOLE=False,
+            )
+            out /= total[:, None]
+            if part_end - part_begin == row_end - row_begin:
+                tl.store(out_ptr + here, out.to(out_ptr.dtype.element_ty), mask=inside)
+            else:
+                _leave_part(
+                    out,
+                    peak + tl.log2(total),
+                    program * 2 + (part_begin == row_begin).to(tl.int32),
+                    partial_ptr,
+                    lse_ptr,
+                    kv_head,
+                    NUM_KV_HEADS,
+                    GROUP,
+                    HEAD_SIZE,
+                    TILE_Q,
+                    COLUMNS,
+                )
+                first = program_of(row_begin, num_units, num_programs)
+                last = program_of(row_end - 1, num_units, num_programs)
+                # Of fewer units than programs, each has a program; others between are empty.
+                num_parts = tl.minimum(last - first + 1, row_end - row_begin)
+                counter = arrived_ptr + row * NUM_KV_HEADS + kv_head
+                # All threads have stored before one of them says so.
+                tl.debug_barrier()
+                if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
+                    tl.store(counter, 0)  # for the next layer
+                    _join_parts(
+                        first,
+                        last,
+                        num_units,
+                        num_programs,
+                        partial_ptr,
+                        lse_ptr,
+                        out_ptr + _wide(row) * (NUM_KV_HEADS * GROUP * HEAD_SIZE),
+                        kv_head,
+                        NUM_KV_HEADS,
+                        GROUP,
+                        HEAD_SIZE,
+                        COLUMNS,
+                        MEMBERS,
+                        PARTS,
+                    )
 
 
-@triton.jit(do_not_specialize_on_alignment=["lens_ptr"])
-def _join_splits_kernel(
+@triton.jit
+def _wide(row):
+    """Give a loop's row as int64; the interpreter's is no tensor."""
+    return tl.full([], 0, dtype=tl.int64) + row
+
+
+@triton.jit
+def _leave_part(
+    out,  # [TILE_Q, COLUMNS] float32
+    lse,  # [TILE_Q] float32
+    part,
     partial_ptr,
     lse_ptr,
-    lens_ptr,
-    out_ptr,
-    NUM_Q_HEADS: tl.constexpr,
+    kv_head,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
-    SPLITS: tl.constexpr,
-    MIN_TOKENS: tl.constexpr,
-    TILE_KV: tl.constexpr,
+    TILE_Q: tl.constexpr,
     COLUMNS: tl.constexpr,
-    WINDOW: tl.constexpr,
 ):
-    """Join the parts that the row has: out = sum(2 ** lse * partial) / sum(2 ** lse)."""
-    row = tl.program_id(0).to(tl.int64)
-    head = row * NUM_Q_HEADS + tl.program_id(1)
-    length = tl.load(lens_ptr + row)
-    visible = _num_visible(length, WINDOW)
-    num_parts = tl.cdiv(visible, _split_tokens(visible, SPLITS, MIN_TOKENS, TILE_KV))
-
-    part = tl.arange(0, SPLITS)
+    """Store what a part gives. A run has at most two: the end of a row, the beginning of one."""
+    member = tl.arange(0, TILE_Q)
     columns = tl.arange(0, COLUMNS)
-    is_live = part < num_parts
+    at = (part * NUM_KV_HEADS + kv_head) * GROUP + member
+    inside = (member < GROUP)[:, None] & (columns < HEAD_SIZE)[None, :]
+    tl.store(partial_ptr + at[:, None] * HEAD_SIZE + columns[None, :], out, mask=inside)
+    tl.store(lse_ptr + at, lse, mask=member < GROUP)
+
+
+@triton.jit
+def _join_parts(
+    first,
+    last,
+    num_units,
+    num_programs,
+    partial_ptr,
+    lse_ptr,
+    out_ptr,  # of this row
+    kv_head,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Join a row's parts: out = sum(2 ** lse * partial) / sum(2 ** lse).
+
+    They are read past the first cache, which does not see what other programs store.
+    """
+    part = tl.arange(0, PARTS)
+    member = tl.arange(0, MEMBERS)
+    columns = tl.arange(0, COLUMNS)
     in_head = columns < HEAD_SIZE
-    at = head * SPLITS + part
-    lse = tl.load(lse_ptr + at, mask=is_live, other=float("-inf"))
-    peak = tl.maximum(tl.max(lse, axis=0), -1e30)  # a padding row has no part: no -inf - -inf
-    weights = tl.exp2(lse - peak)
-    partial = tl.load(
-        partial_ptr + at[:, None] * HEAD_SIZE + columns[None, :],
-        mask=is_live[:, None] & in_head[None, :],
-        other=0.0,
-    )
-    # The largest weight is 1, so only a padding row's sum is below 1: it divides 0 by 1.
-    total = tl.maximum(tl.sum(weights, axis=0), 1.0)
-    out = tl.sum(weights[:, None] * partial, axis=0) / total
-    tl.store(out_ptr + head * HEAD_SIZE + columns, out.to(out_ptr.dtype.element_ty), mask=in_head)
+    is_member = member < GROUP
+    out = tl.zeros([MEMBERS, COLUMNS], dtype=tl.float32)
+    peak = tl.full([MEMBERS], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([MEMBERS], dtype=tl.float32)
+    for tile in range(first, last + 1, PARTS):
+        program = tile + part
+        begin = run_start(program, num_units, num_programs)
+        is_part = (program <= last) & (begin < run_start(program + 1, num_units, num_programs))
+        is_live = is_part[:, None] & is_member[None, :]
+        # Only the first program's run has the row's beginning.
+        left = program * 2 + (program == first).to(tl.int32)
+        at = (left[:, None] * NUM_KV_HEADS + kv_head) * GROUP + member[None, :]
+        lse = tl.load(lse_ptr + at, mask=is_live, other=float("-inf"), cache_modifier=".cg")
+        partial = tl.load(
+            partial_ptr + at[:, :, None] * HEAD_SIZE + columns[None, None, :],
+            mask=is_live[:, :, None] & in_head[None, None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        new_peak = tl.maximum(peak, tl.max(lse, axis=0))
+        new_peak = tl.maximum(new_peak, -1e30)  # rows beyond the group: no -inf - -inf
+        shrink = tl.exp2(peak - new_peak)
+        weights = tl.exp2(lse - new_peak[None, :])
+        total = total * shrink + tl.sum(weights, axis=0)
+        out = out * shrink[:, None] + tl.sum(weights[:, :, None] * partial, axis=0)
+        peak = new_peak
+    at = (kv_head * GROUP + member)[:, None] * HEAD_SIZE + columns[None, :]
+    inside = is_member[:, None] & in_head[None, :]
+    out = out / tl.maximum(total, 1e-30)[:, None]
+    tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def paged_decode_attention(
@@ -159,8 +274,11 @@ def paged_decode_attention(
     window: int | None = None,
     softcap: float | None = None,
     exponents: Exponents = None,
+    *,
+    plan: DecodePlan | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Launch over every row, KV head and part of the context, then over every head."""
+    """Launch as many programs as the device holds, for each KV head the same number."""
     expect_caches(k_cache, v_cache, exponents, like=q)
     _, block_size, num_kv_heads, head_size = k_cache.shape
     expect("q", q, shape=("rows", "num_q_heads", head_size), dtypes=FLOATS, like=q)
@@ -173,37 +291,34 @@ def paged_decode_attention(
             f"num_q_heads must be 1 to {MAX_GROUP} times num_kv_heads={num_kv_heads}, "
             f"got {num_q_heads}"
         )
+    plan = plan or _planned(q, k_cache, context_lens, window)
+    if out is None:
+        out = torch.empty_like(q)
+    expect("out", out, shape=q.shape, dtypes=(q.dtype,), like=q)
 
-    columns = max(16, triton.next_power_of_2(head_size))  # 16: the least that a dot takes
-    blocks = blocks_of(
-        "decode_attention",
-        q.device,
-        kv="own" if exponents is None else "fp8",
-        bits=8 * q.element_size(),
-        columns=columns,
-    )
-    tile_kv, part_tokens = blocks["tokens"], blocks["part_tokens"]
-    max_len = block_table.shape[1] * block_size
-    splits = num_splits(
-        programs=rows * num_kv_heads,
-        wanted_programs=blocks["programs"],
-        max_len=min(max_len, window or max_len),
-        part_tokens=part_tokens,
-    )
-    partial = torch.empty(
-        (rows, num_q_heads, splits, head_size), dtype=torch.float32, device=q.device
-    )
-    lse = torch.empty((rows, num_q_heads, splits), dtype=torch.float32, device=q.device)
-    out = torch.empty_like(q)
-    _attend_split_kernel[rows, num_kv_heads, splits](
+    columns = _columns(head_size)
+    blocks = _blocks(q, k_cache)
+    num_programs = len(plan.runs)
+    num_multiprocessors = blocks_of.multiprocessors(q.device)
+    parts = (num_programs, 2, num_kv_heads, group)
+    partial = torch.empty((*parts, head_size), dtype=torch.float32, device=q.device)
+    lse = torch.empty(parts, dtype=torch.float32, device=q.device)
+    members = triton.next_power_of_2(group)
+    wanted = max(num_multiprocessors * blocks["programs"], num_kv_heads)
+    _decode_kernel[(wanted,)](
         q,
         k_cache,
         v_cache,
         *(exponents or (None, None)),
         block_table,
         context_lens,
+        *plan,
         partial,
         lse,
+        out,
+        rows,
+        num_programs,
+        num_multiprocessors,
         scale * math.log2(math.e),
         k_cache.stride(0),
         block_table.stride(0),
@@ -211,46 +326,71 @@ def paged_decode_attention(
         GROUP=group,
         HEAD_SIZE=head_size,
         BLOCK_SIZE=block_size,
-        SPLITS=splits,
-        MIN_TOKENS=part_tokens,
+        UNIT=UNIT,
         TILE_Q=16,
-        TILE_KV=tile_kv,
+        TILE_KV=blocks["tokens"],
         COLUMNS=columns,
+        MEMBERS=members,
+        PARTS=max(1, _JOINED // (members * columns)),
         WINDOW=window or 0,
         SOFTCAP=softcap or 0.0,
         num_warps=blocks["num_warps"],
         num_stages=blocks["num_stages"],
-        enable_fp_fusion=True,
-    )
-    _join_splits_kernel[rows, num_q_heads](
-        partial,
-        lse,
-        context_lens,
-        out,
-        NUM_Q_HEADS=num_q_heads,
-        HEAD_SIZE=head_size,
-        SPLITS=splits,
-        MIN_TOKENS=part_tokens,
-        TILE_KV=tile_kv,
-        COLUMNS=columns,
-        WINDOW=window or 0,
-        num_warps=4,
+        maxnreg=_registers(blocks),
         enable_fp_fusion=True,
     )
     return out
 
 
-def num_splits(*, programs: int, wanted_programs: int, max_len: int, part_tokens: int) -> int:
-    """Parts of the longest context, from shapes alone: enough programs to fill the device.
-
-    `programs` there are with one part, `part_tokens` a part has at least: below it, joining costs
-    more. A power of two, so that all batch sizes together compile only a few variants.
-    """
-    wanted = -(-wanted_programs // max(1, programs))
-    useful = -(-max_len // part_tokens)
-    limit = min(MAX_SPLITS, _power_of_2_from(useful))
-    return min(max(_power_of_2_from(wanted), MIN_SPLITS), limit)
+def plan_decode_attention(
+    q: Tensor, k_cache: Tensor, context_lens: Tensor, window: int | None = None
+) -> DecodePlan | None:
+    """Launch over some runs at a time."""
+    return _planned(q, k_cache, context_lens, window)
 
 
-def _power_of_2_from(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
+def _planned(q: Tensor, k_cache: Tensor, context_lens: Tensor, window: int | None) -> DecodePlan:
+    rows, num_kv_heads = len(context_lens), k_cache.shape[2]
+    expect("context_lens", context_lens, shape=("rows",), dtypes=(torch.int32,), like=q)
+    wanted = blocks_of.multiprocessors(q.device) * _blocks(q, k_cache)["programs"]
+    num_programs = max(1, wanted // num_kv_heads)
+
+    def ints(*sizes: int) -> Tensor:
+        return torch.empty(sizes, dtype=torch.int32, device=q.device)
+
+    plan = DecodePlan(ints(rows), ints(num_programs, 2), ints(rows, num_kv_heads))
+    _plan_kernel[(triton.cdiv(num_programs, _PLANNED),)](
+        context_lens,
+        *plan,
+        rows,
+        num_programs,
+        NUM_KV_HEADS=num_kv_heads,
+        WINDOW=window or 0,
+        UNIT=UNIT,
+        ROWS=64,
+        PROGRAMS=_PLANNED,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+    return plan
+
+
+def _registers(blocks: Blocks) -> int:
+    """Count those of a thread, where as many programs share a multiprocessor as are meant to."""
+    threads = 32 * blocks["num_warps"] * blocks["programs"]
+    return min(_MOST_REGISTERS, _REGISTERS // threads // 8 * 8)
+
+
+def _columns(head_size: int) -> int:
+    columns: int = triton.next_power_of_2(head_size)
+    return max(16, columns)  # 16: the least that a dot takes
+
+
+def _blocks(q: Tensor, k_cache: Tensor) -> Blocks:
+    return blocks_of(
+        "decode_attention",
+        q.device,
+        kv="own" if k_cache.dtype == q.dtype else "fp8",
+        bits=8 * q.element_size(),
+        columns=_columns(k_cache.shape[3]),
+    )

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
-from paceline_kernels.paged_kv.kernel import attend
+from paceline_kernels.paged_kv.kernel import attend, nothing_seen
 from paceline_kernels.tuned import blocks_of
 
 MIN_SEQS = 256  # one compiled variant for every usual batch: nothing compiles while serving
@@ -51,7 +51,8 @@ def _prefill_kernel(
 ):
     """Attend causally from TILE_Q // GROUP tokens of one chunk, for the heads of a group."""
     TOKENS: tl.constexpr = TILE_Q // GROUP
-    program = tl.program_id(0)
+    # The last tokens of a chunk see most: what takes longest begins first.
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
 
     # Chunk s owns the programs from cu_seqlens[s] // TOKENS + s on: enough, whatever its length.
@@ -77,10 +78,44 @@ def _prefill_kernel(
     length = tl.load(lens_ptr + seq)
     # Rows past the chunk stand where its last token does: they see something, and store nothing.
     position = length - chunk_len + tl.minimum(token, chunk_len - 1)
+    first_position = length - chunk_len + first_token
+    end = tl.minimum(length, first_position + TOKENS)
+    out, peak, total = nothing_seen(TILE_Q, COLUMNS)
     start = 0
     if WINDOW > 0:
-        start = tl.maximum(length - chunk_len + first_token - WINDOW + 1, 0)
-    out, _ = attend(
+        start = tl.maximum(first_position - WINDOW + 1, 0)
+    else:
+        # Up to the first row's own token, every row sees every token: no mask.
+        start = (first_position + 1) // TILE_KV * TILE_KV
+        out, peak, total = attend(
+            out,
+            peak,
+            total,
+            q,
+            position,
+            k_cache_ptr,
+            v_cache_ptr,
+            k_exponents_ptr,
+            v_exponents_ptr,
+            table_ptr + seq.to(tl.int64) * table_stride,
+            0,
+            start,
+            block_stride,
+            kv_head,
+            scale_log2,
+            NUM_KV_HEADS,
+            HEAD_SIZE,
+            BLOCK_SIZE,
+            TILE_KV,
+            COLUMNS,
+            WINDOW,
+            SOFTCAP,
+            IS_WHOLE=True,
+        )
+    out, peak, total = attend(
+        out,
+        peak,
+        total,
         q,
         position,
         k_cache_ptr,
@@ -89,19 +124,20 @@ def _prefill_kernel(
         v_exponents_ptr,
         table_ptr + seq.to(tl.int64) * table_stride,
         start,
-        tl.minimum(length, length - chunk_len + first_token + TOKENS),
+        end,
         block_stride,
         kv_head,
         scale_log2,
         NUM_KV_HEADS,
         HEAD_SIZE,
         BLOCK_SIZE,
-        TILE_Q,
         TILE_KV,
         COLUMNS,
         WINDOW,
         SOFTCAP,
+        IS_WHOLE=False,
     )
+    out /= total[:, None]
     tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -116,6 +152,8 @@ def paged_prefill_attention(
     window: int | None = None,
     softcap: float | None = None,
     exponents: Exponents = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Launch over every tile of tokens and every KV head."""
     expect_caches(k_cache, v_cache, exponents, like=q)
@@ -133,7 +171,9 @@ def paged_prefill_attention(
             f"got {num_q_heads}"
         )
 
-    out = torch.zeros_like(q)  # no program owns the tokens past the last chunk
+    if out is None:
+        out = torch.empty_like(q)
+    expect("out", out, shape=q.shape, dtypes=(q.dtype,), like=q)
     columns = max(16, triton.next_power_of_2(head_size))  # 16: the least that a dot takes
     tile = blocks_of(
         "prefill_attention",
@@ -141,6 +181,7 @@ def paged_prefill_attention(
         kv="own" if exponents is None else "fp8",
         bits=8 * q.element_size(),
         columns=columns,
+        bounds="none" if (window, softcap, head_size) == (None, None, columns) else "some",
     )
     num_programs = num_tokens // (tile["rows"] // group) + num_seqs
     _prefill_kernel[num_programs, num_kv_heads](

@@ -20,14 +20,17 @@ def paged_prefill_attention(
     window: int | None = None,
     softcap: float | None = None,
     exponents: Exponents = None,
+    *,
+    out: Tensor | None = None,  # as q
 ) -> Tensor:  # [tokens, num_q_heads, head_size]
-    """Attend from each token to itself and all before it; tokens past the last chunk give zeros.
+    """Attend from each token to itself and all before it.
 
-    `window`: only to the last so many tokens, itself included. `softcap`: scores are kept within
-    it, cap * tanh(score / cap). `exponents`: the caches hold FP8.
+    What tokens past the last chunk give is undefined. `window`: only to the last so many tokens,
+    itself included. `softcap`: scores are kept within it, cap * tanh(score / cap). `exponents`:
+    the caches hold FP8. `out` takes the result.
     """
     block_size = k_cache.shape[1]
-    out = torch.zeros_like(q)
+    out = torch.zeros_like(q) if out is None else out
     chunks = pairwise(cu_seqlens.tolist())
     for row, ((start, end), length) in enumerate(zip(chunks, context_lens.tolist(), strict=True)):
         if start == end:

@@ -39,6 +39,8 @@ def sample_tokens(
     top_k: Tensor,
     top_p: Tensor,
     min_p: Tensor,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Launch over every tile, then over every row twice."""
     _check(logits, temperatures, top_k, top_p, min_p)
@@ -47,7 +49,8 @@ def sample_tokens(
         expect(name, each, shape=(rows,), dtypes=(torch.int64,), like=logits)
     best, sums = group_stats(logits, temperatures)
     cuts = find_cuts(logits, temperatures, top_k, top_p, min_p, best, sums)
-    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device) if out is None else out
+    expect("out", tokens, shape=(rows,), dtypes=(torch.int64,), like=logits)
     num_groups = best.shape[1]
     _draw_kernel[(rows,)](
         logits,

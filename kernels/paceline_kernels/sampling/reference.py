@@ -24,12 +24,14 @@ def sample_tokens(
     top_k: Tensor,  # [rows] int32; 0 keeps all
     top_p: Tensor,  # [rows] float32; 1 keeps all
     min_p: Tensor,  # [rows] float32; 0 keeps all
+    *,
+    out: Tensor | None = None,  # [rows] int64
 ) -> Tensor:  # [rows] int64
     """Choose a token of each row by its own logits, seed and position, whatever is beside it.
 
     Greedy rows take the first of the largest logits. Others are cut by min-p, then top-k, then
     top-p of what is left, equal logits in the order of their places, and drawn from. A row that
-    holds NaN or infinity, or nothing but -infinity, gives `NOT_A_TOKEN`.
+    holds NaN or infinity, or nothing but -infinity, gives `NOT_A_TOKEN`. `out` takes the tokens.
     """
     wide = logits.double()
     is_kept = kept(wide, temperatures, top_k, top_p, min_p)
@@ -40,7 +42,8 @@ def sample_tokens(
     drawn = draw(scaled.masked_fill(~is_kept, -torch.inf), seeds, positions)
     tokens = torch.where(is_greedy, greedy, drawn)
     is_broken = ~best.isfinite()  # NaN is the largest of all
-    return torch.where(is_broken, NOT_A_TOKEN, tokens)
+    tokens = torch.where(is_broken, NOT_A_TOKEN, tokens)
+    return tokens if out is None else out.copy_(tokens)
 
 
 def kept(

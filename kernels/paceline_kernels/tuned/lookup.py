@@ -20,6 +20,7 @@ class Lookup:
         self._table = table
         self._gpu_of = gpu_of
         self._found: dict[object, Blocks] = {}
+        self._multiprocessors: dict[torch.device, int] = {}
 
     def __call__(self, kernel: str, device: torch.device, **shape: int | str) -> Blocks:
         """Give the blocks for a class of calls on a device.
@@ -33,15 +34,23 @@ class Lookup:
             blocks = self._found[key] = row.blocks
         return blocks
 
+    def multiprocessors(self, device: torch.device) -> int:
+        """Count the multiprocessors of a device."""
+        found = self._multiprocessors.get(device)
+        if found is None:
+            found = self._multiprocessors[device] = self._gpu_of(device).multiprocessors
+        return found
+
     @contextmanager
     def as_if(self, table: Table, gpu: Gpu) -> Iterator[None]:
         """Answer from this table as on this GPU: for who measures, or compiles for another."""
-        before = self._table, self._gpu_of, self._found
+        before = self._table, self._gpu_of, self._found, self._multiprocessors
         self._table, self._gpu_of, self._found = table, lambda _device: gpu, {}
+        self._multiprocessors = {}
         try:
             yield
         finally:
-            self._table, self._gpu_of, self._found = before
+            self._table, self._gpu_of, self._found, self._multiprocessors = before
 
 
 def gpu_of(device: torch.device) -> Gpu:
@@ -49,7 +58,8 @@ def gpu_of(device: torch.device) -> Gpu:
     if device.type != "cuda":
         return NO_GPU
     properties = torch.cuda.get_device_properties(device)
-    return Gpu(properties.name, (properties.major, properties.minor))
+    capability = properties.major, properties.minor
+    return Gpu(properties.name, capability, properties.multi_processor_count)
 
 
 blocks_of = Lookup(SHIPPED, gpu_of)

@@ -18,7 +18,7 @@ class Space:
     classes: Mapping[str, tuple[int | str, ...]]
     """Values that tell calls apart, in the order of what they demand of a program."""
     blocks: Mapping[str, tuple[int, ...]]
-    """Values that each size may have; each is a power of two."""
+    """Values that each size may have."""
 
     def shapes(self) -> Iterator[Shape]:
         """Every class of calls, the most demanding last."""
@@ -43,7 +43,8 @@ _ATTENTION: Mapping[str, tuple[int | str, ...]] = {
 SPACES: Mapping[str, Space] = MappingProxyType(
     {
         "prefill_attention": Space(
-            classes=_ATTENTION,
+            # `bounds`: a window, a soft cap, or a head that is narrower than its columns.
+            classes={**_ATTENTION, "bounds": ("none", "some")},
             blocks={
                 "rows": _powers(16, 256),
                 "tokens": _powers(16, 128),
@@ -57,9 +58,8 @@ SPACES: Mapping[str, Space] = MappingProxyType(
                 "tokens": _powers(16, 128),
                 "num_warps": _WARPS,
                 "num_stages": _STAGES,
-                # Least tokens in a part of a context, and programs that a step is cut into.
-                "part_tokens": _powers(32, 1024),
-                "programs": _powers(128, 8192),
+                # At a time on one multiprocessor.
+                "programs": tuple(range(1, 9)),
             },
         ),
         "quantized_linear": Space(

@@ -24,6 +24,7 @@ class Gpu:
     name: str
     capability: tuple[int, int]
     """Major and minor."""
+    multiprocessors: int = 4
 
 
 NO_GPU = Gpu("", (0, 0))

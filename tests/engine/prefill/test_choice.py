@@ -213,7 +213,14 @@ def test_sdpa_that_fails_while_it_serves_is_replaced_at_once(
     """That step's tokens are ours, and every later one's; one sentence tells."""
     calls: list[int] = []
 
-    def fails_at_last(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+    def fails_at_last(
+        q: Tensor,
+        cache: LayerCache,
+        prompts: Prompts,
+        rules: ScoreRules,
+        _out: Tensor | None = None,
+        /,
+    ) -> Tensor:
         calls.append(1)
         if len(calls) == 2:
             raise RuntimeError("an internal error\nmore")

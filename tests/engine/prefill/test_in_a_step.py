@@ -75,10 +75,17 @@ def attended(make: Callable[..., AttentionBackend], step: StepTensors) -> list[T
 
 
 def test_prompts_beside_decodes_are_served_in_every_layer() -> None:
-    """As by ours, in layers with windows and without; what pads the step is zero."""
+    """As by ours, in layers with windows and without; what pads the step is nobody's."""
     calls: list[ScoreRules] = []
 
-    def counted(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+    def counted(
+        q: Tensor,
+        cache: LayerCache,
+        prompts: Prompts,
+        rules: ScoreRules,
+        _out: Tensor | None = None,
+        /,
+    ) -> Tensor:
         calls.append(rules)
         return sdpa_prefill(q, cache, prompts, rules)
 
@@ -89,8 +96,7 @@ def test_prompts_beside_decodes_are_served_in_every_layer() -> None:
 
     wanted = attended(KernelAttention, step)
     for theirs, ours in zip(seen, wanted, strict=True):
-        assert not theirs[-PADDING:].any()
-        torch.testing.assert_close(theirs, ours, atol=2e-2, rtol=2e-2)
+        torch.testing.assert_close(theirs[:-PADDING], ours[:-PADDING], atol=2e-2, rtol=2e-2)
     assert [rules.window for rules in calls] == [None, None]
 
 
@@ -104,4 +110,4 @@ def test_prompts_cut_short_for_the_references_give_the_same(
     seen = attended(ReferenceAttention, step)
 
     for cut, whole in zip(seen, attended(KernelAttention, step), strict=True):
-        torch.testing.assert_close(cut, whole, atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(cut[:-PADDING], whole[:-PADDING], atol=2e-3, rtol=2e-3)

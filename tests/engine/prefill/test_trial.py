@@ -31,7 +31,14 @@ def found(sdpa: PrefillAttention, trial_cache: TrialCache = TRIAL) -> Any:
 def test_one_that_rounds_otherwise_is_right(dtype: torch.dtype) -> None:
     """The output of float64, rounded once: as near to ours as another can be expected to come."""
 
-    def exactly(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+    def exactly(
+        q: Tensor,
+        cache: LayerCache,
+        prompts: Prompts,
+        rules: ScoreRules,
+        _out: Tensor | None = None,
+        /,
+    ) -> Tensor:
         wide = LayerCache(cache.keys.double(), cache.values.double(), None)
         return attended(q.double(), wide, prompts, rules).to(dtype)
 
@@ -51,7 +58,7 @@ def of_context(prompts: Prompts, context_lens: Tensor) -> Prompts:
 
 
 def forgets_the_first_key(
-    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
 ) -> Tensor:
     keys = cache.keys.clone()
     keys[prompts.block_table[:, 0].long(), 0] = 0
@@ -59,25 +66,29 @@ def forgets_the_first_key(
 
 
 def mistakes_each_scale(
-    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
 ) -> Tensor:
     return attended(q, cache, prompts, ScoreRules(1.02 * rules.scale, rules.window, rules.softcap))
 
 
-def swaps_two_pages(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+def swaps_two_pages(
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
+) -> Tensor:
     table = prompts.block_table.clone()
     table[:, [-2, -1]] = table[:, [-1, -2]]
     return attended(q, cache, with_table(prompts, table), rules)
 
 
-def gives_nan(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
+def gives_nan(
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
+) -> Tensor:
     out = attended(q, cache, prompts, rules)
     out[-5, 0, 0] = float("nan")
     return out
 
 
 def writes_into_padding(
-    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
 ) -> Tensor:
     out = attended(q, cache, prompts, rules)
     out[-1] = 1e-3
@@ -85,7 +96,7 @@ def writes_into_padding(
 
 
 def shares_heads_otherwise(
-    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
 ) -> Tensor:
     return attended(q[:, [0, 2, 1, 3]], cache, prompts, rules)[:, [0, 2, 1, 3]]
 

@@ -63,13 +63,19 @@ class PrefillChoice:
         return self.ours if least is None or not self.is_sdpas[least] else self.sdpa_or_ours
 
     def sdpa_or_ours(
-        self, q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules
+        self,
+        q: Tensor,
+        cache: LayerCache,
+        prompts: Prompts,
+        rules: ScoreRules,
+        out: Tensor | None = None,
+        /,
     ) -> Tensor:
         """Attend with SDPA where it serves the layer and does not fail."""
         if self._has_failed or not serves_layer(cache, rules):
-            return self.ours(q, cache, prompts, rules)
+            return self.ours(q, cache, prompts, rules, out)
         try:
-            return self._sdpa(q, cache, prompts, rules)
+            return self._sdpa(q, cache, prompts, rules, out)
         except Exception as error:  # noqa: BLE001 - whatever it is, ours serves
             first_line = str(error).partition("\n")[0]
             _log.warning(
@@ -78,7 +84,7 @@ class PrefillChoice:
                 first_line,
             )
             self._has_failed = True
-            return self.ours(q, cache, prompts, rules)
+            return self.ours(q, cache, prompts, rules, out)
 
 
 def choose(

@@ -1,9 +1,8 @@
 """What prefill attention is called with: a step's prompts, one layer's cache, its scores."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -66,16 +65,34 @@ class ScoreRules:
     softcap: float | None = None
 
 
-PrefillAttention = Callable[[Tensor, LayerCache, Prompts, ScoreRules], Tensor]
-"""Attends from each token of the chunks to itself and to all before it.
+class PrefillAttention(Protocol):
+    """Attends from each token of the chunks to itself and to all before it."""
 
-The first argument is q [T + padding, num_q_heads, head_size]. The result has the same shape, and
-zeros where the step is padded.
-"""
+    def __call__(
+        self,
+        q: Tensor,  # [T + padding, num_q_heads, head_size]
+        cache: LayerCache,
+        prompts: Prompts,
+        rules: ScoreRules,
+        out: Tensor | None = None,  # as q
+        /,
+    ) -> Tensor:
+        """Return what each token attends to, shaped as q; in `out`, where it can."""
+        ...
 
 
-def our_prefill(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
-    """Attend with our kernel, which serves every chunk and every layer."""
+def our_prefill(
+    q: Tensor,
+    cache: LayerCache,
+    prompts: Prompts,
+    rules: ScoreRules,
+    out: Tensor | None = None,
+    /,
+) -> Tensor:
+    """Attend with our kernel, which serves every chunk and every layer.
+
+    What it gives for padding is undefined.
+    """
     return paged_prefill_attention(
         q,
         cache.keys,
@@ -87,4 +104,5 @@ def our_prefill(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRule
         rules.window,
         rules.softcap,
         cache.exponents,
+        out=out,
     )

@@ -34,11 +34,18 @@ def serves_layer(cache: LayerCache, rules: ScoreRules) -> bool:
     return is_plain and cache.exponents is None
 
 
-def sdpa_prefill(q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules) -> Tensor:
-    """Attend, one call a prompt. Raises NoFastAttentionError."""
+def sdpa_prefill(
+    q: Tensor,
+    cache: LayerCache,
+    prompts: Prompts,
+    rules: ScoreRules,
+    out: Tensor | None = None,
+    /,
+) -> Tensor:
+    """Attend, one call a prompt; padding gives zeros. Raises NoFastAttentionError."""
     blocks, offsets = prompts.places
     k, v = cache.keys[blocks, offsets], cache.values[blocks, offsets]  # [T, kv heads, size]
-    out = torch.zeros_like(q)
+    out = torch.zeros_like(q) if out is None else out
     start = 0
     with _only_fast(q):
         for tokens, _ in prompts.chunks:

@@ -31,9 +31,13 @@ class PlainLinear:
         self.weight = weight  # [out, in]
         self.bias = bias  # [out]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """See `Linear`."""
-        return functional.linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """See `Linear`; `out` [rows, out] takes the result."""
+        if out is None:
+            return functional.linear(x, self.weight, self.bias)
+        if self.bias is None:
+            return torch.mm(x, self.weight.t(), out=out)
+        return torch.addmm(self.bias, x, self.weight.t(), out=out)
 
 
 class NativeLinear:
