@@ -17,7 +17,10 @@ from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_kernels.fp8_rows import kernel as fp8_rows
 from paceline_kernels.input_prep import DRAW_COLUMNS
 from paceline_kernels.input_prep import kernel as input_prep
+from paceline_kernels.int4 import GROUP_SIZES, pack
+from paceline_kernels.int4 import kernel as int4
 from paceline_kernels.lora import kernel as lora
+from paceline_kernels.moe import kernel as moe
 from paceline_kernels.norm import kernel as norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
 from paceline_kernels.quantized import kernel as quantized
@@ -128,6 +131,67 @@ def test_adapters(owners: list[int], num_in: int, parts: list[int], rank: int) -
         )
 
     assert sanitizer.num_launches == 2
+
+
+@few
+@given(
+    st.integers(1, 20),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.tuples(st.integers(1, 80), st.integers(1, 70)),
+    st.sampled_from(["own", "fp8", "dynamic"]),
+)
+def test_experts(
+    num_tokens: int, num_experts: int, top_k: int, sizes: tuple[int, int], kind: str
+) -> None:
+    (hidden, features), top_k, is_fp8 = sizes, min(top_k, num_experts), kind != "own"
+    gate_up = floats(num_experts, 2 * features, hidden)
+    down = floats(num_experts, hidden, features)
+    scales = torch.ones(num_experts, 1)
+
+    with sanitized() as sanitizer:
+        weights, ids = moe.route_experts(
+            floats(num_tokens, num_experts), top_k, is_renormalised=num_tokens % 2 == 0
+        )
+        sanitizer.require_written(weights, ids)
+        result = moe.fused_experts(
+            floats(num_tokens, hidden),
+            gate_up.to(CODES) if is_fp8 else gate_up,
+            down.to(CODES) if is_fp8 else down,
+            weights,
+            ids,
+            scales.expand(-1, 2 * features).contiguous() if is_fp8 else None,
+            scales if is_fp8 else None,
+            is_dynamic=kind == "dynamic",
+        )
+        sanitizer.require_written(result)
+
+
+@few
+@given(
+    st.integers(1, 70),
+    st.integers(1, 9),
+    st.sampled_from(GROUP_SIZES),
+    st.integers(1, 100),
+    st.booleans(),
+)
+def test_products_of_4_bits(
+    rows: int, num_groups: int, group: int, num_out: int, has_bias: bool
+) -> None:
+    num_in = num_groups * group
+    shape = num_out, num_in
+    codes = torch.randint(0, 16, shape, dtype=torch.uint8)
+    zeros = torch.randint(0, 16, (num_groups, num_out), dtype=torch.uint8)
+    weight = pack(codes, floats(num_groups, num_out, dtype=torch.float32), zeros)
+
+    with sanitized() as sanitizer:
+        result = int4.int4_linear(
+            floats(rows, num_in),
+            weight.weight,
+            weight.groups,
+            floats(num_out) if has_bias else None,
+        )
+        sanitizer.require_written(result)
 
 
 any_heads = st.builds(
@@ -432,6 +496,26 @@ def _long_gates() -> None:
     fp8_rows.quantize_rows(x)
 
 
+def _large_experts() -> None:
+    experts, hidden, features = 9, 1 << 14, 1 << 13
+    gate_up = sparse(experts, 2 * features, hidden, dtype=torch.uint8).view(CODES)
+    down = sparse(experts, hidden, features, dtype=torch.uint8).view(CODES)
+    ids = torch.arange(experts, dtype=torch.int32)[None]
+    scales = torch.ones(experts, 1)
+    moe.fused_experts(
+        sparse(1, hidden, dtype=FLOAT16), gate_up, down, torch.ones(1, experts), ids, scales, scales
+    )
+
+
+def _large_weight_of_4_bits() -> None:
+    blocks, outputs = (1 << 7) + 1, 1 << 20
+    int4.int4_linear(
+        sparse(1, blocks * 128, dtype=FLOAT16),
+        sparse(blocks, outputs, 16, dtype=torch.int32),
+        sparse(blocks, outputs, dtype=torch.int32),
+    )
+
+
 def _large_weight() -> None:
     outputs, inputs = 1 + (1 << 20), 1 << 11
     weight = sparse(outputs, inputs, dtype=torch.int8)
@@ -583,6 +667,8 @@ def _long_tables() -> None:
         _many_embedded,
         _many_rotated,
         _long_gates,
+        _large_experts,
+        _large_weight_of_4_bits,
         _large_weight,
         _many_adapters,
         _far_slots,
@@ -602,6 +688,8 @@ def _long_tables() -> None:
         "many embedded",
         "many rotated",
         "gates",
+        "experts",
+        "weight of 4 bits",
         "weight",
         "adapters",
         "KV writes",
@@ -618,7 +706,7 @@ def _long_tables() -> None:
 )
 def test_elements_past_two_to_the_31_are_reached(launch: Callable[[], None]) -> None:
     """Of tensors that no test machine has the memory for: only touched pages take any."""
-    with sanitized(corners=True) as sanitizer:
+    with sanitized(corners=True, whole={"_sort_slots_kernel"}) as sanitizer:
         launch()
 
     assert sanitizer.num_launches

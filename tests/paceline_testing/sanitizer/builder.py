@@ -201,9 +201,13 @@ def _overflown(
     total = np.zeros(shape, dtype=np.bool_) if here is None else here
     for each in known:
         if each is not None:
-            fits = np.broadcast_shapes(each.shape, shape) == shape
-            total = total | (each if fits else np.full(shape, each.any()))
+            total = total | (each if _broadcasts(each.shape, shape) else each.any())
     return total
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(one in {1, other} for one, other in pairs)
 
 
 def _new_overflow(name: str, args: Any, result: Any) -> Flags | None:

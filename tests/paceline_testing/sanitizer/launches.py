@@ -1,7 +1,7 @@
 """Launches whose every access is checked."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,10 +28,11 @@ _FRESH = {
 class Sanitizer(TorchDispatchMode):
     """What is known of the memory of all launches within one `sanitized()`."""
 
-    def __init__(self, *, corners: bool) -> None:
+    def __init__(self, *, corners: bool, whole: Collection[str]) -> None:
         """Know of nothing."""
         super().__init__()  # type: ignore[no-untyped-call]  # it is torch's
         self._corners = corners
+        self._whole = whole
         self._storages: dict[int, Storage] = {}
         self.num_launches = 0
 
@@ -67,7 +68,7 @@ class Sanitizer(TorchDispatchMode):
             storage.forget_launch()
         self.num_launches += 1
         try:
-            if not self._corners:
+            if not self._corners or executor.fn.__name__ in self._whole:
                 run(executor, *args, **kwargs)
                 return
             grid = tuple(executor.grid)
@@ -126,13 +127,14 @@ def _instead(method: Callable[..., None], wanted: tuple[int, ...], *_: int) -> N
 
 
 @contextmanager
-def sanitized(*, corners: bool = False) -> Iterator[Sanitizer]:
+def sanitized(*, corners: bool = False, whole: Collection[str] = ()) -> Iterator[Sanitizer]:
     """Check every launch in this block.
 
     `corners`: run only the programs at the corners of a grid, for tensors that are too large to be
-    touched everywhere; whether memory was written is not known then.
+    touched everywhere; whether memory was written is not known then. Kernels that others take
+    addresses from are named in `whole`.
     """
-    sanitizer = Sanitizer(corners=corners)
+    sanitizer = Sanitizer(corners=corners, whole=whole)
     builder = interpreter.interpreter_builder
     executor = interpreter.GridExecutor
     run, put_on_host = executor.__call__, executor._init_args_hst
