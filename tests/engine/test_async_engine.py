@@ -286,7 +286,8 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, Path]:
 
 def _adapted_answers(served: Served, folder: Path, schedule: Schedule) -> dict[str, list[int]]:
     """Adapters come and go while steps are on their way; a slot is filled as soon as it is free."""
-    loaded, found = served.loaded, {}
+    loaded = served.loaded
+    found: dict[str, list[int]] = {}
     with served.device.visible(), served.device.following(schedule):
         engine = Engine(
             loaded.runner,
