@@ -26,8 +26,16 @@ from paceline_engine.settings import Settings
 from paceline_testing.async_device import AT_ONCE, LATE, AsyncDevice, Schedule, any_schedule
 from paceline_testing.clock import ManualClock
 from paceline_testing.mutated import mutated
+from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_model import make_tiny_model
-from paceline_wire import Output, Sampling, StepFeatures, Submit
+from paceline_wire import (
+    LoadAdapter,
+    Output,
+    Sampling,
+    StepFeatures,
+    Submit,
+    UnloadAdapter,
+)
 from paceline_wire.limits import Limits
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -260,6 +268,65 @@ def test_graphs_give_the_same(
 def test_drafts_give_the_same(drafting: Served, schedule: Schedule) -> None:
     """Of a second model, whose steps come between the model's."""
     assert drafting.answers(schedule, draft_tokens=3) == drafting.answers(AT_ONCE, draft_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Served, Path]:
+    """Two slots, and three adapters in a folder; decodes are in graphs."""
+    folder = tmp_path_factory.mktemp("adapted")
+    model = make_tiny_model(folder / "model", "llama", head_dim=16, num_hidden_layers=2)
+    for seed, name in enumerate("abc"):
+        make_tiny_adapter(folder / name, model, seed=seed)
+    served = _load(folder / "model", max_loras=2, max_lora_rank=4)
+    with served.device.visible():
+        runner = served.loaded.runner
+        runner.capture_decodes(CudaGraphCapture(runner.device), [1, 2, 4], lambda _done: None)
+    return served, folder
+
+
+def _adapted_answers(served: Served, folder: Path, schedule: Schedule) -> dict[str, list[int]]:
+    """Adapters come and go while steps are on their way; a slot is filled as soon as it is free."""
+    loaded = served.loaded
+    found: dict[str, list[int]] = {}
+    with served.device.visible(), served.device.following(schedule):
+        engine = Engine(
+            loaded.runner,
+            loaded.info,
+            loaded.capacity,
+            NoPacer(),
+            limits=Limits(4, 32),
+            clock=ManualClock(),
+            options=EngineOptions(overlap=True, adapters=loaded.adapters),
+        )
+        loads, step = list("abcab"), 0
+        while loads or not engine.is_idle:
+            if loads:
+                name = loads[0]
+                folder_of = str(folder / name)
+                if engine.change_adapters(LoadAdapter(1, name, folder_of)).error is None:
+                    id_ = f"{len(loads)} of {name}"
+                    prompt = [(7 * len(loads) + 11 * at) % 290 + 3 for at in range(9)]
+                    sampling = Sampling(4, temperature=0.0, ignore_eos=True)
+                    engine.submit(Submit(id_, prompt, sampling, adapter=loads.pop(0)))
+                    engine.submit(Submit(f"none beside {id_}", prompt, sampling))
+                    engine.change_adapters(UnloadAdapter(1, name))
+            for output in engine.step():
+                assert output.error is None, output.error
+                found.setdefault(output.id, []).extend(output.token_ids)
+            step += 1
+            assert step < 200
+    return found
+
+
+@few
+@given(any_schedule())
+def test_adapters_give_the_same(adapted: tuple[Served, Path], schedule: Schedule) -> None:
+    """Each answers as if it were the only one, whatever is loaded meanwhile."""
+    seen, wanted = (_adapted_answers(*adapted, each) for each in (schedule, AT_ONCE))
+
+    assert seen == wanted
+    assert len({tuple(tokens) for tokens in wanted.values()}) > 6
+    assert adapted[0].loaded.graph_use.full > 0
 
 
 @pytest.mark.parametrize(

@@ -246,8 +246,10 @@ def _alone(run: Run) -> Run:
 
 
 def _compute(func: Callable[..., Any], args: Any, kwargs: Any, results: Any) -> None:
-    computed = tree_leaves(func(*args, **kwargs))
-    for result, value in zip(tree_leaves(results), computed, strict=True):
+    computed = func(*args, **kwargs)
+    if computed is None:  # a reference leaves out what only the kernels read
+        return
+    for result, value in zip(tree_leaves(results), tree_leaves(computed), strict=True):
         if isinstance(result, Tensor) and result is not value:
             result.copy_(value)
 
