@@ -161,8 +161,18 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "weights are not waited for": ("weights", "self._sent[turn].synchronize()", "pass"),
     "swapping beside the step": (
         "swapping",
-        "self._copy_each(copies)",
-        "with torch.cuda.stream(torch.cuda.Stream(self._device)): self._copy_each(copies)",
+        "self._copy_staged(ordered,",
+        "with torch.cuda.stream(torch.cuda.Stream(self._device)): self._copy_staged(ordered,",
+    ),
+    "a gather beside the copies": (
+        "swapping",
+        "self._gather(ids)",
+        "with torch.cuda.stream(torch.cuda.Stream(self._device)): self._gather(ids)",
+    ),
+    "a scatter beside the step": (
+        "swapping",
+        "self._scatter(ids)",
+        "with torch.cuda.stream(torch.cuda.Stream(self._device)): self._scatter(ids)",
     ),
     "a capture beside the step": ("capture", "self._stream.wait_stream(serving)", "pass"),
 }
@@ -182,5 +192,5 @@ def test_a_fault_shows(fault: str) -> None:
 def _is_other(part: Part, faulty: Any, schedule: Schedule, wanted: list[Any]) -> bool:
     try:
         return results(part, faulty, schedule) != wanted
-    except ValueError:  # garbage is no number
+    except (ValueError, IndexError):  # garbage is no number, and no block
         return True

@@ -13,6 +13,7 @@ from paceline_engine.attention.prefill.sdpa import sdpa_prefill
 from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
+from paceline_engine.kv_cache.host_blocks import num_staged
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_engine.loading.load import LoadedModel
 from paceline_engine.model.group import Group
@@ -107,8 +108,27 @@ def test_blocks_are_swapped_through_pinned_memory(model: FakeGpuModel) -> None:
         swapper.run(copies)
 
     sent = [launch.name for launch in model.fake.record.launches]
-    assert sent == ["cuda to cpu"] * 2 * 2 * LAYERS + ["cpu to cuda"] * 2 * 2 * LAYERS
+    gathers, scatters = (
+        [name] * 2 * LAYERS for name in ("aten.index_select.out", "aten.index_copy_.default")
+    )
+    out = ["cpu to cuda", *gathers, *["cuda to cpu"] * 2]
+    assert sent == [*out, *["cpu to cuda"] * 3, *scatters]
     assert model.fake.record.waits == ["Stream.synchronize"]
+
+
+def test_the_buffer_of_swapped_blocks_is_left_out_of_the_cache(folder: Path) -> None:
+    """It is taken last, when the cache has all that was left."""
+    asked: dict[str, Any] = {"kv_cache_bytes": None, "max_model_len": 64}
+    plain, swapping = (
+        load_on_fake_gpu(folder, **asked, swap_bytes=swap_bytes).loaded
+        for swap_bytes in (0, 1 << 18)
+    )
+    swapper = swapping.swapper
+    assert swapper is not None
+    block_bytes = plain.info.kv_bytes_per_token * plain.capacity.block_size
+
+    given_up = plain.capacity.num_blocks - swapping.capacity.num_blocks
+    assert given_up == num_staged(swapper.num_slots, block_bytes) == swapper.num_slots
 
 
 def test_a_constrained_row_gets_its_mask(model: FakeGpuModel) -> None:

@@ -103,6 +103,10 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     if name in _GATHERS:
         rows = args[1] if isinstance(args[1], list | tuple) else [args[1]]
         read = written + sum(bytes_of(each) for each in rows if isinstance(each, Tensor))
+    if name == "aten::index_copy_":
+        _, _, rows, source = args
+        written = bytes_of(source)
+        return Launch("op", str(func), written + bytes_of(rows), written)
     is_overwritten = name in _OVERWRITES or "out" in kwargs
     if func._schema.is_mutable and not is_overwritten:
         read += written

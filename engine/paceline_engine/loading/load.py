@@ -287,6 +287,7 @@ def _capacity(
     )
     if uses_graphs(settings, device):
         step_bytes += graphs_bytes(settings, decoder.config, dtype, beside=beside)
+    step_bytes += memory.staged_bytes(settings, decoder.config, dtype)
     kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
     return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
 
