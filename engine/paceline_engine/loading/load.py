@@ -19,7 +19,7 @@ from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.drafting.draft_model import LoadedDraft
-from paceline_engine.errors import DoesNotFit
+from paceline_engine.errors import DoesNotFit, EngineError
 from paceline_engine.hardware.cores import CoreUse, CpuShare
 from paceline_engine.hardware.cores_reader import read_share
 from paceline_engine.hardware.placing import core_use, placed
@@ -31,6 +31,7 @@ from paceline_engine.loading.device import choose_device, look, require_kernels_
 from paceline_engine.loading.draft import OpenedDraft, open_draft
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.dtype_trial import choose_dtype
+from paceline_engine.loading.out_of_memory import is_out_of_memory, out_of_memory
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
@@ -118,15 +119,10 @@ def load_model(
         return load_checkpoint(
             settings, located, checkpoint, group, progress, share=share, dtype=dtype, draft=draft
         )
-    except torch.OutOfMemoryError as error:
+    except BaseException as error:
         group.kill()
-        raise DoesNotFit(
-            "The GPU ran out of memory while the model was loaded: lower "
-            f"PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION ({settings.kv_cache_memory_fraction:g}) or "
-            f"PACELINE_ENGINE_MAX_TOKEN_BUDGET ({settings.max_token_budget})."
-        ) from error
-    except BaseException:
-        group.kill()
+        if is_out_of_memory(error) and not isinstance(error, EngineError):
+            raise DoesNotFit(out_of_memory(settings, "while the model was loaded")) from error
         raise
 
 
