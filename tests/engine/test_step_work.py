@@ -12,7 +12,7 @@ from step_work.kernels import RULES
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.work import StepWork, table_of, work_of
 
-LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 13, PREFILL: 9}
+LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 12, PREFILL: 9}
 """The most that a layer may take, four of them products with weights."""
 MOST_SURPLUS = {"qwen2.5-0.5b": 0.079, "llama-3.2-1b": 0.040, "llama-3.1-8b": 0.030}
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
