@@ -27,9 +27,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory(settings: Settings, when: str) -> str:
     """Say when it was, and which settings to lower."""
+    return f"The GPU ran out of memory {when}. {what_to_lower(settings)}"
+
+
+def what_to_lower(settings: Settings) -> str:
+    """Name the settings that memory follows from, with their values."""
     return (
-        f"The GPU ran out of memory {when}: lower "
-        f"PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION ({settings.kv_cache_memory_fraction:g}), "
+        f"Lower PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION ({settings.kv_cache_memory_fraction:g}), "
         f"PACELINE_ENGINE_MAX_TOKEN_BUDGET ({settings.max_token_budget}) or "
         f"PACELINE_ENGINE_MAX_BATCH_SIZE ({settings.max_batch_size})."
     )
