@@ -240,5 +240,5 @@ def test_memory_that_ends_while_loading_is_explained(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(load, "warm_up", exhaust)
-    with pytest.raises(DoesNotFit, match=r"lower PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION \(0.9\)"):
+    with pytest.raises(DoesNotFit, match=r"Lower PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION \(0.9\)"):
         load.load_model(settings, lambda _stage, _fraction: None)

@@ -306,7 +306,7 @@ def test_ranks_sum_twice_a_layer(folder: Path) -> None:
 
 def test_another_rank_computes_on_a_gpu_of_its_own(folder: Path) -> None:
     """What rank 0 tells of is computed there, and nothing lies on the first GPU."""
-    asked = {"num_gpus": 2, "tensor_parallel_size": 2}
+    asked: dict[str, Any] = {"num_gpus": 2, "tensor_parallel_size": 2}
     requests = [a_request(0), a_request(1)]
     with ranks_alone(2):
         first = load_on_fake_gpu(folder, **asked)

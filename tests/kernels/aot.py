@@ -254,7 +254,11 @@ def table_of(compiled: Iterable[Compiled]) -> str:
         f"{' '.join(one.instructions)}"
         for one in compiled
     )
-    return "\n".join((heading, *lines))
+    legend = (
+        "loops: those that multiply; b buffers of each tile, and w copies that may be on their way "
+        "where the loop waits for one"
+    )
+    return "\n".join((heading, *lines, legend))
 
 
 def _schedule(loop: Loop) -> str:

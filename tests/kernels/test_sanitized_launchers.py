@@ -327,7 +327,12 @@ def _kv(lengths: list[int], heads: Heads, is_fp8: bool) -> PagedKV:
 
 
 @few
-@given(st.lists(st.integers(0, 90), min_size=1, max_size=4), any_heads, windows, st.booleans())
+@given(
+    st.lists(st.integers(0, 90) | st.integers(250, 900), min_size=1, max_size=4),
+    any_heads,
+    windows,
+    st.booleans(),
+)
 def test_attention_of_decodes(
     lengths: list[int], heads: Heads, window: int | None, is_fp8: bool
 ) -> None:
@@ -373,7 +378,7 @@ def test_attention_of_prompts(
             30.0,
             kv.exponents,
         )
-        sanitizer.require_written(result)
+        sanitizer.require_written(result[: int(bounds[-1])])
 
 
 vocabularies = st.integers(1, 700) | st.sampled_from([128, 4096, 4097, 9000])

@@ -67,6 +67,16 @@ def _no_barrier() -> None:
     kernels.reverse_by_memory[(1,)](_numbers(4), work, torch.empty(4), BLOCK=4, WAITS=False)
 
 
+def _sum_by_the_last(out: Tensor, *, waits: bool) -> None:
+    arrived = torch.zeros(1, dtype=torch.int32)
+    kernels.sum_by_the_last[(4,)](_numbers(16), torch.empty(16), arrived, out, NUM=4, WAITS=waits)
+
+
+def _one_says_that_others_are_done() -> None:
+    """A thread tells of stores that the program's other threads may not have done."""
+    _sum_by_the_last(torch.empty(1), waits=False)
+
+
 def _offsets_wrap() -> None:
     x = sparse(3, 1 << 30, dtype=torch.uint8)
     kernels.copy_row[(3,)](
@@ -90,6 +100,7 @@ def _never_written() -> None:
         ("race", _one_reads_what_another_writes),
         ("race", _lanes_write_one_address),
         ("race", _no_barrier),
+        ("race", _one_says_that_others_are_done),
         ("overflow", _offsets_wrap),
         ("unwritten", _never_written),
     ],
@@ -140,12 +151,15 @@ def test_what_is_right_passes() -> None:
         kernels.scatter[(1,)](
             torch.tensor([2, 0, 1, 3]), torch.empty(4, dtype=torch.int32), BLOCK=4
         )
+        by_the_last = torch.empty(1)
+        _sum_by_the_last(by_the_last, waits=True)
         x = sparse(3, 1 << 30, dtype=torch.uint8)
         rows = torch.empty(12, dtype=torch.uint8)
         kernels.copy_row[(3,)](x, rows, x.stride(0), IS_WIDE=True, BLOCK=4)
         sanitizer.require_written(out, backwards, rows)
 
-    assert sanitizer.num_launches == 6
+    assert sanitizer.num_launches == 7
+    assert by_the_last.item() == sum(range(16))
     assert out.tolist() == _numbers(7).tolist()
     assert total.item() == 28
     assert backwards.tolist() == [3, 2, 1, 0]

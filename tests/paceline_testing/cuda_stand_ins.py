@@ -3,6 +3,7 @@
 They order nothing: everything happens when it is asked for. Who waits is noted.
 """
 
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,14 @@ class FakeGpu:
     minor: int = 0
     multi_processor_count: int = 132
     total_memory: int = 141 << 30
+    weight_bytes: int = 0
+    """What is gone, whatever the engine does."""
+    step_bytes: int = 0
+    """What torch's allocator has taken once a kernel was launched."""
+    library_bytes: int = 0
+    """What is gone once a kernel was launched."""
+    graph_bytes: int = 0
+    """What the driver keeps for each graph."""
 
 
 class _Event:
@@ -66,6 +75,7 @@ class _Graph:
     """Launches that are replayed by one call."""
 
     of: ClassVar[DeviceRecord]
+    alive: ClassVar["weakref.WeakSet[_Graph]"]
     launches: tuple[Launch, ...] = ()
 
     def capture_begin(self, **_: object) -> None:
@@ -73,6 +83,7 @@ class _Graph:
 
     def capture_end(self) -> None:
         self.launches = self.of.end_capture()
+        self.alive.add(self)
 
     def replay(self) -> None:
         for launch in self.launches:
@@ -114,6 +125,18 @@ def cuda_stand_ins(record: DeviceRecord, gpu: FakeGpu, num_gpus: int) -> Iterato
 
     class CUDAGraph(_Graph):
         of = record
+        alive: ClassVar["weakref.WeakSet[_Graph]"] = weakref.WeakSet()
+
+    def has_run() -> bool:
+        return any(launch.kind == "kernel" for launch in record.launches)
+
+    def most_reserved(_device: object = None) -> int:
+        return gpu.step_bytes if has_run() else 0
+
+    def mem_get_info(_device: object = None) -> tuple[int, int]:
+        libraries = gpu.library_bytes if has_run() else 0
+        taken = gpu.weight_bytes + libraries + gpu.graph_bytes * len(CUDAGraph.alive)
+        return gpu.total_memory * 9 // 10 - taken - most_reserved(), gpu.total_memory
 
     current = _Current(Stream())
     stand_ins: dict[str, Any] = {
@@ -129,7 +152,10 @@ def cuda_stand_ins(record: DeviceRecord, gpu: FakeGpu, num_gpus: int) -> Iterato
         "device_count": lambda: num_gpus,
         "set_device": lambda _device: None,
         "empty_cache": lambda: None,
-        "mem_get_info": lambda _device=None: (gpu.total_memory * 9 // 10, gpu.total_memory),
+        "mem_get_info": mem_get_info,
+        "memory_reserved": most_reserved,
+        "max_memory_reserved": most_reserved,
+        "reset_peak_memory_stats": lambda _device=None: None,
         "get_device_name": lambda _device=None: gpu.name,
         "get_device_properties": lambda _device=None: gpu,
     }

@@ -14,6 +14,7 @@ from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint, load_model
 from paceline_engine.model.group import Group
 from paceline_engine.settings import Settings
+from paceline_testing.cuda_stand_ins import FakeGpu
 from paceline_testing.device_record import Launch
 from paceline_testing.fake_cuda import FakeCuda
 from paceline_wire import Sampling
@@ -41,7 +42,12 @@ class FakeGpuModel:
 
 
 def load_on_fake_gpu(
-    folder: Path, *, num_gpus: int = 1, rank: int = 0, **settings: Any
+    folder: Path,
+    *,
+    num_gpus: int = 1,
+    rank: int = 0,
+    gpu: FakeGpu | None = None,
+    **settings: Any,
 ) -> FakeGpuModel:
     """Load the model of a folder, warmed up, with its graphs where the settings say so."""
     asked = {
@@ -57,7 +63,7 @@ def load_on_fake_gpu(
         "graphs": "off",
         **settings,
     }
-    fake = FakeCuda(num_gpus=num_gpus)
+    fake = FakeCuda(gpu, num_gpus=num_gpus)
     with fake.visible(), fake.loading():
         return FakeGpuModel(fake, _loaded(folder, Settings.model_validate(asked), rank))
 

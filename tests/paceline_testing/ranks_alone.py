@@ -19,6 +19,7 @@ def ranks_alone(size: int, rank: int = 0) -> Iterator[None]:
             mock.patch.object(Group, "start"),
             mock.patch.object(Group, "least", lambda _self, value: value),
             mock.patch.object(Group, "tell"),
+            mock.patch.object(Group, "hear", return_value=None),
         ):
             yield
     finally:

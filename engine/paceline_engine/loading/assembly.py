@@ -143,9 +143,11 @@ class Assembly:
         adapters: LoraAdapters | None = None,
         group: Group | None = None,
         tokens_stay: bool = True,
+        prefill: PrefillChoice | None = None,
     ) -> ModelRunner:
         """Put together what computes the steps.
 
+        `prefill`: who attends for prompts on a GPU, where that was chosen before.
         `salt`, random per engine run: makes the seeds of requests that bring none.
         `tokens_stay`: a request goes on with what this runner samples for it.
         """
@@ -155,7 +157,8 @@ class Assembly:
         if self.device.type == "cpu":
             attention = cpu_attention(config, decoder.ops, kv, angles, self.dtype)
         else:
-            attention = KernelAttention(config, kv, angles, self._prefill(config, kv, capacity))
+            prefill = prefill or self.prefill(config, kv, capacity)
+            attention = KernelAttention(config, kv, angles, prefill)
         num_rows, block_size = capacity.max_batch_size, capacity.block_size
         num_columns = -(-capacity.max_model_len // block_size)
         input_batch = InputBatch(
@@ -177,8 +180,13 @@ class Assembly:
             decoder, attention, sampler, input_batch, tables, adapters=adapters, group=group
         )
 
-    def _prefill(self, config: ModelConfig, kv: KvTensors, capacity: Capacity) -> PrefillChoice:
-        cache = LayerCache(kv.keys[0], kv.values[0], kv.exponents(0))
+    def prefill(self, config: ModelConfig, kv: KvTensors, capacity: Capacity) -> PrefillChoice:
+        """Choose who attends for prompts, as over a cache of the capacity's blocks."""
+        keys, values = (
+            each[:1].expand(capacity.num_blocks, *each.shape[1:])
+            for each in (kv.keys[0], kv.values[0])
+        )
+        cache = LayerCache(keys, values, kv.exponents(0))
         longest = min(capacity.max_token_budget, capacity.max_model_len)
         with torch.inference_mode():
             return choose(self.settings.prefill_attention, config, cache, longest)

@@ -8,16 +8,22 @@ import torch
 from paceline_engine.core.graph_sizes import decode_sizes, piecewise_sizes
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.loading import memory
+from paceline_engine.loading.measured_memory import bytes_of_graphs
 from paceline_engine.profiling.piecewise_choice import choose_sizes
 from paceline_engine.profiling.piecewise_probe import PiecewiseProbe
 from paceline_engine.profiling.step_timer import StepTimer
-from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
+from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture, Replay
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings
 from paceline_wire.limits import Capacity
 
 Progress = Callable[[str, float], None]
 """Takes the stage and its fraction, 0 to 1."""
+
+# The largest of each sort. The first takes the memory that all share; the driver gives memory in
+# pieces of 2 MiB, so a few more say what one keeps.
+_SAMPLED_DECODES = 6
+_SAMPLED_PIECES = 2
 
 
 def uses_graphs(settings: Settings, device: torch.device) -> bool:
@@ -43,6 +49,64 @@ def graphs_bytes(
         memory.graph_bytes(each, rows, block_size, dtype) for each in (config, *beside)
     )
     return of_decodes + memory.piece_bytes(config, most_tokens, dtype)
+
+
+def sampled_graph_bytes(
+    runner: ModelRunner,
+    capacity: Capacity,
+    free_bytes: Callable[[], int],
+    *,
+    draft: ModelRunner | None = None,
+    kinds: int = 1,
+    new_capture: Callable[[], GraphCapture] | None = None,
+) -> int:
+    """Capture the largest graphs of each sort, and return what all of `capture_graphs` keep.
+
+    `kinds`: how often each size of `runner` is captured, with adapters and without. The runners
+    are of no use after.
+    """
+    new_capture = new_capture or (lambda: CudaGraphCapture(runner.device))
+    decodes = decode_sizes(capacity.max_batch_size)
+    sample = _SampledCapture(new_capture(), free_bytes)
+    runner.capture_decodes(sample, decodes[-_SAMPLED_DECODES:], _unheard)
+    total = sample.bytes_of_all(len(decodes) * kinds)
+    if draft is not None:
+        sample = _SampledCapture(new_capture(), free_bytes)
+        draft.capture_decodes(sample, decodes[-_SAMPLED_DECODES:], _unheard)
+        total += sample.bytes_of_all(len(decodes))
+    pieces = piecewise_sizes(capacity.max_token_budget)
+    sample = _SampledCapture(new_capture(), free_bytes)
+    sizes = pieces[-_SAMPLED_PIECES:]
+    runner.capture_piecewise(sample, sizes, _unheard)
+    # A size is as many graphs as there are layers, once for each kind.
+    return total + sample.bytes_of_all(sample.num_graphs // len(sizes) * len(pieces))
+
+
+class _SampledCapture:
+    """Notes what is free before the first graph and after each. Implements `GraphCapture`."""
+
+    def __init__(self, capture: GraphCapture, free_bytes: Callable[[], int]) -> None:
+        self._capture = capture
+        self._free_bytes = free_bytes
+        self._free = [free_bytes()]
+
+    @property
+    def num_graphs(self) -> int:
+        """Count the graphs of the sample."""
+        return len(self._free) - 1
+
+    def capture(self, compute: Callable[[], None]) -> Replay:
+        """See `GraphCapture`."""
+        replay = self._capture.capture(compute)
+        self._free.append(self._free_bytes())
+        return replay
+
+    def bytes_of_all(self, num_graphs: int) -> int:
+        """Return what so many graphs keep."""
+        return bytes_of_graphs(self._free, num_graphs)
+
+
+def _unheard(_fraction: float) -> None: ...
 
 
 def capture_graphs(

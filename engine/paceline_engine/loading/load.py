@@ -5,13 +5,14 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
 
+from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
@@ -19,7 +20,7 @@ from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.drafting.draft_model import LoadedDraft
-from paceline_engine.errors import DoesNotFit
+from paceline_engine.errors import DoesNotFit, EngineError
 from paceline_engine.hardware.cores import CoreUse, CpuShare
 from paceline_engine.hardware.cores_reader import read_share
 from paceline_engine.hardware.placing import core_use, placed
@@ -31,8 +32,11 @@ from paceline_engine.loading.device import choose_device, look, require_kernels_
 from paceline_engine.loading.draft import OpenedDraft, open_draft
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.dtype_trial import choose_dtype
+from paceline_engine.loading.measured_memory import MeasuredMemory, measured_kv_bytes
+from paceline_engine.loading.memory_gauge import CudaGauge
+from paceline_engine.loading.model_trial import RunnerParts, Runners, tell_of_memory
+from paceline_engine.loading.out_of_memory import is_out_of_memory, out_of_memory
 from paceline_engine.lora.slots import LoraAdapters
-from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
 from paceline_engine.model.sharding import shard_of
 from paceline_engine.profiling.every_variant import launch_every_variant
@@ -118,15 +122,10 @@ def load_model(
         return load_checkpoint(
             settings, located, checkpoint, group, progress, share=share, dtype=dtype, draft=draft
         )
-    except torch.OutOfMemoryError as error:
+    except BaseException as error:
         group.kill()
-        raise DoesNotFit(
-            "The GPU ran out of memory while the model was loaded: lower "
-            f"PACELINE_ENGINE_KV_CACHE_MEMORY_FRACTION ({settings.kv_cache_memory_fraction:g}) or "
-            f"PACELINE_ENGINE_MAX_TOKEN_BUDGET ({settings.max_token_budget})."
-        ) from error
-    except BaseException:
-        group.kill()
+        if is_out_of_memory(error) and not isinstance(error, EngineError):
+            raise DoesNotFit(out_of_memory(settings, "while the model was loaded")) from error
         raise
 
 
@@ -180,17 +179,7 @@ def load_checkpoint(
     device = _device(settings, checkpoint.config, share, group.rank)
     parts = Assembly(settings, device, dtype, core_use(settings, share, group.rank))
     if draft is not None:
-        configs = [checkpoint.config, draft.checkpoint.config]
-        quantizations = (settings.quantization, settings.quantization_of_draft)
-        kept = [
-            parts.kept_bytes(each, quantization)
-            for each, quantization in zip(
-                (checkpoint, draft.checkpoint), quantizations, strict=True
-            )
-        ]
-        memory.require_both_fit(
-            configs, parts.dtype, quantizations, memory.measure(device), kept=kept
-        )
+        _require_both_fit(parts, checkpoint, draft)
     loras = settings.max_loras
     adapters = LoraAdapters(loras, settings.max_lora_rank) if loras else None
 
@@ -213,25 +202,16 @@ def load_checkpoint(
             # Its head may lose precision, because the model verifies every draft token.
             quantizes_head=settings.draft_quantization is not None,
         )
-    capacity = _capacity(parts, decoder, draft_decoder, group)
-    kv = parts.kv(decoder, capacity)
-    # One for both: what draws with the same number draws the same token.
-    salt = os.urandom(16)
     sampler: Sampler = DeviceSampler(checkpoint.eos_token_ids)
-    if parts.device.type == "cpu":
+    salt = os.urandom(16)
+    if device.type == "cpu":
         sampler = CpuSampler(checkpoint.eos_token_ids, salt)
-    runner = parts.runner(decoder, kv, capacity, sampler, salt=salt, adapters=adapters, group=group)
-    draft_runner = loaded_draft = None
-    if draft is not None and draft_decoder is not None:
-        draft_runner = parts.runner(
-            draft_decoder,
-            parts.kv(draft_decoder, capacity),
-            capacity,
-            sampler,
-            salt=salt,
-            # The model replaces a rejected draft token, so the host tells it the newest token.
-            tokens_stay=False,
-        )
+    made_of = RunnerParts(parts, decoder, draft_decoder, sampler, salt, adapters, group)
+    capacity, prefills, measured = _sized(made_of, progress)
+    runners = made_of.runners(capacity, prefills)
+    runner, draft_runner = runners.model, runners.draft
+    loaded_draft = None
+    if draft is not None and draft_decoder is not None and draft_runner is not None:
         loaded_draft = LoadedDraft(
             draft_runner,
             parts.info(
@@ -242,54 +222,106 @@ def load_checkpoint(
                 settings.quantization_of_draft,
             ),
         )
-    progress("warming up", 0.0)
-    if device.type == "cuda":
-        launch_every_variant(
-            runner,
-            capacity,
-            is_first=group.rank == 0,
-            has_adapters=adapters is not None,
-            draft=draft_runner,
-            clock=time.perf_counter,
-        )
-    if group.rank == 0:
-        warm_up(runner, capacity)
-    progress("warming up", 1.0)
-    if uses_graphs(settings, device):
-        capture_graphs(settings, runner, capacity, progress, draft=draft_runner)
-    if device.type == "cuda":
+    _start(made_of, runners, capacity, progress)
+    if measured is not None:
+        kv_bytes = sum(each.nbytes for kv in runners.caches for each in kv.all)
+        tell_of_memory(measured, kv_bytes, CudaGauge(device))
         tell_of_variants(_warn_of_variant)
     return LoadedModel(
         runner,
         parts.info(located, checkpoint, capacity, decoder, settings.quantization),
         capacity,
         checkpoint.tokenizer,
-        parts.swapper(kv),
+        parts.swapper(runners.kv),
         adapters,
         group,
         loaded_draft,
     )
 
 
+def _require_both_fit(parts: Assembly, checkpoint: Checkpoint, draft: OpenedDraft) -> None:
+    settings, both = parts.settings, (checkpoint, draft.checkpoint)
+    quantizations = (settings.quantization, settings.quantization_of_draft)
+    kept = [
+        parts.kept_bytes(each, quantization)
+        for each, quantization in zip(both, quantizations, strict=True)
+    ]
+    memory.require_both_fit(
+        [each.config for each in both],
+        parts.dtype,
+        quantizations,
+        memory.measure(parts.device),
+        kept=kept,
+    )
+
+
+def _sized(
+    made_of: RunnerParts, progress: Progress
+) -> tuple[Capacity, tuple[PrefillChoice | None, ...], MeasuredMemory | None]:
+    """Return what the cache holds; on a GPU by what steps and graphs were measured to take."""
+    estimated = _capacity(made_of)
+    if made_of.assembly.device.type == "cpu":
+        return estimated, (None, None), None
+    progress("measuring memory", 0.0)
+    prefills = made_of.prefills(estimated)
+    gauge = CudaGauge(made_of.assembly.device)
+    measured = made_of.measured(estimated, gauge, prefills)
+    progress("measuring memory", 1.0)
+    # Taken when all else is loaded, so no measured step has it.
+    staged = memory.staged_bytes(
+        made_of.assembly.settings, made_of.decoder.config, made_of.assembly.dtype
+    )
+    measured = replace(measured, step_bytes=measured.step_bytes + staged)
+    return _capacity(made_of, measured), prefills, measured
+
+
+def _start(made_of: RunnerParts, runners: Runners, capacity: Capacity, progress: Progress) -> None:
+    """Run a few steps, and capture graphs."""
+    settings, device = made_of.assembly.settings, made_of.assembly.device
+    is_first = made_of.group.rank == 0
+    progress("warming up", 0.0)
+    if device.type == "cuda":
+        launch_every_variant(
+            runners.model,
+            capacity,
+            is_first=is_first,
+            has_adapters=made_of.adapters is not None,
+            draft=runners.draft,
+            clock=time.perf_counter,
+            is_again=True,
+        )
+    if is_first:
+        warm_up(runners.model, capacity)
+    progress("warming up", 1.0)
+    if uses_graphs(settings, device):
+        capture_graphs(settings, runners.model, capacity, progress, draft=runners.draft)
+
+
 def _warn_of_variant(kernel: str) -> None:
     _log.warning("%s was compiled after the start: every request waited for it", kernel)
 
 
-def _capacity(
-    parts: Assembly, decoder: Decoder, draft_decoder: Decoder | None, group: Group
-) -> Capacity:
-    """Return what the memory that is left holds of both models' caches."""
+def _capacity(made_of: RunnerParts, measured: MeasuredMemory | None = None) -> Capacity:
+    """Return what the memory that is left holds of both models' caches.
+
+    By an estimate of what steps and graphs take, until that is measured.
+    """
+    parts, config = made_of.assembly, made_of.decoder.config
     settings, dtype, device = parts.settings, parts.dtype, parts.device
-    beside = [] if draft_decoder is None else [draft_decoder.config]
-    step_bytes = max(
-        memory.peak_step_bytes(config, settings.max_token_budget, dtype)
-        for config in [decoder.config, *beside]
-    )
-    if uses_graphs(settings, device):
-        step_bytes += graphs_bytes(settings, decoder.config, dtype, beside=beside)
-    step_bytes += memory.staged_bytes(settings, decoder.config, dtype)
-    kv_bytes = group.least(memory.kv_bytes(settings, device, memory.measure(device), step_bytes))
-    return memory.capacity(settings, decoder.config, dtype, device, kv_bytes, beside=beside)
+    beside = [] if made_of.draft_decoder is None else [made_of.draft_decoder.config]
+    if measured is not None:
+        kv_bytes = measured_kv_bytes(measured, settings)
+    else:
+        step_bytes = max(
+            memory.peak_step_bytes(each, settings.max_token_budget, dtype)
+            for each in [config, *beside]
+        )
+        if uses_graphs(settings, device):
+            step_bytes += graphs_bytes(settings, config, dtype, beside=beside)
+        step_bytes += memory.staged_bytes(settings, config, dtype)
+        kv_bytes = memory.kv_bytes(settings, device, memory.measure(device), step_bytes)
+    kv_bytes = made_of.group.least(kv_bytes)
+    return memory.capacity(settings, config, dtype, device, kv_bytes, beside=beside)
 
 
 def _places(settings: Settings, progress: Callable[[float], None]) -> Places:

@@ -47,10 +47,12 @@ def launch_every_variant(
     has_adapters: bool = False,
     draft: ModelRunner | None = None,
     clock: Callable[[], float],
+    is_again: bool = False,
 ) -> None:
     """Compile, or load from Triton's cache, all that steps will launch; say what that took.
 
     Rows and blocks are free after. A rank that is not the first runs the first one's steps.
+    `is_again`: it was done before, over another cache, and is told of where that left any out.
     """
     started = clock()
     compilations = Compilations()
@@ -61,12 +63,19 @@ def launch_every_variant(
         if draft is not None:
             draft.launch_attention(capacity)
             _run(draft, plain_steps(capacity))
+    if is_again and not compilations.num_variants:
+        return
     _log.info(
         "%d variants of %d kernels compiled, or taken from Triton's cache, in %.1f s",
         compilations.num_variants,
         compilations.num_kernels,
         clock() - started,
     )
+
+
+def launch_widest(runner: ModelRunner, capacity: Capacity, *, is_draft: bool = False) -> None:
+    """Run the steps that take the most memory; a draft model's rows ask for nothing."""
+    _run(runner, widest_steps(capacity, _PLAIN if is_draft else _EVERYTHING))
 
 
 def _run(runner: ModelRunner, steps: Iterator[Batch]) -> None:
@@ -97,6 +106,29 @@ def plain_steps(capacity: Capacity, slot: int | None = None) -> Iterator[Batch]:
     mixed = _batch(decodes=[_request(0, 1, slot)], prompts=[_request(1, 1, slot)])
     drafted = _batch(drafted=[_request(0, 1, slot)])
     yield from (batch for batch in (mixed, drafted) if _fits(batch, capacity))
+
+
+def widest_steps(capacity: Capacity, asked: Sampling = _EVERYTHING) -> Iterator[Batch]:
+    """Make steps of all tokens and of all rows, of which each asks for what it may.
+
+    The token budget in as few prompts as may be, and in as many, then every row's decode.
+    """
+    longest = max(capacity.max_model_len - 1, 1)
+    budget, most_rows = capacity.max_token_budget, capacity.max_batch_size
+    fewest = min(-(-budget // longest), most_rows)
+    for rows in dict.fromkeys((fewest, min(budget, most_rows))):
+        whole, more = divmod(budget, rows)
+        lengths = [min(longest, whole + (row < more)) for row in range(rows)]
+        yield _batch(prompts=[_asking(row, length, asked) for row, length in enumerate(lengths)])
+    yield _batch(decodes=[_asking(row, 1, asked) for row in range(most_rows)])
+
+
+def _asking(row: int, num_tokens: int, sampling: Sampling) -> Request:
+    request = _request(row, num_tokens, None, sampling)
+    if sampling is not _PLAIN:
+        request.constraint = _Anything()
+        request.is_plain = False
+    return request
 
 
 def _steps_with_options(rows: int) -> Iterator[Batch]:

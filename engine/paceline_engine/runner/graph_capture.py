@@ -1,6 +1,8 @@
 """CUDA graph capture: what a function does on the device, captured once and replayed at will."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 import torch
@@ -37,11 +39,27 @@ class CudaGraphCapture:
             # Compiling kernels and choosing algorithms cannot happen during a capture.
             compute()
             self._stream.synchronize()
-            # Other threads must not be held up by what a capture forbids; they use no GPU.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                compute()
-            finally:
-                graph.capture_end()
+            with _no_collection():
+                # Other threads must not be held up by what a capture forbids; they use no GPU.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    compute()
+                finally:
+                    graph.capture_end()
         serving.wait_stream(self._stream)
         return graph.replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: what it frees may ask the driver for what a capture forbids.
+
+    Old graphs, events and tensors of another stream are such.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

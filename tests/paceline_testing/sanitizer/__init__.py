@@ -8,6 +8,8 @@ A launch within `sanitized()` raises `KernelFaultError` where it
 * reaches an address by way of a whole number that does not fit its type;
 * reads memory of `torch.empty` that nothing has written.
 
+Atomics at one address order what programs did before them, up to the last barrier of each, before
+what others do behind them.
 A masked load without `other=` yields garbage in the lanes that the mask leaves out, as on a GPU.
 
 Overflow is followed through the arithmetic of tensors, not through reductions.

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from triton.runtime import interpreter
 
-from paceline_testing.sanitizer.memory import Addresses, Flags, Given, KernelFaultError, Kind
+from paceline_testing.sanitizer.memory import (
+    Addresses,
+    Flags,
+    Given,
+    KernelFaultError,
+    Kind,
+    Program,
+)
 
 _OWNERS, _OVERFLOWN = "owners", "overflown"
 _SHAPING = {
@@ -40,22 +47,30 @@ class WatchingBuilder(_Builder):  # type: ignore[misc]  # Triton has no types
 
     kernel: str
     given: list[Given]
-    _time: int
+    _program: Program
+    _released: dict[int, dict[int, int]]
+    """By address of an atomic: until when whose work is seen by who updates it next."""
+    _updated: set[int]
+    """Addresses of the program's own atomics."""
 
     def begin(self, kernel: str) -> None:
         """Start a launch."""
         self.kernel = kernel
         self.given = []
-        self._time = 1
+        self._program = Program()
+        self._released = {}
 
     def set_grid_idx(self, x: int, y: int, z: int) -> None:
         """Start a program: what another one did is before no barrier of its own."""
         super().set_grid_idx(x, y, z)
-        self._time += 1
+        _, height, depth = self.grid_dim
+        number = (x * height + y) * depth + z + 1
+        self._program = Program(int(number), self._program.time + 1)
+        self._updated = set()
 
     def create_barrier(self) -> None:
         """Let what was written so far be seen."""
-        self._time += 1
+        self._program.time += 1
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *rest: Any) -> Any:
         """Check, then load; what the mask leaves out is garbage unless `other` says more."""
@@ -77,13 +92,31 @@ class WatchingBuilder(_Builder):  # type: ignore[misc]  # Triton has no types
     def create_atomic_rmw(self, operation: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
         """Check, then do it."""
         self._access(ptr, mask, "updates")
+        self._meet(ptr, mask, rest[0])
         return super().create_atomic_rmw(operation, ptr, val, mask, *rest)
 
     def create_atomic_cas(self, ptr: Any, *rest: Any) -> Any:
         """Check, then do it."""
         mask = interpreter.TensorHandle(np.ones_like(ptr.data, dtype=bool), interpreter.tl.int1)
         self._access(ptr, mask, "updates")
+        self._meet(ptr, mask, rest[2])
         return super().create_atomic_cas(ptr, *rest)
+
+    def _meet(self, pointer: Any, mask: Any, order: Any) -> None:
+        """See what others did before their atomics here, and let others see what this one did.
+
+        What a program's threads did since its last barrier others may not see.
+        """
+        if order.name != "ACQUIRE_RELEASE":  # Triton's default
+            return
+        program = self._program
+        for address in pointer.data[np.broadcast_to(mask.data, pointer.data.shape)].tolist():
+            released = self._released.setdefault(address, {})
+            for other, until in released.items():
+                program.known[other] = max(until, program.known.get(other, 0))
+            released.update(program.known)
+            released[program.number] = program.time
+            self._updated.add(address)
 
     def _access(self, ptrs: Any, mask: Any, verb: str, value: Any = None) -> None:
         is_touched = np.broadcast_to(mask.data, ptrs.data.shape)
@@ -105,16 +138,16 @@ class WatchingBuilder(_Builder):  # type: ignore[misc]  # Triton has no types
             self._fail("bounds", verb, owners, f"at element {where} from its first")
         if verb == "stores":
             self._require_one_value(addresses, value, is_touched, owners)
+        self._program.is_last = self._updated.issuperset(addresses.tolist())
         for storage in {id(owner.storage): owner.storage for owner in owners}.values():
             here = (addresses >= storage.base) & (addresses < storage.base + storage.num_bytes)
             places = storage.bytes_of(addresses[here], item_bytes)
             if verb == "loads":
-                fault = storage.read(places, self._program, self._time)
+                fault = storage.read(places, self._program)
             else:
                 fault = storage.write(
                     places,
                     self._program,
-                    self._time,
                     alone=ptrs.data.size == 1,
                     atomic=verb == "updates",
                 )
@@ -131,11 +164,6 @@ class WatchingBuilder(_Builder):  # type: ignore[misc]  # Triton has no types
         chosen = values[first][np.searchsorted(unique, addresses)]
         if not np.array_equal(chosen, values, equal_nan=values.dtype.kind == "f"):
             self._fail("race", "stores", owners, "different numbers at one address")
-
-    @property
-    def _program(self) -> int:
-        (x, y, z), (_, height, depth) = self.grid_idx, self.grid_dim
-        return int((x * height + y) * depth + z + 1)
 
     def _owners_of(self, pointer: Any) -> list[Given]:
         owners: list[Given] | None = pointer.attr.get(_OWNERS)

@@ -1,7 +1,7 @@
 """The tensors that a launch was given, and what is known of every byte of their storages."""
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +15,8 @@ Kind = Literal["bounds", "race", "overflow", "unwritten"]
 
 _NO_RESERVE = 0x4000
 """Of Linux's mmap; the module names it only from Python 3.13 on."""
-_MANY = -2
-"""Several programs."""
+_ATOMIC, _MANY = -1, -2
+"""In place of a program: atomics, of whomever, and several programs."""
 
 
 class KernelFaultError(AssertionError):
@@ -59,8 +59,8 @@ class Storage:
 
     def forget_launch(self) -> None:
         """Nobody has touched anything."""
-        self._writers, self._readers, self._times = (
-            _zeros(self.num_bytes, np.dtype(np.int32)) for _ in range(3)
+        self._writers, self._times, self._readers, self._read_times = (
+            _zeros(self.num_bytes, np.dtype(np.int32)) for _ in range(4)
         )
 
     def bytes_of(self, addresses: Addresses, item_bytes: int) -> NDArray[np.int64]:
@@ -69,53 +69,72 @@ class Storage:
         places: NDArray[np.int64] = (first[:, None] + np.arange(item_bytes)).ravel()
         return places
 
-    def read(self, places: NDArray[np.int64], program: int, time: int) -> tuple[Kind, str] | None:
+    def read(self, places: NDArray[np.int64], program: "Program") -> tuple[Kind, str] | None:
         """Note that a program reads; return what is wrong with it."""
         if self.written is not None and not self.written[places].all():
             return "unwritten", "memory that nothing has written"
-        writers = self._writers[places]
-        if other := _another(writers, program):
+        writers, times = self._writers[places], self._times[places]
+        if other := program.unordered(writers, times):
             return "race", f"what {other} writes"
-        if (self._times[places][writers == program] == time).any():
+        if (times[writers == program.number] == program.time).any():
             return "race", "what it wrote itself, with no barrier in between"
         readers = self._readers[places]
-        alone = (readers == 0) | (readers == program)
-        self._readers[places] = np.where(alone, program, _MANY)
+        alone = (readers == 0) | (readers == program.number)
+        self._readers[places] = np.where(alone, program.number, _MANY)
+        self._read_times[places] = program.time
         return None
 
     def write(
-        self, places: NDArray[np.int64], program: int, time: int, *, alone: bool, atomic: bool
+        self, places: NDArray[np.int64], program: "Program", *, alone: bool, atomic: bool
     ) -> tuple[Kind, str] | None:
         """Note that a program writes; return what is wrong with it.
 
         `alone`: one thread writes, so that a later write of the same thread follows this one.
         """
-        writers = self._writers[places]
-        if other := _another(writers, program, but_atomics=atomic):
+        if atomic and self.written is not None and not self.written[places].all():
+            return "unwritten", "memory that nothing has written"
+        writers, times = self._writers[places], self._times[places]
+        if other := program.unordered(writers, times, but_atomics=atomic):
             return "race", f"what {other} writes as well"
-        if other := _another(self._readers[places], program):
+        if other := program.unordered(self._readers[places], self._read_times[places]):
             return "race", f"what {other} reads"
-        own = (writers == program) & (np.abs(self._times[places]) == time)
+        own = (writers == program.number) & (times == program.time)
         if not alone and not atomic and own.any():
             return "race", "what it wrote before, with no barrier in between"
-        self._writers[places] = _ATOMIC if atomic else program
-        self._times[places] = time
+        self._writers[places] = _ATOMIC if atomic else program.number
+        self._times[places] = program.time
         if self.written is not None:
             self.written[places] = True
         return None
 
 
-_ATOMIC = -1
+@dataclass(slots=True)
+class Program:
+    """One program of a launch, and what of the others is before it."""
 
+    number: int = 0
+    """From 1 on."""
+    time: int = 1
+    """Rises with each barrier, and with each program."""
+    known: dict[int, int] = field(default_factory=dict)
+    """Until when the work of others is done and seen, by their numbers."""
+    is_last: bool = False
+    """Whether what is accessed was updated by atomics of its own."""
 
-def _another(programs: NDArray[np.int32], me: int, *, but_atomics: bool = False) -> str | None:
-    found = programs[(programs != 0) & (programs != me)]
-    if but_atomics:
-        found = found[found != _ATOMIC]
-    if not len(found):
-        return None
-    names = {_MANY: "other programs", _ATOMIC: "an atomic"}
-    return names.get(int(found[0]), f"program {found[0] - 1}")
+    def unordered(
+        self, programs: NDArray[np.int32], times: NDArray[np.int32], *, but_atomics: bool = False
+    ) -> str | None:
+        """Name one of the others whose work is not before this."""
+        found = (programs != 0) & (programs != self.number)
+        for other, until in self.known.items():
+            found &= (programs != other) | (times >= until)
+        if but_atomics or self.is_last:
+            found &= programs != _ATOMIC
+        if not found.any():
+            return None
+        other = int(programs[found][0])
+        names = {_MANY: "other programs", _ATOMIC: "an atomic"}
+        return names.get(other, f"program {other - 1}")
 
 
 @dataclass(frozen=True, slots=True)
