@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 
 import torch
@@ -447,12 +448,14 @@ def decode_case(layer: Layer, contexts: tuple[int, ...], *, is_fp8: bool = False
     k_cache, v_cache, exponents = stored(layer.caches(num_blocks), is_fp8=is_fp8)
     q = layer.queries(len(contexts))
     scale = layer.model.head_size**-0.5
+    # Made at the first call: a step makes one for all its layers.
+    plan_of = cache(lambda: decode_attention.plan_decode_attention(q, k_cache, lens))
     return Case(
         layer.model.name,
         "paged_decode_attention",
         sizes_of(contexts),
         lambda: decode_attention.paged_decode_attention(
-            q, k_cache, v_cache, table, lens, scale, exponents=exponents
+            q, k_cache, v_cache, table, lens, scale, exponents=exponents, plan=plan_of()
         ),
         lambda: reference_paged_decode_attention(
             q.double(), *widened(k_cache, v_cache, exponents), table, lens, scale

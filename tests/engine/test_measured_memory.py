@@ -126,7 +126,8 @@ class FakeTrial:
         self._gauge.take(-40)  # given back to the driver, as where it ran short
         self._gauge.outside += 23
 
-    def graph_bytes(self, _gauge: MemoryGauge) -> int:
+    def graph_bytes(self, gauge: MemoryGauge) -> int:
+        assert gauge is self._gauge
         self._gauge.take(200)
         return 33
 
