@@ -125,6 +125,9 @@ def stand_ins(device: "AsyncDevice", gpu: FakeGpu) -> Iterator[None]:
         "set_device": lambda _device: None,
         "empty_cache": lambda: None,
         "mem_get_info": lambda _device=None: (gpu.total_memory * 9 // 10, gpu.total_memory),
+        "memory_reserved": lambda _device=None: 0,
+        "max_memory_reserved": lambda _device=None: 0,
+        "reset_peak_memory_stats": lambda _device=None: None,
         "get_device_name": lambda _device=None: gpu.name,
         "get_device_properties": lambda _device=None: gpu,
     }
