@@ -21,7 +21,7 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
         "tokens": (32, 64, 128),
         "num_warps": (4, 8),
         "num_stages": (3, 4),
-        "programs": (1, 2, 3, 4),
+        "programs": (2, 3, 4),
     },
     "quantized_linear": {
         "outputs": (32, 64, 128),
