@@ -257,7 +257,7 @@ def int4_case(layer: Layer, num_tokens: int) -> Case:
 
 
 def adapters_case(layer: Layer, num_tokens: int, *, rank: int = 16) -> Case:
-    """What four adapters add to gate and up: each token has the next one's."""
+    """Four adapters add to gate and up; neighbouring tokens have different ones."""
     model, device = layer.model, layer.device
     num_adapters, ends = 4, (model.features, 2 * model.features)
     x, y = layer.randn(num_tokens, model.hidden), layer.randn(num_tokens, ends[-1])

@@ -1,4 +1,4 @@
-"""What launching a kernel costs the host: checks, and Triton's part up to the driver's.
+"""Measures the host's time for a launch: our checks, and Triton's work before the driver's.
 
 `PYTHONPATH=benchmarks:tests python benchmarks/launcher_time.py` needs no GPU: kernels are compiled
 for 9.0, and a launch ends where the driver would be called. What the driver itself takes, some

@@ -1,4 +1,4 @@
-"""What the step-time model predicts of the suite's steps on this GPU, to stand beside the measured.
+"""Predicts the times of the suite's steps on this GPU, which its page prints beside the measured.
 
 A process of its own works it out, for it replaces torch's CUDA by stand-ins; where it fails, the
 page has no predictions, and nothing else is lost.

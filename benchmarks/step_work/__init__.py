@@ -1,1 +1,1 @@
-"""What a whole step launches and moves, and how long it should take, without a GPU."""
+"""Counts the launches and bytes of a whole step, and predicts its time, without a GPU."""

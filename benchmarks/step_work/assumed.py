@@ -1,4 +1,4 @@
-"""What the step-time model assumes where nothing is measured: each with a basis, and a range.
+"""The step-time model's assumptions, where nothing is measured: each has a basis and a range.
 
 The range of a prediction has every one of these at its favourable end, then every one at its other
 end: it covers them together, and neither clocks that drop nor a library that chooses a bad kernel.

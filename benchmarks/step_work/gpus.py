@@ -1,4 +1,4 @@
-"""What the step-time model knows of each GPU.
+"""The GPUs that the step-time model knows.
 
 Bandwidth, dense bfloat16 rate and multiprocessors are those of NVIDIA's data sheets (A100 80GB SXM,
 H100 SXM, H200 SXM, HGX B200). `matmul_rate` is the most that torch reached in any shape:
@@ -24,15 +24,13 @@ class Gpu:
     """FLOPs a second that a product of the best shape was measured at."""
     multiprocessors: int
     capability: tuple[int, int]
-    shared_bytes: int = 227 * 1024
-    """What programs may take of a multiprocessor's shared memory."""
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
         gpu.name: gpu
         for gpu in (
-            Gpu("A100", 2.039e12, 312e12, 271.2e12, 108, (8, 0), 163 * 1024),
+            Gpu("A100", 2.039e12, 312e12, 271.2e12, 108, (8, 0)),
             Gpu("H100", 3.35e12, 989e12, 794.5e12, 132, (9, 0)),
             Gpu("H200", 4.8e12, 989e12, 794.5e12, 132, (9, 0)),
             Gpu("B200", 8.0e12, 2250e12, 1745e12, 148, (10, 0)),

@@ -1,4 +1,4 @@
-"""What each kernel of ours reads, writes and computes in one launch, as its folder's README says.
+"""Bytes and FLOPs of one launch of each of our kernels, as its folder's README gives them.
 
 A number that many programs read is counted once: the cache has it. Rows are greedy, as the suite's
 steps are. A kernel without a rule here raises KeyError: write one.

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from paceline_kernels.decode_attention import kernel, reference_paged_decode_attention
 from paceline_kernels.decode_attention.plan import UNIT
+from paceline_kernels.tuned import SHIPPED, Gpu, blocks_of
 from paceline_testing.kernel_cases import (
     DTYPES,
     Heads,
@@ -112,6 +113,18 @@ def test_reference_sees_the_last_tokens_of_the_window_with_capped_scores() -> No
     v = torch.stack([kv.v_cache[at][0] for at in tokens])
     weights = torch.exp(0.5 * torch.tanh(k @ q[0, 0] * 0.3 / 0.5))
     torch.testing.assert_close(seen[0, 0], weights @ v / weights.sum())
+
+
+def test_a_device_that_holds_fewer_programs_than_kv_heads_does_them_all(device: str) -> None:
+    """A slice of a GPU with few multiprocessors, and a model whose heads share nothing."""
+    heads = Heads(9, 9, 16)
+    kv = a_paged_kv([150, 17], heads, dtype=torch.float32, device=device)
+    q = random_floats(2, 9, 16, dtype=torch.float32, device=device, seed=1)
+
+    with blocks_of.as_if(SHIPPED, Gpu("a slice", (9, 0), 4)):
+        seen = kernel.paged_decode_attention(q, *kv.caches, kv.block_table, kv.context_lens, 0.25)
+
+    assert_near(seen, reference(q, kv, 0.25))
 
 
 def test_decode_writes_where_it_is_told(device: str) -> None:

@@ -304,8 +304,8 @@ def paged_decode_attention(
     partial = torch.empty((*parts, head_size), dtype=torch.float32, device=q.device)
     lse = torch.empty(parts, dtype=torch.float32, device=q.device)
     members = triton.next_power_of_2(group)
-    wanted = max(num_multiprocessors * blocks["programs"], num_kv_heads)
-    _decode_kernel[(wanted,)](
+    each = triton.cdiv(num_programs * num_kv_heads, num_multiprocessors)
+    _decode_kernel[(num_multiprocessors * each,)](
         q,
         k_cache,
         v_cache,
