@@ -14,20 +14,13 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from paceline_engine.kv_cache.swap import BlockCopy
+from paceline_engine.kv_cache.swap import STAGING_BYTES, BlockCopy, num_staged
 from paceline_engine.kv_cache.tensors import KvTensors
 
 _NEWEST_WEIGHT = 0.2
 _TRIAL_BLOCKS = 8
 _TRIALS = 3
-# Some 1.3 ms on PCIe at 50 GB/s: longer than the host takes to launch the gathers of the next.
-STAGING_BYTES = 64 << 20
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
-
-
-def num_staged(num_slots: int, block_bytes: int, staging_bytes: int = STAGING_BYTES) -> int:
-    """Return how many blocks are on their way together on a GPU, which has a buffer for them."""
-    return min(num_slots, max(1, staging_bytes // block_bytes))
 
 
 class HostBlocks:
