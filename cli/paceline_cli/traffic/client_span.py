@@ -19,10 +19,12 @@ class ClientSpan:
 
     seconds: float
     due: tuple[ClientRecord, ...]
-    """Offered requests: those that were due in it."""
+    """Offered requests: those that were due in it and whose client did not leave."""
     itl_ms: tuple[float, ...]
     """Every gap that ended in it."""
     output_tokens: int
+    num_cancelled: int = 0
+    """Clients that left, as planned: neither offered nor missed."""
 
     @property
     def offered(self) -> int:
@@ -81,10 +83,12 @@ class ClientSpan:
 
 def span(records: Sequence[ClientRecord], start_at: float, end_at: float) -> ClientSpan:
     """Cut out the requests that were due and the gaps that ended in [start_at, end_at)."""
-    due = tuple(record for record in records if start_at <= record.planned_at < end_at)
+    all_due = [record for record in records if start_at <= record.planned_at < end_at]
+    due = tuple(record for record in all_due if record.outcome != "cancelled")
     return ClientSpan(
         seconds=end_at - start_at,
         due=due,
+        num_cancelled=len(all_due) - len(due),
         output_tokens=sum(start_at <= at < end_at for record in records for at in record.token_ats),
         itl_ms=tuple(
             ms
