@@ -62,7 +62,7 @@ class ClientSpan:
         )
 
     def _quantiles(self, sla: SLA, share: float) -> Quantiles:
-        whole_ms = () if sla.e2e_p99_ms is None else [_whole_ms(record) for record in self.due]
+        whole_ms = () if sla.e2e_p99_ms is None else [whole_ms(record) for record in self.due]
         return Quantiles(
             share=share,
             ttft_ms=percentile(self.ttft_ms, share),
@@ -75,7 +75,7 @@ class ClientSpan:
         """Return the lesser of the shares of requests and of gaps that met their targets."""
         shares = []
         if self.due:
-            shares.append(sum(_is_met(sla, record) for record in self.due) / len(self.due))
+            shares.append(sum(is_met(sla, record) for record in self.due) / len(self.due))
         if self.itl_ms and sla.itl_p99_ms is not None:
             shares.append(sum(ms <= sla.itl_p99_ms for ms in self.itl_ms) / len(self.itl_ms))
         return min(shares, default=None)
@@ -99,7 +99,8 @@ def span(records: Sequence[ClientRecord], start_at: float, end_at: float) -> Cli
     )
 
 
-def _is_met(sla: SLA, record: ClientRecord) -> bool:
+def is_met(sla: SLA, record: ClientRecord) -> bool:
+    """Whether a request was answered within each target that one request can meet."""
     declared_ms = sla.ttft_ms(record.prompt_tokens)
     ttft_target = math.inf if declared_ms is None else declared_ms
     tpot_target = math.inf if sla.tpot_p99_ms is None else sla.tpot_p99_ms
@@ -107,7 +108,7 @@ def _is_met(sla: SLA, record: ClientRecord) -> bool:
         record.outcome == "ok"
         and _first_token_ms(record) <= ttft_target
         and (record.tpot_ms or 0.0) <= tpot_target
-        and (sla.e2e_p99_ms is None or _whole_ms(record) <= sla.e2e_p99_ms)
+        and (sla.e2e_p99_ms is None or whole_ms(record) <= sla.e2e_p99_ms)
     )
 
 
@@ -124,7 +125,7 @@ def _as_served(record: ClientRecord) -> RequestRecord:
     )
 
 
-def _whole_ms(record: ClientRecord) -> float:
+def whole_ms(record: ClientRecord) -> float:
     """Planned sending to the end; infinite for a request that got no whole answer."""
     return (record.finished_at - record.planned_at) * 1e3 if record.outcome == "ok" else math.inf
 

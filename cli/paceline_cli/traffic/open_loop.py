@@ -108,7 +108,12 @@ async def _converse(
     """Send a request, and what follows in its conversation while it is answered."""
     said = [request.prompt]
     record, answer = await _ask(
-        client, said, planned_at, asking, request.max_tokens, request.cancel_after
+        client,
+        said,
+        planned_at,
+        asking,
+        max_tokens=request.max_tokens,
+        cancel_after=request.cancel_after,
     )
     sink(record)
     for turn in request.turns:
@@ -117,7 +122,7 @@ async def _converse(
         said += [answer, turn.prompt]
         planned_at = record.finished_at + turn.think_s
         await asyncio.sleep(planned_at - time.monotonic())
-        record, answer = await _ask(client, said, planned_at, asking, turn.max_tokens, None)
+        record, answer = await _ask(client, said, planned_at, asking, max_tokens=turn.max_tokens)
         sink(record)
 
 
@@ -157,8 +162,9 @@ async def _ask(
     said: Sequence[str],
     planned_at: float,
     asking: Asking,
+    *,
     max_tokens: int,
-    cancel_after: int | None,
+    cancel_after: int | None = None,
 ) -> tuple[ClientRecord, str]:
     """Stream one answer and record when each piece arrived. Never raises for a bad answer."""
     sent_at = time.monotonic()
