@@ -62,13 +62,13 @@ class ClientSpan:
         )
 
     def _quantiles(self, sla: SLA, share: float) -> Quantiles:
-        whole_ms = () if sla.e2e_p99_ms is None else [whole_ms(record) for record in self.due]
+        lasted_ms = () if sla.e2e_p99_ms is None else [whole_ms(record) for record in self.due]
         return Quantiles(
             share=share,
             ttft_ms=percentile(self.ttft_ms, share),
             tpot_ms=percentile(self.tpot_ms, share),
             itl_ms=percentile(self.itl_ms, share),
-            e2e_ms=percentile(whole_ms, share),
+            e2e_ms=percentile(lasted_ms, share),
         )
 
     def _attainment(self, sla: SLA) -> float | None:

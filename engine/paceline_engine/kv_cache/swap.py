@@ -45,7 +45,7 @@ class Swapper(Protocol):
         ...
 
     def ms(self, num_blocks: int) -> float:
-        """Time that copying so many blocks one way takes, as measured so far."""
+        """Time that copying so many blocks one way together takes, as measured so far."""
         ...
 
     def run(self, copies: Sequence[BlockCopy]) -> None:

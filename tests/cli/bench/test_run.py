@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """One connection of it."""
 
-    server: Server
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride] - this one alone makes it
 
     def do_GET(self) -> None:
         self._answer(json.dumps({"data": [{"id": "small"}]}), "application/json")
