@@ -14,8 +14,7 @@ from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
-from paceline_engine.kv_cache.host_blocks import num_staged
-from paceline_engine.kv_cache.swap import BlockCopy
+from paceline_engine.kv_cache.swap import BlockCopy, num_staged
 from paceline_engine.loading.load import LoadedModel
 from paceline_engine.model.group import Group
 from paceline_engine.pacing.pacer import NoPacer
