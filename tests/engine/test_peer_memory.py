@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -10,11 +11,13 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline_engine.loading import peer_sums
+from paceline_engine.loading.memory_gauge import CudaGauge, Reading
 from paceline_engine.loading.peer_sums import (
     NoPeerMemoryError,
     TorchPeerSource,
@@ -33,6 +36,7 @@ from paceline_engine.model.peer_memory import (
     ways_of,
 )
 from paceline_engine.runner.graph_capture import CudaGraphCapture, Replay
+from paceline_testing.cuda_stand_ins import FakeGpu
 from paceline_testing.fake_gpu_model import a_request, a_step, load_on_fake_gpu
 from paceline_testing.ranks_alone import ranks_alone
 from paceline_testing.tiny_model import SIZES, make_tiny_model
@@ -359,3 +363,34 @@ def test_what_is_missing_is_said_in_one_line(
     told = [line for line in caplog.messages if line.startswith("ranks add up by")]
     assert told == ["ranks add up by NCCL alone: no NVLink joins GPU 0 and GPU 1"]
     assert model.loaded.group.peers is None
+
+
+def test_the_buffer_is_taken_before_memory_is_measured(folder: Path) -> None:
+    """So the KV cache never has what a batch of rows takes there, here 200 MiB."""
+    taken: list[int] = []
+    empty, read = torch.empty, CudaGauge.read
+
+    def take(numbers: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        taken.append(200 << 20)
+        assert numbers == 8 * HIDDEN
+        return empty(numbers, dtype=dtype, device=device)
+
+    def less(gauge: CudaGauge) -> Reading:
+        seen = read(gauge)
+        return replace(seen, free_bytes=seen.free_bytes - sum(taken))
+
+    asked: dict[str, Any] = {"kv_cache_bytes": None, "kv_cache_memory_fraction": 0.5}
+    asked |= {"num_gpus": 2, "tensor_parallel_size": 2, "gpu": FakeGpu(total_memory=1 << 30)}
+    blocks: list[int] = []
+    for nvlink in (False, True):
+        with (
+            ranks_alone(2, nvlink=nvlink),
+            mock.patch.object(symmetric_memory, "empty", take),
+            mock.patch.object(CudaGauge, "read", less),
+        ):
+            loaded = load_on_fake_gpu(folder, **asked).loaded
+            blocks.append(loaded.capacity.num_blocks)
+
+    # A rank holds half of a block's heads.
+    a_block = loaded.info.kv_bytes_per_token * 8
+    assert (blocks[0] - blocks[1]) * a_block == pytest.approx(200 << 20, abs=a_block)
