@@ -16,7 +16,6 @@ from paceline_cli.traffic.client_health import ClientHealth
 from paceline_cli.traffic.record import ClientRecord
 from paceline_tuner.service_spec import SLA
 
-
 TARGET = SLA(ttft_p99_ms=500.0)
 
 
