@@ -38,7 +38,7 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
 MULTIPROCESSORS = 132
-"""Of a device that kernels are launched for."""
+"""Of a device whose products of few rows are cut into parts."""
 # The four products of a layer.
 DECODED = (
     Shape("qwen2.5-0.5b", 896, 4864, 14, 2, 64),
@@ -125,7 +125,7 @@ def compile_decoded() -> Iterator[Compiled]:
         driver: Any = Driver(GPUS[name])
         triton.runtime.driver.set_active(driver)
         for shape, rows in itertools.product(DECODED, DECODED_ROWS):
-            with as_on(GPUS[name]), launching_nothing() as compiled:
+            with as_on(GPUS[name], MULTIPROCESSORS), launching_nothing() as compiled:
                 Launches(shape, rows).row_product()
             for kernel in compiled:
                 yield inspect_cubin(GPUS[name], f"{shape.name}, {rows} rows", kernel)
@@ -149,9 +149,9 @@ def compile_rows() -> Iterator[Compiled]:
                         yield inspect_cubin(gpu, repr(row), kernel)
 
 
-def as_on(gpu: GpuGeneration) -> AbstractContextManager[None]:
+def as_on(gpu: GpuGeneration, multiprocessors: int = 4) -> AbstractContextManager[None]:
     """Look blocks up as on a GPU of this generation."""
-    device = tuned.Gpu("", capability_of(gpu), MULTIPROCESSORS)
+    device = tuned.Gpu("", capability_of(gpu), multiprocessors)
     return tuned.blocks_of.as_if(tuned.SHIPPED, device)
 
 
@@ -222,7 +222,7 @@ def hand_over(kernel_name: str, launch: Callable[[Launches], None]) -> list[str]
     gpu = GPUS["sm_90"]
     driver: Any = Driver(gpu)
     triton.runtime.driver.set_active(driver)
-    with as_on(gpu), launching_nothing() as compiled:
+    with as_on(gpu, MULTIPROCESSORS), launching_nothing() as compiled:
         launch(Launches(DECODED[-1]))
     ptx = next(
         kernel.asm["ptx"]

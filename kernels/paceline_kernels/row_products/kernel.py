@@ -21,8 +21,6 @@ MIN_PART_TILES = 4
 """Tiles of inputs in a part, at least: as many as are on their way at once."""
 _MOST_REGISTERS = 255
 """Of a thread. Left to itself, the assembler takes 72 where a gate asks for more, and spills."""
-_GATED_REGISTERS = {1: 255, 2: 255, 4: 255, 8: 128, 16: 128}
-"""By warps, so that two programs share a multiprocessor: gated tiles are more than those."""
 _GATES = {None: 0, "silu": 1, "gelu_tanh": 2}
 
 
@@ -309,7 +307,7 @@ def _launch(
         TILE_IN=tile["inputs"],
         GATE=_GATES[gate],
         IS_SPLIT=parts > 1,
-        maxnreg=_GATED_REGISTERS[tile["num_warps"]] if gate else _MOST_REGISTERS,
+        maxnreg=_MOST_REGISTERS,
         num_warps=tile["num_warps"],
         num_stages=tile["num_stages"],
         enable_fp_fusion=True,
