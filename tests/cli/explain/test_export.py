@@ -17,7 +17,12 @@ from paceline_tuner.service_spec import SLA
 
 
 def a_pod(**changes: Any) -> TunedPod:
-    fields = {"name": "q-0", "batch_size": 12, "token_budget": 160, "reason": "ITL: binds\nso"}
+    fields: dict[str, Any] = {
+        "name": "q-0",
+        "batch_size": 12,
+        "token_budget": 160,
+        "reason": "ITL: binds\nso",
+    }
     return TunedPod(**(fields | changes))
 
 
