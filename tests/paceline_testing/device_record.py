@@ -19,7 +19,7 @@ class MixedDevicesError(AssertionError):
     """One op, or one kernel, is given tensors of the host and of the device."""
 
 
-Kind = Literal["kernel", "product", "op", "copy", "sum of ranks"]
+Kind = Literal["kernel", "product", "op", "copy", "sum of ranks", "tokens to ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,8 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     kind: Kind = "product" if name in _PRODUCTS else "op"
     if name in _SUMS:
         kind = "sum of ranks"
+    if name == "c10d::broadcast_":
+        kind = "tokens to ranks"
     if name in {"aten::copy_", "aten::_to_copy", "aten::clone"}:
         kind = "copy"
     if kind != "product":
