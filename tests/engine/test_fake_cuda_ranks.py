@@ -136,19 +136,23 @@ def test_a_rank_that_follows_replays_and_samples_nothing(folder: Path) -> None:
     assert other.loaded.runner.device == torch.device("cuda", 1)
 
 
-@pytest.mark.parametrize("graphs", ["off", "on"])
-def test_ranks_meet_in_one_order_from_start_to_end(folder: Path, graphs: str) -> None:
+@pytest.mark.parametrize(
+    ("graphs", "nvlink"), [("off", False), ("on", True)], ids=["op by op", "graphs, peer memory"]
+)
+def test_ranks_meet_in_one_order_from_start_to_end(
+    folder: Path, graphs: str, *, nvlink: bool
+) -> None:
     """From the trial of memory on, through captures, timed steps and requests that overlap.
 
     A rank that met over other bytes, or once more or less, would hang both.
     """
-    with ranks_alone(2) as told:
+    with ranks_alone(2, nvlink=nvlink) as told:
         first = load_on_fake_gpu(folder, graphs=graphs, **TWO)
         with first.fake.visible():
             lengths = {"a": 20, "b": 50, "c": 3}
             outputs = serve(first.loaded, EngineOptions(overlap=True), lengths)
         first.loaded.group.end()
-    with ranks_alone(2, rank=1, heard=told):
+    with ranks_alone(2, rank=1, nvlink=nvlink, heard=told):
         other = load_on_fake_gpu(folder, rank=1, graphs=graphs, **TWO)
         with other.fake.visible():
             other.loaded.runner.follow()

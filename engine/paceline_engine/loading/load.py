@@ -35,6 +35,12 @@ from paceline_engine.loading.measured_memory import MeasuredMemory, measured_kv_
 from paceline_engine.loading.memory_gauge import CudaGauge
 from paceline_engine.loading.model_trial import RunnerParts, Runners, tell_of_memory
 from paceline_engine.loading.out_of_memory import memory_explained
+from paceline_engine.loading.peer_sums import (
+    GraphTimer,
+    TorchPeerSource,
+    WidestSum,
+    share_memory,
+)
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.group import Group
 from paceline_engine.model.sharding import shard_of
@@ -202,6 +208,13 @@ def load_checkpoint(
             # Its head may lose precision, because the model verifies every draft token.
             quantizes_head=settings.draft_quantization is not None,
         )
+    # Before memory is measured: what is free then has the ranks' buffers no more.
+    share_memory(
+        group,
+        WidestSum(settings.max_batch_size, checkpoint.config.hidden_size, parts.dtype, device),
+        TorchPeerSource(),
+        GraphTimer(device, in_graph=settings.graphs != "off"),
+    )
     sampler: Sampler = DeviceSampler(checkpoint.eos_token_ids)
     salt = os.urandom(16)
     if device.type == "cpu":

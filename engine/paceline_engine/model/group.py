@@ -25,6 +25,7 @@ from torch import Tensor
 
 from paceline_engine.core.step_tensors import Int64s
 from paceline_engine.model.message_ring import MessageRing, RingReader
+from paceline_engine.model.peer_memory import PeerMemory
 
 Step = TypeVar("Step")
 
@@ -42,18 +43,25 @@ class Group:
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
+        self.peers: PeerMemory | None = None
+        """Memory that ranks read of each other, once it is there."""
         self._followers: list[BaseProcess] = []
         self._ring: MessageRing | None = None
         """Of rank 0."""
         self._reader: RingReader | None = None
         """Of the others."""
         self._before_leaving: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def sum_(self, x: Tensor) -> Tensor:
-        """Add up in place what every rank holds."""
-        if self.size > 1:
+        """Add up what every rank holds, in place unless `x` lies in `peers`; return the sum."""
+        if self.size == 1:
+            return x
+        summed = None if self.peers is None else self.peers.sum_(x)
+        if summed is None:
             dist.all_reduce(x)
-        return x
+            return x
+        return summed
 
     def share_(self, x: Tensor) -> Tensor:
         """Give every rank what rank 0 holds, in the stream's order: no host waits on a GPU."""
@@ -115,7 +123,7 @@ class Group:
             world_size=self.size,
             timeout=_PATIENCE if self.rank else _MEETING,
         )
-        self.least(0)  # all are there: from now on the file is not needed
+        self.least(0)  # all are there
 
     def start(
         self,
@@ -130,17 +138,18 @@ class Group:
         atexit.register(self.close)
         spawn = multiprocessing.get_context("spawn")
         self._ring = MessageRing(self.size - 1)
-        with tempfile.TemporaryDirectory(prefix="paceline-ranks-") as folder:
-            rendezvous = Path(folder) / "rendezvous"
-            for rank, reader in enumerate(self._ring.readers, start=1):
-                other = Group(rank, self.size)
-                other._reader = reader
-                arguments = (other, told, rendezvous)
-                follower = spawn.Process(target=follow, args=arguments, daemon=True)
-                with placed(rank):
-                    follower.start()
-                self._followers.append(follower)
-            self.join(rendezvous)
+        # NCCL and symmetric memory meet by the file later, at their first use.
+        self._folder = tempfile.TemporaryDirectory(prefix="paceline-ranks-")
+        rendezvous = Path(self._folder.name) / "rendezvous"
+        for rank, reader in enumerate(self._ring.readers, start=1):
+            other = Group(rank, self.size)
+            other._reader = reader
+            arguments = (other, told, rendezvous)
+            follower = spawn.Process(target=follow, args=arguments, daemon=True)
+            with placed(rank):
+                follower.start()
+            self._followers.append(follower)
+        self.join(rendezvous)
 
     def kill(self) -> None:
         """End the other ranks without a word: they may not listen."""
@@ -180,8 +189,12 @@ class Group:
         for method in self._before_leaving:
             if (forget := method()) is not None:
                 forget()
+        self.peers = None
         if dist.is_initialized():
             dist.destroy_process_group()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
 
 def _require_rank_0() -> None:
