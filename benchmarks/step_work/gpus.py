@@ -1,10 +1,11 @@
 """The GPUs that the step-time model knows.
 
 Bandwidth, dense bfloat16 rate and multiprocessors are those of NVIDIA's data sheets (A100 80GB SXM,
-H100 SXM, H200 SXM, HGX B200). Sizes of L2 are those of NVIDIA's papers on A100 and H100 (the H200
-has the same chip); of the B200, 126 MB as its driver tells. `matmul_rate` is the most that torch reached in any shape:
+H100 SXM, H200 SXM, HGX B200). `matmul_rate` is the most that torch reached in any shape:
 github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul FLOPS", read
-2026-11; its row of the H100 says that the H200 is the same.
+2026-11; its row of the H100 says that the H200 is the same. L2 is that of NVIDIA's papers on the
+A100 and the H100, whose chip the H200 has; a B200's 126 MB are what others report
+(freecodecamp.org, on the memory of Blackwell).
 """
 
 from collections.abc import Mapping

@@ -11,6 +11,7 @@ count each way, as they do in what no step can do without.
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from paceline_testing.device_record import Launch, bytes_of
 
@@ -40,7 +41,7 @@ def _sizes(launch: Launch) -> dict[int, int]:
     """Return the bytes of each piece of memory; the launch keeps it from being given to others."""
     sizes: dict[int, int] = {}
     for tensor in _tensors(launch):
-        place = tensor.untyped_storage()._cdata
+        place = StorageWeakRef(tensor.untyped_storage()).cdata
         sizes[place] = max(bytes_of(tensor), sizes.get(place, 0))
     return sizes
 
