@@ -49,7 +49,7 @@ SHAPES_OF = {
 
 DEPENDENT_SHAPES_OF = {
     "sm_80": ("llama-3.1-8b",),
-    "sm_90": ("llama-3.1-8b", "gemma-3-4b", "smollm2-fp8"),
+    "sm_90": ("llama-3.1-8b", "gemma-3-4b"),
     "sm_100": ("llama-fp8",),
     "sm_120": ("qwen3-0.6b",),
 }
