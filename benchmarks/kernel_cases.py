@@ -490,22 +490,22 @@ def prefill_case(
     )
 
 
-def sdpa_prefill_case(layer: Layer, attend: PrefillAttention, num_tokens: int) -> Case:
-    """Torch's attention for one whole prompt, as the engine would call it."""
+def sdpa_prefill_case(layer: Layer, attend: PrefillAttention, chunk: PromptChunk) -> Case:
+    """Torch's attention for one chunk of a prompt, as the engine would call it."""
     scale = layer.model.head_size**-0.5
-    table, lens, num_blocks = layer.tables([num_tokens])
+    num_tokens, context = chunk
+    table, lens, num_blocks = layer.tables([context])
     cache = LayerCache(*layer.caches(num_blocks), None)
     q = layer.queries(num_tokens)
-    token = torch.arange(num_tokens, device=layer.device)
+    token = torch.arange(context - num_tokens, context, device=layer.device)
     slots = table[0, token // BLOCK_SIZE].long() * BLOCK_SIZE + token % BLOCK_SIZE
     starts = torch.tensor([0, num_tokens], dtype=torch.int32, device=layer.device)
-    chunks = (PromptChunk(num_tokens, num_tokens),)
-    prompts = Prompts(chunks, table, starts, lens, slots, BLOCK_SIZE)
-    num_pairs = math.comb(num_tokens + 1, 2)
+    prompts = Prompts((chunk,), table, starts, lens, slots, BLOCK_SIZE)
+    num_pairs = math.comb(context + 1, 2) - math.comb(context - num_tokens + 1, 2)
     return Case(
         layer.model.name,
         "sdpa",
-        sizes_of([f"{num_tokens}/{num_tokens}"]),
+        sizes_of([f"{num_tokens}/{context}"]),
         lambda: attend(q, cache, prompts, ScoreRules(scale)),
         lambda: reference_paged_prefill_attention(
             q.double(), cache.keys.double(), cache.values.double(), table, starts, lens, scale

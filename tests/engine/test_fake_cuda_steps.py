@@ -10,17 +10,23 @@ import torch
 
 from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.attention.prefill.sdpa import sdpa_prefill
+from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
-from paceline_engine.kv_cache.host_blocks import num_staged
-from paceline_engine.kv_cache.swap import BlockCopy
+from paceline_engine.kv_cache.swap import BlockCopy, num_staged
 from paceline_engine.loading.load import LoadedModel
 from paceline_engine.model.group import Group
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_testing.clock import ManualClock
-from paceline_testing.fake_gpu_model import FakeGpuModel, a_request, a_step, load_on_fake_gpu
+from paceline_testing.fake_gpu_model import (
+    BLOCK_SIZE,
+    FakeGpuModel,
+    a_request,
+    a_step,
+    load_on_fake_gpu,
+)
 from paceline_testing.ranks_alone import ranks_alone
 from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_engine import run_to_end
@@ -166,6 +172,27 @@ def test_whole_prompts_attend_by_torch(folder: Path, monkeypatch: pytest.MonkeyP
     names = [launch.name for launch in model.launches(a_step(prompts=requests))]
 
     assert names.count("aten.scaled_dot_product_attention.default") == 2 * LAYERS
+
+
+def test_later_chunks_attend_by_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where SDPA was chosen: what each layer gathers is counted, and nothing of it waits."""
+    model = load_on_fake_gpu(folder)
+    monkeypatch.setattr(PrefillChoice, "of_step", lambda *_: sdpa_prefill)
+    requests = [a_request(0, 33), a_request(1)]
+    later = ScheduledChunk(requests[0], 20, 13, samples=True, is_decode=False)
+    whole = ScheduledChunk(requests[1], 0, 20, samples=True, is_decode=False)
+
+    launches = model.launches(Batch((later, whole), 0))
+
+    named = [one for one in launches if "flash_attention" in one.name]
+    assert len(named) == LAYERS  # a whole prompt has the other op
+    config = model.loaded.runner._decoder.config
+    pairs = sum(range(21, 34))
+    assert {one.flops for one in named} == {4 * pairs * config.num_q_heads * config.head_size}
+    gathers = [one for one in launches if one.name == "aten.index_select.default"]
+    assert len(gathers) == 2 * 2 * LAYERS
+    token_bytes = 2 * config.num_kv_heads * config.head_size
+    assert gathers[0].written == -(-33 // BLOCK_SIZE) * BLOCK_SIZE * token_bytes
 
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -5,6 +5,7 @@ kernel of ours moves only its own rules say (`step_work.kernels`); here its argu
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -85,6 +86,11 @@ _PRODUCTS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::b
 _PRODUCTS |= {"aten::_scaled_mm", "aten::_int_mm"}
 _GATHERS = {"aten::index", "aten::index_select", "aten::embedding", "aten::gather"}
 _OVERWRITES = {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_"}
+_ATTENTIONS = {
+    "aten::scaled_dot_product_attention",
+    "aten::_scaled_dot_product_flash_attention",
+}
+"""Of the last tokens of a context, each of which sees what lies before it."""
 _SUMS = {"c10d::allreduce_", "c10d::allreduce"}
 
 
@@ -110,6 +116,8 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     is_overwritten = name in _OVERWRITES or "out" in kwargs
     if func._schema.is_mutable and not is_overwritten:
         read += written
+    if name in _ATTENTIONS:
+        return Launch("op", str(func), read, written, _attention_flops(*args[:2]))
     kind: Kind = "product" if name in _PRODUCTS else "op"
     if name in _SUMS:
         kind = "sum of ranks"
@@ -125,6 +133,13 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     }
     flops = 2 * made[0].numel() * inputs
     return Launch(kind, str(func), read, written, flops, arguments=sizes)
+
+
+def _attention_flops(q: Tensor, k: Tensor) -> int:
+    """Count two products for each query head, each of its tokens, and each token that it sees."""
+    (_, heads, tokens, size), context = q.shape, k.shape[2]
+    pairs = math.comb(context + 1, 2) - math.comb(context - tokens + 1, 2)
+    return 4 * heads * size * pairs
 
 
 def bytes_of(tensor: Tensor) -> int:

@@ -99,8 +99,9 @@ def _read_sass(disassembled: str, kernel: str) -> _Code:
             code.labels[label[1]] = len(code.instructions)
         elif read := _SASS.match(line):
             predicate, opcode, rest = read.groups()
-            is_harmless = _HARMLESS_SASS.fullmatch(opcode) is not None
-            targets = tuple(_SASS_TARGET.findall(rest)) if is_harmless else ()
+            is_trap = opcode == "CALL" and "_guardrail_trap_" in rest  # ends all that runs
+            is_harmless = is_trap or _HARMLESS_SASS.fullmatch(opcode) is not None
+            targets = tuple(_SASS_TARGET.findall(rest)) if is_harmless and not is_trap else ()
             # Other operands of a branch are conditions as well.
             is_jump = opcode == "BRA" and rest.split("`")[0].strip(" .U") == ""
             one = _Instruction(

@@ -1,10 +1,17 @@
 """`paceline bench`, on the command line: measurements that take minutes."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from paceline_cli.bench.grid import BATCH_SIZES
+from paceline_cli.bench.options import (
+    given_targets,
+    given_traffic,
+    target_options,
+    traffic_options,
+)
 
 _manifest = click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
@@ -15,7 +22,64 @@ _seed = click.option("--seed", type=int, default=1, show_default=True, help="See
 
 @click.group()
 def bench() -> None:
-    """Measure a service on this machine."""
+    """Measure a service with your own traffic."""
+
+
+@bench.command()
+@click.option(
+    "-f",
+    "--file",
+    "manifest",
+    type=click.Path(path_type=Path),
+    help="InferenceService to serve here; with --url, only its targets.",
+)
+@click.option("--url", help="Any OpenAI endpoint: ours, vLLM's, OpenAI's.")
+@click.option("--model", help="As requests name it; the first that the server offers if absent.")
+@click.option("--api-key-env", metavar="VARIABLE", help="Environment variable with the API key.")
+@click.option("--tokenizer", help="File, folder or hub name, for a server that tells no usage.")
+@click.option(
+    "--endpoint",
+    type=click.Choice(["completions", "chat"]),
+    default="completions",
+    show_default=True,
+    help="Which API.",
+)
+@click.option(
+    "--ignore-eos/--keep-eos",
+    default=True,
+    show_default=True,
+    help="Whether the plan decides answers' lengths; OpenAI's own servers keep it.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds until a request counts as missed.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/bench"),
+    show_default=True,
+    help="Folder.",
+)
+@traffic_options
+@target_options
+def run(**given: Any) -> None:
+    """Offer traffic to a server and measure it: attainment, goodput, throughput, latencies.
+
+    Writes run.html, run.json (for check) and requests.jsonl (for --trace) into --out. Without
+    --rate, a manifest's service gets 0.7 of what it completes when it is full.
+    """
+    from rich.console import Console
+
+    from paceline_cli.bench.run import RunOptions, run_bench
+    from paceline_cli.run import run as finish
+
+    traffic, sla = given_traffic(given), given_targets(given)
+    finish(run_bench(RunOptions(traffic=traffic, sla=sla, **given), Console()))
 
 
 @bench.command()

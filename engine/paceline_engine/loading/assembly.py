@@ -189,7 +189,13 @@ class Assembly:
         cache = LayerCache(keys, values, kv.exponents(0))
         longest = min(capacity.max_token_budget, capacity.max_model_len)
         with torch.inference_mode():
-            return choose(self.settings.prefill_attention, config, cache, longest)
+            return choose(
+                self.settings.prefill_attention,
+                config,
+                cache,
+                longest,
+                capacity.max_model_len,
+            )
 
     def info(
         self,

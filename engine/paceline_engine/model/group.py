@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline_engine.model.peer_memory import PeerMemory
+
 Step = TypeVar("Step")
 
 # A follower waits as long as nothing is asked of the engine.
@@ -36,13 +38,20 @@ class Group:
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
+        self.peers: PeerMemory | None = None
+        """Memory that ranks read of each other, once it is there."""
         self._followers: list[BaseProcess] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def sum_(self, x: Tensor) -> Tensor:
-        """Add up in place what every rank holds."""
-        if self.size > 1:
+        """Add up what every rank holds, in place unless `x` lies in `peers`; return the sum."""
+        if self.size == 1:
+            return x
+        summed = None if self.peers is None else self.peers.sum_(x)
+        if summed is None:
             dist.all_reduce(x)
-        return x
+            return x
+        return summed
 
     def least(self, value: int) -> int:
         """Return the smallest value of all ranks."""
@@ -80,7 +89,7 @@ class Group:
             world_size=self.size,
             timeout=_PATIENCE if self.rank else _MEETING,
         )
-        self.least(0)  # all are there: from now on the file is not needed
+        self.least(0)  # all are there
 
     def start(
         self,
@@ -94,15 +103,16 @@ class Group:
         """
         atexit.register(self.close)
         spawn = multiprocessing.get_context("spawn")
-        with tempfile.TemporaryDirectory(prefix="paceline-ranks-") as folder:
-            rendezvous = Path(folder) / "rendezvous"
-            for rank in range(1, self.size):
-                arguments = (Group(rank, self.size), told, rendezvous)
-                follower = spawn.Process(target=follow, args=arguments, daemon=True)
-                with placed(rank):
-                    follower.start()
-                self._followers.append(follower)
-            self.join(rendezvous)
+        # NCCL and symmetric memory meet by the file later, at their first use.
+        self._folder = tempfile.TemporaryDirectory(prefix="paceline-ranks-")
+        rendezvous = Path(self._folder.name) / "rendezvous"
+        for rank in range(1, self.size):
+            arguments = (Group(rank, self.size), told, rendezvous)
+            follower = spawn.Process(target=follow, args=arguments, daemon=True)
+            with placed(rank):
+                follower.start()
+            self._followers.append(follower)
+        self.join(rendezvous)
 
     def kill(self) -> None:
         """End the other ranks without a word: they may not listen."""
@@ -129,5 +139,9 @@ class Group:
 
     def leave(self) -> None:
         """Give up the connections; without it, gloo's threads abort a process that ends."""
+        self.peers = None
         if dist.is_initialized():
             dist.destroy_process_group()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None

@@ -14,6 +14,7 @@ from torch import Tensor
 from paceline_engine.attention.backend import AttentionBackend
 from paceline_engine.attention.every_launch import launch_every_shape
 from paceline_engine.attention.kernel_attention import KernelAttention
+from paceline_engine.attention.prefill.prompts import PromptChunk
 from paceline_engine.core.batch import Batch, Next, ScheduledChunk, StepOutput
 from paceline_engine.core.request import Request
 from paceline_engine.core.step_tensors import RowTables, StepInputs, StepTensors, to_device
@@ -251,6 +252,13 @@ class ModelRunner:
         """
         if isinstance(self._attention, KernelAttention):
             launch_every_shape(self._attention, capacity, dtype=self._decoder.embedding.dtype)
+
+    def largest_gathers(self, capacity: Capacity) -> tuple[PromptChunk, ...]:
+        """Return the chunks for which attention gathers the most, if it gathers anything."""
+        if not isinstance(self._attention, KernelAttention):
+            return ()
+        longest = max(capacity.max_model_len - 1, 1)  # the token that follows needs a place
+        return self._attention.prefill.largest_gathers(capacity.max_token_budget, longest)
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]
