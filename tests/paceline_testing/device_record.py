@@ -20,7 +20,7 @@ class MixedDevicesError(AssertionError):
     """One op, or one kernel, is given tensors of the host and of the device."""
 
 
-Kind = Literal["kernel", "product", "op", "copy", "sum of ranks"]
+Kind = Literal["kernel", "product", "op", "copy", "sum of ranks", "tokens to ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,11 @@ _ATTENTIONS = {
     "aten::_scaled_dot_product_flash_attention",
 }
 """Of the last tokens of a context, each of which sees what lies before it."""
-_SUMS = {"c10d::allreduce_", "c10d::allreduce"}
+_MEETINGS: dict[str, Kind] = {
+    "c10d::allreduce_": "sum of ranks",
+    "c10d::allreduce": "sum of ranks",
+    "c10d::broadcast_": "tokens to ranks",
+}
 
 
 def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
@@ -122,9 +126,7 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     if name in _ATTENTIONS:
         flops = _attention_flops(*args[:2])
         return Launch("op", str(func), read, written, flops, tensors=tensors)
-    kind: Kind = "product" if name in _PRODUCTS else "op"
-    if name in _SUMS:
-        kind = "sum of ranks"
+    kind: Kind = _MEETINGS.get(name, "product" if name in _PRODUCTS else "op")
     if name in {"aten::copy_", "aten::_to_copy", "aten::clone"}:
         kind = "copy"
     if kind != "product":
