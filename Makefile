@@ -98,14 +98,19 @@ images: install ## Build the operator's, the sidecar's and the engine's image fo
 	$(CLUSTER) images
 
 .PHONY: crds
-crds: install ## Generate crds/, the chart's copy and the tables of two pages from the typed models.
+crds: install ## Generate crds/, the chart's copy and the tables of two pages from the typed models, and the page of the command line.
 	$(PY) -m paceline_api.schema crds charts/paceline/crds
 	$(PY) -m paceline_api.reference docs/crd.md
 	$(PY) -m paceline_sidecar.openai.fields docs/openai-api.md
+	$(PY) -m paceline_cli.reference docs/cli.md
 
 .PHONY: kustomize
 kustomize: crds ## Render deploy/kustomize/base from the chart.
 	$(PY) deploy/kustomize/render.py deploy/kustomize/base
+
+.PHONY: site
+site: install ## Build the documentation into out/site; a broken link is an error.
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 .PHONY: bench
 bench: install ## Measure the engine beside its peers on this machine.

@@ -2,17 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline_engine.kv_cache.copy_price import CopyPrice, fitted
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_kernels.fp8 import CODES, EXPONENTS
 from paceline_testing.async_device import AsyncDevice, Schedule, any_schedule
+from paceline_testing.device_record import DeviceRecord
 from paceline_testing.fake_cuda import FakeCuda
 
 BLOCKS, SLOTS = 6, 5
@@ -161,3 +164,88 @@ def test_the_buffer_bounds_what_is_on_its_way() -> None:
     assert [each.written for each in gathered] == [
         count * block_bytes // 2 for count in (3, 3, 2) for _ in range(2)
     ]
+
+
+@dataclass
+class LaunchClock:
+    """Time passes as launches and bytes are handed to a fake GPU: 5 µs each, and 50 GB/s."""
+
+    record: DeviceRecord
+    slowness: float = 1.0
+
+    def __call__(self) -> float:
+        launches = self.record.launches
+        num_bytes = sum(each.read for each in launches if each.kind == "copy")
+        return self.slowness * (5e-6 * len(launches) + num_bytes / 50e9)
+
+
+def priced_on(fake: FakeCuda) -> tuple[HostBlocks, LaunchClock]:
+    """Return host memory for blocks of 32 layers, and the clock that its price is measured by."""
+    shape = (2 * MANY, 16, 2, 16)
+    keys, values = (
+        tuple(torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(LAYERS))
+        for _ in "kv"
+    )
+    clock = LaunchClock(fake.record)
+    return HostBlocks(KvTensors(keys, values), 2 * MANY, clock), clock
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+def test_a_price_has_a_fixed_part_and_one_for_each_block(count: int) -> None:
+    """Most of what few blocks take are launches, which many blocks take no more of."""
+    fake = FakeCuda()
+    with fake.visible():
+        blocks, clock = priced_on(fake)
+        expected_ms = blocks.ms(count)
+        started = clock()
+        blocks.run([BlockCopy(n, n, is_out=True) for n in range(count)])
+        took_ms = (clock() - started) * 1e3
+
+    assert expected_ms == pytest.approx(took_ms, rel=1e-3)
+    assert blocks.ms(count) == pytest.approx(took_ms, rel=1e-3)
+
+
+def test_copies_of_both_ways_pay_the_fixed_part_each() -> None:
+    """What they took together says nothing against the price of either."""
+    fake = FakeCuda()
+    with fake.visible():
+        blocks, _ = priced_on(fake)
+        before = blocks.ms(1), blocks.ms(50)
+        out = [BlockCopy(n, n, is_out=True) for n in range(9)]
+        blocks.run([*out, *(BlockCopy(n, 20 + n, is_out=False) for n in range(3))])
+
+    assert (blocks.ms(1), blocks.ms(50)) == pytest.approx(before, rel=1e-3)
+
+
+def test_a_slower_bus_raises_the_price() -> None:
+    """Step by step: a moment on a shared machine is not the rule."""
+    fake = FakeCuda()
+    with fake.visible():
+        blocks, clock = priced_on(fake)
+        before = blocks.ms(64)
+        clock.slowness = 2.0
+        prices = []
+        for _ in range(30):
+            blocks.run([BlockCopy(n, n, is_out=True) for n in range(64)])
+            prices.append(blocks.ms(64))
+
+    assert before < prices[0] < 1.5 * before
+    assert prices == sorted(prices)
+    assert prices[-1] == pytest.approx(2 * before, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("one_ms", "many_ms", "price"),
+    [
+        (1.0, 4.1, CopyPrice(0.9, 0.1)),
+        (0.5, 64.0, CopyPrice(0.0, 2.0)),
+        (1.0, 0.8, CopyPrice(0.0, 0.025)),
+    ],
+    ids=["a fixed part", "none", "noise"],
+)
+def test_two_times_give_both_parts(one_ms: float, many_ms: float, price: CopyPrice) -> None:
+    """Neither part is ever negative."""
+    found = fitted(one_ms, many_ms, 32)
+
+    assert found.fixed_ms == pytest.approx(price.fixed_ms)
+    assert found.block_ms == pytest.approx(price.block_ms)

@@ -1,15 +1,25 @@
 """A GPU that runs out of memory at start is told with the settings to lower, whoever noticed it."""
 
 import gc
-from collections.abc import Callable
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from paceline_engine.core.batch import Batch, Flight
 from paceline_engine.errors import DoesNotFit
+from paceline_engine.loading.load import load_model
 from paceline_engine.loading.out_of_memory import is_out_of_memory
+from paceline_engine.pacing import make_pacer
+from paceline_engine.process.process import ServableModel, serve
 from paceline_engine.runner.graph_capture import CudaGraphCapture
+from paceline_engine.runner.model_runner import ModelRunner
+from paceline_engine.settings import Settings
 from paceline_testing.fake_cuda import FakeCuda
 from paceline_testing.fake_gpu_model import load_on_fake_gpu
 from paceline_testing.tiny_model import make_tiny_model
@@ -60,6 +70,65 @@ def test_memory_that_ends_in_a_capture_is_explained(
     monkeypatch.setattr(CudaGraphCapture, "capture", exhaust)
     with pytest.raises(DoesNotFit, match=r"MAX_TOKEN_BUDGET \(64\) .*MAX_BATCH_SIZE \(8\)"):
         load_on_fake_gpu(tmp_path, graphs="on")
+
+
+@pytest.fixture
+def own_sigterm() -> Iterator[None]:
+    """Leave the handler as it was: an engine's process sets its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("own_sigterm")
+@pytest.mark.parametrize("whose", ["model", "draft model"])
+def test_memory_that_ends_in_the_timed_steps_after_loading_is_explained(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have shapes that no step before them had, and libraries take memory for those."""
+    folder, run_dir = tmp_path / "model", tmp_path / "run"
+    make_tiny_model(folder, "llama", head_dim=16)
+    settings = Settings(
+        model_uri=f"file://{folder}",
+        speculative="draft",
+        draft_model_uri=f"file://{folder}",
+        device="cuda",
+        dtype="bfloat16",
+        threads=1,
+        max_batch_size=8,
+        max_token_budget=64,
+        kv_cache_bytes=1 << 22,
+        prefill_attention="triton",
+        graphs="off",
+        profile_s=60.0 if whose == "model" else 0.0,
+        run_dir=run_dir,
+        termination_log=tmp_path / "termination-log",
+    )
+
+    def exhaust(_runner: ModelRunner, _batch: Batch) -> Flight:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def load(settings: Settings, progress: Callable[[str, float], None]) -> ServableModel:
+        loaded = load_model(settings, progress)
+        monkeypatch.setattr(ModelRunner, "launch", exhaust)
+        return loaded
+
+    fake = FakeCuda()
+    with fake.visible(), fake.loading():
+        exit_code = serve(settings, load, make_pacer)
+
+    assert exit_code == 1
+    told = json.loads(settings.termination_log.read_text())
+    assert told["reason"] == "DoesNotFit"
+    assert "while steps were timed after loading" in told["message"]
+    for lowered in ("KV_CACHE_MEMORY_FRACTION (0.9)", "TOKEN_BUDGET (64)", "BATCH_SIZE (8)"):
+        assert lowered in told["message"]
+
+
+def test_an_engine_without_torch_stays_without_it() -> None:
+    """The process answers its socket before torch, which takes seconds, is imported."""
+    shows = "import sys, paceline_engine.process.process; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", shows], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("was_on", [True, False])

@@ -14,14 +14,16 @@ class MillisecondPerToken(NoPacer):
         return 1.0 + step.tokens
 
 
-def an_engine(*, block_ms: float, num_slots: int = 16, has_model: bool = True) -> EngineUnderTest:
+def an_engine(
+    *, block_ms: float, fixed_ms: float = 0.0, num_slots: int = 16, has_model: bool = True
+) -> EngineUnderTest:
     """Two rows, and a slot for every block."""
     return EngineUnderTest(
         a_capacity(num_blocks=16, block_size=4, max_batch_size=2),
         limits=Limits(2, 64),
         pacer=MillisecondPerToken() if has_model else None,
         prefix_caching=False,
-        swapper=lambda runner: FakeSwapper(runner, num_slots, block_ms),
+        swapper=lambda runner: FakeSwapper(runner, num_slots, block_ms, fixed_ms),
     )
 
 
@@ -95,6 +97,16 @@ def test_tokens_are_computed_again_where_that_is_cheaper() -> None:
     assert under_test.engine.load().swapped == 0
     assert sum(prefilled) > 20
     assert under_test.tokens("batch") == answer(a_batch(), under_test.info, 128)
+
+
+def test_what_a_copy_takes_whatever_its_blocks_is_part_of_the_price() -> None:
+    """At 12 ms each way, out and back, six blocks that cost nothing more are no gain."""
+    under_test = an_engine(block_ms=0.0, fixed_ms=12.0)
+
+    prefilled = displace(under_test)
+
+    assert under_test.engine.load().swapped == 0
+    assert sum(prefilled) > 20
 
 
 def test_without_room_or_a_step_model_tokens_are_computed_again() -> None:

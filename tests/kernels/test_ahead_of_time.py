@@ -27,6 +27,7 @@ KERNELS = {
     "_gate_mul_fp8_kernel",
     "_quantize_rows_kernel",
     "_quantized_linear_kernel",
+    "_row_product_kernel",
     "_int4_linear_kernel",
     "_join_parts_kernel",
     "_adapter_down_kernel",
@@ -50,7 +51,12 @@ KERNELS = {
     "_forbid_kernel",
     "_likelihood_kernel",
 }
-_PRODUCTS = {"_quantized_linear_kernel", "_int4_linear_kernel", "_expert_product_kernel"}
+_PRODUCTS = {
+    "_quantized_linear_kernel",
+    "_row_product_kernel",
+    "_int4_linear_kernel",
+    "_expert_product_kernel",
+}
 Compiled = list[dict[str, Any]]
 
 
@@ -177,6 +183,7 @@ def test_tiles_arrive_while_others_are_multiplied(report: dict[str, Any]) -> Non
         "_decode_kernel",
         "_prefill_kernel",
         "_quantized_linear_kernel",
+        "_row_product_kernel",
         "_int4_linear_kernel",
         "_expert_product_kernel",
         "_adapter_down_kernel",
@@ -199,10 +206,34 @@ def test_decodes_programs_are_all_on_the_device_at_once(report: dict[str, Any]) 
             assert one["programs"] >= rows[one["shape"]].blocks["programs"], one
 
 
-def test_who_joins_a_rows_parts_sees_them_all(report: dict[str, Any]) -> None:
+def test_weights_of_decodes_stream(report: dict[str, Any]) -> None:
+    """Three tiles of the weight or more, 16 bytes at a time, on tensor cores of the generation.
+
+    Two copies or more are on their way for each operand where a round waits for one.
+    """
+    seen = set()
+    for one in report["decoded"]:
+        seen.add((one["gpu"], one["shape"]))
+        wide = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05"}[one["gpu"]]
+        is_few = one["shape"].endswith((" 1 rows", " 16 rows"))
+        assert not one["spilled_bytes"], one
+        assert one["programs"] >= 1, one
+        assert {"mma" if is_few else wide, "copy16"} <= {*one["instructions"]}, one
+        (loop,) = one["loops"]
+        assert loop["buffers"] >= (4 if is_few else 3), one
+        assert min(loop["waits"]) >= 4, one
+        assert not loop["tile_loads"], one
+    models, rows = ("qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b"), (1, 16, 64, 128)
+    assert seen == {
+        (gpu, f"{model}, {count} rows") for gpu in SHAPES_OF for model in models for count in rows
+    }
+
+
+@pytest.mark.parametrize("kernel", ["decode_attention", "row_product"])
+def test_who_joins_a_rows_parts_sees_them_all(report: dict[str, Any], kernel: str) -> None:
     """All threads store, then meet, then one counts, for the whole device to see, then all meet."""
     counted = "atom.global.gpu.acq_rel.add"
-    steps = report["handing_over"]
+    steps = report["handing_over"][kernel]
     place = steps.index(counted)
 
     assert steps[: place + 2] == ["st.global", "bar.sync", counted, "bar.sync"]
@@ -219,6 +250,59 @@ def test_a_row_that_is_gated_into_fp8_is_read_once(compiled: Compiled) -> None:
             assert one["loads"] == 2 * of_16_bytes, one
 
 
+def test_dependent_launches_wait_before_all_else(report: dict[str, Any]) -> None:
+    """No path reaches memory or an end before the kernels before this one have ended."""
+    early = [one for one in report["dependent"] if one["is_launched_early"]]
+    seen = {(one["compiled"]["gpu"], one["compiled"]["kernel"]) for one in early}
+
+    assert seen == {(gpu, name) for gpu in ("sm_90", "sm_100", "sm_120") for name in KERNELS}
+    assert not [one for one in early if one["met_before_wait"]]
+
+
+def test_whoever_does_not_wait_would_be_seen(report: dict[str, Any]) -> None:
+    """A load, a store, an atomic, a return before the wait, and a wait on one path of two."""
+    met = {one["compiled"]["kernel"]: one["met_before_wait"] for one in report["early"]}
+
+    assert met.pop("_waiting_kernel") == []
+    told = {
+        "_loading_kernel": ("ld.global", "LDG"),
+        "_storing_kernel": ("st.global", "STG"),
+        "_counting_kernel": ("atom.global", "MEMBAR"),
+        "_leaving_kernel": ("ret", "EXIT"),
+        "_doubting_kernel": ("ld.global", "EXIT"),
+    }
+    assert met.keys() == told.keys()
+    for kernel, (in_ptx, in_sass) in told.items():
+        assert any(each.startswith("PTX") and in_ptx in each for each in met[kernel]), met
+        assert any(each.startswith("SASS") and in_sass in each for each in met[kernel]), met
+
+
+def test_a_gpu_below_9_0_knows_no_dependent_launches(report: dict[str, Any]) -> None:
+    """There each kernel is what it is without the switch."""
+    old = [one for one in report["dependent"] if one["compiled"]["gpu"] == "sm_80"]
+
+    assert {one["compiled"]["kernel"] for one in old} == KERNELS
+    assert not [one for one in old if one["is_launched_early"]]
+    assert [one["compiled"] for one in old] == [
+        one
+        for one in report["compiled"]
+        if (one["gpu"], one["shape"]) == ("sm_80", old[0]["compiled"]["shape"])
+    ]
+
+
+def test_dependent_launches_spill_nothing(report: dict[str, Any]) -> None:
+    """Nor does decode lose a program of a multiprocessor to the wait."""
+    rows = {
+        (one["gpu"], one["shape"], one["kernel"], one["num_warps"], one["shared_bytes"]): one
+        for one in report["compiled"]
+    }
+    for one in (each["compiled"] for each in report["dependent"]):
+        place = one["gpu"], one["shape"], one["kernel"], one["num_warps"], one["shared_bytes"]
+        assert not one["spilled_bytes"], one
+        if one["kernel"] == "_decode_kernel" and place in rows:
+            assert one["programs"] == rows[place]["programs"], one
+
+
 def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> None:
     """What is not compiled at start compiles in the middle of a request."""
     assert report["variants"] == {
@@ -228,6 +312,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_gate_mul_fp8_kernel": 1,
         "_quantize_rows_kernel": 1,
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
+        "_row_product_kernel": 8,  # four products of a layer, up to 16 rows and up to 64
         "_int4_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_join_parts_kernel": 1,
         "_adapter_down_kernel": 1,

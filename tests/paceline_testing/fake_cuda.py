@@ -23,6 +23,7 @@ from paceline_testing.device_record import (
     DeviceRecord,
     Launch,
     MixedDevicesError,
+    bytes_of,
     noted,
     recorded_kernels,
 )
@@ -50,6 +51,7 @@ _ATTENTION = "aten::scaled_dot_product_attention"
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 _LIKES = {"aten::empty_like", "aten::zeros_like", "aten::ones_like", "aten::full_like"}
 _LIKES |= {"aten::new_empty", "aten::new_zeros", "aten::new_full"}
+_PEER_SUMS = {"symm_mem::one_shot_all_reduce_out", "symm_mem::two_shot_all_reduce_out"}
 _KEPT_WHOLE = {"aten::linear", "aten::matmul"}
 """One launch each, though torch would take them apart."""
 
@@ -112,8 +114,10 @@ class FakeCuda(TorchDispatchMode):
         if not is_on_device and (to is None or to.type != "cuda"):
             return self._on_host(func, name, args, kwargs)
         if name == _ATTENTION:  # torch would ask the driver how it attends
-            self.record.add(Launch("op", str(func)))
-            return torch.empty_like(args[0])
+            _refuse_mixed(func, name, tensors)
+            attended = torch.empty_like(args[0])
+            self.record.add(noted(func, args, kwargs, attended) or Launch("op", str(func)))
+            return attended
         if name not in _KEPT_WHOLE and func._can_decompose():
             with self:
                 parts = func.decompose(*args, **kwargs)
@@ -128,11 +132,25 @@ class FakeCuda(TorchDispatchMode):
         if name in _COPIES and (copied := self._across(func, args, kwargs)) is not None:
             return copied
         _refuse_mixed(func, name, tensors)
+        if name in _PEER_SUMS:
+            return self._sum_of_peers(func, *args)
         with self._fake:
             result = func(*args, **kwargs)
         if (launch := noted(func, args, kwargs, result)) is not None:
             self.record.add(launch)
         return result
+
+    def _sum_of_peers(
+        self, func: Any, place: Tensor, reduce_op: str, _group: str, out: Tensor
+    ) -> Tensor:
+        """Refuse what torch refuses; it has no shape function of these."""
+        assert reduce_op == "sum"
+        assert place.is_contiguous()
+        assert out.is_contiguous()
+        assert place.shape == out.shape
+        assert place.dtype in {torch.bfloat16, torch.float32}
+        self.record.add(Launch("sum of ranks", str(func), bytes_of(place), bytes_of(out)))
+        return out
 
     def _on_host(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name == "aten::is_pinned":

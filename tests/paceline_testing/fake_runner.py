@@ -208,15 +208,18 @@ def _row(chunk: ScheduledChunk) -> _Row:
 class FakeSwapper:
     """Host memory beside a `FakeRunner`'s slots, at a price that a test says."""
 
-    def __init__(self, runner: FakeRunner, num_slots: int, block_ms: float = 0.0) -> None:
+    def __init__(
+        self, runner: FakeRunner, num_slots: int, block_ms: float = 0.0, fixed_ms: float = 0.0
+    ) -> None:
         self.num_slots = num_slots
         self.block_ms = block_ms
+        self.fixed_ms = fixed_ms
         self._runner = runner
         self._host: dict[int, list[int | None]] = {}
 
     def ms(self, num_blocks: int) -> float:
         """As priced."""
-        return num_blocks * self.block_ms
+        return self.fixed_ms + num_blocks * self.block_ms
 
     def run(self, copies: Sequence[BlockCopy]) -> None:
         """Copy. What is left behind may be somebody else's prefix still."""

@@ -5,6 +5,7 @@ from typing import Final
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.tuning_spec import tuning_spec
+from paceline_api.units import amount
 from paceline_cli.manifest import read
 from paceline_cli.plan.assumed_times import REMEMBERED_FACTOR, times_of_ranks, trusted_factor
 from paceline_cli.plan.kv_memory import KvMemory
@@ -47,6 +48,7 @@ def answer(question: PlanQuestion) -> PlanAnswer:
         max_token_budget=engine.capacity.max_token_budget,
         draft=sizes.of_draft(),
         ranks=ranks,
+        swap_bytes=int(amount(engine.swap_memory or 0)),
     )
     if question.memory:
         model = recall(question.memory, device, whole, ranks=ranks)

@@ -11,6 +11,7 @@ from paceline_engine.hardware.devices import (
     Device,
 )
 from paceline_engine.hardware.model_size import ModelSize
+from paceline_engine.kv_cache import swap
 from paceline_tuner.demand import Demand
 from paceline_tuner.telemetry import CapacityValues
 
@@ -43,6 +44,8 @@ class KvMemory:
     """The draft model: its weights lie beside, and its keys and values of each token."""
     ranks: int = 1
     """Devices that share the model; each has the same memory."""
+    swap_bytes: int = 0
+    """`engine.swapMemory`: of the host, but a GPU has a buffer for what is on its way there."""
 
     @property
     def step_bytes(self) -> int:
@@ -51,6 +54,18 @@ class KvMemory:
             return _UNKNOWN_STEP_BYTES
         widest = max(size.step_bytes_per_token or 0 for size in self._models)
         return self.max_token_budget * widest
+
+    @property
+    def staged_bytes(self) -> int:
+        """What swapped blocks take on a GPU, on their way to host memory and back; no draft's."""
+        if self.device.is_cpu:
+            return 0
+        return swap.staged_bytes(self.swap_bytes, self.size.kv_bytes_per_token * BLOCK_TOKENS)
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What a GPU holds beside weights and cache."""
+        return CUDA_CONTEXT_BYTES + self.step_bytes + self.staged_bytes
 
     @property
     def weight_bytes(self) -> int:
@@ -72,7 +87,7 @@ class KvMemory:
         if self.device.memory_bytes is None:
             return CPU_KV_BYTES
         usable = int(self.device.memory_bytes * self.fraction)
-        return usable - self.weight_bytes - CUDA_CONTEXT_BYTES - self.step_bytes
+        return usable - self.weight_bytes - self.reserved_bytes
 
     @property
     def num_blocks(self) -> int:
@@ -120,12 +135,11 @@ class KvMemory:
             return *ranks, *weights, cache, *per_token, tokens
         usable = self.device.memory_bytes * self.fraction
         working = f"{_gib(self.device.memory_bytes)} x {self.fraction:g}"
-        reserved = _gib(CUDA_CONTEXT_BYTES + self.step_bytes)
         return (
             *ranks,
             Line("usable", working, _gib(int(usable))),
             *weights,
-            Line("reserve", self._reserve(), reserved),
+            Line("reserve", self._reserve(), _gib(self.reserved_bytes)),
             Line("KV cache", "usable - weights - reserve", _gib(self.kv_bytes)),
             *per_token,
             tokens,
@@ -133,10 +147,11 @@ class KvMemory:
 
     def _reserve(self) -> str:
         context = f"{_gib(CUDA_CONTEXT_BYTES)} CUDA context (assumed)"
+        staged = f" + {_gib(self.staged_bytes)} for swapping" if self.staged_bytes else ""
         if any(size.step_bytes_per_token is None for size in self._models):
-            return f"{context} + {_gib(self.step_bytes)} for a step (assumed)"
+            return f"{context} + {_gib(self.step_bytes)} for a step (assumed){staged}"
         widest = self.step_bytes // self.max_token_budget
-        return f"{context} + a step of {self.max_token_budget:,} tokens x {widest:,} B"
+        return f"{context} + a step of {self.max_token_budget:,} tokens x {widest:,} B{staged}"
 
 
 def occupancy_line(demand: Demand, *, batch: int, tokens: int) -> Line:

@@ -1,4 +1,4 @@
-"""KV blocks in host memory, copied to and from the device; the cost of a copy is measured.
+"""KV blocks in host memory, copied to and from the device; the price of copies is measured.
 
 On a GPU the memory is pinned, and blocks go together: a gather of each layer into one buffer, whose
 rows have the layout of slots, then one copy for every run of consecutive slots; back the other way
@@ -14,20 +14,15 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from paceline_engine.kv_cache.swap import BlockCopy
+from paceline_engine.kv_cache.copy_price import CopyPrice, fitted
+from paceline_engine.kv_cache.swap import STAGING_BYTES, BlockCopy, num_staged
 from paceline_engine.kv_cache.tensors import KvTensors
 
-_NEWEST_WEIGHT = 0.2
-_TRIAL_BLOCKS = 8
+# The larger of two sizes: its bytes must tell beside its launches. At 128 KiB a token they take
+# some 1.3 ms on PCIe at 50 GB/s, and 66 launches of 5 µs a third of one.
+_TRIAL_BLOCKS = 32
 _TRIALS = 3
-# Some 1.3 ms on PCIe at 50 GB/s: longer than the host takes to launch the gathers of the next.
-STAGING_BYTES = 64 << 20
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
-
-
-def num_staged(num_slots: int, block_bytes: int, staging_bytes: int = STAGING_BYTES) -> int:
-    """Return how many blocks are on their way together on a GPU, which has a buffer for them."""
-    return min(num_slots, max(1, staging_bytes // block_bytes))
 
 
 class HostBlocks:
@@ -56,21 +51,23 @@ class HostBlocks:
         slot_bytes = slot_words * dtype.itemsize
         num_rows = num_staged(num_slots, slot_bytes, staging_bytes) if is_gpu else 0
         self._staging = torch.empty((num_rows, slot_words), dtype=dtype, device=self._device)
-        self._block_ms = 0.0
-        self._block_ms = self._measure()
+        self._price = self._measure()
 
     def ms(self, num_blocks: int) -> float:
         """Time that copying so many blocks one way takes, as measured so far."""
-        return num_blocks * self._block_ms
+        return self._price.ms(num_blocks)
 
     def run(self, copies: Sequence[BlockCopy]) -> None:
         """Copy runs of one direction together, in the order that was asked for."""
+        predicted_ms = 0.0
         started = self._clock()
         for is_out, run in groupby(copies, key=lambda copy: copy.is_out):
-            self._copy(list(run), is_out=is_out)
+            together = list(run)
+            self._copy(together, is_out=is_out)
+            predicted_ms += self.ms(len(together))
         self._wait()
-        took_ms = (self._clock() - started) * 1e3 / max(1, len(copies))
-        self._block_ms += _NEWEST_WEIGHT * (took_ms - self._block_ms)
+        took_ms = (self._clock() - started) * 1e3
+        self._price = self._price.corrected(predicted_ms, took_ms)
 
     @torch.inference_mode()
     def _copy(self, copies: Sequence[BlockCopy], *, is_out: bool) -> None:
@@ -118,18 +115,22 @@ class HostBlocks:
         for layer, of_layer in zip(self._layers, staged, strict=True):
             layer.index_copy_(0, ids, of_layer)
 
-    def _measure(self) -> float:
-        """The fastest of a few trials each way; slots and blocks hold nothing yet."""
-        count = min(_TRIAL_BLOCKS, self.num_slots, self._layers[0].shape[0])
-        if count == 0:
-            return 0.0
+    def _measure(self) -> CopyPrice:
+        """By one block and by many; slots and blocks hold nothing yet."""
+        many = min(_TRIAL_BLOCKS, self.num_slots, self._layers[0].shape[0])
+        if many == 0:
+            return CopyPrice()
+        return fitted(one_ms=self._trial_ms(1), many_ms=self._trial_ms(many), many=many)
+
+    def _trial_ms(self, count: int) -> float:
+        """The mean of the fastest of a few trials each way."""
         took = []
         for trial in range(2 * _TRIALS):
             copies = [BlockCopy(n, n, is_out=trial % 2 == 0) for n in range(count)]
             started = self._clock()
             self._copy(copies, is_out=trial % 2 == 0)
             self._wait()
-            took.append((self._clock() - started) * 1e3 / count)
+            took.append((self._clock() - started) * 1e3)
         return sum(sorted(took)[:_TRIALS]) / _TRIALS
 
     def _wait(self) -> None:

@@ -10,6 +10,19 @@ from typing import Protocol
 
 from paceline_engine.core.request import Request
 
+# Some 1.3 ms on PCIe at 50 GB/s: longer than the host takes to launch the gathers of the next.
+STAGING_BYTES = 64 << 20
+
+
+def num_staged(num_slots: int, block_bytes: int, staging_bytes: int = STAGING_BYTES) -> int:
+    """Return how many blocks are on their way together on a GPU, which has a buffer for them."""
+    return min(num_slots, max(1, staging_bytes // block_bytes))
+
+
+def staged_bytes(swap_bytes: int, block_bytes: int) -> int:
+    """Return what that buffer takes where host memory of `swap_bytes` holds swapped blocks."""
+    return num_staged(swap_bytes // block_bytes, block_bytes) * block_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
@@ -32,7 +45,7 @@ class Swapper(Protocol):
         ...
 
     def ms(self, num_blocks: int) -> float:
-        """Time that copying so many blocks one way takes, as measured so far."""
+        """Time that copying so many blocks one way together takes, as measured so far."""
         ...
 
     def run(self, copies: Sequence[BlockCopy]) -> None:

@@ -20,7 +20,6 @@ from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.drafting.draft_model import LoadedDraft
-from paceline_engine.errors import DoesNotFit, EngineError
 from paceline_engine.hardware.cores import CoreUse, CpuShare
 from paceline_engine.hardware.cores_reader import read_share
 from paceline_engine.hardware.placing import core_use, placed
@@ -35,7 +34,13 @@ from paceline_engine.loading.dtype_trial import choose_dtype
 from paceline_engine.loading.measured_memory import MeasuredMemory, measured_kv_bytes
 from paceline_engine.loading.memory_gauge import CudaGauge
 from paceline_engine.loading.model_trial import RunnerParts, Runners, tell_of_memory
-from paceline_engine.loading.out_of_memory import is_out_of_memory, out_of_memory
+from paceline_engine.loading.out_of_memory import memory_explained
+from paceline_engine.loading.peer_sums import (
+    GraphTimer,
+    TorchPeerSource,
+    WidestSum,
+    share_memory,
+)
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.group import Group
 from paceline_engine.model.sharding import shard_of
@@ -48,6 +53,7 @@ from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_kernels.compiled import tell_of_variants
+from paceline_kernels.dependent import dependent
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -73,11 +79,6 @@ class LoadedModel:
     """The ranks that run it."""
     draft: LoadedDraft | None = None
     """The draft model, where the settings name one."""
-
-    @property
-    def can_overlap(self) -> bool:
-        """Tell whether steps can overlap; ranks above 0 would need tokens that only rank 0 has."""
-        return self.group.size == 1
 
     @property
     def graph_use(self) -> GraphUse:
@@ -119,13 +120,19 @@ def load_model(
             lambda rank: _placed(settings, share, device, rank),
         )
     try:
-        return load_checkpoint(
-            settings, located, checkpoint, group, progress, share=share, dtype=dtype, draft=draft
-        )
-    except BaseException as error:
+        with memory_explained(settings, "while the model was loaded"):
+            return load_checkpoint(
+                settings,
+                located,
+                checkpoint,
+                group,
+                progress,
+                share=share,
+                dtype=dtype,
+                draft=draft,
+            )
+    except BaseException:
         group.kill()
-        if is_out_of_memory(error) and not isinstance(error, EngineError):
-            raise DoesNotFit(out_of_memory(settings, "while the model was loaded")) from error
         raise
 
 
@@ -177,6 +184,7 @@ def load_checkpoint(
 ) -> LoadedModel:
     """Load one rank's part of an opened model. Raises as `load_model`."""
     device = _device(settings, checkpoint.config, share, group.rank)
+    dependent.is_on = settings.dependent_launches == "on"
     parts = Assembly(settings, device, dtype, core_use(settings, share, group.rank))
     if draft is not None:
         _require_both_fit(parts, checkpoint, draft)
@@ -202,6 +210,13 @@ def load_checkpoint(
             # Its head may lose precision, because the model verifies every draft token.
             quantizes_head=settings.draft_quantization is not None,
         )
+    # Before memory is measured: what is free then has the ranks' buffers no more.
+    share_memory(
+        group,
+        WidestSum(settings.max_batch_size, checkpoint.config.hidden_size, parts.dtype, device),
+        TorchPeerSource(),
+        GraphTimer(device, in_graph=settings.graphs != "off"),
+    )
     sampler: Sampler = DeviceSampler(checkpoint.eos_token_ids)
     salt = os.urandom(16)
     if device.type == "cpu":
@@ -292,9 +307,14 @@ def _start(made_of: RunnerParts, runners: Runners, capacity: Capacity, progress:
         )
     if is_first:
         warm_up(runners.model, capacity)
+        made_of.group.end()
+    else:
+        runners.model.follow()
     progress("warming up", 1.0)
     if uses_graphs(settings, device):
-        capture_graphs(settings, runners.model, capacity, progress, draft=runners.draft)
+        capture_graphs(
+            settings, runners.model, capacity, progress, draft=runners.draft, is_first=is_first
+        )
 
 
 def _warn_of_variant(kernel: str) -> None:

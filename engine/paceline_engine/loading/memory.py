@@ -10,7 +10,7 @@ from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.hardware.devices import CPU_KV_BYTES, CPU_MAX_MODEL_LEN
 from paceline_engine.hardware.model_size import Precision, size_of, step_bytes_per_token
-from paceline_engine.kv_cache.host_blocks import num_staged
+from paceline_engine.kv_cache import swap
 from paceline_engine.settings import Quantization, Settings
 from paceline_kernels.fp8 import CODES
 from paceline_wire.limits import Capacity
@@ -157,8 +157,7 @@ def piece_bytes(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> int
 def staged_bytes(settings: Settings, config: ModelConfig, dtype: torch.dtype) -> int:
     """Return what swapped blocks take on a GPU, on their way to host memory and back."""
     per_token = kv_bytes_per_token(config, kv_dtype(settings, dtype))
-    block_bytes = per_token * settings.block_size
-    return num_staged(settings.swap_bytes // block_bytes, block_bytes) * block_bytes
+    return swap.staged_bytes(settings.swap_bytes, per_token * settings.block_size)
 
 
 def kv_bytes(

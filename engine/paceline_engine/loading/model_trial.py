@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paceline_engine.attention.prefill.choice import PrefillChoice
-from paceline_engine.errors import DoesNotFit, EngineError
 from paceline_engine.kv_cache.tensors import KvTensors
 from paceline_engine.loading.assembly import Assembly
 from paceline_engine.loading.capture import sampled_graph_bytes, uses_graphs
 from paceline_engine.loading.measured_memory import MeasuredMemory
 from paceline_engine.loading.memory_gauge import MemoryGauge
 from paceline_engine.loading.memory_trial import measure_trial
-from paceline_engine.loading.out_of_memory import is_out_of_memory, out_of_memory
+from paceline_engine.loading.out_of_memory import memory_explained
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
@@ -115,14 +114,9 @@ class RunnerParts:
             num_blocks=_TRIAL_BLOCKS,
             max_model_len=min(config.max_len, settings.max_model_len or config.max_len),
         )
-        try:
+        when = "in a full step beside the weights, without a KV cache"
+        with memory_explained(settings, when):
             return measure_trial(gauge, lambda: _ModelTrial(self, capacity, prefills, new_capture))
-        except Exception as error:
-            if is_out_of_memory(error) and not isinstance(error, EngineError):
-                raise DoesNotFit(
-                    out_of_memory(settings, "in a full step beside the weights, without a KV cache")
-                ) from error
-            raise
 
 
 class _ModelTrial:
@@ -159,7 +153,7 @@ class _ModelTrial:
         )
         if is_first:
             launch_widest(runners.model, self._capacity)
-            parts.group.tell(None)
+            parts.group.end()
         else:
             runners.model.follow()
         if runners.draft is not None:

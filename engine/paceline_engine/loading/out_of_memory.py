@@ -1,7 +1,9 @@
 """Recognises that a GPU ran out of memory, whoever noticed it, and says what to lower."""
 
-import torch
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from paceline_engine.errors import DoesNotFit, EngineError
 from paceline_engine.settings import Settings
 
 _TOLD = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
@@ -13,6 +15,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     A capture that ran out of memory cannot be ended either, and that error is the one to be seen.
     """
+    # Not imported at the top: it takes seconds, and an engine without it asks only when it fails.
+    import torch  # noqa: PLC0415 - as above
+
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -23,6 +28,17 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+@contextmanager
+def memory_explained(settings: Settings, when: str) -> Iterator[None]:
+    """Raise `DoesNotFit` in place of a lack of memory that nobody has explained yet."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error) and not isinstance(error, EngineError):
+            raise DoesNotFit(out_of_memory(settings, when)) from error
+        raise
 
 
 def out_of_memory(settings: Settings, when: str) -> str:

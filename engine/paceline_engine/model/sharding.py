@@ -15,6 +15,7 @@ from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import BadSettings
 from paceline_engine.hardware.model_size import RanksDoNotDivide, rank_part
 from paceline_engine.model.group import Group
+from paceline_engine.model.layers.linear import PlainLinear
 
 Taken = TypeVar("Taken")
 
@@ -44,5 +45,10 @@ class SummedLinear(Generic[Taken]):
     group: Group
 
     def __call__(self, x: Taken) -> Tensor:
-        """See `Linear`."""
+        """See `Linear`; what ranks read of each other is written there by the product itself."""
+        base, peers = self.base, self.group.peers
+        if peers is not None and isinstance(base, PlainLinear) and isinstance(x, Tensor):
+            place = peers.place((len(x), len(base.weight)), x.dtype)
+            if place is not None:
+                return self.group.sum_(base(x, place))
         return self.group.sum_(self.base(x))

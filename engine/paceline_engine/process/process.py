@@ -20,6 +20,7 @@ from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import EngineError, StepHung
 from paceline_engine.grammar.grammar import Grammars
 from paceline_engine.kv_cache.swap import Swapper
+from paceline_engine.loading.out_of_memory import memory_explained
 from paceline_engine.lora.adapters import Adapters
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.process.fetching import download
@@ -77,11 +78,6 @@ class ServableModel(Protocol):
     @property
     def draft(self) -> LoadedDraft | None:
         """The draft model of speculative decoding, where the settings name one."""
-        ...
-
-    @property
-    def can_overlap(self) -> bool:
-        """Whether a step can be launched while the one before runs."""
         ...
 
     @property
@@ -162,17 +158,19 @@ def _run(
 ) -> None:
     """Profile the model's steps, then serve until stopped."""
     pacer = make_pacer(model.info, model.capacity)
-    overlap = model.can_overlap and _overlaps(settings, model.info)
-    profile = begin_with_profile(
-        pacer,
-        model.runner,
-        model.capacity,
-        overlap=overlap,
-        budget_s=_profile_s(settings, model.info),
-        clock=time.monotonic,
-    )
+    overlap = _overlaps(settings, model.info)
+    with memory_explained(settings, "while steps were timed after loading"):
+        profile = begin_with_profile(
+            pacer,
+            model.runner,
+            model.capacity,
+            overlap=overlap,
+            budget_s=_profile_s(settings, model.info),
+            clock=time.monotonic,
+        )
+        proposer = _proposer(model, make_pacer)
     model.graph_use.restart()
-    engine = _engine(settings, model, pacer, _proposer(model, make_pacer), overlap=overlap)
+    engine = _engine(settings, model, pacer, proposer, overlap=overlap)
     watch = StepWatch(
         _step_limits(settings, model.info, engine),
         lambda hung_s: _leave_hung(link, settings, instance, hung_s),

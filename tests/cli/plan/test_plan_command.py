@@ -126,6 +126,25 @@ def test_a_draft_model_takes_its_part_of_the_memory(tmp_path: Path, trace: Path)
     assert "of its draft" in page
 
 
+@pytest.mark.parametrize(("device", "buffer"), [("h100", 64 << 20), (None, 0)], ids=["gpu", "cpu"])
+def test_swapped_blocks_take_a_buffer_of_a_gpu(
+    tmp_path: Path, trace: Path, device: str | None, buffer: int
+) -> None:
+    """On their way to host memory and back; on a CPU nothing is on a device of its own."""
+    at = ("--gpu", device) if device else ()
+    found = []
+    for swapping in ({}, {"swapMemory": "8Gi"}):
+        manifest = write_manifest(tmp_path, {"itl": {"p99": "50s"}}, dtype="BFloat16", **swapping)
+        if device is None:
+            manifest.write_text(manifest.read_text() + "  resources: {gpu: {count: 0}}\n")
+        found.append(run(manifest, trace, *at, *SIZE, "--format", "json"))
+    page = run(manifest, trace, *at, *SIZE).output
+
+    without, beside = (json.loads(one.output)["memory"]["kv_bytes"] for one in found)
+    assert without - beside == buffer
+    assert ("swapping" in page) == bool(buffer)
+
+
 def test_a_draft_model_is_counted_in_its_own_quantization(tmp_path: Path, trace: Path) -> None:
     """The manifest may quantise it alone."""
     sla = {"itl": {"p99": "50ms"}}

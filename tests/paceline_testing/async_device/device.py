@@ -20,20 +20,27 @@ from paceline_testing.cuda_stand_ins import FakeGpu
 
 _KEPT_WHOLE = {"aten::linear", "aten::matmul"}
 """Computed as one op, though torch would take them apart."""
+_FLASH = "aten::_scaled_dot_product_flash_attention"
+_ATTENTIONS = {"aten::scaled_dot_product_attention", _FLASH}
+"""For which torch would ask the driver, or has nothing on a CPU."""
 
 
 class AsyncDevice(TorchDispatchMode):
     """A CUDA device without one, whose work is queued."""
 
-    def __init__(self, schedule: Schedule = AT_ONCE) -> None:
+    def __init__(self, schedule: Schedule = AT_ONCE, *, num_gpus: int = 1) -> None:
+        """`num_gpus` are found; all that is computed on any of them is this device's work."""
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self.worker = Worker()
         self.worker.follow(schedule)
         self.stream_type: Any = type("Stream", (Stream,), {"of": self})
         self.stream: Stream = self.stream_type()
         """The current one."""
+        self.num_gpus = num_gpus
         self.captured: list[Run] | None = None
         """What a graph holds so far, while it is captured."""
+        self.before_waiting: Callable[[], None] = _nothing
+        """What others do by the time that the host waits."""
         self._pinned: dict[int, StorageWeakRef] = {}
         self._is_visible = False
 
@@ -69,7 +76,7 @@ class AsyncDevice(TorchDispatchMode):
         try:
             yield
         finally:
-            self.worker.wait_for_all()
+            self.wait_for_all()
             self.worker.follow(AT_ONCE)
 
     def add(self, run: Run, *needs: Work | None, stream: Stream | None = None) -> None:
@@ -82,11 +89,13 @@ class AsyncDevice(TorchDispatchMode):
     def wait(self, work: Work | None) -> None:
         """Let the host wait for work."""
         self._require_no_capture()
+        self.before_waiting()
         self.worker.wait(work)
 
     def wait_for_all(self) -> None:
         """Let the host wait for everything."""
         self._require_no_capture()
+        self.before_waiting()
         self.worker.wait_for_all()
 
     def wait_for_stream(self) -> None:
@@ -104,7 +113,7 @@ class AsyncDevice(TorchDispatchMode):
         to = kwargs.get("device")
         if not is_ours and (to is None or torch.device(to).type != "cuda"):
             return self._on_host(func, name, args, kwargs)
-        if name not in _KEPT_WHOLE and func._can_decompose():
+        if name not in _KEPT_WHOLE | _ATTENTIONS and func._can_decompose():
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
@@ -130,6 +139,9 @@ class AsyncDevice(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _on_device(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func._schema.name in _ATTENTIONS:
+            q, k, v, *_ = args
+            return self._attended(func._schema.name, q, k, v, kwargs["scale"])
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         kwargs.pop("pin_memory", None)
@@ -152,6 +164,14 @@ class AsyncDevice(TorchDispatchMode):
             functools.partial(_compute, func, real_args, real_kwargs, tree_map(_real, results))
         )
         return results
+
+    def _attended(self, name: str, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Any:
+        """Attend causally from the last tokens of a context, as in all that the engine asks."""
+        real = tree_map(_real, (q, k, v))
+        out = self._fresh(real[0])
+        self.add(functools.partial(_compute, _attend, (*real, scale), {}, _real(out)))
+        # What else it returns is for a backward pass.
+        return (out, *[None] * 3, 0, 0, *[None] * 3) if name == _FLASH else out
 
     def _copy(self, target: Tensor, source: Tensor, *, non_blocking: bool) -> Tensor:
         """Copy between host and device."""
@@ -233,6 +253,18 @@ class AsyncDevice(TorchDispatchMode):
 
 
 _launcher_of = dispatch.launcher
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attend by the op that no setting of torch's leaves out."""
+    tokens, context = q.shape[2], k.shape[2]
+    hidden = torch.full((tokens, context), float("-inf")).triu(1 + context - tokens)
+    attend = torch.ops.aten._scaled_dot_product_attention_math
+    out: Tensor = attend(q, k, v, hidden.to(q.dtype), scale=scale, enable_gqa=True)[0]
+    return out
+
+
+def _nothing() -> None: ...
 
 
 def _alone(run: Run) -> Run:
