@@ -1,6 +1,7 @@
 """The demo: a violated SLA under bursty load, and the tuner that brings it back."""
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.demo.demo_run import DemoRun, TunerSample, Verdict, judge, opening
 from paceline_cli.demo.report import write_report
 from paceline_cli.fitted_manifest import slowness, write_copy
+from paceline_cli.live_page.server import page_of
 from paceline_cli.place import state_dir
 from paceline_cli.traffic.calibration import (
     CV,
@@ -49,6 +51,8 @@ class Demo:
     seed: int
     svg: Path | None = None
     png: Path | None = None
+    has_page: bool = True
+    """Whether the live table is also a page in the browser."""
 
 
 async def run_demo(demo: Demo, console: Console) -> Verdict:
@@ -60,9 +64,10 @@ async def run_demo(demo: Demo, console: Console) -> Verdict:
         serving(manifest, port=None, tuner=tuner, folder=state_dir()) as live,
     ):
         act = Act(live, demo)
-        with shown(console, live, act.view):
-            await live.ready.wait()
-            run = await act.play()
+        async with page_of(live, act.view) if demo.has_page else contextlib.nullcontext():
+            with shown(console, live, act.view):
+                await live.ready.wait()
+                run = await act.play()
         if demo.svg:
             save_svg(act.view(), demo.svg)
     verdict = judge(run.sla, run.after(), run.last_observed())

@@ -11,7 +11,7 @@ from paceline_tuner.pod_view import view_pod
 from paceline_tuner.service_report import MeasuredLatency
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.telemetry import Telemetry
-from paceline_tuner.window import Window
+from paceline_tuner.window import Evidence, Window
 
 
 class UndiagnosableError(Exception):
@@ -45,7 +45,13 @@ def diagnose(telemetry: Telemetry, *, window_s: float = 60.0) -> Diagnosis:
     evidence = window.evidence(window_s)
     if evidence is None:
         raise UndiagnosableError(window.trouble or "it holds no limits, load or step model yet")
+    return diagnose_evidence(evidence)
+
+
+def diagnose_evidence(evidence: Evidence) -> Diagnosis:
+    """Judge a window that was gathered from several answers. Raises UndiagnosableError."""
     if not evidence.steps:
+        window_s = evidence.window_s
         raise UndiagnosableError(f"no step ran in the last {window_s:g} s: send some requests")
     spec = TuningSpec(sla=evidence.limits.sla.sla, window_s=evidence.window_s)
     view = view_pod(spec, evidence, detect_changes(spec, evidence, PodState()))

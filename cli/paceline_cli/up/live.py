@@ -53,6 +53,8 @@ class LiveService:
         self.on_loading: list[Callable[[str], None]] = []
         """Called with each stage of loading, and each tenth of it."""
         self.on_report: list[Callable[[ServiceReport], None]] = []
+        self.page_url = ""
+        """Where the page in the browser is; empty without one."""
         self.started_at = time.time()
         self._failed_starts = 0
         self._engine: EngineInfo | None = None
@@ -85,6 +87,7 @@ class LiveService:
             state=self.phase,
             report=self.report,
             events=tuple(self.events),
+            page_url=self.page_url,
         )
 
     def note(self, text: str) -> None:

@@ -38,6 +38,8 @@ class LiveView:
     """What the demo does now."""
     client: MeasuredLatency | None = None
     """The demo's own measurement, at the client."""
+    page_url: str = ""
+    """The same as a page in the browser; empty without one."""
 
     @property
     def pod(self) -> PodReport | None:
@@ -58,6 +60,8 @@ def screen(view: LiveView) -> RenderableType:
         parts += [Text(), Text.assemble(("last change  ", "dim"), change_line(change))]
     if view.events:
         parts += [Text(), *(Text(event, style="dim") for event in view.events)]
+    if view.page_url:
+        parts += [Text(), Text.assemble(("in the browser  ", "dim"), view.page_url)]
     return Panel(
         Group(*parts),
         title=f"[b]paceline[/b] · {view.name} · {view.model}",

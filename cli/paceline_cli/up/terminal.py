@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
+from paceline_cli.live_page.server import page_of
 from paceline_cli.place import memory_file, state_dir
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.screen import LiveView, line, screen
@@ -18,11 +19,12 @@ from paceline_cli.up.serving import local_tuner, serving
 _REDRAWS_PER_SECOND = 2  # each costs some milliseconds of a core that the engine wants
 
 
-async def serve_and_show(path: Path, port: int | None) -> None:
+async def serve_and_show(path: Path, port: int | None, *, has_page: bool = True) -> None:
     """Serve the manifest and show how it does, until this is cancelled."""
     async with (
         local_tuner(memory_file()) as tuner,
         serving(path, port=port, tuner=tuner, folder=state_dir()) as live,
+        page_of(live) if has_page else contextlib.nullcontext(),
     ):
         with shown(Console(), live):
             await asyncio.Event().wait()
@@ -49,6 +51,8 @@ def shown(
     live.on_event.append(lambda text: say(f"{live.name}: {text}"))
     live.on_loading.append(lambda text: say(f"{live.name}: {text}"))
     live.on_report.append(lambda _: say(line(current())))
+    if live.page_url:
+        say(f"{live.name}: in the browser at {live.page_url}")
     say(f"{live.name}: {live.phase} {live.service.spec.model.uri}")
     yield
 
