@@ -1,5 +1,6 @@
 """`paceline bench`, on the command line: measurements that take minutes."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,44 @@ def run(**given: Any) -> None:
 
     traffic, sla = given_traffic(given), given_targets(given)
     finish(run_bench(RunOptions(traffic=traffic, sla=sla, **given), Console()))
+
+
+@bench.command()
+@click.argument("result", type=click.Path(path_type=Path))
+@click.option("--baseline", type=click.Path(path_type=Path), help="run.json of an earlier run.")
+@click.option(
+    "-f", "--file", "manifest", type=click.Path(path_type=Path), help="Targets of this manifest."
+)
+@target_options
+def check(**given: Any) -> None:
+    """Fail where RESULT, the run.json of a run, missed its SLA or a baseline.
+
+    Only what is missed by more than the noise of its own intervals counts. Exit status 1 with a
+    sentence for each miss, 2 for input that cannot be judged.
+    """
+    from paceline_api.tuning_spec import tuning_spec
+    from paceline_cli.bench.check import check as misses_of
+    from paceline_cli.bench.check import undecided
+    from paceline_cli.bench.document import read_run
+    from paceline_cli.errors import BadInputError
+    from paceline_cli.manifest import ManifestError, read
+
+    targets = given_targets(given)
+    result = read_run(given["result"])
+    baseline = read_run(given["baseline"]) if given["baseline"] is not None else None
+    try:
+        declared = (
+            tuning_spec(read(given["manifest"]).spec).sla if given["manifest"] else result.sla
+        )
+    except ManifestError as problem:
+        raise BadInputError(str(problem)) from problem
+    sla = targets(declared)
+    misses = misses_of(result, baseline, sla)
+    for sentence in (*misses, *undecided(result.measures, sla)):
+        click.echo(sentence)
+    if misses:
+        sys.exit(1)
+    click.echo("Nothing was missed by more than the noise of the run.")
 
 
 @bench.command()
