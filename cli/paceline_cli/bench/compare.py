@@ -105,7 +105,8 @@ async def run_compare(options: CompareOptions, console: Console) -> Path:
         arms={arm.name: arm.what for arm in ways},
         found=tuple(found),
     )
-    console.print(table(comparison), width=max(console.width, _LEAST_WIDTH))
+    console.width = max(console.width, _LEAST_WIDTH)
+    console.print(table(comparison))
     page = write_report(comparison, series, options.out, png=options.png)
     _say(console, f"report: {page}")
     return page
