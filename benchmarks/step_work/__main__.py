@@ -26,6 +26,10 @@ def main() -> None:
         for step in (DECODE, MIXED, IN_PIECES, PREFILL):
             print(table_of(work_of(model, step)), end="\n\n")
         print(predictions.table_of(model), end="\n\n")
+    if not sys.argv[1:]:
+        of_two = fake_model(MODELS[-1], ranks=2)
+        print(table_of(work_of(of_two, DECODE)), predictions.ranks_table(of_two), sep="\n")
+        print()
     print(predictions.assumptions(), end="\n\n")
     print("Published by others:", *(f"* {each}" for each in predictions.PUBLISHED), sep="\n")
 

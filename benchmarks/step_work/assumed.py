@@ -102,4 +102,14 @@ PREFILL_TCGEN05 = Assumed(
 NARROW_HEADS = Assumed(
     0.75, 0.90, 0.60, "what heads of 64 reach of that: half the FLOPs for each exponential; a guess"
 )
+SUM_S = Assumed(
+    8e-6,
+    6e-6,
+    20e-6,
+    "a meeting of two ranks in a graph, bytes aside: 6 us of NCCL between two H100s for 128 bytes "
+    "to 64 KiB with NVLink SHARP (NVIDIA/nccl#1259), 20 us as `paceline plan` assumes",
+)
+LINK = Assumed(
+    0.5, 0.75, 0.25, "share of NVLink's rate that a sum of some 100 KiB reaches; a guess"
+)
 EVERYTHING = {name: value for name, value in list(globals().items()) if isinstance(value, Assumed)}

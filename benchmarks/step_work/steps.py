@@ -1,6 +1,7 @@
 """Steps of true sizes on a GPU that is not there, and every launch of them."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.request import Request
 from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.hardware.model_size import rank_part
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint
 from paceline_engine.model.group import Group
@@ -23,6 +25,7 @@ from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_engine.settings import Settings
 from paceline_testing.device_record import Launch
 from paceline_testing.fake_cuda import FakeCuda
+from paceline_testing.ranks_alone import ranks_alone
 from paceline_wire import Sampling
 
 BLOCK_SIZE = 16
@@ -62,17 +65,18 @@ LONG_PREFILL = Step("prompt of 8,192", chunks=((8192, 8192),))
 
 @dataclass(frozen=True, slots=True)
 class FakeModel:
-    """A model of true sizes, of which only the sizes are there."""
+    """A model of true sizes, or one rank's part of it, of which only the sizes are there."""
 
     name: str
     fake: FakeCuda
     loaded: LoadedModel
     config: ModelConfig
+    ranks: int = 1
 
     def launches(self, step: Step) -> tuple[Launch, ...]:
         """Run a step; return what the device is given until the host has its tokens."""
         record = self.fake.record
-        with self.fake.visible():
+        with self.fake.visible(), _one_of(self.ranks):
             runner, requests = self.loaded.runner, _requests(step)
             if step.contexts:  # of this size alone: captures of an earlier step are given up
                 capture = CudaGraphCapture(runner.device)
@@ -96,9 +100,13 @@ class FakeModel:
         runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
-def fake_model(name: str) -> FakeModel:
-    """Load the shapes of a model that the suite knows."""
-    fake = FakeCuda()
+def _one_of(ranks: int) -> AbstractContextManager[object]:
+    return ranks_alone(ranks) if ranks > 1 else nullcontext()
+
+
+def fake_model(name: str, ranks: int = 1) -> FakeModel:
+    """Load the shapes of a model that the suite knows, of several ranks those of the first."""
+    fake = FakeCuda(num_gpus=ranks)
     config = from_hugging_face({**CONFIGS[name]})
     settings = Settings(
         device="cuda",
@@ -109,20 +117,22 @@ def fake_model(name: str) -> FakeModel:
         kv_cache_bytes=16 << 30,
         prefill_attention="triton",
         graphs="off",
+        tensor_parallel_size=ranks,
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)
     checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
-    with fake.visible(), fake.loading():
+    with fake.visible(), fake.loading(), _one_of(ranks):
         loaded = load_checkpoint(
             settings,
             Located(name, Path(), revision=""),
             checkpoint,
-            Group(),
+            Group(0, ranks),
             lambda *_: None,
             share=read_share(),
             dtype=DtypeChoice("bfloat16", "as a GPU computes"),
         )
-    return FakeModel(name, fake, loaded, config)
+    told = name if ranks == 1 else f"{name}, one of {ranks} ranks"
+    return FakeModel(told, fake, loaded, rank_part(config, ranks), ranks)
 
 
 def _requests(step: Step) -> list[Request]:

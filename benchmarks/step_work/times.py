@@ -18,6 +18,7 @@ from step_work.work import StepWork, Work
 
 _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.6))
 """Rows and columns of a product's tile, and what it reaches of the largest one's rate: a guess."""
+_MEETINGS = {"sum of ranks", "tokens to ranks"}
 _FEW_PARTS = 4
 """How many parts a library cuts a product's inputs into, at most, so that more programs run."""
 _WIDE_HEADS = 128
@@ -56,7 +57,12 @@ def tensor_share(work: StepWork, gpu: Gpu) -> Predicted:
 
 
 def launch_s(work: Work, gpu: Gpu, end: End) -> float:
-    """Return how long the device takes for one launch."""
+    """Return how long the device takes for one launch.
+
+    A meeting of ranks is one of two: each sends the other as many bytes as it has, at once.
+    """
+    if work.kind in _MEETINGS:
+        return assumed.SUM_S.at(end) + work.written / (gpu.link_rate * assumed.LINK.at(end))
     fixed = assumed.LAUNCH_S.at(end)
     if not work.in_graph:
         fixed += assumed.STREAM_LAUNCH_S.at(end)
