@@ -74,7 +74,10 @@ class FakeModel:
         record = self.fake.record
         with self.fake.visible():
             runner, requests = self.loaded.runner, _requests(step)
-            if step.contexts:  # of this size alone: captures of an earlier step are given up
+            # Ranks compute op by op so far.
+            if (
+                step.contexts and self.loaded.group.size == 1
+            ):  # of this size alone: captures of an earlier step are given up
                 capture = CudaGraphCapture(runner.device)
                 runner.capture_decodes(capture, [len(step.contexts)], lambda _: None)
             before = Step("", tuple(context - 1 for context in step.contexts))
@@ -96,9 +99,9 @@ class FakeModel:
         runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
-def fake_model(name: str) -> FakeModel:
-    """Load the shapes of a model that the suite knows."""
-    fake = FakeCuda()
+def fake_model(name: str, ranks: int = 1) -> FakeModel:
+    """Load the shapes of a model that the suite knows, or the first of `ranks`' part of it."""
+    fake = FakeCuda(num_gpus=ranks)
     config = from_hugging_face({**CONFIGS[name]})
     settings = Settings(
         device="cuda",
@@ -109,6 +112,7 @@ def fake_model(name: str) -> FakeModel:
         kv_cache_bytes=16 << 30,
         prefill_attention="triton",
         graphs="off",
+        tensor_parallel_size=ranks,
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)
     checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
@@ -117,7 +121,7 @@ def fake_model(name: str) -> FakeModel:
             settings,
             Located(name, Path(), revision=""),
             checkpoint,
-            Group(),
+            Group(0, ranks),
             lambda *_: None,
             share=read_share(),
             dtype=DtypeChoice("bfloat16", "as a GPU computes"),
